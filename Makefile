@@ -1,0 +1,85 @@
+# headrace: every target makes the environment it needs. `make` alone lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# The first Python that is new enough; `make PYTHON=/path/to/python` takes another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+BIN := .venv/bin
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# Stubs made by this version import on protobuf 5.29, 6 and 7 (docs/dependencies.md).
+PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0
+PROTO_FILES := headrace/v1/shard_service.proto
+CODE := proto storage server client converter tests examples
+
+.PHONY: help demo test test-all check format proto clean python java
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: java .venv/.demo ## Convert two real data sets, serve them, train on them, kill things: under four minutes
+	$(BIN)/python examples/demo/run.py --output demo-output
+
+test: java .venv/.dev .venv-proto/.done ## Run the tests that every change must pass
+	$(BIN)/python -m pytest -m 'not long and not gpu'
+
+test-all: java .venv/.dev .venv-proto/.done ## Run all tests, the long ones too
+	$(BIN)/python -m pytest
+
+check: .venv/.dev ## Judge style, types, schema and layers
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+	$(BIN)/lint-imports
+
+format: .venv/.dev ## Format code and schema in place
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix --show-fixes $(CODE)
+	$(BIN)/buf format --write
+
+proto: .venv-proto/.done ## Generate the stubs from proto/headrace/v1/*.proto
+	.venv-proto/bin/python -m grpc_tools.protoc \
+	  --plugin=protoc-gen-mypy_grpc=.venv-proto/bin/protoc-gen-mypy_grpc --proto_path=proto \
+	  --python_out=proto --pyi_out=proto --grpc_python_out=proto --mypy_grpc_out=quiet:proto $(PROTO_FILES)
+
+clean: ## Remove what the other targets made, and nothing else
+	rm -rf .venv .venv-proto .build dist demo-output .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+	  .import_linter_cache spark-warehouse
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+python:
+	@if [ -z "$(PYTHON)" ]; then \
+	  echo "headrace needs Python 3.11 or newer, and none was found." >&2; \
+	  echo "Install one (Debian, Ubuntu: apt-get install python3 python3-venv; macOS: brew install python)," >&2; \
+	  echo "or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; fi
+	@if ! "$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "$(PYTHON) cannot make virtual environments: the modules venv and ensurepip are missing." >&2; \
+	  echo "Install them (Debian, Ubuntu: apt-get install python3-venv)." >&2; exit 1; fi
+
+java:
+	@version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' || true); \
+	if [ "$${version:-0}" -lt 17 ]; then \
+	  echo "Spark needs Java 17 or newer; found: $${version:+Java }$${version:-none}." >&2; \
+	  echo "Install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17)." >&2; exit 1; fi
+
+.venv/.demo: pyproject.toml constraints.txt | python
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+	@echo "Installing headrace and what the demo needs into .venv (some minutes the first time) ..."
+	$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[demo]'
+	@touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | python
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+	@echo "Installing headrace and the development tools into .venv (some minutes the first time) ..."
+	$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	@touch $@ .venv/.demo
+
+# An environment of its own: these tools pin an old protobuf on purpose.
+.venv-proto/.done: Makefile | python
+	@test -x .venv-proto/bin/python || "$(PYTHON)" -m venv .venv-proto
+	.venv-proto/bin/python $(PIP_INSTALL) $(PROTO_TOOLS)
+	@touch $@

@@ -1,0 +1,70 @@
+"""Options that commands share, as decorators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, TypeVar
+
+import click
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+_Decorator = Callable[[Any], Any]
+
+_RANK: tuple[_Decorator, ...] = (
+    click.option(
+        "--rank", type=click.IntRange(min=0), default=0, show_default=True, help="The rank."
+    ),
+    click.option(
+        "--world-size",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Number of ranks.",
+    ),
+    click.option(
+        "--replication",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Consecutive ranks that get the same samples.",
+    ),
+    click.option(
+        "--end",
+        type=click.Choice(["drop_last", "uneven", "pad"]),
+        default="drop_last",
+        show_default=True,
+        help="What becomes of an incomplete last batch.",
+    ),
+)
+
+_ORDER: tuple[_Decorator, ...] = (
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Seed of the order.",
+    ),
+    click.option("--shuffle/--no-shuffle", default=True, help="Shuffled, or in storage order."),
+    click.option(
+        "--window",
+        type=click.IntRange(min=0),
+        help="Samples shuffled together; 0 for the whole epoch.",
+    ),
+)
+
+
+def rank_options(command: _Decorated) -> _Decorated:
+    """Add ``--rank``, ``--world-size``, ``--replication`` and ``--end``."""
+    return _with(_RANK, command)
+
+
+def order_options(command: _Decorated) -> _Decorated:
+    """Add ``--seed``, ``--shuffle`` and ``--window``."""
+    return _with(_ORDER, command)
+
+
+def _with(options: tuple[_Decorator, ...], command: _Decorated) -> _Decorated:
+    # Help lists options in the order in which decorators stand, that is from the last applied on.
+    return reduce(lambda decorated, option: option(decorated), reversed(options), command)

@@ -1,0 +1,135 @@
+"""Show how far long work is: a bar on a terminal, log lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli._show import size
+
+if TYPE_CHECKING:
+    from headrace.converter import Progress
+
+_LINE_S = 10.0
+"""Seconds between two lines where there is no terminal. Arbitrary."""
+
+
+@contextmanager
+def conversion_progress() -> Iterator[Callable[[Progress], None]]:
+    """Yield a function to be told of progress; what it shows goes to standard error."""
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
+    from rich.console import Console  # noqa: PLC0415 - only on a terminal
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    columns = (
+        TextColumn("converting"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} tasks  {task.fields[amount]}"),
+        TimeElapsedColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("converting", total=None, amount="")
+
+        def show(progress: Progress) -> None:
+            bar.update(
+                task,
+                completed=progress.tasks_done,
+                total=progress.tasks_total or None,
+                amount=_amount(progress),
+            )
+
+        yield show
+
+
+@contextmanager
+def count_progress(what: str, *, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """Yield a function to be told how many of ``total`` are done."""
+    if not sys.stderr.isatty():
+        yield _count_lines(what, total, unit)
+        return
+    from rich.console import Console  # noqa: PLC0415 - only on a terminal
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    columns = (
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+@contextmanager
+def shard_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function to be told how many shards or files are done, and of how many."""
+    if not sys.stderr.isatty():
+        every = _Seldom()
+
+        def show_line(done: int, total: int) -> None:
+            if every():
+                click.echo(f"{what}: {done:,} of {total:,}", err=True)
+
+        yield show_line
+        return
+    from rich.console import Console  # noqa: PLC0415 - only on a terminal
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _count_lines(what: str, total: int, unit: str) -> Callable[[int], None]:
+    every = _Seldom()
+
+    def show(done: int) -> None:
+        if every():
+            click.echo(f"{what}: {done:,} of {total:,} {unit}", err=True)
+
+    return show
+
+
+def _lines() -> Callable[[Progress], None]:
+    every = _Seldom()
+
+    def show(progress: Progress) -> None:
+        if every():
+            tasks = f"{progress.tasks_done} of {progress.tasks_total} tasks"
+            click.echo(f"converting: {tasks}, {_amount(progress)}", err=True)
+
+    return show
+
+
+class _Seldom:
+    """True once in a while."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < _LINE_S:
+            return False
+        self._last = now
+        return True
+
+
+def _amount(progress: Progress) -> str:
+    return f"{progress.sample_count:,} samples, {size(progress.raw_bytes)}"

@@ -1,0 +1,89 @@
+"""Values of the command line that click has no type for."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+
+
+class SizeType(click.ParamType[int]):
+    """A number of bytes, with KiB, MiB, GiB or TiB behind it if wanted."""
+
+    name = "size"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return the number of bytes."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d+)\s*([a-z]*)", str(value).strip().lower())
+        if found is None or found[2] not in _UNITS:
+            self.fail(
+                f"{value!r} is no size; wanted bytes, or a number with MiB or GiB", param, ctx
+            )
+        return int(found[1]) * _UNITS[found[2]]
+
+
+class DurationType(click.ParamType[float]):
+    """A time in seconds, with s, m, h or d behind it if wanted."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the seconds."""
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", str(value).strip().lower())
+        if found is None:
+            self.fail(f"{value!r} is no time; wanted a number with s, m, h or d", param, ctx)
+        return float(found[1]) * _SECONDS[found[2]]
+
+
+class NamedUrlType(click.ParamType[tuple[str, str]]):
+    """``NAME=URL``."""
+
+    name = "NAME=URL"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Return name and URL."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, url = str(value).partition("=")
+        if not (name and equals and url):
+            self.fail(f"{value!r} is not NAME=URL, such as flowers=s3://bucket/flowers", param, ctx)
+        return name, url
+
+
+class WeightedUrlType(click.ParamType[tuple[str, float | None]]):
+    """``URL`` or ``URL=WEIGHT``."""
+
+    name = "URL[=WEIGHT]"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float | None]:
+        """Return the URL and its weight, if there is one."""
+        if isinstance(value, tuple):
+            return value
+        url, equals, weight = str(value).rpartition("=")
+        if not equals:
+            return str(value), None
+        try:
+            return url, float(weight)
+        except ValueError:
+            self.fail(f"{weight!r} is no weight; wanted URL or URL=WEIGHT", param, ctx)
+
+
+DURATION = DurationType()
+SIZE = SizeType()
+NAMED_URL = NamedUrlType()
+WEIGHTED_URL = WeightedUrlType()

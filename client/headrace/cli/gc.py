@@ -1,0 +1,104 @@
+"""`headrace gc`: remove old versions, and files that no version names."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli._progress import count_progress
+from headrace.cli._show import size
+from headrace.cli._types import DURATION
+
+if TYPE_CHECKING:
+    from headrace.storage import GarbagePlan
+
+
+@click.command(name="gc")
+@click.argument("url", metavar="URL")
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many versions stay, the newest ones.",
+)
+@click.option(
+    "--older-than",
+    type=DURATION,
+    default="24h",
+    show_default=True,
+    help="Age from which a file is left over, and a version that was replaced is not read.",
+)
+@click.option("--dry-run", is_flag=True, help="List what would go, and remove nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a file, and a last one.")
+def command(*, url: str, keep: int, older_than: float, dry_run: bool, as_json: bool) -> None:
+    """Remove old versions of the dataset at URL, and files that no version names.
+
+    A version goes once `--keep` newer ones are there and it was replaced longer ago than
+    `--older-than`; so does what interrupted conversions left. Say more than your longest
+    conversion and your longest training run on an old version take.
+
+    \b
+    headrace gc s3://bucket/flights --dry-run
+    headrace gc s3://bucket/flights --keep 3 --older-than 7d
+    """
+    from headrace.storage import (  # noqa: PLC0415 - needs the [storage] extra
+        collect_garbage,
+        open_store,
+        plan_gc,
+    )
+
+    store = open_store(url)
+    try:
+        plan = plan_gc(store, keep=keep, older_than_s=older_than, now_s=time.time())
+        if not dry_run:
+            total = len(plan.files) + len(plan.unfinished)
+            with count_progress("removing", total=total, unit="files") as progress:
+                collect_garbage(store, plan, progress=progress)
+    finally:
+        store.close()
+    if as_json:
+        _print_json(plan, dry_run=dry_run)
+    else:
+        _print_text(plan, url=url, dry_run=dry_run)
+
+
+def _print_json(plan: GarbagePlan, *, dry_run: bool) -> None:
+    for version in plan.dropped:
+        click.echo(json.dumps({"version": version.fingerprint, "created": version.created}))
+    for entry in (*plan.files, *plan.markers):
+        click.echo(json.dumps({"file": entry.name, "stored_bytes": entry.stored_bytes}))
+    for unfinished in plan.unfinished:
+        click.echo(
+            json.dumps({"unfinished": unfinished.name, "stored_bytes": unfinished.stored_bytes})
+        )
+    summary = {
+        "removed": not dry_run,
+        "versions_kept": len(plan.kept),
+        "versions_dropped": len(plan.dropped),
+        "files": len(plan.files),
+        "unfinished": len(plan.unfinished),
+        "stored_bytes": plan.stored_bytes,
+        "young_files": plan.young_count,
+    }
+    click.echo(json.dumps(summary))
+
+
+def _print_text(plan: GarbagePlan, *, url: str, dry_run: bool) -> None:
+    if dry_run:
+        for version in plan.dropped:
+            click.echo(f"version {version.fingerprint} of {version.created}")
+        for entry in (*plan.files, *plan.markers):
+            click.echo(f"{size(entry.stored_bytes):>10}  {entry.name}")
+        for unfinished in plan.unfinished:
+            click.echo(f"{size(unfinished.stored_bytes):>10}  {unfinished.name} (unfinished)")
+    click.echo(
+        f"{url}: {'would remove' if dry_run else 'removed'} {len(plan.dropped)} versions, "
+        f"{len(plan.files):,} files and {len(plan.unfinished)} unfinished uploads, "
+        f"{size(plan.stored_bytes)}; {len(plan.kept)} versions stay"
+    )
+    if plan.young_count:
+        click.echo(f"{plan.young_count:,} files that no version names are too young to go")

@@ -1,0 +1,68 @@
+"""`headrace inspect`: what a dataset holds."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from headrace.cli._show import size
+
+
+@click.command(name="inspect")
+@click.argument("url", metavar="URL")
+@click.option("--fingerprint", help="An older version, by its fingerprint.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(*, url: str, fingerprint: str | None, as_json: bool) -> None:
+    """Show the columns, counts and sizes of the dataset at URL.
+
+    \b
+    headrace inspect s3://bucket/flights
+    """
+    from headrace.storage import open_dataset  # noqa: PLC0415 - needs the [storage] extra
+
+    dataset = open_dataset(url, fingerprint=fingerprint)
+    facts = {
+        "url": url,
+        "fingerprint": dataset.fingerprint,
+        "sample_count": dataset.sample_count,
+        "shard_count": dataset.shard_count,
+        "block_count": dataset.block_count,
+        "raw_bytes": dataset.raw_bytes,
+        "stored_bytes": dataset.stored_bytes,
+    }
+    columns = [
+        {"name": field.name, "type": str(field.type), "nullable": field.nullable}
+        for field in dataset.schema
+    ]
+    if as_json:
+        click.echo(json.dumps({**facts, "columns": columns}))
+        return
+    _show_facts(facts)
+    _show_columns(columns)
+
+
+def _show_facts(facts: dict[str, object]) -> None:
+    raw, stored = facts["raw_bytes"], facts["stored_bytes"]
+    assert isinstance(raw, int)
+    assert isinstance(stored, int)
+    share = f", {stored / raw:.0%} of raw" if raw else ""
+    click.echo(f"{facts['url']}")
+    click.echo(f"  fingerprint  {facts['fingerprint']}")
+    click.echo(f"  samples      {facts['sample_count']:,}")
+    click.echo(f"  shards       {facts['shard_count']:,} in {facts['block_count']:,} blocks")
+    click.echo(f"  raw          {size(raw)}")
+    click.echo(f"  stored       {size(stored)}{share}")
+
+
+def _show_columns(columns: list[dict[str, object]]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - only for the table
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table("column", "type", "nulls")
+    for column in columns:
+        nulls = "possible" if column["nullable"] else "none"
+        # Types have brackets, which are markup to rich.
+        table.add_row(escape(str(column["name"])), escape(str(column["type"])), nulls)
+    Console().print(table)

@@ -1,0 +1,22 @@
+"""Where the `headrace` command begins: it starts even where its own packages are missing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    # gRPC's core writes lines of its own to standard error for what we report in one of ours; it
+    # reads this when it is loaded.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        from headrace.cli._group import run  # noqa: PLC0415 - needs the [cli] extra
+    except ModuleNotFoundError as error:
+        sys.stderr.write(
+            f"headrace: the command line needs the package {error.name!r}; install it with "
+            "pip install 'headrace[cli]'\n"
+        )
+        sys.exit(1)
+    sys.exit(run(sys.argv[1:]))

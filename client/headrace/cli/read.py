@@ -1,0 +1,226 @@
+"""`headrace read`: stream batches to the terminal, one line a batch."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli._options import order_options, rank_options
+from headrace.errors import TokenMalformedError
+
+if TYPE_CHECKING:
+    from headrace.client import BatchEvent, Place, ReadOptions
+    from headrace.order import OrderSpec
+
+
+@click.command(name="read")
+@click.argument("target", metavar="TARGET")
+@click.argument("dataset", metavar="DATASET")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Samples a rank.",
+)
+@click.option(
+    "--global-batch-size", type=click.IntRange(min=1), help="Samples over all ranks, instead."
+)
+@rank_options
+@order_options
+@click.option("--columns", help="Names of the columns to send, with commas between.")
+@click.option(
+    "--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="Epoch to begin with."
+)
+@click.option(
+    "--epochs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many epochs to read.",
+)
+@click.option(
+    "--position",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Samples of the first epoch to leave out.",
+)
+@click.option("--token", help="Go on after the batch with this token (base64).")
+@click.option("--batches", type=click.IntRange(min=1), help="Stop after so many batches.")
+@click.option("--ids", is_flag=True, help="Add the sample ids of each batch.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option(
+    "--connect-s",
+    type=float,
+    default=10.0,
+    show_default=True,
+    help="Seconds to wait for the server.",
+)
+def command(
+    *,
+    target: str,
+    dataset: str,
+    batch_size: int,
+    global_batch_size: int | None,
+    rank: int,
+    world_size: int,
+    replication: int,
+    seed: int,
+    shuffle: bool,
+    window: int | None,
+    end: str,
+    columns: str | None,
+    epoch: int,
+    epochs: int,
+    position: int,
+    token: str | None,
+    batches: int | None,
+    ids: bool,
+    as_json: bool,
+    connect_s: float,
+) -> None:
+    """Stream batches of DATASET from the server at TARGET, one line a batch.
+
+    A line holds epoch, step, position, samples of this rank, and the token that resumes after the
+    batch. Two reads with the same options print the same lines.
+
+    \b
+    headrace read localhost:50051 flights --batch-size 256 --ids
+    headrace read localhost:50051 flights --rank 1 --world-size 4 --json
+    """
+    import numpy as np  # noqa: PLC0415 - a command loads its layers when it is called
+
+    from headrace.client import BatchEvent, BatchReader, Deadlines  # noqa: PLC0415
+    from headrace.order import DEFAULT_WINDOW, OrderSpec  # noqa: PLC0415
+
+    size = global_batch_size or batch_size * max(1, world_size // max(1, replication))
+    order = OrderSpec(
+        seed=seed,
+        shuffle=shuffle,
+        window=DEFAULT_WINDOW if window is None else window,
+        unit=size,
+    )
+    begin = _Begin(epoch, position, order, size)
+    if token is not None:
+        begin = _after_token(token, global_batch_size)
+    reader = BatchReader(
+        [target],
+        _read_options(
+            begin,
+            dataset=dataset,
+            ranks=(rank, world_size, replication),
+            end=end,
+            columns=columns,
+            ids=ids,
+            epochs=epochs,
+        ),
+        place=begin.place(),
+        deadlines=Deadlines(connect_s=connect_s),
+        allocate=lambda length: np.empty(length, dtype=np.uint8),
+    )
+    show = _json_line if as_json else _text_line
+    found = (event for event in reader.events() if isinstance(event, BatchEvent))
+    for event in islice(found, batches):
+        click.echo(show(event))
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    """Where reading begins, and in which order and global batch size."""
+
+    epoch: int
+    position: int
+    order: OrderSpec
+    global_batch_size: int
+    token: bytes | None = None
+
+    def place(self) -> Place:
+        from headrace.client import Place  # noqa: PLC0415
+
+        return Place(self.epoch, self.position, self.token)
+
+
+def _after_token(text: str, global_batch_size: int | None) -> _Begin:
+    from headrace.order import decode_token  # noqa: PLC0415
+
+    token = _token_bytes(text)
+    content = decode_token(token)
+    size = global_batch_size or content.global_batch_size
+    return _Begin(content.epoch, content.position, content.spec, size, token)
+
+
+def _read_options(
+    begin: _Begin,
+    *,
+    dataset: str,
+    ranks: tuple[int, int, int],
+    end: str,
+    columns: str | None,
+    ids: bool,
+    epochs: int,
+) -> ReadOptions:
+    from headrace.client import ReadOptions  # noqa: PLC0415
+    from headrace.order import EndMode  # noqa: PLC0415
+
+    rank, world_size, replication = ranks
+    return ReadOptions(
+        dataset=dataset,
+        order=begin.order,
+        global_batch_size=begin.global_batch_size,
+        rank=rank,
+        world_size=world_size,
+        replication=replication,
+        end=EndMode(end),
+        columns=tuple(filter(None, (columns or "").split(","))),
+        with_ids=ids,
+        end_epoch=begin.epoch + epochs,
+    )
+
+
+def _text_line(event: BatchEvent) -> str:
+    header = event.header
+    line = (
+        f"epoch {header.epoch}  step {header.step}  position {header.position}  "
+        f"samples {header.sample_count}  token {_token_text(event)}"
+    )
+    ids = _ids(event)
+    return line if ids is None else f"{line}  ids {','.join(map(str, ids))}"
+
+
+def _json_line(event: BatchEvent) -> str:
+    header = event.header
+    fields: dict[str, object] = {
+        "epoch": header.epoch,
+        "step": header.step,
+        "position": header.position,
+        "sample_count": header.sample_count,
+        "token": _token_text(event),
+    }
+    ids = _ids(event)
+    if ids is not None:
+        fields["ids"] = ids
+    return json.dumps(fields)
+
+
+def _ids(event: BatchEvent) -> list[int] | None:
+    view = event.columns.get("headrace.sample_id")
+    return None if view is None else [int(sample) for sample in view.values.tolist()]
+
+
+def _token_text(event: BatchEvent) -> str:
+    return base64.b64encode(event.header.resume_token).decode("ascii")
+
+
+def _token_bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise TokenMalformedError(
+            f"--token is no base64 ({error}); wanted what `headrace read` printed behind 'token'"
+        ) from error

@@ -1,0 +1,128 @@
+"""`headrace verify`: read everything, and list each fault with its place."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli._progress import count_progress, shard_progress
+
+if TYPE_CHECKING:
+    from headrace.storage import RepairReport
+
+
+@click.command(name="verify")
+@click.argument("url", metavar="URL")
+@click.option("--fingerprint", help="An older version, by its fingerprint.")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="Blocks to read at once.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a fault, and a last one.")
+@click.option(
+    "--repair-manifest",
+    is_flag=True,
+    help="Make the manifest again from the shards that can be read, as a new version.",
+)
+@click.option(
+    "--shards",
+    "patterns",
+    multiple=True,
+    help="With --repair-manifest: names of the shards to take, such as '*-9f3c2a7b0011.arrow'; "
+    "may be repeated, in the order of the samples.",
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    url: str,
+    fingerprint: str | None,
+    threads: int,
+    as_json: bool,
+    repair_manifest: bool,
+    patterns: tuple[str, ...],
+) -> None:
+    """Read every block of the dataset at URL and check it against its manifest.
+
+    Lists each fault with shard, block, byte offset and the samples it costs. Exits with 1 if
+    there is any.
+
+    With `--repair-manifest` a new version is committed that holds what can be read, and what is
+    lost is listed; exits with 1 if anything is. A dataset in which nothing is wrong stays as it is.
+
+    \b
+    headrace verify s3://bucket/flights
+    headrace verify s3://bucket/flights --repair-manifest
+    """
+    if repair_manifest and fingerprint:
+        raise click.UsageError("--repair-manifest repairs the current version; no --fingerprint.")
+    if patterns and not repair_manifest:
+        raise click.UsageError("--shards goes with --repair-manifest.")
+    if repair_manifest:
+        ctx.exit(_repair(url, patterns, as_json=as_json))
+    ctx.exit(_verify(url, fingerprint=fingerprint, threads=threads, as_json=as_json))
+
+
+def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -> int:
+    from headrace.storage import open_dataset, verify_blocks  # noqa: PLC0415 - [storage] extra
+
+    fault_count = lost = 0
+    with open_dataset(url, fingerprint=fingerprint) as dataset:
+        blocks = dataset.block_count
+        with count_progress("verifying", total=blocks, unit="blocks") as progress:
+            for fault in verify_blocks(dataset, threads=threads, progress=progress):
+                fault_count += 1
+                lost += fault.end_sample - fault.first_sample
+                samples = f"samples {fault.first_sample} to {fault.end_sample - 1}"
+                click.echo(json.dumps(asdict(fault)) if as_json else f"{fault.message} ({samples})")
+        total = dataset.sample_count
+    if as_json:
+        click.echo(json.dumps({"blocks": blocks, "faults": fault_count, "samples_lost": lost}))
+    elif fault_count:
+        click.echo(
+            f"{url}: {fault_count} of {blocks} blocks are bad, {lost:,} of {total:,} samples"
+        )
+    else:
+        click.echo(f"{url}: {blocks:,} blocks with {total:,} samples are as their manifest states")
+    return 1 if fault_count else 0
+
+
+def _repair(url: str, patterns: tuple[str, ...], *, as_json: bool) -> int:
+    from headrace.storage import open_store, repair_manifest  # noqa: PLC0415 - [storage] extra
+
+    store = open_store(url)
+    try:
+        # Nobody knows how many shards there are before what is left has been looked at.
+        with shard_progress("repairing") as progress:
+            report = repair_manifest(store, patterns=patterns, progress=progress)
+    finally:
+        store.close()
+    for lost in report.lost:
+        click.echo(json.dumps(asdict(lost)) if as_json else f"lost: {lost.message}")
+    facts = {
+        "fingerprint": report.fingerprint,
+        "fingerprint_before": report.fingerprint_before,
+        "sample_count": report.sample_count,
+        "shard_count": report.shard_count,
+        "samples_lost": report.samples_lost,
+        "written": report.written,
+    }
+    click.echo(json.dumps(facts) if as_json else _repair_text(url, report))
+    return 1 if report.lost else 0
+
+
+def _repair_text(url: str, report: RepairReport) -> str:
+    if not report.written:
+        return f"{url}: nothing to repair, {report.sample_count:,} samples"
+    lost = report.samples_lost
+    loss = "none lost" if not report.lost else "some lost" if lost is None else f"{lost:,} lost"
+    return (
+        f"{url}: {report.sample_count:,} samples in {report.shard_count:,} shards, {loss}; "
+        f"fingerprint {report.fingerprint}, before {report.fingerprint_before or 'not known'}"
+    )

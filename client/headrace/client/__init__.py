@@ -1,0 +1,61 @@
+"""The thin client: batches of a headrace server, as a PyTorch dataset.
+
+Importing this package does not import torch; touching `RemoteDataset` does. `BatchReader` gives
+the same batches as NumPy views, without torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from headrace.client._access import TlsConfig
+from headrace.client._assembler import BatchEvent, EpochEndEvent
+from headrace.client._config import Deadlines
+from headrace.client._layout import ColumnView
+from headrace.client._reader import BatchReader, Place
+from headrace.client._request import ReadOptions
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.client._batch import Batch
+    from headrace.client._columns import BytesColumn, RaggedColumn, StringColumn
+    from headrace.client._dataset import RemoteDataset
+    from headrace.client._live import ClientStats
+    from headrace.client._loader import BatchLoader
+
+__all__ = [
+    "Batch",
+    "BatchEvent",
+    "BatchLoader",
+    "BatchReader",
+    "BytesColumn",
+    "ClientStats",
+    "ColumnView",
+    "Deadlines",
+    "EpochEndEvent",
+    "HeadraceError",
+    "Place",
+    "RaggedColumn",
+    "ReadOptions",
+    "RemoteDataset",
+    "StringColumn",
+    "TlsConfig",
+]
+
+_NEED_TORCH = {
+    "Batch": "headrace.client._batch",
+    "BatchLoader": "headrace.client._loader",
+    "BytesColumn": "headrace.client._columns",
+    "ClientStats": "headrace.client._live",
+    "RaggedColumn": "headrace.client._columns",
+    "RemoteDataset": "headrace.client._dataset",
+    "StringColumn": "headrace.client._columns",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load what needs torch when it is first touched (PEP 562)."""
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_NEED_TORCH[name]), name)

@@ -1,0 +1,145 @@
+"""What a server asks of its callers: TLS and a bearer token. Nothing here shows a secret."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from headrace.errors import BadArgumentError, ConfigurationError
+
+Auth = str | Callable[[], str]
+"""A bearer token, or what returns one; called anew for each stream, so it may renew it."""
+
+_CHANNEL_OPTIONS: list[tuple[str, int]] = [
+    # Each stream has a connection of its own, made when the stream is opened: a broken one leaves
+    # no back-off behind for the next, and a lost replica's streams spread over the others.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Servers send at most 3 MiB of payload a message; stock limit of gRPC is 4 MiB. Kept.
+]
+
+
+_OPENED_IN: set[int] = set()
+"""Ids of the processes, this one and those it was forked from, that have opened a channel."""
+
+
+def was_forked_after_use() -> bool:
+    """Say whether this process was forked from one that had opened a channel.
+
+    gRPC's locks may then be held by threads that did not come along: calls hang now and then.
+    """
+    return bool(_OPENED_IN - {os.getpid()})
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """How to trust a server, and how it may trust this client: names of PEM files.
+
+    The files are read for each connection, so a renewed certificate is used from then on.
+
+    Attributes:
+        ca: Certificates of the authorities that may vouch for the server; None for gRPC's own.
+        cert: This client's certificate chain, for servers that ask for one; needs ``key``.
+        key: The private key of ``cert``.
+    """
+
+    ca: str | Path | None = None
+    cert: str | Path | None = None
+    key: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse half of a pair."""
+        if (self.cert is None) != (self.key is None):
+            raise BadArgumentError(
+                f"tls.cert is {self.cert} and tls.key is {self.key}; give both, or neither",
+                field="tls",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a client gets in.
+
+    Attributes:
+        tls: How to encrypt; None for plain text.
+        auth: The bearer token; None for none. In no representation and in no message.
+    """
+
+    tls: TlsConfig | None = None
+    auth: Auth | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a token that cannot travel, before anything does."""
+        if isinstance(self.auth, str):
+            _check_token(self.auth)
+
+    def open_channel(self, target: str) -> grpc.Channel:
+        """Return a channel of its own.
+
+        Raises:
+            ConfigurationError: A file of ``tls`` cannot be read.
+        """
+        _OPENED_IN.add(os.getpid())
+        if self.tls is None:
+            return grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=_read("ca", self.tls.ca),
+            private_key=_read("key", self.tls.key),
+            certificate_chain=_read("cert", self.tls.cert),
+        )
+        return grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return what goes with each call.
+
+        Raises:
+            ConfigurationError: ``auth`` failed.
+            BadArgumentError: It returned no token.
+        """
+        if self.auth is None:
+            return ()
+        return (("authorization", f"Bearer {_token(self.auth)}"),)
+
+
+def _token(auth: Auth) -> str:
+    if isinstance(auth, str):
+        return auth
+    try:
+        token = auth()
+    except Exception as error:
+        raise ConfigurationError(
+            f"the function given as auth= raised {type(error).__name__}; it must return a token",
+            field="auth",
+        ) from error
+    _check_token(token)
+    return token
+
+
+def _check_token(token: object) -> None:
+    # Visible ASCII alone may stand in a header; the token itself stands in no message.
+    if not isinstance(token, str) or not token or not all("!" <= c <= "~" for c in token):
+        found = f"{len(token)} characters" if isinstance(token, str) else type(token).__name__
+        raise BadArgumentError(
+            f"auth is a token of {found} that cannot stand in a header; wanted a string of visible "
+            "ASCII characters without spaces",
+            field="auth",
+        )
+
+
+def _read(name: str, path: str | Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"tls.{name} is {str(path)!r}, which cannot be read ({error.strerror}); wanted a PEM "
+            "file",
+            field="tls",
+        ) from error

@@ -1,0 +1,151 @@
+"""Turn the messages of one stream into whole batches: no I/O, no threads, no clock.
+
+Contract. For any sequence of messages:
+
+1. An event comes out only for a batch whose payload is complete and has the stated checksum, or
+   for an epoch's end whose counts are those of the batches that came out.
+2. Anything else that the protocol does not allow raises `StreamCorruptError`; after that the
+   assembler is of no use, and the caller resumes from the token of the last event.
+3. Heartbeats change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.client._layout import ColumnView, PayloadLayout
+from headrace.errors import StreamCorruptError
+from headrace.v1 import shard_service_pb2 as pb
+
+Allocate = Callable[[int], NDArray[np.uint8]]
+"""Returns ``(size,) uint8`` that the caller owns; what it holds does not matter."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchEvent:
+    """One whole batch, its checksum verified.
+
+    Attributes:
+        header: The wire's header; ``header.resume_token`` resumes after this batch.
+        columns: Views of ``payload`` by column name, in the stream's order.
+        payload: ``(payload_bytes,) uint8``, owned by this event.
+    """
+
+    header: pb.BatchHeader
+    columns: dict[str, ColumnView]
+    payload: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEndEvent:
+    """The end of an epoch; ``resume_token`` resumes at the begin of the next."""
+
+    epoch: int
+    resume_token: bytes
+
+
+class StreamAssembler:
+    """Assemble the batches of one `ReadBatches` stream."""
+
+    def __init__(self, allocate: Allocate) -> None:
+        """Begin before the first message.
+
+        Args:
+            allocate: Where the payloads go.
+        """
+        self._allocate = allocate
+        self._start: pb.StreamStart | None = None
+        self._layout = PayloadLayout(())
+        self._header: pb.BatchHeader | None = None
+        self._payload = np.empty(0, dtype=np.uint8)
+        self._filled = 0
+        self._batch_count = 0
+        self._sample_count = 0
+
+    @property
+    def start(self) -> pb.StreamStart | None:
+        """What holds for all batches; None before the first message."""
+        return self._start
+
+    def feed(self, message: pb.ReadBatchesResponse) -> BatchEvent | EpochEndEvent | None:
+        """Take one message; return the event it completes, if any.
+
+        Raises:
+            StreamCorruptError: The message does not fit what came before, or its bytes are damaged.
+        """
+        kind = message.WhichOneof("event")
+        if kind == "heartbeat":
+            return None
+        if kind == "start":
+            self._begin_stream(message.start)
+            return None
+        if self._start is None:
+            raise StreamCorruptError(f"a stream began with {kind!r}; wanted 'start'")
+        if kind == "chunk":
+            return self._add(message.chunk.payload_offset, message.payload)
+        if self._header is not None:
+            raise StreamCorruptError(
+                f"{kind!r} came after {self._filled} of {self._payload.size} payload bytes"
+            )
+        if kind == "batch":
+            return self._begin_batch(message.batch, message.payload)
+        if kind == "epoch_end":
+            return self._end_epoch(message.epoch_end)
+        raise StreamCorruptError("a message holds no event that this client knows: update it")
+
+    def _begin_stream(self, start: pb.StreamStart) -> None:
+        if self._start is not None:
+            raise StreamCorruptError("a second 'start' came in one stream")
+        self._start = start
+        self._layout = PayloadLayout(start.columns)
+
+    def _begin_batch(self, header: pb.BatchHeader, first: bytes) -> BatchEvent | None:
+        self._header = header
+        self._payload = self._allocate(header.payload_bytes)
+        self._filled = 0
+        return self._add(0, first)
+
+    def _add(self, offset: int, part: bytes) -> BatchEvent | None:
+        if self._header is None:
+            raise StreamCorruptError("a chunk came outside of a batch")
+        end = self._filled + len(part)
+        if offset != self._filled or end > self._payload.size:
+            raise StreamCorruptError(
+                f"a chunk covers payload bytes [{offset}, {offset + len(part)}); wanted "
+                f"[{self._filled}, …) of {self._payload.size}"
+            )
+        self._payload[self._filled : end] = np.frombuffer(part, dtype=np.uint8)
+        self._filled = end
+        return self._complete(self._header) if end == self._payload.size else None
+
+    def _complete(self, header: pb.BatchHeader) -> BatchEvent:
+        found = xxhash.xxh3_64_intdigest(self._payload.data)
+        if found != header.payload_xxh3:
+            raise StreamCorruptError(
+                f"the batch at epoch {header.epoch} position {header.position} has checksum "
+                f"{found:016x}, its header says {header.payload_xxh3:016x}"
+            )
+        payload, self._payload = self._payload, np.empty(0, dtype=np.uint8)
+        self._header = None
+        self._batch_count += 1
+        self._sample_count += header.sample_count
+        columns = self._layout.decode(
+            header.buffer_bytes, payload, sample_count=header.sample_count
+        )
+        return BatchEvent(header, columns, payload)
+
+    def _end_epoch(self, end: pb.EpochEnd) -> EpochEndEvent:
+        found = (self._batch_count, self._sample_count)
+        stated = (end.batch_count, end.sample_count)
+        if found != stated:
+            raise StreamCorruptError(
+                f"epoch {end.epoch} ended after {found[0]} batches with {found[1]} samples; the "
+                f"server sent {stated[0]} with {stated[1]}"
+            )
+        self._batch_count = self._sample_count = 0
+        return EpochEndEvent(end.epoch, end.resume_token)

@@ -1,0 +1,242 @@
+"""A batch as the training loop sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NoReturn, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from headrace.client._assembler import BatchEvent
+from headrace.client._columns import BytesColumn, RaggedColumn, StringColumn
+from headrace.client._device import MovedEvent
+from headrace.client._handover import Origin, note_look
+from headrace.client._layout import SAMPLE_ID_COLUMN, ColumnView
+from headrace.client._spans import ColumnSpan, span_of, tensor_of, view_of
+from headrace.errors import BadArgumentError
+from headrace.v1 import shard_service_pb2 as pb
+
+Value = torch.Tensor | BytesColumn | StringColumn | RaggedColumn
+
+
+class Batch(MutableMapping[str, Value]):
+    """The samples of one rank at one step: a mapping from column name to its values.
+
+    Columns of numbers are tensors ``(samples, *shape)`` in the dtype they were stored in; strings,
+    bytes and ragged columns are lazy sequences. A column that may hold nulls has a second entry
+    ``name.valid``, ``(samples,) bool``. The memory is writable, belongs to the batch and its
+    tensors, and no later batch changes it. With ``device=`` all tensors are there; strings and
+    bytes stay on the CPU.
+
+    Attributes:
+        epoch: The epoch, from 0.
+        step: Global batches since the start of the run before this one.
+        position: Samples of the epoch before this global batch, over all ranks.
+        sample_count: Samples of this rank, pads included.
+        global_sample_count: Samples over all ranks, pads left out and replicas counted once.
+        loss_scale: Factor that makes the mean over ranks of ``loss.mean() * loss_scale`` the mean
+            over the global batch, also where ranks have unequal shares.
+        token: The resume token after this batch; the same on every rank.
+        sample_ids: ``(samples,) int64``, or None unless asked for with ``with_ids``.
+    """
+
+    def __init__(
+        self, event: BatchEvent, *, group_count: int, origin: Origin | None = None
+    ) -> None:
+        """Wrap a batch that the assembler made.
+
+        Args:
+            event: The batch; its memory passes to this object.
+            group_count: World size divided by replication.
+            origin: Whom to tell in the main process, if this is made in a worker.
+        """
+        header = event.header
+        self._origin = origin
+        self._device: torch.device | None = None
+        if isinstance(event, MovedEvent):
+            self._take_moved(event)
+        else:
+            self._take_columns(event.columns, event.payload)
+        self.epoch = header.epoch
+        self.step = header.step
+        self.position = header.position
+        self.sample_count = header.sample_count
+        self.global_sample_count = header.global_sample_count
+        self.token = header.resume_token
+        self._pad_count = header.pad_count
+        own = header.sample_count - header.pad_count
+        self.loss_scale = own * group_count / max(1, header.global_sample_count)
+
+    @property
+    def is_pad(self) -> torch.Tensor:
+        """``(samples,) bool``: true where a sample only fills the batch up (``end="pad"``)."""
+        places = torch.arange(self.sample_count, device=self._device)
+        return places >= self.sample_count - self._pad_count
+
+    def _take_columns(self, columns: dict[str, ColumnView], payload: NDArray[np.uint8]) -> None:
+        views = dict(columns)
+        self._columns, self._payload = columns, payload
+        ids = views.pop(SAMPLE_ID_COLUMN, None)
+        self.sample_ids = None if ids is None else torch.from_numpy(ids.values)
+        self._made: dict[str, Value] = {}
+        for name, view in views.items():
+            self._made[name] = _value(view)
+            if view.valid is not None:
+                self._made[f"{name}.valid"] = torch.from_numpy(view.valid)
+        self._values = self._made
+
+    def _take_moved(self, event: MovedEvent) -> None:
+        event.copy.hand_over()
+        target = event.copy.target
+        spans = dict(event.spans)
+        ids = spans.pop(SAMPLE_ID_COLUMN, None)
+        self._device = target.device
+        self.sample_ids = None if ids is None else tensor_of(ids.values, target)
+        self._made = {}
+        for name, span in spans.items():
+            self._made[name] = _moved_value(span, event.columns[name], target)
+            if span.valid is not None:
+                self._made[f"{name}.valid"] = tensor_of(span.valid, target)
+        self._values = self._made
+
+    def __copy__(self) -> Self:
+        """Return a batch with the same values; what is set in it does not show in this one."""
+        clone = self.__class__.__new__(self.__class__)
+        self._open()
+        clone.__dict__.update(self.__dict__)
+        return clone
+
+    def __reduce__(self) -> tuple[Callable[..., Batch], tuple[_Packed]]:
+        """Travel as one tensor; the other side makes the columns anew, as views of it."""
+        self._open()
+        if self._device is not None:
+            raise BadArgumentError(
+                f"a batch on {self._device} cannot be pickled; wanted a dataset without device= "
+                "where batches travel between processes",
+                field="device",
+            )
+        apart = {"_columns", "_payload", "_made", "_values", "sample_ids"}
+        changed = {k: v for k, v in self._values.items() if self._made.get(k) is not v}
+        return _unpack, (
+            _Packed(
+                fields={k: v for k, v in self.__dict__.items() if k not in apart},
+                payload=torch.from_numpy(self._payload),
+                spans={k: span_of(view, self._payload) for k, view in self._columns.items()},
+                names=tuple(self._values),
+                changed=changed,
+            ),
+        )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            # Asked only for what is not there: in a batch that came from a worker, all of it,
+            # until the loop looks at it for the first time.
+            if "_packed" not in self.__dict__:
+                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            self._open()
+            return getattr(self, name)
+
+    def _open(self) -> None:
+        packed: _Packed | None = self.__dict__.get("_packed")
+        if packed is None:
+            return
+        self.__dict__.update(packed.fields)
+        payload = packed.payload.numpy()
+        columns = {name: view_of(span, payload) for name, span in packed.spans.items()}
+        self._take_columns(columns, payload)
+        whole = {**self._made, **packed.changed}
+        self._values = {name: whole[name] for name in packed.names}
+        self.__dict__.pop("_packed", None)
+        if self._origin is not None:
+            note_look(self._origin, self.token)
+
+    def pin_memory(self) -> Self:
+        """Return the batch in pinned memory, as ``DataLoader(pin_memory=True)`` wants it."""
+        packed: _Packed | None = self.__dict__.get("_packed")
+        if packed is None:
+            _, (packed,) = self.__reduce__()
+        pinned = self.__class__.__new__(self.__class__)
+        changed = {
+            name: value.pin_memory() if isinstance(value, torch.Tensor) else value
+            for name, value in packed.changed.items()
+        }
+        pinned.__dict__["_packed"] = replace(
+            packed, payload=packed.payload.pin_memory(), changed=changed
+        )
+        return pinned
+
+    def __getitem__(self, column: str) -> Value:
+        return self._values[column]
+
+    def __setitem__(self, column: str, value: Value) -> None:
+        self._values = {**self._values, column: value}
+
+    def __delitem__(self, column: str) -> None:
+        self._values = {name: value for name, value in self._values.items() if name != column}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return (
+            f"Batch(epoch={self.epoch}, step={self.step}, position={self.position}, "
+            f"samples={self.sample_count}, columns={list(self._values)})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """A batch on its way between processes."""
+
+    fields: dict[str, object]
+    payload: torch.Tensor
+    spans: dict[str, ColumnSpan]
+    names: tuple[str, ...]
+    changed: dict[str, Value]
+
+
+def _unpack(packed: _Packed) -> Batch:
+    batch = Batch.__new__(Batch)
+    batch.__dict__["_packed"] = packed
+    return batch
+
+
+def _value(view: ColumnView) -> Value:
+    if view.kind == pb.COLUMN_KIND_TENSOR:
+        return torch.from_numpy(view.values)
+    if view.kind == pb.COLUMN_KIND_STRING:
+        return StringColumn(view)
+    if view.kind == pb.COLUMN_KIND_BYTES:
+        return BytesColumn(view)
+    return RaggedColumn(view)
+
+
+def _moved_value(span: ColumnSpan, kept: ColumnView, target: torch.Tensor) -> Value:
+    if span.kind == pb.COLUMN_KIND_RAGGED:
+        assert span.offsets is not None
+        return RaggedColumn(
+            kept, moved=(tensor_of(span.values, target), tensor_of(span.offsets, target))
+        )
+    return tensor_of(span.values, target) if span.kind == pb.COLUMN_KIND_TENSOR else _value(kept)
+
+
+def _refuse_collate(batch: object, *, collate_fn_map: object = None) -> NoReturn:
+    del collate_fn_map
+    wanted = len(batch) if isinstance(batch, list) else "n"
+    raise BadArgumentError(
+        f"a DataLoader with batch_size={wanted} would make batches of batches; the server batches "
+        "already: use DataLoader(dataset, batch_size=None), or iterate the dataset itself",
+        field="batch_size",
+    )
+
+
+# The documented way to tell torch's default_collate about a type of one's own.
+default_collate_fn_map[Batch] = _refuse_collate

@@ -1,0 +1,74 @@
+"""Reuse the memory of batches that nobody looks at any more.
+
+A fresh buffer costs more than the wire that fills it: its pages are touched for the first time.
+So the memory of a batch goes back to the pool when the last view of it is gone, and never sooner:
+a batch may be kept for as long as its owner likes.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ALIGNMENT = 64
+"""Bytes; buffers of a payload begin at multiples of it (docs/protocol.md)."""
+
+
+class BufferPool:
+    """Hand out aligned, writable memory and take it back when its views are gone.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(
+        self, *, idle_bytes: int, make: Callable[[int], NDArray[np.uint8]] | None = None
+    ) -> None:
+        """Make an empty pool.
+
+        Args:
+            idle_bytes: Most bytes to keep for reuse, >= 0; memory beyond it is freed.
+            make: Makes ``(size,) uint8`` or more, 64-byte aligned; None for plain memory.
+        """
+        self._make = make or aligned
+        self._idle_limit = idle_bytes
+        self._idle: list[NDArray[np.uint8]] = []
+        self._idle_bytes = 0
+        # Re-entrant: taking a buffer may collect garbage, whose finalizer gives one back.
+        self._lock = threading.RLock()
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """Return ``(size,) uint8``, 64-byte aligned, with whatever it held before.
+
+        The caller owns it; the memory is reused once the array and all views of it are gone.
+        """
+        storage = self._pop(size)
+        # The memoryview between storage and array keeps NumPy from collapsing the chain of bases,
+        # so every view keeps `array` alive, and only `array`'s end frees the storage.
+        array = np.frombuffer(storage.data, dtype=np.uint8, count=size)
+        weakref.finalize(array, self._give_back, storage).atexit = False
+        return array
+
+    def _pop(self, size: int) -> NDArray[np.uint8]:
+        with self._lock:
+            for index, storage in enumerate(self._idle):
+                if size <= storage.nbytes <= 2 * size + (1 << 20):
+                    self._idle_bytes -= storage.nbytes
+                    return self._idle.pop(index)
+        return self._make(max(1, size))
+
+    def _give_back(self, storage: NDArray[np.uint8]) -> None:
+        with self._lock:
+            if self._idle_bytes + storage.nbytes <= self._idle_limit:
+                self._idle.append(storage)
+                self._idle_bytes += storage.nbytes
+
+
+def aligned(size: int) -> NDArray[np.uint8]:
+    """Return ``(size,) uint8`` that begins at a multiple of 64 bytes."""
+    block = np.empty(size + _ALIGNMENT, dtype=np.uint8)
+    skip = -block.ctypes.data % _ALIGNMENT
+    return block[skip : skip + size]

@@ -1,0 +1,113 @@
+"""What a batch hands out for columns that are no plain tensors.
+
+Nothing is decoded before it is touched.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Generic, TypeVar, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headrace.client._layout import ColumnView
+
+_T = TypeVar("_T")
+
+
+# Not a collections.abc.Sequence: DataLoader rebuilds sequences item by item, which would decode
+# every string of every batch.
+class _Lazy(ABC, Generic[_T]):
+    """A read-only sequence over the flat values and offsets of a column."""
+
+    def __init__(self, view: ColumnView) -> None:
+        assert view.offsets is not None
+        self._values = view.values
+        self._offsets: NDArray[np.int64] = view.offsets
+        self._valid = view.valid
+
+    @property
+    def values(self) -> torch.Tensor:
+        """The samples' values back to back, ``(total,)``; shares the batch's memory."""
+        return torch.from_numpy(self._values)
+
+    @property
+    def offsets(self) -> torch.Tensor:
+        """Sample i is ``values[offsets[i]:offsets[i + 1]]``; ``(samples + 1,) int64``."""
+        return torch.from_numpy(self._offsets)
+
+    def __len__(self) -> int:
+        return self._offsets.size - 1
+
+    @overload
+    def __getitem__(self, index: int) -> _T | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[_T | None]: ...
+    def __getitem__(self, index: int | slice) -> _T | list[_T | None] | None:
+        if isinstance(index, slice):
+            return [self._at(i) for i in range(*index.indices(len(self)))]
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"sample {index} of a batch of {size}")
+        return self._at(index % size)
+
+    def __iter__(self) -> Iterator[_T | None]:
+        return (self._at(index) for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(item) for item in self[:3])
+        more = ", …" if len(self) > 3 else ""  # noqa: PLR2004 - as many as fit on a line
+        return f"{type(self).__name__}([{shown}{more}], len={len(self)})"
+
+    def _at(self, index: int) -> _T | None:
+        if self._valid is not None and not self._valid[index]:
+            return None
+        return self._decode(int(self._offsets[index]), int(self._offsets[index + 1]))
+
+    @abstractmethod
+    def _decode(self, begin: int, end: int) -> _T:
+        """Make one item of the values in [begin, end)."""
+
+
+class BytesColumn(_Lazy[bytes]):
+    """Byte strings, or None where null."""
+
+    def _decode(self, begin: int, end: int) -> bytes:
+        return self._values[begin:end].tobytes()
+
+
+class StringColumn(_Lazy[str]):
+    """Strings, or None where null."""
+
+    def _decode(self, begin: int, end: int) -> str:
+        return self._values[begin:end].tobytes().decode()
+
+
+class RaggedColumn(_Lazy[torch.Tensor]):
+    """One-dimensional tensors of differing length that share the batch's memory, or None."""
+
+    def __init__(
+        self, view: ColumnView, *, moved: tuple[torch.Tensor, torch.Tensor] | None = None
+    ) -> None:
+        """Wrap a column.
+
+        Args:
+            view: The column on the CPU; its values are not looked at if they were moved.
+            moved: Values and offsets on a device, if they were.
+        """
+        super().__init__(view)
+        self._moved = moved
+
+    @property
+    def values(self) -> torch.Tensor:
+        return super().values if self._moved is None else self._moved[0]
+
+    @property
+    def offsets(self) -> torch.Tensor:
+        return super().offsets if self._moved is None else self._moved[1]
+
+    def _decode(self, begin: int, end: int) -> torch.Tensor:
+        return self.values[begin:end]

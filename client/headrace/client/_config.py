@@ -1,0 +1,62 @@
+"""The knobs of a client as frozen values, checked when they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.errors import BadArgumentError
+
+DEFAULT_PREFETCH_BYTES = 64 << 20
+"""Arbitrary: some tens of batches of 1 to 3 MiB, little beside a trainer's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long a client waits before it does something about it.
+
+    Attributes:
+        connect_s: Seconds until a server must have answered for the first time, > 0. The default
+            leaves room for a server that is just being started.
+        silence_s: Seconds without a message before a stream counts as dead, > 0. Servers send a
+            heartbeat every 5 s, so the default is six of them.
+        give_up_s: Seconds without a new batch, over all reconnects, before the error reaches the
+            training loop, > 0. The default lets a pod be rescheduled.
+    """
+
+    connect_s: float = 30.0
+    silence_s: float = 30.0
+    give_up_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Refuse waits that end before they begin."""
+        for field in ("connect_s", "silence_s", "give_up_s"):
+            value = getattr(self, field)
+            if not value > 0:
+                raise BadArgumentError(
+                    f"deadlines.{field} is {value}; wanted seconds > 0", field=field
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential back-off with full jitter.
+
+    Attributes:
+        first_s: Upper bound of the first wait in seconds.
+        most_s: Upper bound of any wait in seconds.
+
+    Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015: full jitter spreads a
+    crowd of clients best.
+    """
+
+    first_s: float = 0.1
+    most_s: float = 5.0
+
+    def wait_s(self, attempt: int, jitter: float) -> float:
+        """Compute the wait before retry number ``attempt`` (0, 1, …).
+
+        Args:
+            attempt: How many retries there were before this one.
+            jitter: A uniform random number in [0, 1).
+        """
+        return jitter * min(self.most_s, self.first_s * 2.0 ** min(attempt, 30))

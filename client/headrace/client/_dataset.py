@@ -1,0 +1,417 @@
+"""The dataset that a training loop iterates."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from multiprocessing.context import get_spawning_popen
+from typing import Literal
+
+import torch
+from torch.utils.data import IterableDataset
+
+from headrace.client._access import Access, Auth, TlsConfig, was_forked_after_use
+from headrace.client._arguments import check_sizes, end_mode
+from headrace.client._assembler import Allocate, BatchEvent
+from headrace.client._batch import Batch
+from headrace.client._call import fetch_dataset
+from headrace.client._config import DEFAULT_PREFETCH_BYTES, Deadlines
+from headrace.client._device import checked_device
+from headrace.client._handover import register_owner
+from headrace.client._live import ClientStats, LiveStream
+from headrace.client._places import moved, place_after
+from headrace.client._ranks import resolve_ranks
+from headrace.client._reader import BatchReader, Event, Place
+from headrace.client._request import ReadOptions
+from headrace.client._share import ShareSource, WorkerSide
+from headrace.client._state import (
+    State,
+    adopt_batch_size,
+    adopt_order,
+    make_state,
+    read_state,
+    refuse_worker_state,
+)
+from headrace.client._workers import Begin, Share, share_of_worker
+from headrace.errors import BadArgumentError, ServerUnreachableError
+from headrace.order import (
+    DEFAULT_WINDOW,
+    DEFAULT_WINDOW_BYTES,
+    EpochPlan,
+    OrderSpec,
+    Token,
+    decode_token,
+    encode_token,
+)
+from headrace.v1 import shard_service_pb2 as pb
+
+
+class RemoteDataset(IterableDataset[Batch]):
+    """Iterate over the batches of one rank, prefetched from a headrace server.
+
+    ``for batch in dataset`` yields the rest of the current epoch; the next ``for`` goes on after
+    the last batch handed over, with the next epoch if that one is complete. The stream survives
+    lost servers: it reconnects from the token of the last batch received, and the loop gets the
+    same batches in the same order. `state_dict` is all that a checkpoint needs; it may be loaded
+    by any number of ranks.
+
+    In the workers of a DataLoader it reads each worker's share, so that the loader gives the same
+    batches in the same order; there, handed over is what the loop has looked at.
+    """
+
+    def __init__(
+        self,
+        target: str | Sequence[str],
+        dataset: str,
+        *,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        window: int | None = None,
+        window_bytes: int | None = None,
+        lanes: int = 1,
+        unit: int | None = None,
+        columns: Sequence[str] = (),
+        rank: int | None = None,
+        world_size: int | None = None,
+        replication: int = 1,
+        epochs: int | None = None,
+        end: Literal["drop_last", "uneven", "pad"] = "drop_last",
+        with_ids: bool = False,
+        restart: bool = False,
+        token: bytes | None = None,
+        auth: Auth | None = None,
+        tls: TlsConfig | None = None,
+        device: str | torch.device | None = None,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        deadlines: Deadlines | None = None,
+    ) -> None:
+        """Describe what to read; no server is asked before the first batch.
+
+        Args:
+            target: Address of a server, ``host:port``, ``dns:///name:port`` or ``unix:/path``, or
+                several that serve the same datasets.
+            dataset: The dataset's name on the server.
+            batch_size: Samples a batch of this rank, >= 1; the global batch is this times the
+                ranks with samples of their own.
+            global_batch_size: Samples a batch over all ranks instead, >= their number.
+            seed: Seed of the order, >= 0.
+            shuffle: False for storage order.
+            window: Samples that are shuffled together; 0 for the whole epoch, None for the
+                default of docs/order.md.
+            window_bytes: The same limit in bytes; 0 for none, None for the default.
+            lanes: Parts of the data that replicas can serve alone, >= 1.
+            unit: Samples of a unit; None for the global batch size, or the token's. Only matters
+                with several lanes.
+            columns: Names of the columns wanted; empty for all.
+            rank: This rank; None for torch.distributed's, else the environment's RANK, else 0.
+            world_size: Number of ranks; None as for ``rank``, at last 1.
+            replication: Consecutive ranks that get the same samples; divides ``world_size``.
+            epochs: Epochs of the run; None to go on for ever.
+            end: What becomes of an incomplete last batch: ``drop_last``, a smaller one
+                (``uneven``), or one filled up with repeats that `Batch.is_pad` marks (``pad``).
+            with_ids: Whether batches carry `Batch.sample_ids`.
+            restart: Begin the same epoch anew with each ``for``: for validation.
+            token: Where to begin: `Batch.token` of some run.
+            auth: Bearer token for the server, or a function that returns one; it is asked anew
+                for each stream.
+            tls: How to encrypt; None for plain text, in which a bearer token is there to read.
+            device: Where the batches' tensors are when the loop gets them, ``"cuda"`` or
+                ``"cpu"``, over a ring of buffers that is pinned for CUDA; None for the memory
+                that they were received in. Not for DataLoader workers.
+            prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one;
+                the default is arbitrary.
+            deadlines: How long to wait; None for `Deadlines()`.
+
+        Raises:
+            BadArgumentError: An argument is out of range, or the ranks are half given.
+            TokenMalformedError: ``token`` is damaged.
+            TokenSpecChangedError: ``token`` belongs to another order.
+        """
+        super().__init__()
+        check_sizes(batch_size, global_batch_size, epochs, prefetch_bytes)
+        self._targets = (target,) if isinstance(target, str) else tuple(target)
+        self._name = dataset
+        self._batch_size, self._wanted_global = batch_size, global_batch_size
+        self._rank, self._world_size = resolve_ranks(rank, world_size)
+        self._replication = replication
+        self._unit_is_free = unit is None
+        self._order = OrderSpec(
+            seed=seed,
+            shuffle=shuffle,
+            window=DEFAULT_WINDOW if window is None else window,
+            window_bytes=DEFAULT_WINDOW_BYTES if window_bytes is None else window_bytes,
+            lanes=lanes,
+            # A free unit is the global batch size, which is not known before a state is.
+            unit=max(1, lanes) if unit is None else unit,
+        )
+        self._end = end_mode(end)
+        self._columns, self._with_ids = tuple(columns), with_ids
+        self._epochs, self._restart, self._first_epoch = epochs, restart, 0
+        self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))
+        self._deadlines = deadlines or Deadlines()
+        self._access = Access(tls, auth)
+        self._place = Place()
+        self._description: pb.Dataset | None = None
+        self._moves = 0
+        self._key = uuid.uuid4().hex
+        self._side = WorkerSide(self._key)
+        register_owner(self._key, self)
+        if token is not None:
+            self._adopt(token)
+        if self._global_batch_size is not None:
+            self._options(self._global_batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches that the current epoch has left.
+
+        Raises:
+            HeadraceError: No batch can be had any more; the next ``for`` tries again from there.
+        """
+        share = share_of_worker()
+        # Workers agree on the place now, before one of them hands a batch over.
+        return self._rest_of_epoch() if share is None else self._share_of_epoch(share)
+
+    def _rest_of_epoch(self) -> Iterator[Batch]:
+        if self._restart:
+            self.seek(self._first_epoch)
+        epoch = self._place.epoch
+        while True:
+            event = self._live.next_event(self._make_reader)
+            if event is None:
+                return
+            if isinstance(event, BatchEvent):
+                self._place = place_after(event.header.resume_token)
+                yield Batch(event, group_count=self._group_count)
+            # An older epoch ended while nobody looked: its last batch was the last one handed
+            # over before a `break`.
+            elif event.epoch >= epoch:
+                self._place = place_after(event.resume_token)
+                return
+
+    def _share_of_epoch(self, share: Share) -> Iterator[Batch]:
+        if self._live.device is not None:
+            raise BadArgumentError(
+                f"device={str(self._live.device)!r} inside a DataLoader worker, whose batches "
+                "travel between processes; wanted device=None there, or no workers",
+                field="device",
+            )
+        if was_forked_after_use():
+            raise BadArgumentError(
+                "a worker was forked from a process that had asked a headrace server before, and "
+                "gRPC may hang in it; wanted DataLoader(..., multiprocessing_context='forkserver') "
+                "or 'spawn', or headrace.client.BatchLoader",
+                field="multiprocessing_context",
+            )
+        source = ShareSource(
+            next_event=self._next_of_share,
+            close=self.close,
+            batch_count=lambda position: self._plan(position).batch_count,
+            group_count=self._group_count,
+            restart=self._restart,
+        )
+        return self._side.iterate(share, self._begin(), source)
+
+    def _next_of_share(self, place: Place, share: Share) -> Event | None:
+        def make(allocate: Allocate) -> BatchReader:
+            return self._make_reader(allocate, place=place, share=share)
+
+        return self._live.next_event(make)
+
+    def __len__(self) -> int:
+        """Count the batches of a whole epoch; asks the server once.
+
+        Raises:
+            HeadraceError: No server answers, or it has no such dataset.
+        """
+        return self._plan(0).batch_count
+
+    def seek(self, epoch: int, position: int = 0) -> None:
+        """Move to a place of the order; the next ``for`` begins there.
+
+        Args:
+            epoch: The epoch, >= 0.
+            position: Samples of it to leave out, over all ranks, >= 0.
+
+        Raises:
+            BadArgumentError: One of them is negative.
+        """
+        if epoch < 0 or position < 0:
+            raise BadArgumentError(
+                f"seek to epoch {epoch} position {position}; wanted both >= 0", field="epoch"
+            )
+        self.close()
+        self._first_epoch = epoch
+        self._move(moved(self._place, epoch, position))
+
+    def state_dict(self) -> State:
+        """Return the state after the last batch handed to the loop, JSON-serialisable.
+
+        The same on every rank, so one rank's is enough. Asks the server for the dataset's
+        fingerprint if no batch was handed over yet.
+        """
+        share = share_of_worker()
+        place = (share and self._side.place) or self._place
+        state = make_state(place.token or self._first_token(), dataset=self._name)
+        return state if share is None else {**state, "worker": self._side.state(share)}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on after the batch that a state was taken at, with any rank and world size.
+
+        Raises:
+            TokenMalformedError: It is no state, or a damaged one.
+            TokenSpecChangedError: It belongs to other options; the message names them.
+        """
+        token, share = read_state(state), share_of_worker()
+        if share is None:
+            refuse_worker_state(state)
+        self._adopt(token)
+        if share is not None:
+            self._side.load(share, state.get("worker"), self._place)
+
+    def note_look(self, token: bytes, *, moves: int) -> None:
+        """Take note that the loop got a worker's batch; the batch itself calls this."""
+        begin = Begin(place_after(token), moves, self._first_epoch)
+        if moves == self._moves and begin.is_after(self._begin()):
+            # What was read ahead here is behind now.
+            self.close()
+            self._place = begin.place
+            self._side.shared.publish(begin)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Arrive in a worker as the same dataset, and anywhere else as a copy."""
+        state = dict(self.__dict__)
+        if get_spawning_popen() is None:
+            state["_key"] = uuid.uuid4().hex
+            state["_side"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        if state["_side"] is None:
+            self._side = WorkerSide(self._key)
+            register_owner(self._key, self)
+
+    def stats(self) -> ClientStats:
+        """Return what happened since the dataset was made, in this process."""
+        return self._live.stats()
+
+    def close(self) -> None:
+        """Drop the connection and what was prefetched; the next ``for`` goes on all the same."""
+        self._live.close()
+
+    @property
+    def _group_count(self) -> int:
+        return max(1, self._world_size // max(1, self._replication))
+
+    @property
+    def _global_batch_size(self) -> int | None:
+        if self._wanted_global is None and self._batch_size is not None:
+            return self._batch_size * self._group_count
+        return self._wanted_global
+
+    def _begin(self) -> Begin:
+        return Begin(self._place, self._moves, self._first_epoch)
+
+    def _move(self, place: Place) -> None:
+        self._place = place
+        if share_of_worker() is None:
+            self._moves += 1
+            self._side.shared.publish(self._begin())
+
+    def _plan(self, position: int) -> EpochPlan:
+        return EpochPlan(
+            sample_count=self._describe().sample_count,
+            base=position,
+            global_batch_size=self._known_global_batch_size(),
+            end=self._end,
+        )
+
+    def _make_reader(
+        self, allocate: Allocate, *, place: Place | None = None, share: Share | None = None
+    ) -> BatchReader:
+        options = self._options(self._known_global_batch_size())
+        if share is not None:
+            options = replace(options, batch_stride=share.count, batch_offset=share.index)
+        return BatchReader(
+            self._targets,
+            options,
+            place=place or self._place,
+            deadlines=self._deadlines,
+            allocate=allocate,
+            access=self._access,
+        )
+
+    def _options(self, global_batch_size: int) -> ReadOptions:
+        order, token = self._order, self._place.token
+        if self._unit_is_free:
+            # It stays what it was when the run began, also when the global batch changes.
+            unit = global_batch_size if token is None else decode_token(token).spec.unit
+            order = replace(order, unit=unit)
+        return ReadOptions(
+            dataset=self._name,
+            order=order,
+            global_batch_size=global_batch_size,
+            rank=self._rank,
+            world_size=self._world_size,
+            replication=self._replication,
+            end=self._end,
+            columns=self._columns,
+            with_ids=self._with_ids,
+            end_epoch=self._first_epoch + 1 if self._restart else self._epochs,
+        )
+
+    def _known_global_batch_size(self) -> int:
+        size = self._global_batch_size
+        if size is None:
+            raise BadArgumentError(
+                "neither batch_size nor global_batch_size is given, and no state was loaded",
+                field="batch_size",
+            )
+        return size
+
+    def _adopt(self, token: bytes) -> None:
+        content = decode_token(token)
+        order = adopt_order(self._order, content, unit_is_free=self._unit_is_free)
+        size = adopt_batch_size(
+            content,
+            batch_size=self._batch_size,
+            global_batch_size=self._wanted_global,
+            group_count=self._group_count,
+        )
+        self.close()
+        self._order = order
+        self._wanted_global = size
+        self._first_epoch = content.epoch
+        self._move(Place(content.epoch, content.position, token))
+
+    def _first_token(self) -> bytes:
+        size = self._known_global_batch_size()
+        return encode_token(
+            Token(
+                fingerprint=self._describe().fingerprint,
+                spec=self._options(size).order,
+                epoch=self._place.epoch,
+                position=self._place.position,
+                global_batch_size=size,
+                step=0,
+                sample_count=0,
+            )
+        )
+
+    def _describe(self) -> pb.Dataset:
+        if self._description is None:
+            self._description = self._ask_any()
+        return self._description
+
+    def _ask_any(self) -> pb.Dataset:
+        *others, last = self._targets
+        share = replace(self._deadlines, connect_s=self._deadlines.connect_s / len(self._targets))
+        for target in others:
+            try:
+                return fetch_dataset(target, self._name, deadlines=share, access=self._access)
+            except ServerUnreachableError:
+                continue
+        return fetch_dataset(last, self._name, deadlines=share, access=self._access)

@@ -1,0 +1,170 @@
+"""Find the columns in a payload: pure arithmetic over the wire's layout, no copy.
+
+docs/protocol.md describes the layout; this module is its reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import StreamCorruptError
+from headrace.v1 import shard_service_pb2 as pb
+
+SAMPLE_ID_COLUMN = "headrace.sample_id"
+
+_ALIGNMENT = 64
+
+_T = TypeVar("_T", bound=np.generic)
+
+_BOOL = np.dtype(np.bool_)
+_OFFSET = np.dtype(np.int64)
+
+_KINDS = frozenset(
+    {
+        pb.COLUMN_KIND_TENSOR,
+        pb.COLUMN_KIND_BYTES,
+        pb.COLUMN_KIND_STRING,
+        pb.COLUMN_KIND_RAGGED,
+    }
+)
+
+_DTYPES: dict[int, np.dtype[np.generic]] = {
+    pb.ELEMENT_TYPE_BOOL: np.dtype(np.bool_),
+    pb.ELEMENT_TYPE_INT8: np.dtype("<i1"),
+    pb.ELEMENT_TYPE_INT16: np.dtype("<i2"),
+    pb.ELEMENT_TYPE_INT32: np.dtype("<i4"),
+    pb.ELEMENT_TYPE_INT64: np.dtype("<i8"),
+    pb.ELEMENT_TYPE_UINT8: np.dtype("<u1"),
+    pb.ELEMENT_TYPE_UINT16: np.dtype("<u2"),
+    pb.ELEMENT_TYPE_UINT32: np.dtype("<u4"),
+    pb.ELEMENT_TYPE_UINT64: np.dtype("<u8"),
+    pb.ELEMENT_TYPE_FLOAT16: np.dtype("<f2"),
+    pb.ELEMENT_TYPE_FLOAT32: np.dtype("<f4"),
+    pb.ELEMENT_TYPE_FLOAT64: np.dtype("<f8"),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ColumnView:
+    """One column of one batch, as views of the payload.
+
+    Attributes:
+        kind: ``pb.ColumnKind``.
+        values: ``(samples, *item_shape)`` for tensors; flat values, or bytes, for the others.
+        offsets: ``(samples + 1,) int64`` in elements for all kinds but tensors.
+        valid: ``(samples,) bool`` where the column may hold nulls.
+    """
+
+    kind: int
+    values: NDArray[np.generic]
+    offsets: NDArray[np.int64] | None = None
+    valid: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """What all batches of a stream share of one column."""
+
+    name: str
+    kind: int
+    dtype: np.dtype[np.generic]
+    item_shape: tuple[int, ...]
+    nullable: bool
+
+
+class PayloadLayout:
+    """Reads the payloads of one stream: names and types are worked out once."""
+
+    def __init__(self, columns: Sequence[pb.Column]) -> None:
+        """Prepare for the columns of a ``StreamStart``.
+
+        Raises:
+            StreamCorruptError: A column has a type that this client does not know.
+        """
+        self._fields = tuple(_field(column) for column in columns)
+
+    def decode(
+        self, buffer_bytes: Sequence[int], payload: NDArray[np.uint8], *, sample_count: int
+    ) -> dict[str, ColumnView]:
+        """Split a payload into its columns.
+
+        Args:
+            buffer_bytes: The lengths of ``BatchHeader``.
+            payload: ``(payload_bytes,) uint8``; the views share its memory.
+            sample_count: Samples in the batch.
+
+        Raises:
+            StreamCorruptError: The lengths do not fit the columns or the payload.
+        """
+        cursor = _Cursor(buffer_bytes, payload)
+        views = {field.name: _view(field, cursor, sample_count) for field in self._fields}
+        cursor.finish(len(self._fields))
+        return views
+
+
+class _Cursor:
+    """Walks over the buffers of a payload and refuses those that are not as expected."""
+
+    def __init__(self, lengths: Sequence[int], payload: NDArray[np.uint8]) -> None:
+        self._lengths = list(lengths)
+        self._payload = payload
+        self._next = 0
+        self._begin = 0
+
+    def take(self, field: _Field, dtype: np.dtype[_T], shape: tuple[int, ...]) -> NDArray[_T]:
+        """Return the next buffer as ``shape`` of ``dtype``."""
+        if self._next == len(self._lengths):
+            raise StreamCorruptError(
+                f"a batch has {self._next} buffers; column {field.name!r} needs one more"
+            )
+        length, begin = self._lengths[self._next], self._begin
+        wanted = prod(shape) * dtype.itemsize
+        if length != wanted or begin + length > self._payload.size:
+            raise StreamCorruptError(
+                f"column {field.name!r} has a buffer of {length} bytes at {begin} of a payload of "
+                f"{self._payload.size}; {shape} of {dtype} need {wanted}",
+                column=field.name,
+            )
+        self._next += 1
+        self._begin = begin + length + -length % _ALIGNMENT
+        return np.ndarray(shape, dtype, self._payload.data, begin)
+
+    def finish(self, column_count: int) -> None:
+        if self._next != len(self._lengths):
+            raise StreamCorruptError(
+                f"a batch has {len(self._lengths)} buffers; its {column_count} columns need "
+                f"{self._next}"
+            )
+
+
+def _field(column: pb.Column) -> _Field:
+    dtype = _DTYPES.get(column.element_type)
+    if dtype is None or column.kind not in _KINDS:
+        raise StreamCorruptError(
+            f"column {column.name!r} has kind {column.kind} and element type "
+            f"{column.element_type}, which this client does not know: update it, or leave the "
+            "column out with columns=",
+            column=column.name,
+        )
+    shape = tuple(column.item_shape)
+    return _Field(column.name, column.kind, dtype, shape, column.nullable)
+
+
+def _view(field: _Field, cursor: _Cursor, sample_count: int) -> ColumnView:
+    valid = cursor.take(field, _BOOL, (sample_count,)) if field.nullable else None
+    if field.kind == pb.COLUMN_KIND_TENSOR:
+        values = cursor.take(field, field.dtype, (sample_count, *field.item_shape))
+        return ColumnView(field.kind, values, None, valid)
+    offsets = cursor.take(field, _OFFSET, (sample_count + 1,))
+    if offsets[0] != 0 or (np.diff(offsets) < 0).any():
+        raise StreamCorruptError(
+            f"column {field.name!r} has offsets that fall, or do not begin at 0", column=field.name
+        )
+    values = cursor.take(field, field.dtype, (int(offsets[-1]),))
+    return ColumnView(field.kind, values, offsets, valid)

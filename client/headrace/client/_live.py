@@ -1,0 +1,108 @@
+"""The running stream of a dataset: made when it is needed, in the process that needs it."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from headrace.client._assembler import Allocate
+from headrace.client._buffers import BufferPool
+from headrace.client._device import DeviceRing, MovingReader, copies_to
+from headrace.client._prefetch import Prefetcher, Reader
+from headrace.client._reader import BatchReader, Event
+from headrace.errors import HeadraceError
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """What a dataset has been through, in this process.
+
+    Attributes:
+        waited_s: Seconds the loop waited for batches; beside the loop's own time this is how
+            starved it was.
+        reconnect_count: How often it was tried to open the stream again; a server that is away
+            for a while costs several tries, so this counts no faults.
+    """
+
+    waited_s: float = 0.0
+    reconnect_count: int = 0
+
+    def __add__(self, other: ClientStats) -> ClientStats:
+        return ClientStats(
+            self.waited_s + other.waited_s, self.reconnect_count + other.reconnect_count
+        )
+
+
+class LiveStream:
+    """Own the prefetcher of one process; threads and connections never travel to another."""
+
+    def __init__(self, prefetch_bytes: int, device: torch.device | None = None) -> None:
+        """Begin with nothing running.
+
+        Args:
+            prefetch_bytes: Most payload bytes to hold ready; as many may idle for reuse.
+            device: Where batches go; None to leave them in the memory they are received in.
+        """
+        self.device = device
+        self._prefetch_bytes = prefetch_bytes
+        self._pid = os.getpid()
+        self._pool = BufferPool(idle_bytes=prefetch_bytes)
+        self._ring: DeviceRing | None = None
+        self._running: Prefetcher | None = None
+        self._finalizer: weakref.finalize[[], LiveStream] | None = None
+        self._past = ClientStats()
+
+    def __reduce__(self) -> tuple[type[LiveStream], tuple[int, torch.device | None]]:
+        """Arrive elsewhere with nothing running."""
+        return LiveStream, (self._prefetch_bytes, self.device)
+
+    def next_event(self, make_reader: Callable[[Allocate], BatchReader]) -> Event | None:
+        """Take the next event, or None at the end; begin to read if nothing runs.
+
+        Args:
+            make_reader: Makes the reader that begins after the last event handed over.
+
+        Raises:
+            HeadraceError: The reader gave up; the next call begins anew.
+        """
+        if self._pid != os.getpid():
+            # Forked: the parent's thread and connection did not come along, and are the parent's.
+            self.__init__(self._prefetch_bytes, self.device)  # type: ignore[misc] # the same class, always
+        if self._running is None:
+            reader = self._reader(make_reader)
+            self._running = Prefetcher(reader, budget_bytes=self._prefetch_bytes)
+            self._finalizer = weakref.finalize(self, self._running.close)
+        try:
+            return self._running.get()
+        except HeadraceError:
+            self.close()
+            raise
+
+    def _reader(self, make_reader: Callable[[Allocate], BatchReader]) -> Reader:
+        if self.device is None:
+            return make_reader(self._pool.take)
+        if self._ring is None:
+            self._ring = DeviceRing(copies_to(self.device), idle_bytes=self._prefetch_bytes)
+        return MovingReader(make_reader(self._ring.take), self._ring)
+
+    def close(self) -> None:
+        """End what runs, and drop what was prefetched."""
+        running, self._running = self._running, None
+        if running is None or self._pid != os.getpid():
+            return
+        assert self._finalizer is not None
+        self._finalizer.detach()
+        running.close()
+        self._past += _stats_of(running)
+
+    def stats(self) -> ClientStats:
+        """Sum up all that ran in this process."""
+        return self._past if self._running is None else self._past + _stats_of(self._running)
+
+
+def _stats_of(running: Prefetcher) -> ClientStats:
+    return ClientStats(running.waited_s, running.reconnect_count)

@@ -1,0 +1,123 @@
+"""Turn a failed call into an error of our tree: the one place where gRPC's errors are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+import headrace.errors
+from headrace.errors import (
+    CallerError,
+    HeadraceError,
+    InternalError,
+    ServerUnreachableError,
+    StreamLimitError,
+)
+
+_BY_REASON: dict[str, type[HeadraceError]] = {
+    cls.reason: cls
+    for cls in vars(headrace.errors).values()
+    if isinstance(cls, type) and issubclass(cls, HeadraceError) and cls is not CallerError
+}
+
+# A headrace server puts an ErrorInfo on every failure, so a status without one was made on the
+# way: by gRPC on either side, or by a proxy. These codes then mean a broken connection, whatever
+# the text (a reset in mid-stream is reported as UNAVAILABLE, UNKNOWN, INTERNAL or CANCELLED,
+# depending on where it is noticed).
+_CONNECTION_CODES = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    }
+)
+
+
+def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
+    """Return our error for a failed call.
+
+    Args:
+        failure: What grpcio raised; also a call, with code and trailing metadata.
+        target: The address that was called, for the message.
+    """
+    code = failure.code()
+    text = failure.details() or code.name
+    status = _details(failure)
+    reason, metadata, retry_after_s = _unpack(status)
+    if reason:
+        cls = _BY_REASON.get(reason, InternalError)
+        error = cls(text, **metadata)
+        if retry_after_s is not None:
+            error.metadata["retry_after_s"] = str(retry_after_s)
+        return error
+    if code in _CONNECTION_CODES:
+        return ServerUnreachableError(
+            f"no headrace server answers at {target} ({code.name}: {_last_cause(text)}); start one "
+            "with `headrace serve NAME=URL`, or correct the address",
+            target=target,
+        )
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return CallerError(
+            f"{target} speaks gRPC but is no headrace server of this version ({text}); correct "
+            "the address",
+            target=target,
+        )
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return CallerError(
+            f"{target} did not let this client in ({code.name}: {text}); give it a bearer token "
+            "with auth=, or another one",
+            target=target,
+        )
+    return CallerError(f"{target} refused the call ({code.name}: {text})", target=target)
+
+
+def retry_after_s(error: HeadraceError) -> float | None:
+    """Return how long the server asked to wait, in seconds, or None if it did not."""
+    text = error.metadata.get("retry_after_s")
+    return None if text is None else float(text)
+
+
+def may_retry(error: HeadraceError) -> bool:
+    """Say whether the same call may succeed later, against this server or another."""
+    if isinstance(error, StreamLimitError):
+        return retry_after_s(error) is not None
+    return error.retryable
+
+
+def _last_cause(text: str) -> str:
+    # gRPC puts the history of a connection in front of what went wrong last.
+    return text.rpartition("last error: ")[2]
+
+
+def _details(failure: grpc.RpcError) -> status_pb2.Status:
+    status = status_pb2.Status()
+    for key, value in _trailing(failure):
+        if key == "grpc-status-details-bin":
+            try:
+                status.ParseFromString(value)
+            except DecodeError:
+                return status_pb2.Status()
+    return status
+
+
+def _trailing(failure: grpc.RpcError) -> Iterable[tuple[str, bytes]]:
+    # grpcio makes pairs, of which "-bin" keys have bytes; its stubs say less.
+    return cast("Iterable[tuple[str, bytes]]", failure.trailing_metadata() or ())
+
+
+def _unpack(status: status_pb2.Status) -> tuple[str, dict[str, str], float | None]:
+    reason, metadata, wait_s = "", {}, None
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    for detail in status.details:
+        if detail.Unpack(info) and info.domain == "headrace":
+            reason, metadata = info.reason, dict(info.metadata)
+        elif detail.Unpack(retry):
+            wait_s = retry.retry_delay.ToTimedelta().total_seconds()
+    return reason, metadata, wait_s

@@ -1,0 +1,165 @@
+"""How each column of a DataFrame becomes a column of a shard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import BadArgumentError
+
+if TYPE_CHECKING:
+    # pyarrow's stubs have these generic, pyarrow itself has not.
+    Array = pa.Array[Any]
+    Field = pa.Field[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """What a task does with one column. Picklable.
+
+    Attributes:
+        field: The column as shards hold it; always nullable.
+        shape: Sides of the tensor that each sample's array fills, or `None` for plain values
+            and for lists whose lengths are not declared.
+    """
+
+    field: Field
+    shape: tuple[int, ...] | None = None
+
+
+def stored_batch(
+    batch: pa.RecordBatch, plans: tuple[ColumnPlan, ...], *, first_sample: int
+) -> pa.RecordBatch:
+    """Return ``batch`` with the types that shards have.
+
+    Args:
+        batch: As Spark hands it over, one column a plan.
+        plans: In the batch's order.
+        first_sample: How many samples of the partition came before, for errors.
+
+    Raises:
+        BadArgumentError: A sample does not fit its declared shape, or holds a null in an array.
+    """
+    columns = [
+        _stored_column(column, plan, first_sample)
+        for column, plan in zip(batch.columns, plans, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([plan.field for plan in plans]))
+
+
+def _stored_column(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
+    if plan.shape is not None:
+        return _tensors(column, plan, first_sample)
+    kind = plan.field.type
+    # Lists of numbers hold no nulls, so that those of one length can be served as tensors.
+    if isinstance(column, pa.ListArray) and _is_list_without_nulls(kind):
+        _refuse_inner_nulls(column, plan, first_sample)
+    return column.cast(kind)
+
+
+def _is_list_without_nulls(kind: pa.DataType) -> bool:
+    # A map is a list to isinstance of its array, and not of its type.
+    return isinstance(kind, pa.ListType) and not kind.value_field.nullable
+
+
+def _tensors(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
+    """Return fixed-size lists or tensors of the values, nulls where samples are null."""
+    shape = plan.shape or ()
+    size = math.prod(shape)
+    storage = _storage_type(plan)
+    values = _values(column, plan, first_sample).cast(storage.value_type)
+    lists: Array = pa.FixedSizeListArray.from_arrays(values, type=storage)  # type: ignore[call-overload] # the stubs lack a type given as a value
+    if len(lists) * size != len(values):
+        raise AssertionError(f"{len(values)} values for {len(lists)} tensors of {shape}")
+    if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        lists = lists.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
+    if isinstance(plan.field.type, pa.FixedShapeTensorType):
+        return pa.ExtensionArray.from_storage(plan.field.type, lists)
+    return lists
+
+
+def _storage_type(plan: ColumnPlan) -> pa.FixedSizeListType[Any, Any]:
+    kind = plan.field.type
+    storage = kind.storage_type if isinstance(kind, pa.FixedShapeTensorType) else kind
+    assert isinstance(storage, pa.FixedSizeListType), storage
+    return storage
+
+
+def _values(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
+    """Return the numbers of all samples that are not null, one after another."""
+    shape = plan.shape or ()
+    depth = _depth(column.type)
+    sides = shape if depth == len(shape) else (math.prod(shape),)
+    level: Array = column
+    for number, side in enumerate(sides):
+        assert isinstance(level, pa.ListArray), level.type
+        if number:
+            _refuse_nulls(level, column, plan, first_sample)
+        lengths = level.drop_null().value_lengths().to_numpy()
+        wrong = np.flatnonzero(lengths != side)
+        if len(wrong):
+            _refuse_length(column, plan, first_sample, found=int(lengths[wrong[0]]), wanted=side)
+        level = level.flatten()
+    _refuse_nulls(level, column, plan, first_sample)
+    return level
+
+
+def _depth(kind: pa.DataType) -> int:
+    depth = 0
+    while isinstance(kind, pa.ListType):
+        kind, depth = kind.value_type, depth + 1
+    return depth
+
+
+def _refuse_inner_nulls(column: pa.ListArray[Any], plan: ColumnPlan, first_sample: int) -> None:
+    _refuse_nulls(column.flatten(), column, plan, first_sample)
+
+
+def _refuse_nulls(values: Array, column: Array, plan: ColumnPlan, first_sample: int) -> None:
+    if values.null_count:
+        where = _first(column, _holds_null)
+        raise BadArgumentError(
+            f"column {plan.field.name!r}: sample {first_sample + where} of its partition has a "
+            "null inside its array; fill it (pyspark.sql.functions.transform and coalesce) or "
+            "make the whole array null",
+            field=plan.field.name,
+        )
+
+
+def _refuse_length(
+    column: Array, plan: ColumnPlan, first_sample: int, *, found: int, wanted: int
+) -> None:
+    shape = plan.shape or ()
+    where = _first(column, lambda sample: not _fits(sample, shape))
+    raise BadArgumentError(
+        f"column {plan.field.name!r}: sample {first_sample + where} of its partition has an array "
+        f"of length {found}, the declared shape {shape} wants {wanted}; bring all samples to one "
+        f"shape, or declare shapes={{{plan.field.name!r}: 'ragged'}}",
+        field=plan.field.name,
+    )
+
+
+def _first(column: Array, is_wrong: Callable[[object], bool]) -> int:
+    """Return the first sample that is wrong; slow, and only called when one is."""
+    return next((index for index, sample in enumerate(column.to_pylist()) if is_wrong(sample)), 0)
+
+
+def _holds_null(sample: object) -> bool:
+    return isinstance(sample, list) and any(item is None or _holds_null(item) for item in sample)
+
+
+def _fits(sample: object, shape: tuple[int, ...]) -> bool:
+    flat = (math.prod(shape),)
+    return sample is None or _has_sides(sample, shape) or _has_sides(sample, flat)
+
+
+def _has_sides(value: object, sides: tuple[int, ...]) -> bool:
+    if not sides or not isinstance(value, list):
+        return not sides
+    return len(value) == sides[0] and all(_has_sides(item, sides[1:]) for item in value)

@@ -1,0 +1,124 @@
+"""Say at the end what happened: two tables for people, one JSON file for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from demo.proof import Verdict
+
+
+def print_tables(console: Console, verdicts: Sequence[Verdict]) -> None:
+    """Print the faults, and what was learned and seen all the same."""
+    console.print(_faults(verdicts))
+    console.print(_results(verdicts))
+    _print_digests(console, verdicts)
+
+
+def write_summary(verdicts: Sequence[Verdict], path: Path, *, seconds: float) -> None:
+    """Write the same as JSON."""
+    summary = {
+        "passed": all(verdict.passed for verdict in verdicts),
+        "seconds": round(seconds, 1),
+        "trainings": [_as_json(verdict) for verdict in verdicts],
+    }
+    path.write_text(json.dumps(summary, indent=2) + "\n")
+
+
+def _faults(verdicts: Sequence[Verdict]) -> Table:
+    table = Table(title="What was killed", title_justify="left", show_lines=True)
+    for heading in ("training", "SIGKILL to", "what the training saw"):
+        table.add_column(heading)
+    table.add_column("samples\nlost", justify="right")
+    table.add_column("samples\nrepeated", justify="right")
+    for verdict in verdicts:
+        compared = verdict.comparison
+        for victim, outcome in _victims(verdict):
+            table.add_row(
+                verdict.record.job.task,
+                victim,
+                outcome,
+                f"{compared.samples_lost:,}",
+                f"{compared.samples_repeated:,}",
+            )
+    return table
+
+
+def _victims(verdict: Verdict) -> list[tuple[str, str]]:
+    """Say who was killed when, and what came of it."""
+    record = verdict.record
+    killed, successor = record.attempts
+    last, server_after = killed.steps[-1], record.server_killed_after
+    assert server_after is not None
+    pause = (
+        f"a step of {1000 * record.pause_s:,.0f} ms,",
+        f"usual {1000 * record.usual_step_s:.0f} ms;",
+        f"{record.reconnect_count} tries to reconnect",
+    )
+    restart = (
+        f"{successor.world_size} ranks go on",
+        f"from step {successor.first_step},",
+        f"{verdict.comparison.steps_redone} steps redone,",
+        f"{record.restart_s:.1f} s in all",
+    )
+    return [
+        (f"the server\nepoch {server_after.epoch} step {server_after.step}", "\n".join(pause)),
+        (f"all {killed.world_size} ranks\nepoch {last.epoch} step {last.step}", "\n".join(restart)),
+    ]
+
+
+def _results(verdicts: Sequence[Verdict]) -> Table:
+    table = Table(title="What was learned, and from which samples", title_justify="left")
+    table.add_column("training")
+    for heading in ("test\naccuracy", "its\nfloor", "majority\nlabel", "samples\nseen"):
+        table.add_column(heading, justify="right")
+    table.add_column("as if\nundisturbed")
+    for verdict in verdicts:
+        record, compared = verdict.record, verdict.comparison
+        table.add_row(
+            record.job.task,
+            f"{record.test_accuracy:.1%} {_mark(good=verdict.learned)}",
+            f"{record.job.accuracy_floor:.1%}",
+            f"{verdict.majority:.1%}",
+            f"{compared.samples_seen:,}",
+            _mark(good=compared.equal),
+        )
+    return table
+
+
+def _print_digests(console: Console, verdicts: Sequence[Verdict]) -> None:
+    for verdict in verdicts:
+        task, compared = verdict.record.job.task, verdict.comparison
+        console.print(f"{task:8}digest of the samples seen    {compared.seen_digest}")
+        console.print(f"{'':8}digest of an undisturbed run  {compared.wanted_digest}")
+
+
+def _mark(*, good: bool) -> str:
+    return "[green]✓[/]" if good else "[red]✗[/]"
+
+
+def _as_json(verdict: Verdict) -> dict[str, object]:
+    record = verdict.record
+    killed, successor = record.attempts
+    assert record.server_killed_after is not None
+    return {
+        "task": record.job.task,
+        "passed": verdict.passed,
+        "test_accuracy": record.test_accuracy,
+        "accuracy_floor": record.job.accuracy_floor,
+        "majority": verdict.majority,
+        "world_sizes": list(record.job.world_sizes),
+        "server_killed_after_step": record.server_killed_after.step,
+        "server_pause_ms": round(1000 * record.pause_s, 1),
+        "usual_step_ms": round(1000 * record.usual_step_s, 1),
+        "reconnect_count": record.reconnect_count,
+        "trainer_killed_after_step": killed.steps[-1].step,
+        "resumed_from_step": successor.first_step,
+        "trainer_restart_s": round(record.restart_s, 2),
+        **asdict(verdict.comparison),
+    }

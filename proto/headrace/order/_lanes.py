@@ -1,0 +1,68 @@
+"""Lanes: which of them fills which positions of an epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSplit:
+    """How the positions of an epoch are dealt to its lanes.
+
+    Of each unit of `unit` consecutive positions lane l fills the slots
+    [floor(l * unit / lanes), floor((l + 1) * unit / lanes)); a last, shorter unit is dealt by the
+    same rule with its own length.
+
+    Attributes:
+        sample_count: Positions of the epoch.
+        lanes: Number of lanes, >= 1.
+        unit: Positions of one unit, >= `lanes`.
+    """
+
+    sample_count: int
+    lanes: int
+    unit: int
+
+    def start(self, lane: int) -> int:
+        """Return how many samples the lanes before `lane` hold together."""
+        units, rest = divmod(self.sample_count, self.unit)
+        return units * (lane * self.unit // self.lanes) + lane * rest // self.lanes
+
+    def length(self, lane: int) -> int:
+        """Return how many samples a lane holds."""
+        return self.start(lane + 1) - self.start(lane)
+
+    def offset(self, lane: int, position: int) -> int:
+        """Return how many of the positions before `position` a lane fills."""
+        return int(self.offsets(lane, np.array([position]))[0])
+
+    def offsets(self, lane: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return for each position how many of the positions before it a lane fills.
+
+        Args:
+            lane: In [0, `lanes`).
+            positions: (n,) int64 in [0, `sample_count`].
+        """
+        return self.starts(lane + 1, positions) - self.starts(lane, positions)
+
+    def starts(self, lane: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return for each position how many of those before it the lanes before `lane` fill."""
+        units, slots = np.divmod(positions, self.unit)
+        lengths = np.minimum(self.unit, self.sample_count - units * self.unit)
+        full: NDArray[np.int64] = units * (lane * self.unit // self.lanes)
+        full += np.minimum(slots, lane * lengths // self.lanes)
+        return full
+
+    def lane_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the lane that fills each position.
+
+        Args:
+            positions: (n,) int64 in [0, `sample_count`).
+        """
+        units, slots = np.divmod(positions, self.unit)
+        lengths = np.minimum(self.unit, self.sample_count - units * self.unit)
+        lanes: NDArray[np.int64] = ((slots + 1) * self.lanes - 1) // lengths
+        return lanes

@@ -1,0 +1,328 @@
+"""The order of a mixture: from positions of an epoch to pairs of dataset and sample id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError
+from headrace.order._cache import BoundedCache
+from headrace.order._choice import FixedChoice
+from headrace.order._draws import Draws, centred_draws, random_draws
+from headrace.order._hash import Stream, derive
+from headrace.order._lanes import LaneSplit
+from headrace.order._members import Members, dataset_keys
+from headrace.order._mixture import Batching, Choice, MixtureSpec
+from headrace.order._order import check_positions
+from headrace.order._schedule import Schedule
+from headrace.order._segments import starts_of
+from headrace.order._skips import Skips
+from headrace.order._spec import ShardTable, check_range
+from headrace.order._timeline import EpochTimeline, ScheduledTimeline, Span
+
+_Array = NDArray[np.int64]
+
+# Draws at random keep their proportions over so many places of a lane.
+_BLOCK_PLACES: Final = 1 << 14
+# Units of one dataset each are shuffled among so many.
+_BLOCK_UNITS: Final = 1 << 10
+_DRAW_LIMIT: Final = 1 << 62
+_SAMPLE_LIMIT: Final = 1 << 42
+_TIMELINE_BYTES: Final = 48 << 20
+_DRAW_BYTES: Final = 8 << 20
+_BLOCK_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    datasets: _Array
+    sample_ids: _Array
+
+    @property
+    def nbytes(self) -> int:
+        return self.datasets.nbytes + self.sample_ids.nbytes
+
+
+class MixtureOrder:
+    """The order of a mixture; safe to call from several threads.
+
+    Args:
+        spec: The options.
+        tables: The shards of each dataset, in the order of `spec.datasets`.
+        skips: Samples to leave out of each dataset.
+
+    Raises:
+        BadArgumentError: If the tables do not fit the spec, or an empty dataset is drawn from.
+    """
+
+    def __init__(
+        self,
+        spec: MixtureSpec,
+        tables: Sequence[ShardTable],
+        *,
+        skips: Sequence[Skips | None] | None = None,
+    ) -> None:
+        if len(tables) != len(spec.datasets):
+            raise BadArgumentError(
+                f"the mixture has {len(spec.datasets)} datasets, {len(tables)} tables were given",
+                field="datasets",
+            )
+        self.spec: Final = spec
+        samples = np.array([table.sample_count for table in tables], np.int64)
+        _check_total("samples", samples.tolist())
+        self.first_ids: Final = starts_of(samples)
+        self._schedule = spec.weights()
+        self._draws = _epoch_draws(spec, samples)
+        self.sample_count: Final = self._count_positions()
+        _check_empty(spec, samples, self._draws)
+        self.skips: Final = _join_skips(skips, self.first_ids)
+        self._unskipped = self if self.skips is None else MixtureOrder(spec, tables)
+        self._members = Members(
+            spec.order,
+            tables,
+            first_ids=self.first_ids,
+            choice=self._choose(tables),
+            skips=self.skips,
+        )
+        lanes, unit = spec.order.lanes, spec.order.unit
+        self._split = LaneSplit(self.sample_count, lanes, unit)
+        # With one dataset a unit all lanes follow one timeline, which counts units.
+        units = LaneSplit(self.sample_count // unit, 1, 1)
+        self._places = units if self._by_unit else self._split
+        self._timelines: BoundedCache[int, EpochTimeline | ScheduledTimeline] = BoundedCache(
+            _TIMELINE_BYTES
+        )
+        self._spans: BoundedCache[tuple[int, ...], Draws] = BoundedCache(_DRAW_BYTES)
+        self._blocks: BoundedCache[tuple[int, ...], _Block] = BoundedCache(_BLOCK_BYTES)
+
+    def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
+        """Return sample ids in the mixture at the positions [start, stop) of an epoch.
+
+        A sample id in the mixture is the id in its dataset plus `first_ids` of that dataset.
+
+        Args:
+            epoch: In [0, 2**62 / `sample_count`).
+            start: First position, >= 0.
+            stop: Position after the last, in [`start`, `sample_count`].
+
+        Returns:
+            (stop - start,) int64, owned by the caller.
+
+        Raises:
+            BadArgumentError: If the epoch or the range is none.
+            PositionPastEndError: If the range passes the end of the epoch.
+        """
+        return self._read(epoch, start, stop).sample_ids
+
+    def samples(self, epoch: int, start: int, stop: int) -> tuple[_Array, _Array]:
+        """Return the dataset and the sample id in it at the positions [start, stop).
+
+        Args and errors are those of `sample_ids`.
+
+        Returns:
+            Two (stop - start,) int64 arrays, owned by the caller.
+        """
+        block = self._read(epoch, start, stop)
+        sample_ids: _Array = block.sample_ids - self.first_ids[block.datasets]
+        return block.datasets, sample_ids
+
+    def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
+        """Return at which of the positions [start, stop) a substitute stands for a skipped sample.
+
+        Args and errors are those of `sample_ids`.
+
+        Returns:
+            (stop - start,) bool.
+        """
+        if self.skips is None:
+            return np.zeros(stop - start, np.bool_)
+        return self.skips.contains(self._unskipped.sample_ids(epoch, start, stop))
+
+    def check_global_batch_size(self, global_batch_size: int) -> None:
+        """Refuse a global batch that would mix units of one dataset each.
+
+        Raises:
+            BadArgumentError: If batching is per dataset and the unit does not divide the batch.
+        """
+        if self._by_unit and global_batch_size % self.spec.order.unit:
+            raise BadArgumentError(
+                f"global_batch_size is {global_batch_size}, with one dataset a unit it must be a"
+                f" multiple of the unit {self.spec.order.unit}",
+                field="global_batch_size",
+            )
+
+    @property
+    def draws(self) -> _Array:
+        """Draws of an epoch from each dataset: (datasets,) int64; zeros if a schedule rules."""
+        return self._draws.copy()
+
+    @property
+    def _by_unit(self) -> bool:
+        return self.spec.batching is Batching.PER_DATASET
+
+    def _count_positions(self) -> int:
+        positions = int(self._draws.sum())
+        if self._schedule is not None:
+            positions = self.spec.epoch_size or int(self.first_ids[-1])
+        if self._by_unit:
+            positions -= positions % self.spec.order.unit
+        return positions
+
+    def _choose(self, tables: Sequence[ShardTable]) -> FixedChoice | None:
+        chosen = [
+            int(draws) if dataset.choice is Choice.FIXED and draws < table.sample_count else None
+            for dataset, table, draws in zip(
+                self.spec.datasets, tables, self._draws.tolist(), strict=True
+            )
+        ]
+        if all(count is None for count in chosen):
+            return None
+        return FixedChoice(
+            tables,
+            chosen,
+            granularities=[dataset.granularity for dataset in self.spec.datasets],
+            keys=dataset_keys(self.spec.order.seed, len(tables)),
+        )
+
+    def _read(self, epoch: int, start: int, stop: int) -> _Block:
+        check_positions(epoch, start, stop, sample_count=self.sample_count)
+        check_range("epoch", epoch, low=0, high=_DRAW_LIMIT // max(self.sample_count, 1))
+        if start == stop:
+            return _Block(np.empty(0, np.int64), np.empty(0, np.int64))
+        read = self._read_units if self._by_unit else self._read_lane
+        if self.spec.order.lanes == 1:
+            return read(epoch, 0, start, stop)
+        block = _Block(np.empty(stop - start, np.int64), np.empty(stop - start, np.int64))
+        lanes = self._split.lane_of(np.arange(start, stop))
+        for lane in np.unique(lanes).tolist():
+            first, end = self._split.offset(lane, start), self._split.offset(lane, stop)
+            part = read(epoch, lane, first, end)
+            block.datasets[lanes == lane] = part.datasets
+            block.sample_ids[lanes == lane] = part.sample_ids
+        return block
+
+    def _read_lane(self, epoch: int, lane: int, start: int, stop: int) -> _Block:
+        pieces = [_Block(np.empty(0, np.int64), np.empty(0, np.int64))]
+        while start < stop:
+            block, before = self._block(epoch, lane, start)
+            kept = slice(before, before + stop - start)
+            pieces.append(_Block(block.datasets[kept], block.sample_ids[kept]))
+            start += len(pieces[-1].datasets)
+        return _Block(
+            np.concatenate([piece.datasets for piece in pieces]),
+            np.concatenate([piece.sample_ids for piece in pieces]),
+        )
+
+    def _read_units(self, epoch: int, lane: int, start: int, stop: int) -> _Block:
+        unit, lanes = self.spec.order.unit, self.spec.order.lanes
+        width = (lane + 1) * unit // lanes - lane * unit // lanes
+        units, slots = np.divmod(np.arange(start, stop), width)
+        # All lanes share one timeline, in which a place is a unit and a draw a unit of draws.
+        drawn = self._read_lane(epoch, 0, start // width, -(-stop // width))
+        units -= start // width
+        datasets = drawn.datasets[units]
+        draws = drawn.sample_ids[units] * width + slots
+        return _Block(datasets, self._members.sample_ids(lane, datasets, draws))
+
+    def _block(self, epoch: int, lane: int, place: int) -> tuple[_Block, int]:
+        # The block that holds a place of an epoch's lane, and how many of its places come before.
+        span = self._timeline(lane).span(epoch, place)
+        size = self._block_size(lane)
+        number, skipped = divmod(place - span.start, size)
+        words = (lane, *span.words)
+        draws = self._spans.get(words, lambda: self._spread(lane, span))
+
+        def make() -> _Block:
+            datasets, numbers = draws.block(number, size)
+            if not self._by_unit:
+                numbers = self._members.sample_ids(lane, datasets, numbers)
+            places = draws.places(number, size)
+            return _Block(datasets[places], numbers[places])
+
+        return self._blocks.get((*words, number), make), skipped
+
+    def _block_size(self, lane: int) -> int:
+        if self._by_unit:
+            return _BLOCK_UNITS
+        if self.spec.batching is Batching.RANDOM:
+            return _BLOCK_PLACES
+        unit, lanes = self.spec.order.unit, self.spec.order.lanes
+        return (lane + 1) * unit // lanes - lane * unit // lanes
+
+    def _spread(self, lane: int, span: Span) -> Draws:
+        key = derive(0, self.spec.order.seed, Stream.SPAN, *span.words, lane)
+        if self.spec.batching is Batching.STRATIFIED:
+            return centred_draws(span, key)
+        return random_draws(span, key)
+
+    def _timeline(self, lane: int) -> EpochTimeline | ScheduledTimeline:
+        return self._timelines.get(lane, lambda: self._make_timeline(lane))
+
+    def _make_timeline(self, lane: int) -> EpochTimeline | ScheduledTimeline:
+        unit = self.spec.order.unit
+        if self._schedule is not None:
+            return ScheduledTimeline(
+                self._schedule, self._piece_starts(self._schedule, lane), self._places.length(lane)
+            )
+        draws = self._draws // unit if self._by_unit else self._draws
+        return EpochTimeline(np.diff(self._places.offsets(lane, starts_of(draws))))
+
+    def _piece_starts(self, schedule: Schedule, lane: int) -> list[tuple[int, int]]:
+        # Weights change between units.
+        unit = self.spec.order.unit
+        epochs, positions = np.divmod(np.array(schedule.starts), self.sample_count)
+        positions -= positions % unit
+        places = positions // unit if self._by_unit else self._places.offsets(lane, positions)
+        return list(zip(epochs.tolist(), places.tolist(), strict=True))
+
+
+def _epoch_draws(spec: MixtureSpec, samples: _Array) -> _Array:
+    if spec.weights() is not None:
+        return np.zeros(len(samples), np.int64)
+    draws = [
+        dataset.draws(count) for dataset, count in zip(spec.datasets, samples.tolist(), strict=True)
+    ]
+    _check_total("draws", draws)
+    if spec.batching is Batching.PER_DATASET:
+        draws = [count - count % spec.order.unit for count in draws]
+    return np.array(draws, np.int64)
+
+
+def _check_total(things: str, counts: list[int]) -> None:
+    if sum(counts) >= _SAMPLE_LIMIT:
+        raise BadArgumentError(
+            f"the datasets have {sum(counts)} {things} together, fewer than 2**42 are possible",
+            field="datasets",
+        )
+
+
+def _join_skips(skips: Sequence[Skips | None] | None, first_ids: _Array) -> Skips | None:
+    if skips is None or all(each is None for each in skips):
+        return None
+    if len(skips) != len(first_ids) - 1:
+        raise BadArgumentError(
+            f"skips are given for {len(skips)} datasets, the mixture has {len(first_ids) - 1}",
+            field="skips",
+        )
+    joined = [
+        each.sample_ids + first
+        for each, first in zip(skips, first_ids[:-1].tolist(), strict=True)
+        if each is not None
+    ]
+    return Skips(np.concatenate(joined))
+
+
+def _check_empty(spec: MixtureSpec, samples: _Array, draws: _Array) -> None:
+    schedule = spec.weights()
+    drawn = draws > 0 if schedule is None else schedule.weights.any(axis=0)
+    wrong = np.flatnonzero(drawn & (samples == 0))
+    if len(wrong):
+        name = spec.datasets[int(wrong[0])].name
+        raise BadArgumentError(
+            f"dataset {name} has no samples to draw: leave it out or give it the weight 0",
+            field="datasets",
+        )

@@ -1,0 +1,242 @@
+"""The order of one dataset: from positions of an epoch to sample ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError, PositionPastEndError
+from headrace.order._bands import BandPlaces, Bands, find_bands, find_lanes, make_bands
+from headrace.order._cache import BoundedCache
+from headrace.order._hash import Stream, derive
+from headrace.order._lanes import LaneSplit
+from headrace.order._layout import Layouts, shuffled_layouts, stored_layouts
+from headrace.order._parts import make_parts
+from headrace.order._permutation import permutation, permute
+from headrace.order._shape import ONE_DATASET
+from headrace.order._skips import Skips, substitute
+from headrace.order._spec import OrderSpec, ShardTable
+
+# Two epochs of 10**6 shards, some dozen bands and windows: what 8 lanes need over a border.
+_LAYOUT_BYTES: Final = 24 << 20
+_BAND_BYTES: Final = 8 << 20
+_CHUNK_BYTES: Final = 16 << 20
+# Windows too large to sort are permuted in chunks: 1 ms of work, shared by all ranks of a server.
+_CHUNK_SAMPLES: Final = 8192
+_EPOCH_LIMIT: Final = 1 << 62
+
+_Lookup: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+
+class Order:
+    """The order of one dataset; safe to call from several threads.
+
+    Opening an order reads the shard table once. An epoch is opened by the first call for it and a
+    window by the first position in it; both stay in caches bounded in bytes, so the ranks of one
+    server share them.
+
+    Args:
+        spec: The options.
+        table: The dataset's shards.
+        skips: Samples to leave out.
+
+    Raises:
+        BadArgumentError: If the window is too small for the dataset.
+    """
+
+    def __init__(self, spec: OrderSpec, table: ShardTable, *, skips: Skips | None = None) -> None:
+        self.spec: Final = spec
+        self._skips = skips
+        self._unskipped = self if skips is None else Order(spec, table)
+        self.sample_count: Final = table.sample_count
+        self._root_key = derive(0, spec.seed)
+        self._parts = make_parts(spec, [table], ONE_DATASET)
+        self._split = LaneSplit(self.sample_count, spec.lanes, spec.unit)
+        self._layouts: BoundedCache[int, Layouts] = BoundedCache(_LAYOUT_BYTES)
+        self._bands: BoundedCache[tuple[int, int, int], Bands] = BoundedCache(_BAND_BYTES)
+        self._chunks: BoundedCache[tuple[int, ...], NDArray[np.int64]] = BoundedCache(_CHUNK_BYTES)
+
+    def sample_ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids at the positions [start, stop) of an epoch.
+
+        Args:
+            epoch: In [0, 2**62).
+            start: First position, >= 0.
+            stop: Position after the last, in [`start`, `sample_count`].
+
+        Returns:
+            (stop - start,) int64, owned by the caller.
+
+        Raises:
+            BadArgumentError: If the epoch or the range is none.
+            PositionPastEndError: If the range passes the end of the epoch.
+        """
+        check_positions(epoch, start, stop, sample_count=self.sample_count)
+        if self.spec.lanes == 1:
+            return self.lane_sample_ids(epoch, 0, start, stop)
+        sample_ids = np.empty(stop - start, np.int64)
+        lanes = self._split.lane_of(np.arange(start, stop))
+        for lane in np.unique(lanes).tolist():
+            first, end = self._split.offset(lane, start), self._split.offset(lane, stop)
+            sample_ids[lanes == lane] = self.lane_sample_ids(epoch, lane, first, end)
+        return sample_ids
+
+    def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
+        """Return at which of the positions [start, stop) a substitute stands for a skipped sample.
+
+        Args and errors are those of `sample_ids`.
+
+        Returns:
+            (stop - start,) bool.
+        """
+        if self._skips is None:
+            check_positions(epoch, start, stop, sample_count=self.sample_count)
+            return np.zeros(stop - start, np.bool_)
+        return self._skips.contains(self._unskipped.sample_ids(epoch, start, stop))
+
+    def lane_length(self, lane: int) -> int:
+        """Return how many samples a lane holds."""
+        return self._split.length(lane)
+
+    def lane_sample_ids(self, epoch: int, lane: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids at the places [start, stop) of one lane.
+
+        Args:
+            epoch: The epoch.
+            lane: In [0, `spec.lanes`).
+            start: First place in the lane.
+            stop: Place after the last, at most `lane_length(lane)`.
+
+        Returns:
+            (stop - start,) int64, owned by the caller.
+        """
+        windowed = self.spec.shuffle and self.spec.window
+        read = self._windowed if windowed else self._unwindowed
+        pieces = [np.empty(0, np.int64)]
+        while start < stop:
+            pieces.append(read(epoch, lane, start)[: stop - start])
+            start += len(pieces[-1])
+        return np.concatenate(pieces)
+
+    def _windowed(self, epoch: int, lane: int, start: int) -> NDArray[np.int64]:
+        # From one place of the lane on, as far as one cached chunk reaches.
+        offset = self._split.start(lane) + start
+        place = self._find_band(epoch, lane, offset)
+        index = int(place.indices[0])
+        band = self._bands.get((epoch, lane, index), lambda: self._make_band(epoch, lane, place))
+        offset -= int(place.starts[0])
+        window = int(band.windows(np.array([offset]), np.zeros(1, np.int64))[0])
+        first, end = band.window_starts[window : window + 2].tolist()
+
+        def lookup(places: NDArray[np.int64]) -> NDArray[np.int64]:
+            if len(places) == end - first:
+                return band.window_ids(window)[places]
+            return band.sample_ids(first + places)
+
+        words = (epoch, Stream.WINDOW, lane, index, window)
+        return self._chunk(words, lookup, count=end - first, start=offset - first)
+
+    def _unwindowed(self, epoch: int, lane: int, start: int) -> NDArray[np.int64]:
+        layout = self._layout(epoch)
+        first = self._split.start(lane)
+
+        def lookup(places: NDArray[np.int64]) -> NDArray[np.int64]:
+            return layout.sample_ids(first + places)
+
+        words = (epoch if self.spec.shuffle else 0, Stream.LANE, lane)
+        return self._chunk(words, lookup, count=self.lane_length(lane), start=start)
+
+    def _chunk(
+        self, words: tuple[int, ...], lookup: _Lookup, *, count: int, start: int
+    ) -> NDArray[np.int64]:
+        length = count if count <= ONE_DATASET.sort_limit else _CHUNK_SAMPLES
+        first = start - start % length
+
+        def make() -> NDArray[np.int64]:
+            places = np.arange(first, min(first + length, count))
+            permuted = self._permuter(words, count)
+            sample_ids = lookup(permuted(places))
+            if self._skips is None:
+                return sample_ids
+            return self._substitute(
+                sample_ids, places, count, lambda walked: lookup(permuted(walked))
+            )
+
+        return self._chunks.get((*words, first), make)[start - first :]
+
+    def _permuter(self, words: tuple[int, ...], count: int) -> _Lookup:
+        if not self.spec.shuffle:
+            return lambda places: places
+        key = derive(self._root_key, *words)
+        if count > ONE_DATASET.sort_limit:
+            keys, counts = np.array([key], np.uint64), np.array([count])
+            return lambda places: permute(keys, counts, places)
+        whole = permutation(key, count)
+        return lambda places: whole[places]
+
+    def _substitute(
+        self, sample_ids: NDArray[np.int64], places: NDArray[np.int64], count: int, read: _Lookup
+    ) -> NDArray[np.int64]:
+        assert self._skips is not None
+        lost = substitute(
+            sample_ids,
+            places,
+            np.full(len(places), count),
+            skips=self._skips,
+            read=lambda _, walked: read(walked),
+        )
+        for place in lost.tolist():
+            sample_ids[place] = self._skips.next_kept(
+                int(sample_ids[place]), first=0, stop=self.sample_count
+            )
+        return sample_ids
+
+    def _find_band(self, epoch: int, lane: int, offset: int) -> BandPlaces:
+        layout = self._layout(epoch)
+        only = np.zeros(1, np.int64)
+        start = self._split.start(lane)
+        starts, stops = np.array([start]), np.array([start + self.lane_length(lane)])
+        lanes = find_lanes(layout, only, starts, stops)
+        return find_bands(layout, lanes, only, np.array([offset]))
+
+    def _make_band(self, epoch: int, lane: int, place: BandPlaces) -> Bands:
+        run_key = derive(self._root_key, epoch, Stream.RUNS, lane, int(place.indices[0]))
+        return make_bands(
+            self.spec,
+            ONE_DATASET,
+            self._layout(epoch),
+            place,
+            run_keys=np.array([run_key], np.uint64),
+            ramp_key=derive(self._root_key, epoch, Stream.RAMP, lane),
+        )
+
+    def _layout(self, epoch: int) -> Layouts:
+        dataset = np.zeros(1, np.int64)
+        if not self.spec.shuffle:
+            return self._layouts.get(0, lambda: stored_layouts(self._parts, dataset))
+        key = np.array([derive(self._root_key, epoch, Stream.PARTS)], np.uint64)
+        return self._layouts.get(epoch, lambda: shuffled_layouts(self._parts, dataset, key))
+
+
+def check_positions(epoch: int, start: int, stop: int, *, sample_count: int) -> None:
+    """Refuse what are no positions of an epoch.
+
+    Raises:
+        BadArgumentError: If the epoch or the range is none.
+        PositionPastEndError: If the range passes the end of the epoch.
+    """
+    if not 0 <= epoch < _EPOCH_LIMIT:
+        raise BadArgumentError(f"epoch is {epoch}, must be in [0, 2**62)", field="epoch")
+    if not 0 <= start <= stop:
+        raise BadArgumentError(
+            f"the positions [{start}, {stop}) are no range from 0 up", field="position"
+        )
+    if stop > sample_count:
+        raise PositionPastEndError(
+            f"positions up to {stop} were asked for, an epoch has {sample_count} samples",
+            position=stop,
+            sample_count=sample_count,
+        )

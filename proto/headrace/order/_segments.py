@@ -1,0 +1,54 @@
+"""Arithmetic on arrays that hold several segments one after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def starts_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each of n segments starts, and where the last ends: (n + 1,) int64."""
+    starts = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    return starts
+
+
+def spread(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return for each item of the segments its segment and its place in it: two int64 arrays."""
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    starts = np.cumsum(lengths) - lengths
+    return owners, np.arange(len(owners)) - starts[owners]
+
+
+def sums_before(values: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each item the sum of the items before it in its segment."""
+    before = np.cumsum(values) - values
+    filled = lengths > 0
+    first = starts_of(lengths)[:-1][filled]
+    before -= np.repeat(before[first], lengths[filled])
+    return before
+
+
+def totals(values: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sum of each segment: (segments,) int64."""
+    sums = starts_of(values)[starts_of(lengths)]
+    return np.diff(sums)
+
+
+def cut_evenly(
+    lengths: NDArray[np.int64], pieces: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Cut things into pieces: piece i of p of a length n is [floor(i n / p), floor((i+1) n / p)).
+
+    Args:
+        lengths: (n,) int64, >= 0.
+        pieces: (n,) int64, how many pieces to make of each, >= 1.
+
+    Returns:
+        Which thing each piece is of, where it begins in it and how long it is: three int64 arrays
+        with as many items as there are pieces.
+    """
+    owners, piece = spread(pieces)
+    length, parts = lengths[owners], pieces[owners]
+    begin = piece * length // parts
+    return owners, begin, (piece + 1) * length // parts - begin

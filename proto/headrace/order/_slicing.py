@@ -1,0 +1,168 @@
+"""Slicing: which positions of an epoch a rank gets in each global batch. Pure arithmetic."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from headrace.errors import BadArgumentError, PositionPastEndError
+from headrace.order._spec import check_range
+
+
+class EndMode(enum.Enum):
+    """What becomes of the last positions of an epoch, if they fill no global batch."""
+
+    DROP_LAST = "drop_last"
+    """They are left out, and counted in `EpochPlan.dropped`."""
+    UNEVEN = "uneven"
+    """They make a smaller last batch; some ranks may get one sample less, or none."""
+    PAD = "pad"
+    """As uneven, and each rank's part is filled up to its full size with repeats of that batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankBatch:
+    """One rank's part of one global batch.
+
+    Attributes:
+        index: Number of the global batch, counted from the plan's base.
+        position: First position of the global batch.
+        next_position: Position after the global batch: what the token after it holds.
+        global_sample_count: Samples of the global batch, pads left out, replicas counted once.
+        start: This rank's first position.
+        stop: Position after this rank's last.
+        pad_positions: Positions whose samples follow as repeats.
+        loss_scale: n * W / samples of the global batch, with n this rank's samples without pads:
+            the mean over ranks of each rank's mean loss times this is the mean over the batch.
+    """
+
+    index: int
+    position: int
+    next_position: int
+    global_sample_count: int
+    start: int
+    stop: int
+    pad_positions: tuple[int, ...]
+    loss_scale: float
+
+    @property
+    def sample_count(self) -> int:
+        """Rows of this rank's batch, pads included."""
+        return self.stop - self.start + len(self.pad_positions)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """How the positions [base, sample_count) of an epoch are cut into global batches.
+
+    The global batches depend on these fields alone, so they are the same for every world size.
+
+    Attributes:
+        sample_count: Positions of the epoch, >= 0.
+        base: First position: the token's in the epoch that a stream starts in, else 0.
+        global_batch_size: Samples of a global batch, >= 1.
+        end: What becomes of the last positions.
+    """
+
+    sample_count: int
+    base: int
+    global_batch_size: int
+    end: EndMode = EndMode.DROP_LAST
+
+    def __post_init__(self) -> None:
+        check_range("sample_count", self.sample_count, low=0, high=1 << 62)
+        check_range("global_batch_size", self.global_batch_size, low=1, high=1 << 62)
+        check_range("position", self.base, low=0, high=1 << 62)
+        if self.base > self.sample_count:
+            raise PositionPastEndError(
+                f"position {self.base} is past the end: an epoch has {self.sample_count} samples",
+                position=self.base,
+                sample_count=self.sample_count,
+            )
+
+    @property
+    def batch_count(self) -> int:
+        """Global batches of the plan; every rank gets a part of each."""
+        rest = self.sample_count - self.base
+        if self.end is EndMode.DROP_LAST:
+            return rest // self.global_batch_size
+        return -(-rest // self.global_batch_size)
+
+    @property
+    def dropped(self) -> int:
+        """Positions at the end that no rank gets."""
+        if self.end is not EndMode.DROP_LAST:
+            return 0
+        return (self.sample_count - self.base) % self.global_batch_size
+
+    def batch(self, index: int, *, rank: int, world_size: int, replication: int = 1) -> RankBatch:
+        """Return a rank's part of a global batch.
+
+        Args:
+            index: Number of the global batch, in [0, `batch_count`).
+            rank: In [0, `world_size`).
+            world_size: Number of ranks; divided by `replication` at most `global_batch_size`.
+            replication: How many consecutive ranks get the same samples; divides `world_size`.
+
+        Raises:
+            BadArgumentError: If the rank's coordinates do not fit together.
+            PositionPastEndError: If there is no such batch.
+        """
+        part, parts = self._part(rank, world_size, replication)
+        if not 0 <= index < self.batch_count:
+            raise PositionPastEndError(
+                f"batch {index} was asked for, the epoch has {self.batch_count} from position"
+                f" {self.base}",
+                position=index,
+            )
+        position = self.base + index * self.global_batch_size
+        count = min(self.global_batch_size, self.sample_count - position)
+        start, stop = self._rank_share(part, parts, count)
+        return RankBatch(
+            index=index,
+            position=position,
+            next_position=position + count,
+            global_sample_count=count,
+            start=position + start,
+            stop=position + stop,
+            pad_positions=self._pads(position, count, part, parts),
+            loss_scale=(stop - start) * parts / count,
+        )
+
+    def _part(self, rank: int, world_size: int, replication: int) -> tuple[int, int]:
+        check_range("world_size", world_size, low=1, high=1 << 31)
+        check_range("rank", rank, low=0, high=world_size)
+        check_range("replication", replication, low=1, high=world_size + 1)
+        if world_size % replication:
+            raise BadArgumentError(
+                f"replication is {replication}, must divide the world size {world_size}",
+                field="replication",
+            )
+        parts = world_size // replication
+        if parts > self.global_batch_size:
+            raise BadArgumentError(
+                f"world size {world_size} with replication {replication} needs a global batch of"
+                f" {parts} samples at least, global_batch_size is {self.global_batch_size}",
+                field="global_batch_size",
+            )
+        return rank // replication, parts
+
+    def _rank_share(self, part: int, parts: int, count: int) -> tuple[int, int]:
+        if self.end is not EndMode.PAD or count == self.global_batch_size:
+            return _share(part, parts, count)
+        # Taken from the full batch's borders, so that no rank gets more than in a full batch.
+        start, stop = _share(part, parts, self.global_batch_size)
+        return start * count // self.global_batch_size, stop * count // self.global_batch_size
+
+    def _pads(self, position: int, count: int, part: int, parts: int) -> tuple[int, ...]:
+        if self.end is not EndMode.PAD or count == self.global_batch_size:
+            return ()
+        start, stop = self._rank_share(part, parts, count)
+        full_start, full_stop = _share(part, parts, self.global_batch_size)
+        first = full_start - start
+        pads = full_stop - full_start - (stop - start)
+        return tuple(position + pad % count for pad in range(first, first + pads))
+
+
+def _share(part: int, parts: int, count: int) -> tuple[int, int]:
+    return part * count // parts, (part + 1) * count // parts

@@ -1,0 +1,210 @@
+"""The resume token: all that a checkpoint needs to go on with the same samples.
+
+``docs/order.md`` specifies the bytes. A token holds no rank and no world size, so every rank of
+every later run can use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.errors import BadArgumentError, TokenMalformedError
+from headrace.order._spec import OrderSpec, check_range
+
+TOKEN_VERSION: Final = 1
+# Longest token of one dataset; clients may keep this much space for one.
+TOKEN_LIMIT_BYTES: Final = 300
+
+_MAGIC: Final = b"hrt"
+_CHECKSUM_BYTES: Final = 8
+_DIGEST: Final = re.compile("[0-9a-f]{32}")
+_DIGEST_BYTES: Final = 16
+_SHUFFLE: Final = 1
+_MIXTURE: Final = 2
+_SKIPS: Final = 4
+_VARINT_BYTES: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A place in a run.
+
+    Attributes:
+        fingerprint: Of the dataset, 32 lower-case hexadecimal digits; of a mixture its combined
+            fingerprint.
+        spec: The order's options.
+        epoch: The epoch, >= 0.
+        position: Samples of the epoch already consumed, over all ranks.
+        global_batch_size: Samples of a global batch when the token was made; a hint.
+        step: Global batches since the start of the run; a hint.
+        sample_count: Samples since the start of the run; a hint.
+        mixture: Digest of the mixture's weights and options, 32 digits; empty for one dataset.
+        skips: Digest of the list of skipped samples, 32 digits; empty without one.
+    """
+
+    fingerprint: str
+    spec: OrderSpec
+    epoch: int
+    position: int
+    global_batch_size: int
+    step: int
+    sample_count: int
+    mixture: str = ""
+    skips: str = ""
+
+    def __post_init__(self) -> None:
+        _check_digest("fingerprint", self.fingerprint)
+        for field in ("mixture", "skips"):
+            if getattr(self, field):
+                _check_digest(field, getattr(self, field))
+        for field in ("epoch", "position", "global_batch_size", "step", "sample_count"):
+            check_range(field, getattr(self, field), low=0, high=1 << 63)
+
+
+def encode_token(token: Token) -> bytes:
+    """Encode a token, to at most `TOKEN_LIMIT_BYTES`."""
+    spec = token.spec
+    flags = _SHUFFLE * spec.shuffle | _MIXTURE * bool(token.mixture) | _SKIPS * bool(token.skips)
+    body = bytearray(_MAGIC)
+    body += bytes((TOKEN_VERSION, flags))
+    for digest in (token.fingerprint, token.mixture, token.skips):
+        body += bytes.fromhex(digest)
+    for number in (
+        spec.version,
+        spec.seed,
+        spec.window,
+        spec.window_bytes,
+        spec.lanes,
+        spec.unit,
+        token.epoch,
+        token.position,
+        token.global_batch_size,
+        token.step,
+        token.sample_count,
+    ):
+        body += _varint(number)
+    return bytes(body) + _checksum(body)
+
+
+def decode_token(token: bytes) -> Token:
+    """Decode a token.
+
+    Raises:
+        TokenMalformedError: If the bytes are no token, damaged, or of an unknown version.
+    """
+    _check_frame(token)
+    reader = _Reader(token[:-_CHECKSUM_BYTES], len(_MAGIC) + 1)
+    flags = reader.byte()
+    if flags & ~(_SHUFFLE | _MIXTURE | _SKIPS):
+        raise TokenMalformedError(f"the token has unknown flags {flags:#04x}")
+    try:
+        decoded = _read_body(reader, flags)
+    except BadArgumentError as error:
+        raise TokenMalformedError(f"the token holds what cannot be: {error.message}") from error
+    reader.check_end()
+    return decoded
+
+
+def _check_frame(token: bytes) -> None:
+    if token[: len(_MAGIC)] != _MAGIC or len(token) <= len(_MAGIC) + 1 + _CHECKSUM_BYTES:
+        raise TokenMalformedError(
+            f"these {len(token)} bytes are no headrace token, they begin with {token[:4].hex()!r}"
+        )
+    if token[-_CHECKSUM_BYTES:] != _checksum(token[:-_CHECKSUM_BYTES]):
+        raise TokenMalformedError(
+            f"the token of {len(token)} bytes is damaged: its checksum does not match"
+        )
+    version = token[len(_MAGIC)]
+    if version != TOKEN_VERSION:
+        raise TokenMalformedError(
+            f"the token has version {version}, this headrace reads {TOKEN_VERSION} alone",
+            version=version,
+        )
+
+
+def _read_body(reader: _Reader, flags: int) -> Token:
+    fingerprint = reader.digest()
+    mixture = reader.digest() if flags & _MIXTURE else ""
+    skips = reader.digest() if flags & _SKIPS else ""
+    version, seed, window, window_bytes, lanes, unit = (reader.varint() for _ in range(6))
+    epoch, position, global_batch_size, step, sample_count = (reader.varint() for _ in range(5))
+    spec = OrderSpec(
+        seed=seed,
+        shuffle=bool(flags & _SHUFFLE),
+        window=window,
+        window_bytes=window_bytes,
+        lanes=lanes,
+        unit=unit,
+        version=version,
+    )
+    return Token(
+        fingerprint=fingerprint,
+        spec=spec,
+        epoch=epoch,
+        position=position,
+        global_batch_size=global_batch_size,
+        step=step,
+        sample_count=sample_count,
+        mixture=mixture,
+        skips=skips,
+    )
+
+
+class _Reader:
+    """Reads the fields of a token one after the other, and never past its end."""
+
+    def __init__(self, body: bytes, offset: int) -> None:
+        self._body = body
+        self._offset = offset
+
+    def byte(self) -> int:
+        return self._take(1)[0]
+
+    def digest(self) -> str:
+        return self._take(_DIGEST_BYTES).hex()
+
+    def varint(self) -> int:
+        number = 0
+        for place in range(_VARINT_BYTES):
+            byte = self.byte()
+            number |= (byte & 0x7F) << (7 * place)
+            if byte < 0x80:  # noqa: PLR2004 - the bit that says that more follows
+                if place and not byte:
+                    break
+                return number
+        raise TokenMalformedError("the token holds a number that is written too long")
+
+    def check_end(self) -> None:
+        rest = len(self._body) - self._offset
+        if rest:
+            raise TokenMalformedError(f"the token has {rest} bytes too many")
+
+    def _take(self, count: int) -> bytes:
+        taken = self._body[self._offset : self._offset + count]
+        if len(taken) < count:
+            raise TokenMalformedError("the token ends too early")
+        self._offset += count
+        return taken
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:  # noqa: PLR2004 - seven bits a byte
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _checksum(body: bytes | bytearray) -> bytes:
+    return hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES, person=b"headrace-token").digest()
+
+
+def _check_digest(field: str, digest: str) -> None:
+    if not _DIGEST.fullmatch(digest):
+        raise BadArgumentError(
+            f"{field} is {digest!r}, must be 32 lower-case hexadecimal digits", field=field
+        )

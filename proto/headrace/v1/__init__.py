@@ -1,0 +1,1 @@
+"""The wire schema of headrace and its generated stubs (`make proto`)."""

@@ -1,0 +1,203 @@
+"""Who may read what: bearer tokens from a file that is read again when it changes.
+
+The file is JSON, ``{"tokens": [{"name", "sha256" or "token", "datasets", "max_streams"}, …]}``;
+docs/security.md describes it. A token is compared by its SHA-256, with every entry and in constant
+time; neither it nor its digest is ever logged, nor part of a message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.errors import AccessDeniedError, ConfigurationError, UnauthenticatedError
+
+_EVERYTHING = "*"
+_KEYS = {"name", "sha256", "token", "datasets", "max_streams"}
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+# Shorter ones can be guessed (arbitrary).
+_MIN_TOKEN_LENGTH = 16
+_MAX_FILE_BYTES = 16 * 1024 * 1024
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls.
+
+    Attributes:
+        name: For the log; of the token, never the token itself.
+        datasets: Names that it may read; None means all.
+        max_streams: Streams that it may have open at once; 0 means as many as the server.
+    """
+
+    name: str = ""
+    datasets: frozenset[str] | None = None
+    max_streams: int = 0
+
+    def may_read(self, dataset: str) -> bool:
+        """Return whether it may know of a dataset."""
+        return self.datasets is None or dataset in self.datasets
+
+
+ANYBODY = Caller()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    digest: bytes = field(repr=False)
+    caller: Caller
+
+
+class Access:
+    """Tells callers apart; safe for several threads.
+
+    Args:
+        path: The file of tokens; None lets everybody read everything.
+
+    Raises:
+        ConfigurationError: The file cannot be read or is not as it must be.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._entries: tuple[_Entry, ...] = ()
+        self._stamp: tuple[int, int, int] | None = None
+        if path is not None:
+            self._stamp = _stamp(path)
+            self._entries = read_tokens(path)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may read everything."""
+        return self._path is None
+
+    def caller(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller:
+        """Return who calls, by the metadata of the call.
+
+        Raises:
+            UnauthenticatedError: There is no token, or none that is known.
+            AccessDeniedError: The token may read nothing.
+        """
+        if self._path is None:
+            return ANYBODY
+        self._refresh(self._path)
+        token = _presented(metadata)
+        found = self._find(hashlib.sha256(token).digest())
+        # An entry might hold the digest of nothing, which would let everybody in.
+        if found is None or not token:
+            raise UnauthenticatedError(
+                "the call has no bearer token that this server knows; give one that is valid"
+            )
+        if found.datasets == frozenset():
+            raise AccessDeniedError("the token is known and may read nothing here")
+        return found
+
+    def _find(self, digest: bytes) -> Caller | None:
+        found = None
+        # To the end, whatever was found: the time must not tell which entry it was.
+        for entry in self._entries:
+            if hmac.compare_digest(entry.digest, digest):
+                found = entry.caller
+        return found
+
+    def _refresh(self, path: Path) -> None:
+        """Read the file again if it changed; while it is damaged the tokens stay as they were."""
+        with self._lock:
+            try:
+                stamp = _stamp(path)
+                if stamp == self._stamp:
+                    return
+                self._stamp = stamp
+                self._entries = read_tokens(path)
+            except ConfigurationError as error:
+                _log.error("the tokens stay as they were: %s", error.message)
+            else:
+                _log.info("%d tokens read from %s", len(self._entries), path)
+
+
+def read_tokens(path: Path) -> tuple[_Entry, ...]:
+    """Read a file of tokens.
+
+    Raises:
+        ConfigurationError: It cannot be read or is not as it must be; says nothing of its secrets.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+        top = json.loads(content) if len(content) <= _MAX_FILE_BYTES else None
+    except OSError as error:
+        raise _refusal(path, f"cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError):
+        # Not chained: the decoder's error holds the whole file.
+        raise _refusal(path, "is no JSON") from None
+    stated = top.get("tokens") if isinstance(top, dict) and set(top) == {"tokens"} else None
+    if not isinstance(stated, list):
+        raise _refusal(path, 'must be {"tokens": [...]} and nothing else')
+    entries = tuple(_entry(path, index, one) for index, one in enumerate(stated))
+    for what, count in (
+        ("names", len({entry.caller.name for entry in entries})),
+        ("tokens", len({entry.digest for entry in entries})),
+    ):
+        if count < len(entries):
+            raise _refusal(path, f"has two entries with equal {what}")
+    return entries
+
+
+def _entry(path: Path, index: int, stated: object) -> _Entry:
+    if not isinstance(stated, dict) or not set(stated) <= _KEYS:
+        raise _refusal(path, f"entry {index} must have no keys but {', '.join(sorted(_KEYS))}")
+    name, datasets = stated.get("name"), stated.get("datasets")
+    if not isinstance(name, str) or not name:
+        raise _refusal(path, f"entry {index} must have a name")
+    if not isinstance(datasets, list) or not all(isinstance(one, str) for one in datasets):
+        raise _refusal(path, f'entry {index} must have datasets: a list of names, or ["*"]')
+    max_streams = stated.get("max_streams", 0)
+    if type(max_streams) is not int or max_streams < 0:
+        raise _refusal(path, f"entry {index} must have max_streams >= 0, or leave it out")
+    allowed = None if _EVERYTHING in datasets else frozenset(datasets)
+    return _Entry(_digest(path, index, stated), Caller(name, allowed, max_streams))
+
+
+def _digest(path: Path, index: int, stated: Mapping[str, object]) -> bytes:
+    token, digest = stated.get("token"), stated.get("sha256")
+    if isinstance(digest, str) and token is None and _DIGEST.fullmatch(digest):
+        return bytes.fromhex(digest)
+    if isinstance(token, str) and digest is None and len(token) >= _MIN_TOKEN_LENGTH:
+        return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+    raise _refusal(
+        path,
+        f"entry {index} must have either sha256, 64 lower-case hexadecimal digits, or token, "
+        f"{_MIN_TOKEN_LENGTH} characters or more",
+    )
+
+
+def _presented(metadata: Iterable[tuple[str, str | bytes]]) -> bytes:
+    """Return the token of a call, or nothing, which no entry has."""
+    for key, value in metadata:
+        if key == "authorization" and isinstance(value, str):
+            scheme, _, token = value.partition(" ")
+            if scheme.lower() == "bearer":
+                return token.strip().encode(errors="replace")
+    return b""
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise _refusal(path, f"cannot be read ({error.strerror})") from error
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _refusal(path: Path, found: str) -> ConfigurationError:
+    return ConfigurationError(f"the file of tokens {path} {found}; see docs/security.md")

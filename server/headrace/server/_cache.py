@@ -1,0 +1,368 @@
+"""The cache of decoded blocks that all streams of a server share.
+
+Contract of a block:
+
+1. A block is fetched by one thread at a time, however many streams want it.
+2. A block that streams wait for is pinned for each of them the moment it arrives, before anything
+   can evict it. A stream holds pins only while it copies, never while it waits or sends, so pins
+   always go away and a cache of any size that holds one block makes progress.
+3. A fetch that fails is the error of the streams that wait for it then. Nothing of it stays: the
+   next stream that wants the block fetches it anew. A fetch ahead of need fails silently, but for
+   a count.
+4. A block asked for ahead of need is dropped from the queue when every stream that asked is gone.
+5. `close` ends the fetching threads; waiting streams get `DrainingError`.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import (
+    ConfigurationError,
+    DrainingError,
+    HeadraceError,
+    InternalError,
+    StoreUnavailableError,
+)
+from headrace.server._arena import ExtentAllocator, map_memory
+from headrace.server._block import BlockLayout
+from headrace.server._decode import DecodedBlock
+from headrace.server._gather import BlockRows
+from headrace.server._slots import EvictionPolicy, LeastRecentlyUsed, SlotTable
+from headrace.server._source import ABSENT, IN_FLIGHT, BlockReader, Flight, Source, Waiter
+
+_log = logging.getLogger(__name__)
+
+# How long a fetched block may wait for room. Pins last for one copy, so this passes only if the
+# machine has all but stopped.
+_ROOM_TIMEOUT_S = 60.0
+
+
+class CacheObserver(Protocol):
+    """What the cache reports."""
+
+    def used(self, *, hits: int, misses: int) -> None:
+        """Count blocks that were cached, or not, when a batch needed them."""
+
+    def held(self, *, used_bytes: int, block_count: int) -> None:
+        """Note what the cache holds now."""
+
+    def fetched(self, *, seconds: float, reason: str) -> None:
+        """Count a fetch; the reason of its failure, or nothing."""
+
+
+class BlockCache:
+    """Decoded blocks of many datasets in one arena of fixed size.
+
+    Args:
+        budget_bytes: Greatest size of all decoded blocks together.
+        fetch_threads: Blocks fetched at once.
+        observer: Is told what happens.
+        policy: Chooses which block goes when there is no room.
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        *,
+        fetch_threads: int,
+        observer: CacheObserver,
+        policy: EvictionPolicy | None = None,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._memory = map_memory(budget_bytes)
+        self._extents = ExtentAllocator(budget_bytes)
+        self._slots = SlotTable()
+        self._policy = policy or LeastRecentlyUsed()
+        self._observer = observer
+        self._sources: list[Source] = []
+        self._flights: dict[tuple[int, int], Flight] = {}
+        self._urgent: deque[Flight] = deque()
+        self._ahead: deque[Flight] = deque()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._fetch_all, name=f"headrace-fetch-{index}", daemon=True)
+            for index in range(fetch_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the bytes of the arena that hold blocks now."""
+        return self._extents.used
+
+    def add_source(self, reader: BlockReader, layout: BlockLayout, *, block_count: int) -> Source:
+        """Let the blocks of a dataset into the cache."""
+        with self._lock:
+            source = Source(len(self._sources), reader, layout, block_count)
+            self._sources.append(source)
+        return source
+
+    def waiter(self) -> Waiter:
+        """Return a new stream's handle."""
+        return Waiter(self._lock)
+
+    def leave(self, waiter: Waiter) -> None:
+        """Forget a stream that has ended."""
+        with self._lock:
+            waiter.gone = True
+
+    def is_cached(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which blocks are in memory just now; they may go at any time."""
+        return source.slot_of[blocks] > ABSENT
+
+    @contextmanager
+    def lease(self, source: Source, blocks: NDArray[np.int64]) -> Iterator[bool]:
+        """Pin blocks while the context lasts: all of them, or none if one is not cached.
+
+        Args:
+            source: Their dataset.
+            blocks: Distinct ordinals.
+
+        Yields:
+            Whether they are pinned.
+        """
+        with self._lock:
+            slots = source.slot_of[blocks]
+            hits = int(np.count_nonzero(slots > ABSENT))
+            is_whole = hits == blocks.size
+            if is_whole:
+                self._slots.pin(slots)
+        self._observer.used(hits=hits, misses=blocks.size - hits)
+        try:
+            yield is_whole
+        finally:
+            if is_whole:
+                self._unpin(slots)
+
+    @contextmanager
+    def demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> Iterator[None]:
+        """Fetch blocks that are not cached, and pin each for this stream as it comes.
+
+        `arrivals` hands them out while the context lasts. What is still on its way at its end
+        goes on as if asked for ahead of need.
+        """
+        with self._lock:
+            self._check_open()
+            slots = source.slot_of[blocks]
+            self._slots.pin(slots[slots > ABSENT])
+            waiter.arrived = blocks[slots > ABSENT].tolist()
+            waiter.error = None
+            missing = blocks[slots <= ABSENT].tolist()
+            for block in missing:
+                self._demand_one(source, block, waiter)
+            self._work.notify(len(missing))
+        try:
+            yield
+        finally:
+            with self._lock:
+                for block in missing:
+                    flight = self._flights.get((source.index, block))
+                    if flight is not None and waiter in flight.demands:
+                        flight.demands.remove(waiter)
+                left = np.array(waiter.arrived + waiter.handed, np.int64)
+                waiter.arrived, waiter.handed = [], []
+            self._unpin(source.slot_of[left])
+
+    def arrivals(self, source: Source, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
+        """Wait for demanded blocks and return those that came; none after the time-out.
+
+        They stay pinned until the next call, or the end of the `demand`.
+
+        Raises:
+            HeadraceError: One of them cannot be fetched.
+        """
+        self._unpin(source.slot_of[np.array(waiter.handed, np.int64)])
+        waiter.handed = []
+        with waiter.wake:
+            waiter.wake.wait_for(
+                lambda: waiter.arrived or waiter.error or waiter.interrupted, timeout_s
+            )
+            if waiter.error is not None:
+                raise waiter.error
+            waiter.handed, waiter.arrived = waiter.arrived, []
+        return np.array(waiter.handed, np.int64)
+
+    def prefetch(
+        self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> NDArray[np.int64]:
+        """Ask for blocks ahead of need.
+
+        Returns:
+            Those of them that were neither cached nor on their way.
+        """
+        # Without the lock: a block that comes or goes meanwhile costs nothing but a later fetch.
+        if (source.slot_of[blocks] > ABSENT).all():
+            return blocks[:0]
+        with self._lock:
+            slots = source.slot_of[blocks]
+            for block in blocks[slots == IN_FLIGHT].tolist():
+                self._flights[source.index, block].owners.append(waiter)
+            missing = blocks[slots == ABSENT].tolist()
+            for block in missing:
+                self._ahead.append(self._depart(source, block))
+                self._ahead[-1].owners.append(waiter)
+            self._work.notify(len(missing))
+        return np.array(missing, np.int64)
+
+    def rows(
+        self, source: Source, blocks: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> BlockRows:
+        """Return samples that lie in pinned blocks.
+
+        Args:
+            source: Their dataset.
+            blocks: ``(samples,)``: the block of each.
+            offsets: ``(samples,)``: its place in that block.
+        """
+        bases = np.take(source.bases, source.slot_of[blocks], axis=1)
+        return BlockRows(source.layout, self._memory, bases=bases, offsets=offsets)
+
+    def close(self) -> None:
+        """End the fetching threads and every wait."""
+        with self._lock:
+            self._closed = True
+            for flight in self._flights.values():
+                _fail(flight.demands, DrainingError("the server has shut down; try another"))
+            self._work.notify_all()
+            self._room.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DrainingError("the server has shut down; try another")
+
+    def _demand_one(self, source: Source, block: int, waiter: Waiter) -> None:
+        flight = self._flights.get((source.index, block)) or self._depart(source, block)
+        flight.demands.append(waiter)
+        flight.owners.append(waiter)
+        if not flight.is_running:
+            self._urgent.append(flight)
+
+    def _depart(self, source: Source, block: int) -> Flight:
+        flight = Flight(source, block)
+        self._flights[source.index, block] = flight
+        source.slot_of[block] = IN_FLIGHT
+        return flight
+
+    def _arrive(self, flight: Flight, slot: int) -> None:
+        flight.source.slot_of[flight.block] = slot
+        del self._flights[flight.source.index, flight.block]
+
+    def _unpin(self, slots: NDArray[np.int32]) -> None:
+        if not slots.size:
+            return
+        with self._lock:
+            self._slots.unpin(slots)
+            self._room.notify_all()
+
+    def _fetch_all(self) -> None:
+        while (flight := self._next_flight()) is not None:
+            self._fetch(flight)
+
+    def _next_flight(self) -> Flight | None:
+        with self._lock:
+            while not self._closed:
+                queue = self._urgent or self._ahead
+                if not queue:
+                    self._work.wait()
+                    continue
+                flight = queue.popleft()
+                if flight.is_running:
+                    continue
+                if flight.is_wanted:
+                    flight.is_running = True
+                    return flight
+                # It may stand in both queues; the other entry must not start it either.
+                flight.is_running = True
+                self._arrive(flight, ABSENT)
+        return None
+
+    def _fetch(self, flight: Flight) -> None:
+        began = time.monotonic()
+        reason = ""
+        try:
+            block = DecodedBlock(
+                flight.source.layout, flight.source.reader.read_block(flight.block)
+            )
+            self._land(flight, block)
+        except HeadraceError as error:
+            reason = error.reason
+            self._crash(flight, error)
+        except Exception:  # noqa: BLE001 - a bug must reach the stream that waits, as a value
+            _log.exception("block %d could not be fetched", flight.block)
+            reason = InternalError.reason
+            self._crash(flight, InternalError("the server failed; its log says how"))
+        self._observer.fetched(seconds=time.monotonic() - began, reason=reason)
+
+    def _land(self, flight: Flight, block: DecodedBlock) -> None:
+        with self._lock:
+            begin = self._make_room(block.size)
+        try:
+            bases = block.write(self._memory, begin)
+        except BaseException:
+            with self._lock:
+                self._extents.give(begin, block.size)
+            raise
+        with self._lock:
+            slot = self._slots.add(
+                source=flight.source.index, block=flight.block, begin=begin, length=block.size
+            )
+            flight.source.set_bases(slot, bases, capacity=self._slots.capacity)
+            self._arrive(flight, slot)
+            self._slots.pins[slot] = len(flight.demands)
+            for waiter in flight.demands:
+                waiter.arrived.append(flight.block)
+                waiter.wake.notify_all()
+            self._room.notify_all()
+            held = {"used_bytes": self._extents.used, "block_count": self._slots.count}
+        self._observer.held(**held)
+
+    def _make_room(self, length: int) -> int:
+        """Return where ``length`` bytes begin that are free now, evicting what must go."""
+        if length > self._extents.size:
+            raise ConfigurationError(
+                f"a block of {length} bytes does not fit a cache of {self._extents.size}; start "
+                "the server with a larger cache_bytes"
+            )
+        deadline = time.monotonic() + _ROOM_TIMEOUT_S
+        while (begin := self._extents.take(length)) is None:
+            self._check_open()
+            victim = self._slots.victim(self._policy)
+            if victim is not None:
+                self._evict(victim)
+            elif not self._room.wait(deadline - time.monotonic()):
+                raise StoreUnavailableError("the cache had no room for a block; try again")
+        return begin
+
+    def _evict(self, slot: int) -> None:
+        source = self._sources[self._slots.source[slot]]
+        source.slot_of[self._slots.block[slot]] = ABSENT
+        self._extents.give(int(self._slots.begin[slot]), int(self._slots.length[slot]))
+        self._slots.remove(slot)
+
+    def _crash(self, flight: Flight, error: HeadraceError) -> None:
+        with self._lock:
+            self._arrive(flight, ABSENT)
+            _fail(flight.demands, error)
+
+
+def _fail(waiters: list[Waiter], error: HeadraceError) -> None:
+    for waiter in waiters:
+        waiter.error = error
+        waiter.wake.notify_all()

@@ -1,0 +1,149 @@
+"""The configuration of one server process: built once at the edge, passed down, never changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from headrace.errors import ConfigurationError
+
+_MIB = 1024 * 1024
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Every setting of a server.
+
+    Memory is bounded by about ``cache_bytes`` + ``fetch_threads`` blocks in flight + two batches
+    and one chunk for each open stream.
+
+    Attributes:
+        datasets: URL of each dataset by the name under which it is served; at least one.
+        listen: Addresses to listen on: ``host:port`` (port 0 takes a free one) or ``unix:/path``.
+        tls_cert: PEM file of the server's certificate chain; with ``tls_key``, addresses of TCP
+            speak TLS. Unix sockets never do. Read once, at the start.
+        tls_key: PEM file of its private key.
+        tls_client_ca: PEM file of authorities: clients must have a certificate of one of them.
+        tokens: JSON file of the bearer tokens that callers must have; without it, everybody may
+            read everything. Read again when it changes; docs/security.md describes it.
+        unix_mode: Permissions of unix sockets. By default they are this user's alone.
+        metrics_listen: ``host:port`` of the Prometheus endpoint; empty for none.
+        cache_bytes: Greatest size of all decoded blocks together. The default is twice the default
+            window of 1 GiB: a stream needs two windows where one ends and the next begins.
+        prefetch_bytes: Greatest size of the blocks that one stream asks for before it needs them,
+            as they are stored. The default keeps 16 fetches of 1 MiB going over a store that
+            answers in 100 ms at 600 MB/s.
+        fetch_threads: Blocks fetched at once. The default is where S3 from one host levels off
+            for ranges of 1 MiB.
+        max_streams: Streams open at once. Each holds a thread.
+        max_batch_bytes: Greatest payload of one batch. The default is arbitrary.
+        item_nulls: Whether lists may hold null items; says which with a byte an item.
+        max_stream_s: A stream is asked to reconnect after this time, give or take 20 %; 0 means
+            never. The default is of design.md: rolling restarts even out within half an hour.
+        drain_s: How long a stopping server waits for its streams to end.
+        heartbeat_s: Time between two signs of life on a stream that waits for its store. gRPC
+            clients commonly give up after 20 s of silence.
+        store_timeout_s: How long a stream waits for its store before it ends with
+            ``STORE_UNAVAILABLE``.
+    """
+
+    datasets: Mapping[str, str]
+    listen: str | tuple[str, ...] = "127.0.0.1:50051"
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    tokens: str = ""
+    unix_mode: int = 0o600
+    metrics_listen: str = ""
+    cache_bytes: int = 2048 * _MIB
+    prefetch_bytes: int = 64 * _MIB
+    fetch_threads: int = 16
+    max_streams: int = 256
+    max_batch_bytes: int = 1024 * _MIB
+    item_nulls: bool = False
+    max_stream_s: float = 900.0
+    drain_s: float = 30.0
+    heartbeat_s: float = 5.0
+    store_timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "datasets", MappingProxyType(dict(self.datasets)))
+        if isinstance(self.listen, str):
+            object.__setattr__(self, "listen", (self.listen,))
+        self._check_datasets()
+        self._check_addresses()
+        self._check_numbers()
+        self._check_security()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses to listen on, as configured."""
+        assert isinstance(self.listen, tuple)
+        return self.listen
+
+    def _check_datasets(self) -> None:
+        if not self.datasets:
+            raise ConfigurationError("no dataset to serve; give at least one as NAME=URL")
+        for name in self.datasets:
+            if not _NAME.fullmatch(name):
+                raise ConfigurationError(
+                    f"{name!r} is no name for a dataset; use 1 to 128 letters, digits, '.', '_' "
+                    "and '-', beginning with a letter or a digit"
+                )
+
+    def _check_addresses(self) -> None:
+        if not self.addresses:
+            raise ConfigurationError("no address to listen on; give HOST:PORT or unix:/path")
+        for address in (*self.addresses, *filter(None, [self.metrics_listen])):
+            if not address.startswith("unix:"):
+                split_address(address)
+        if self.metrics_listen.startswith("unix:"):
+            raise ConfigurationError(
+                f"metrics cannot be served on {self.metrics_listen!r}; give HOST:PORT"
+            )
+
+    def _check_security(self) -> None:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ConfigurationError("tls_cert and tls_key need each other; give both or neither")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ConfigurationError("tls_client_ca needs tls_cert and tls_key; give them too")
+        if not 0 <= self.unix_mode <= 0o777:  # noqa: PLR2004 - all permissions
+            raise ConfigurationError(
+                f"unix_mode is {self.unix_mode:#o}; it must be in [0, 0o777], such as 0o660"
+            )
+
+    def _check_numbers(self) -> None:
+        for name, least in (
+            ("cache_bytes", 1),
+            ("prefetch_bytes", 0),
+            ("fetch_threads", 1),
+            ("max_streams", 1),
+            ("max_batch_bytes", 1),
+            ("max_stream_s", 0),
+            ("drain_s", 0),
+        ):
+            if not getattr(self, name) >= least:
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)}; it must be {least} or more"
+                )
+        for name in ("heartbeat_s", "store_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be above 0")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``; an IPv6 host stands in brackets.
+
+    Raises:
+        ConfigurationError: The text is no such pair, or the port is outside [0, 65535].
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - the greatest port
+        raise ConfigurationError(
+            f"{address!r} is no address to listen on; give HOST:PORT (port 0 takes a free one) or "
+            "unix:/path"
+        )
+    return host.strip("[]"), int(port)

@@ -1,0 +1,114 @@
+"""What a stream sends: its first message, and the batches that follow."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from headrace.order import OrderSpec
+from headrace.server._columns import WireColumn
+from headrace.server._datasets import ServedDataset
+from headrace.server._lookup import batch_spec, samples_spec
+from headrace.server._plan import Planned, PlannedBatch, planned_samples, planned_stream
+from headrace.server._request import StreamSpec, stream_spec
+from headrace.v1 import shard_service_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contents:
+    """What one stream sends of a dataset.
+
+    Attributes:
+        title: Names it in the log.
+        start: Its first message.
+        columns: The columns of each batch, in order.
+        plans: Its batches and ends of epochs, worked out as they are taken.
+        max_chunk_bytes: Greatest payload of one message.
+    """
+
+    title: str
+    start: pb.StreamStart
+    columns: tuple[WireColumn, ...]
+    plans: Iterator[Planned]
+    max_chunk_bytes: int
+
+
+def stream_contents(request: pb.ReadBatchesRequest, served: ServedDataset) -> Contents:
+    """Return all that a rank asked for.
+
+    Raises:
+        HeadraceError: As `stream_spec`.
+    """
+    return _contents(stream_spec(request, served.readable), served)
+
+
+def batch_contents(request: pb.GetBatchRequest, served: ServedDataset) -> Contents:
+    """Return the first batch of a stream, alone.
+
+    Raises:
+        HeadraceError: As `batch_spec`.
+    """
+    contents = _contents(batch_spec(request, served.readable), served)
+    return replace(
+        contents, title=f"one of the {contents.title}", plans=itertools.islice(contents.plans, 1)
+    )
+
+
+def samples_contents(request: pb.GetSamplesRequest, served: ServedDataset) -> Contents:
+    """Return samples as one batch.
+
+    Raises:
+        HeadraceError: As `samples_spec`.
+    """
+    spec = samples_spec(request, served.readable)
+    start = pb.StreamStart(
+        dataset=served.to_proto(), columns=[column.to_proto() for column in spec.columns]
+    )
+    plans = (planned_samples(ids, served.dataset) for ids in (spec.sample_ids,))
+    title = f"{spec.sample_ids.size} samples"
+    return Contents(title, start, spec.columns, plans, spec.max_chunk_bytes)
+
+
+def stream_start(spec: StreamSpec, served: ServedDataset) -> pb.StreamStart:
+    """Return the first message of a stream."""
+    return pb.StreamStart(
+        dataset=served.to_proto(),
+        columns=[column.to_proto() for column in spec.columns],
+        order=_order(spec.order),
+        global_batch_size=spec.global_batch_size,
+        epoch=spec.epoch,
+        position=spec.position,
+    )
+
+
+def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
+    """Return the head of a batch, without what describes its payload."""
+    return pb.BatchHeader(
+        epoch=planned.epoch,
+        step=planned.step,
+        position=planned.part.position,
+        sample_count=planned.sample_ids.size,
+        global_sample_count=planned.part.global_sample_count,
+        pad_count=len(planned.part.pad_positions),
+        resume_token=planned.token,
+    )
+
+
+def _contents(spec: StreamSpec, served: ServedDataset) -> Contents:
+    plans = planned_stream(spec, served.order(spec.order), served.dataset)
+    title = f"batches for rank {spec.rank} of {spec.world_size}"
+    start = stream_start(spec, served)
+    return Contents(title, start, spec.columns, plans, spec.max_chunk_bytes)
+
+
+def _order(spec: OrderSpec) -> pb.OrderSpec:
+    return pb.OrderSpec(
+        version=spec.version,
+        seed=spec.seed,
+        shuffle=spec.shuffle,
+        window=spec.window,
+        window_bytes=spec.window_bytes,
+        lanes=spec.lanes,
+        unit=spec.unit,
+    )

@@ -1,0 +1,210 @@
+"""The datasets that a server serves, opened once and held for good."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import bisect
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from headrace.errors import BadArgumentError, DatasetNotFoundError
+from headrace.order import Order, OrderSpec, ShardTable
+from headrace.server._access import ANYBODY, Caller
+from headrace.server._block import block_layout
+from headrace.server._cache import BlockCache
+from headrace.server._columns import split_schema
+from headrace.server._flat_blocks import FlatBlocks
+from headrace.server._request import Readable
+from headrace.storage import OpenDataset, open_dataset
+from headrace.v1 import shard_service_pb2 as pb
+
+# Orders of one dataset kept open; each holds some 50 MiB at most. Jobs that share a seed share one.
+_MAX_ORDERS = 16
+
+_DEFAULT_PAGE_SIZE = 100
+_MAX_PAGE_SIZE = 1000
+
+
+class ServedDataset:
+    """One dataset under its name.
+
+    Attributes:
+        name: The name under which it is served.
+        dataset: The dataset.
+        readable: What requests are checked against.
+        source: Its blocks in the cache.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dataset: OpenDataset,
+        *,
+        cache: BlockCache,
+        max_batch_bytes: int,
+        item_nulls: bool = False,
+    ) -> None:
+        self.name = name
+        self.dataset = dataset
+        columns, refused = split_schema(dataset.schema, item_nulls=item_nulls)
+        self.readable = Readable(
+            fingerprint=dataset.fingerprint,
+            sample_count=dataset.sample_count,
+            columns=columns,
+            refused=refused,
+            max_batch_bytes=max_batch_bytes,
+        )
+        self.source = cache.add_source(
+            FlatBlocks(dataset, item_nulls=item_nulls),
+            block_layout(columns),
+            block_count=dataset.block_count,
+        )
+        self._table = ShardTable(
+            dataset.shard_sample_counts,
+            dataset.shard_raw_bytes,
+            range_reads=dataset.range_reads,
+        )
+        self._orders: OrderedDict[OrderSpec, Order] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def order(self, spec: OrderSpec) -> Order:
+        """Return the dataset's order under a spec; streams with equal specs share it."""
+        with self._lock:
+            order = self._orders.get(spec)
+            if order is None:
+                order = Order(spec, self._table)
+                self._orders[spec] = order
+            self._orders.move_to_end(spec)
+            if len(self._orders) > _MAX_ORDERS:
+                self._orders.popitem(last=False)
+        return order
+
+    def to_proto(self) -> pb.Dataset:
+        """Return the dataset as the wire describes it."""
+        return pb.Dataset(
+            name=self.name,
+            fingerprint=self.dataset.fingerprint,
+            sample_count=self.dataset.sample_count,
+            shard_count=self.dataset.shard_count,
+            raw_bytes=self.dataset.raw_bytes,
+            stored_bytes=self.dataset.stored_bytes,
+            columns=[column.to_proto() for column in self.readable.columns],
+        )
+
+
+class Catalog:
+    """All datasets of a server, by name."""
+
+    def __init__(self, datasets: Mapping[str, ServedDataset]) -> None:
+        self._datasets = dict(datasets)
+        self._names = sorted(datasets)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return all names, sorted."""
+        return tuple(self._names)
+
+    def get(self, name: str, caller: Caller = ANYBODY) -> ServedDataset:
+        """Return the dataset of a name, if the caller may know of it.
+
+        Raises:
+            BadArgumentError: The name is empty.
+            DatasetNotFoundError: There is none of that name.
+        """
+        if not name:
+            raise BadArgumentError("no dataset is named; name one", field="dataset")
+        served = self._datasets.get(name) if caller.may_read(name) else None
+        if served is None:
+            raise DatasetNotFoundError(
+                f"there is no dataset {name!r} here; list the datasets to see which there are",
+                dataset=name,
+            )
+        return served
+
+    def page(self, *, size: int, token: str, caller: Caller = ANYBODY) -> pb.ListDatasetsResponse:
+        """Return one page of the list.
+
+        Args:
+            size: Greatest number of datasets, in [0, 1000]; 0 means 100.
+            token: Of the page before; empty for the first.
+            caller: Sees what it may read and nothing else.
+
+        Raises:
+            BadArgumentError: Size or token is none.
+        """
+        if not 0 <= size <= _MAX_PAGE_SIZE:
+            raise BadArgumentError(
+                f"page_size is {size}; it must be in [0, {_MAX_PAGE_SIZE}]", field="page_size"
+            )
+        known = [name for name in self._names if caller.may_read(name)]
+        begin = bisect.bisect_right(known, _decode_page_token(token)) if token else 0
+        names = known[begin : begin + (size or _DEFAULT_PAGE_SIZE)]
+        is_last = begin + len(names) == len(known)
+        return pb.ListDatasetsResponse(
+            datasets=[self._datasets[name].to_proto() for name in names],
+            next_page_token="" if is_last else _encode_page_token(names[-1]),
+        )
+
+    def close(self) -> None:
+        """Give up the connections to the stores."""
+        for served in self._datasets.values():
+            served.dataset.close()
+
+
+def open_catalog(
+    urls: Mapping[str, str], *, cache: BlockCache, max_batch_bytes: int, item_nulls: bool = False
+) -> Catalog:
+    """Open every dataset.
+
+    Args:
+        urls: By name; a URL may end in ``#`` and the fingerprint of an older version.
+        cache: Will hold their blocks.
+        max_batch_bytes: Greatest payload of one batch.
+        item_nulls: Whether lists may hold null items.
+
+    Raises:
+        HeadraceError: One cannot be opened; `headrace.storage.open_dataset` says how.
+    """
+    return Catalog(
+        {
+            name: ServedDataset(
+                name,
+                _open_version(url),
+                cache=cache,
+                max_batch_bytes=max_batch_bytes,
+                item_nulls=item_nulls,
+            )
+            for name, url in urls.items()
+        }
+    )
+
+
+_FINGERPRINT = re.compile(r"(?P<url>.+)#(?P<fingerprint>[0-9a-f]{32})")
+
+
+def _open_version(url: str) -> OpenDataset:
+    found = _FINGERPRINT.fullmatch(url)
+    if found is None:
+        return open_dataset(url)
+    return open_dataset(found["url"], fingerprint=found["fingerprint"])
+
+
+# The token is the last name of its page, so that pages stay right when datasets come and go.
+def _encode_page_token(name: str) -> str:
+    return base64.urlsafe_b64encode(b"after:" + name.encode()).decode()
+
+
+def _decode_page_token(token: str) -> str:
+    try:
+        prefix, _, name = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
+    except (binascii.Error, ValueError):
+        prefix, name = "", ""
+    if prefix != "after" or _encode_page_token(name) != token:
+        raise BadArgumentError(
+            "page_token is none that this server gave out; begin with an empty one",
+            field="page_token",
+        )
+    return name

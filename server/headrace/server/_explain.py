@@ -1,0 +1,114 @@
+"""Explain a batch: which shards and blocks its samples lie in, and what of them is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from headrace.errors import BadArgumentError
+from headrace.order import EpochPlan
+from headrace.server._cache import BlockCache
+from headrace.server._contents import batch_header, stream_start
+from headrace.server._datasets import ServedDataset
+from headrace.server._lookup import batch_spec
+from headrace.server._plan import PlannedBatch, planned_stream
+from headrace.server._request import StreamSpec
+from headrace.v1 import shard_service_pb2 as pb
+
+_MAX_SAMPLES = 131_072
+# A stock client takes 4 MiB.
+_MAX_RESPONSE_BYTES = 3 * 1024 * 1024
+
+
+class _Place(Protocol):
+    @property
+    def shard(self) -> str: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
+@runtime_checkable
+class _Placed(Protocol):
+    """A dataset that can say where in its shards its blocks lie; ours can."""
+
+    def block_place(self, block: int) -> _Place: ...
+
+
+def explain(
+    request: pb.GetBatchRequest, served: ServedDataset, *, cache: BlockCache
+) -> pb.ExplainBatchResponse:
+    """Explain the batch that a request would get.
+
+    Raises:
+        HeadraceError: As `batch_spec`.
+        BadArgumentError: The batch is too large to explain.
+    """
+    spec = batch_spec(request, served.readable)
+    _check_size(spec, served.dataset.sample_count)
+    planned = next(planned_stream(spec, served.order(spec.order), served.dataset))
+    assert isinstance(planned, PlannedBatch)
+    response = pb.ExplainBatchResponse(
+        start=stream_start(spec, served),
+        header=batch_header(planned),
+        sample_ids=planned.sample_ids.tolist(),
+        shards=_shards(planned, served, cache),
+    )
+    if response.ByteSize() > _MAX_RESPONSE_BYTES:
+        raise _too_large(f"{response.ByteSize()} bytes", f"{_MAX_RESPONSE_BYTES} bytes")
+    return response
+
+
+def _check_size(spec: StreamSpec, sample_count: int) -> None:
+    plan = EpochPlan(sample_count, spec.position, spec.global_batch_size, spec.end)
+    part = plan.batch(0, rank=spec.rank, world_size=spec.world_size, replication=spec.replication)
+    if part.sample_count > _MAX_SAMPLES:
+        raise _too_large(f"{part.sample_count} samples", f"{_MAX_SAMPLES} samples")
+
+
+def _too_large(found: str, limit: str) -> BadArgumentError:
+    return BadArgumentError(
+        f"the explanation would have {found}, and {limit} is the most; ask for the parts of a "
+        "greater world_size",
+        field="batch.global_batch_size",
+    )
+
+
+def _shards(
+    planned: PlannedBatch, served: ServedDataset, cache: BlockCache
+) -> Iterator[pb.ExplainedShard]:
+    shard_ends = np.cumsum(served.dataset.shard_sample_counts)
+    shard = pb.ExplainedShard(shard=-1)
+    for block in _blocks(planned, served, cache):
+        ordinal = int(np.searchsorted(shard_ends, block.sample_ids[0], side="right"))
+        if ordinal != shard.shard:
+            if shard.blocks:
+                yield shard
+            shard = pb.ExplainedShard(shard=ordinal)
+        if isinstance(served.dataset, _Placed):
+            place = served.dataset.block_place(block.block)
+            shard.name, block.offset = place.shard, place.offset
+        shard.blocks.append(block)
+    if shard.blocks:
+        yield shard
+
+
+def _blocks(
+    planned: PlannedBatch, served: ServedDataset, cache: BlockCache
+) -> Iterator[pb.ExplainedBlock]:
+    """Yield the batch's blocks in storage order, each with its rows."""
+    rows = np.argsort(planned.blocks, kind="stable")
+    edges = np.searchsorted(planned.blocks[rows], planned.touched)
+    cached = cache.is_cached(served.source, planned.touched)
+    stored_bytes = served.dataset.block_stored_bytes(planned.touched)
+    parts = np.split(rows, edges[1:]) if edges.size else []
+    for index, own in enumerate(parts):
+        yield pb.ExplainedBlock(
+            block=int(planned.touched[index]),
+            stored_bytes=int(stored_bytes[index]),
+            is_cached=bool(cached[index]),
+            rows=own.tolist(),
+            sample_ids=planned.sample_ids[own].tolist(),
+        )

@@ -1,0 +1,140 @@
+"""Bind a gRPC server to its addresses, or say in one line why not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import stat
+from pathlib import Path
+
+import grpc
+
+from headrace.errors import ConfigurationError
+from headrace.server._config import split_address
+
+GRPC_OPTIONS = (
+    # Else a second server on the same port would start, and get half of the connections.
+    ("grpc.so_reuseport", 0),
+    # Requests are small; nothing that a client sends may cost more memory than this.
+    ("grpc.max_receive_message_length", 1 << 20),
+    ("grpc.max_send_message_length", -1),
+    # Clients may ping as often as every 5 s, also between calls: that is how they notice a dead
+    # connection. gRPC's default closes the connection of one that pings more than every 5 min.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    # And the server notices dead clients, whose streams would hold threads for ever.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
+
+
+def bind(
+    server: grpc.Server,
+    address: str,
+    *,
+    tls: grpc.ServerCredentials | None = None,
+    unix_mode: int = 0o600,
+) -> str:
+    """Bind a server to one address and return the address that clients use.
+
+    Args:
+        server: Not started yet.
+        address: ``host:port`` (port 0 takes a free one) or ``unix:/path``.
+        tls: Makes an address of TCP speak TLS.
+        unix_mode: Permissions of a unix socket.
+
+    Raises:
+        ConfigurationError: The address is in use, or none of this machine.
+    """
+    if address.startswith("unix:"):
+        _make_way(address.removeprefix("unix:"))
+    try:
+        port = _add_port(server, address, tls, unix_mode)
+    except RuntimeError as error:
+        raise _refusal(address) from error
+    if not port:
+        raise _refusal(address)
+    if address.startswith("unix:"):
+        return address
+    host, wanted = address.rpartition(":")[0], split_address(address)[1]
+    return f"{host}:{wanted or port}"
+
+
+def tls_credentials(cert: str, key: str, client_ca: str) -> grpc.ServerCredentials | None:
+    """Return what makes a server speak TLS, or None if no files are given.
+
+    Raises:
+        ConfigurationError: A file cannot be read, or certificate and key do not fit.
+    """
+    if not cert:
+        return None
+    pair = (_pem(key), _pem(cert))
+    authorities = _pem(client_ca) if client_ca else None
+    try:
+        # gRPC itself would find out at the first connection, and say nothing.
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
+        if client_ca:
+            ssl.create_default_context(cafile=client_ca)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigurationError(
+            f"{cert}, {key} and {client_ca or 'no client authority'} make no TLS server "
+            f"({error.strerror}); give a certificate in PEM, its private key, and authorities"
+        ) from error
+    return grpc.ssl_server_credentials(
+        [pair], root_certificates=authorities, require_client_auth=authorities is not None
+    )
+
+
+def _pem(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot read {path} ({error.strerror}); give a PEM file that this user may read"
+        ) from error
+
+
+def _add_port(
+    server: grpc.Server, address: str, tls: grpc.ServerCredentials | None, unix_mode: int
+) -> int:
+    if address.startswith("unix:"):
+        # Before the socket is there: a moment later it would be open to whom the umask lets in.
+        before = os.umask(0o777 & ~unix_mode)
+        try:
+            return server.add_insecure_port(address)
+        finally:
+            os.umask(before)
+    if tls is None:
+        return server.add_insecure_port(address)
+    return server.add_secure_port(address, tls)
+
+
+def _refusal(address: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"cannot listen on {address}: it is in use by another process, or no address of this "
+        "machine; stop that process, or choose another address",
+        address=address,
+    )
+
+
+def _make_way(path: str) -> None:
+    """Refuse a socket on which another server answers; gRPC would take it over in silence.
+
+    Raises:
+        ConfigurationError: One answers, or the path is something else.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigurationError(f"cannot listen on unix:{path}: there is a file of that name")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return
+    raise _refusal(f"unix:{path}")

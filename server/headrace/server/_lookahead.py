@@ -1,0 +1,101 @@
+"""Plan batches before they are needed, and ask for their blocks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.server._cache import BlockCache
+from headrace.server._plan import Planned, PlannedBatch
+from headrace.server._source import Source, Waiter
+
+# A plan holds some 30 bytes a sample; these bound what a stream keeps of them (arbitrary).
+_MAX_PLANS = 64
+_MAX_SAMPLES = 1 << 19
+
+# Plans worked out for one taken while all goes well: enough to get ahead, not so many that a
+# batch waits for them.
+_STEADY_PLANS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    planned: Planned
+    samples: int
+    asked_bytes: int
+
+
+class Lookahead:
+    """The plans of one stream, and the fetches that they call for.
+
+    Not safe for several threads.
+
+    Args:
+        plans: What the stream sends.
+        cache: Fetches the blocks.
+        source: The stream's dataset in the cache.
+        waiter: The stream in the cache.
+        stored_bytes: Gives the size of blocks in the store.
+        budget_bytes: Gives the greatest size of blocks to ask for ahead of need, as it is now.
+    """
+
+    def __init__(
+        self,
+        plans: Iterator[Planned],
+        *,
+        cache: BlockCache,
+        source: Source,
+        waiter: Waiter,
+        stored_bytes: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        budget_bytes: Callable[[], int],
+    ) -> None:
+        self._plans = plans
+        self._cache = cache
+        self._source = source
+        self._waiter = waiter
+        self._stored_bytes = stored_bytes
+        self._budget_bytes = budget_bytes
+        self._entries: deque[_Entry] = deque()
+        self._samples = 0
+        self._asked_bytes = 0
+
+    def take(self) -> Planned | None:
+        """Return the next plan, or None at the end of the stream."""
+        self.advance(_STEADY_PLANS)
+        if not self._entries:
+            return None
+        entry = self._entries.popleft()
+        self._samples -= entry.samples
+        self._asked_bytes -= entry.asked_bytes
+        return entry.planned
+
+    def advance(self, count: int = _MAX_PLANS) -> None:
+        """Plan up to ``count`` further batches, as far as the budget allows, but always one."""
+        budget_bytes = self._budget_bytes()
+        for _ in range(count):
+            is_full = (
+                self._asked_bytes >= budget_bytes
+                or self._samples >= _MAX_SAMPLES
+                or len(self._entries) >= _MAX_PLANS
+            )
+            if self._entries and is_full:
+                return
+            planned = next(self._plans, None)
+            if planned is None:
+                return
+            self._add(planned)
+
+    def _add(self, planned: Planned) -> None:
+        samples = asked_bytes = 0
+        if isinstance(planned, PlannedBatch):
+            samples = planned.sample_ids.size
+            asked = self._cache.prefetch(self._source, planned.touched, self._waiter)
+            if asked.size:
+                asked_bytes = int(self._stored_bytes(asked).sum())
+        self._entries.append(_Entry(planned, samples, asked_bytes))
+        self._samples += samples
+        self._asked_bytes += asked_bytes

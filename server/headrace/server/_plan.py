@@ -1,0 +1,201 @@
+"""What a stream will send, batch after batch: the order and the slicing joined, no I/O."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.order import EpochPlan, RankBatch, Token, encode_token
+from headrace.server._request import StreamSpec
+
+# Blocks within so many times the samples are counted (6 us for 4,096 samples), not sorted (50 us).
+_CLOSE = 8
+
+
+class SampleOrder(Protocol):
+    """What a plan needs of an order."""
+
+    @property
+    def sample_count(self) -> int:
+        """Samples of an epoch."""
+
+    def sample_ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids at the positions ``[start, stop)`` of an epoch."""
+
+
+class Locator(Protocol):
+    """What a plan needs of a dataset."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the dataset's version."""
+
+    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the block of each sample and its place in that block."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedBatch:
+    """One batch of one rank, before anything of it is read.
+
+    Attributes:
+        epoch: The epoch.
+        step: Global batches of the run before this one.
+        part: The rank's part of the global batch.
+        token: Resumes after the global batch.
+        sample_ids: ``(samples,) int64``, pads last.
+        blocks: ``(samples,) int64``: the block of each.
+        offsets: ``(samples,) int64``: its place in that block.
+        touched: Its distinct blocks, ascending.
+    """
+
+    epoch: int
+    step: int
+    part: RankBatch
+    token: bytes
+    sample_ids: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    touched: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEnd:
+    """The end of an epoch.
+
+    Attributes:
+        epoch: The epoch.
+        batch_count: Batches that this stream sent of it.
+        sample_count: Samples that this stream sent of it, pads included.
+        dropped: Samples that no rank got.
+        token: Resumes at the begin of the next epoch.
+    """
+
+    epoch: int
+    batch_count: int
+    sample_count: int
+    dropped: int
+    token: bytes
+
+
+Planned = PlannedBatch | PlannedEnd
+
+
+def planned_stream(spec: StreamSpec, order: SampleOrder, locator: Locator) -> Iterator[Planned]:
+    """Yield all that a stream sends, in order; each batch is worked out when it is taken."""
+    position, step, consumed = spec.position, spec.step, spec.consumed
+    for epoch in itertools.count(spec.epoch):
+        if spec.epoch_count and epoch == spec.epoch + spec.epoch_count:
+            return
+        plan = EpochPlan(order.sample_count, position, spec.global_batch_size, spec.end)
+        batches = _Epoch(spec, order, locator, epoch=epoch, step=step, consumed=consumed, plan=plan)
+        yield from batches.events()
+        step += plan.batch_count
+        consumed += order.sample_count - position - plan.dropped
+        position = 0
+
+
+def planned_samples(sample_ids: NDArray[np.int64], locator: Locator) -> PlannedBatch:
+    """Return samples as a batch of their own, which stands in no epoch."""
+    count = sample_ids.size
+    blocks, offsets = locator.locate(sample_ids)
+    return PlannedBatch(
+        epoch=0,
+        step=0,
+        part=RankBatch(
+            index=0,
+            position=0,
+            next_position=0,
+            global_sample_count=count,
+            start=0,
+            stop=count,
+            pad_positions=(),
+            loss_scale=1.0,
+        ),
+        token=b"",
+        sample_ids=sample_ids,
+        blocks=blocks,
+        offsets=offsets,
+        touched=_distinct(blocks),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """One epoch of a stream."""
+
+    spec: StreamSpec
+    order: SampleOrder
+    locator: Locator
+    epoch: int
+    step: int
+    consumed: int
+    plan: EpochPlan
+
+    def events(self) -> Iterator[Planned]:
+        batch_count = sample_count = 0
+        for index in range(self.spec.batch_offset, self.plan.batch_count, self.spec.batch_stride):
+            batch = self._batch(index)
+            batch_count += 1
+            sample_count += batch.sample_ids.size
+            yield batch
+        token = self._token(self.plan.batch_count, self.order.sample_count - self.plan.dropped)
+        yield PlannedEnd(self.epoch, batch_count, sample_count, self.plan.dropped, token)
+
+    def _batch(self, index: int) -> PlannedBatch:
+        spec = self.spec
+        part = self.plan.batch(
+            index, rank=spec.rank, world_size=spec.world_size, replication=spec.replication
+        )
+        sample_ids = self._sample_ids(part)
+        blocks, offsets = self.locator.locate(sample_ids)
+        return PlannedBatch(
+            epoch=self.epoch,
+            step=self.step + index,
+            part=part,
+            token=self._token(index + 1, part.next_position),
+            sample_ids=sample_ids,
+            blocks=blocks,
+            offsets=offsets,
+            touched=_distinct(blocks),
+        )
+
+    def _sample_ids(self, part: RankBatch) -> NDArray[np.int64]:
+        own = self.order.sample_ids(self.epoch, part.start, part.stop)
+        if not part.pad_positions:
+            return own
+        pads = np.array(part.pad_positions, np.int64)
+        # Pads repeat the batch's own positions in ascending runs.
+        runs = np.split(pads, np.flatnonzero(np.diff(pads) != 1) + 1)
+        repeats = [self.order.sample_ids(self.epoch, int(run[0]), int(run[-1]) + 1) for run in runs]
+        return np.concatenate([own, *repeats])
+
+    def _token(self, batch_count: int, next_position: int) -> bytes:
+        """Return the token after so many batches; after the last it opens the next epoch."""
+        is_last = batch_count == self.plan.batch_count
+        return encode_token(
+            Token(
+                fingerprint=self.locator.fingerprint,
+                spec=self.spec.order,
+                epoch=self.epoch + is_last,
+                position=0 if is_last else next_position,
+                global_batch_size=self.spec.global_batch_size,
+                step=self.step + batch_count,
+                sample_count=self.consumed + next_position - self.plan.base,
+            )
+        )
+
+
+def _distinct(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the distinct blocks, ascending; where they lie close together without sorting."""
+    if not blocks.size:
+        return blocks
+    first = int(blocks.min())
+    if int(blocks.max()) - first > _CLOSE * blocks.size:
+        return np.unique(blocks)
+    return np.flatnonzero(np.bincount(blocks - first)) + first

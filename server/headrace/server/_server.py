@@ -1,0 +1,229 @@
+"""A running server: started, drained, stopped.
+
+Contract of the end:
+
+1. `drain` sets the health to NOT_SERVING before anything else, lets no stream begin, ends open
+   streams between two of their batches with ``DRAINING``, and waits for them for ``drain_s``.
+   What is still open then is cut.
+2. `stop` cuts everything at once.
+3. Both end every thread that the server began and leave no socket open; both may be called again
+   and from any thread.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Self
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from headrace.server._access import Access
+from headrace.server._cache import BlockCache
+from headrace.server._config import ServerConfig
+from headrace.server._datasets import Catalog, open_catalog
+from headrace.server._listen import GRPC_OPTIONS, bind, tls_credentials
+from headrace.server._metrics import Metrics
+from headrace.server._metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
+from headrace.server._service import SERVICE, ShardService
+from headrace.server._streams import OpenStreams
+
+# Threads beside those of the streams: unary calls, refusals, health and reflection.
+_EXTRA_THREADS = 16
+# How long cut calls may take to end; they have nothing left to do.
+_CUT_TIMEOUT_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class Server:
+    """A started server; `start_server` makes one.
+
+    Attributes:
+        addresses: Where it listens, in the order configured.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        catalog: Catalog,
+        cache: BlockCache,
+        metrics: Metrics,
+        access: Access,
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._cache = cache
+        self._streams = OpenStreams(config.max_streams)
+        self._health = health.HealthServicer()
+        self._threads = ThreadPoolExecutor(
+            config.max_streams + _EXTRA_THREADS, thread_name_prefix="headrace-rpc"
+        )
+        self._grpc = grpc.server(self._threads, options=GRPC_OPTIONS)
+        service = ShardService(
+            config,
+            catalog=catalog,
+            cache=cache,
+            streams=self._streams,
+            metrics=metrics,
+            access=access,
+        )
+        self._grpc.add_generic_rpc_handlers((service.handler(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        reflection.enable_server_reflection(
+            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
+        )
+        self._metrics = metrics
+        self._access = access
+        self._metrics_endpoint: MetricsEndpoint | None = None
+        self._ended = threading.Event()
+        self._ending = threading.Lock()
+        self.addresses: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Return the first address: ``host:port`` with the real port, or ``unix:/path``."""
+        return self.addresses[0]
+
+    @property
+    def metrics_address(self) -> str:
+        """Return ``host:port`` of the metrics, or nothing."""
+        return self._metrics_endpoint.address if self._metrics_endpoint else ""
+
+    def start(self) -> None:
+        """Bind all addresses and begin to serve.
+
+        Raises:
+            ConfigurationError: An address cannot be had.
+        """
+        config = self._config
+        tls = tls_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
+        self.addresses = tuple(
+            bind(self._grpc, address, tls=tls, unix_mode=config.unix_mode)
+            for address in config.addresses
+        )
+        if self._config.metrics_listen:
+            self._metrics_endpoint = start_metrics_endpoint(
+                self._config.metrics_listen, self._metrics.registry
+            )
+        self._grpc.start()
+        # Health is open to all, so it names no dataset where callers are told apart.
+        datasets = self._catalog.names if self._access.is_open else ()
+        for name in ("", SERVICE, *datasets):
+            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    def drain(self) -> bool:
+        """End all streams between two batches, then stop.
+
+        Returns:
+            Whether every stream ended within ``drain_s``; the others were cut.
+        """
+        deadline = time.monotonic() + self._config.drain_s
+        self._health.enter_graceful_shutdown()
+        # New calls are refused from here on; those that run may go on until the deadline.
+        self._grpc.stop(self._config.drain_s)
+        self._streams.drain()
+        was_idle = self._streams.wait_idle(deadline)
+        if not was_idle:
+            _log.warning("%d streams did not end within the drain and are cut", self._streams.count)
+        self.stop()
+        return was_idle
+
+    def stop(self) -> None:
+        """Cut every call and end."""
+        with self._ending:
+            if self._ended.is_set():
+                return
+            self._streams.drain()
+            self._grpc.stop(0).wait(_CUT_TIMEOUT_S)
+            self._cache.close()
+            self._threads.shutdown()
+            if self._metrics_endpoint is not None:
+                self._metrics_endpoint.close()
+            self._catalog.close()
+            self._ended.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the server has ended; return whether it has."""
+        return self._ended.wait(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+def start_server(config: ServerConfig) -> Server:
+    """Open the datasets, bind the addresses and begin to serve.
+
+    Raises:
+        ConfigurationError: An address cannot be had.
+        HeadraceError: A dataset cannot be opened; `headrace.storage.open_dataset` says how.
+    """
+    access = Access(Path(config.tokens) if config.tokens else None)
+    metrics = Metrics()
+    cache = BlockCache(config.cache_bytes, fetch_threads=config.fetch_threads, observer=metrics)
+    try:
+        catalog = open_catalog(
+            config.datasets,
+            cache=cache,
+            max_batch_bytes=config.max_batch_bytes,
+            item_nulls=config.item_nulls,
+        )
+    except BaseException:
+        cache.close()
+        raise
+    server = Server(config, catalog=catalog, cache=cache, metrics=metrics, access=access)
+    try:
+        server.start()
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+def serve(config: ServerConfig, *, on_ready: Callable[[str], None]) -> int:
+    """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once.
+
+    Must be called in the main thread.
+
+    Args:
+        config: The settings.
+        on_ready: Called once with the addresses, joined by spaces, when clients may connect.
+
+    Returns:
+        The exit code of the process: 0.
+
+    Raises:
+        ConfigurationError: As `start_server`.
+        HeadraceError: As `start_server`.
+    """
+    asked = threading.Event()
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        asked.set()
+
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with start_server(config) as server:
+            on_ready(" ".join(server.addresses))
+            asked.wait()
+            _log.info("asked to end; draining for at most %g s", config.drain_s)
+            server.drain()
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    return 0

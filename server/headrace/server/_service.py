@@ -1,0 +1,208 @@
+"""The RPCs: the boundary where requests become calls and errors become statuses."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from headrace.errors import HeadraceError, InternalError
+from headrace.server._access import Access, Caller
+from headrace.server._cache import BlockCache
+from headrace.server._config import ServerConfig
+from headrace.server._contents import (
+    Contents,
+    batch_contents,
+    samples_contents,
+    stream_contents,
+)
+from headrace.server._datasets import Catalog, ServedDataset
+from headrace.server._explain import explain
+from headrace.server._metrics import Metrics
+from headrace.server._status import Failure, abort, failure_of, internal_failure
+from headrace.server._stream import BatchStream, StreamLimits
+from headrace.server._streams import OpenStreams
+from headrace.v1 import shard_service_pb2 as pb
+
+SERVICE = pb.DESCRIPTOR.services_by_name["ShardService"].full_name
+
+# Streams opened together do not end together.
+_LIFETIME_JITTER = 0.2
+
+# The part of the cache that all streams together may fill ahead of need.
+_PREFETCH_SHARE = 4
+
+_log = logging.getLogger(__name__)
+
+_Request = TypeVar("_Request", bound=Message)
+_Response = TypeVar("_Response", bound=Message)
+_StreamRequest = TypeVar(
+    "_StreamRequest", pb.ReadBatchesRequest, pb.GetBatchRequest, pb.GetSamplesRequest
+)
+
+
+class ShardService:
+    """Answers the RPCs of ``headrace.v1.ShardService``.
+
+    Args:
+        config: The server's settings.
+        catalog: Its datasets.
+        cache: Its blocks.
+        streams: Its open streams.
+        metrics: Is told what happens.
+        access: Tells callers apart.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        catalog: Catalog,
+        cache: BlockCache,
+        streams: OpenStreams,
+        metrics: Metrics,
+        access: Access,
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._cache = cache
+        self._streams = streams
+        self._metrics = metrics
+        self._access = access
+
+    def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
+        """Return the RPCs for a gRPC server."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "ListDatasets": self._unary(self._list_datasets, pb.ListDatasetsRequest),
+                "GetDataset": self._unary(self._get_dataset, pb.GetDatasetRequest),
+                "ExplainBatch": self._unary(self._explain_batch, pb.ExplainBatchRequest),
+                "ReadBatches": self._streaming(stream_contents, pb.ReadBatchesRequest),
+                "GetBatch": self._streaming(batch_contents, pb.GetBatchRequest),
+                "GetSamples": self._streaming(samples_contents, pb.GetSamplesRequest),
+            },
+        )
+
+    def _list_datasets(
+        self, request: pb.ListDatasetsRequest, caller: Caller
+    ) -> pb.ListDatasetsResponse:
+        return self._catalog.page(size=request.page_size, token=request.page_token, caller=caller)
+
+    def _get_dataset(self, request: pb.GetDatasetRequest, caller: Caller) -> pb.GetDatasetResponse:
+        return pb.GetDatasetResponse(dataset=self._catalog.get(request.name, caller).to_proto())
+
+    def _explain_batch(
+        self, request: pb.ExplainBatchRequest, caller: Caller
+    ) -> pb.ExplainBatchResponse:
+        served = self._catalog.get(request.batch.dataset, caller)
+        return explain(request.batch, served, cache=self._cache)
+
+    def _streaming(
+        self,
+        contents: Callable[[_StreamRequest, ServedDataset], Contents],
+        request: type[_StreamRequest],
+    ) -> grpc.RpcMethodHandler[_StreamRequest, bytes]:
+        def respond(message: _StreamRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
+            return self._call(lambda served: contents(message, served), message, context)
+
+        # Its messages are bytes already: see headrace.server._frames.
+        return grpc.unary_stream_rpc_method_handler(
+            respond, request_deserializer=request.FromString
+        )
+
+    def _call(
+        self,
+        contents: Callable[[ServedDataset], Contents],
+        request: pb.ReadBatchesRequest | pb.GetBatchRequest | pb.GetSamplesRequest,
+        context: grpc.ServicerContext,
+    ) -> Iterator[bytes]:
+        self._streams.call_began()
+        if not context.add_callback(self._streams.call_ended):
+            self._streams.call_ended()
+            return
+        try:
+            caller = self._access.caller(context.invocation_metadata())
+            with self._streams.admit(caller):
+                served = self._catalog.get(request.dataset, caller)
+                yield from self._stream(contents(served), served, context)
+        except HeadraceError as error:
+            failure = failure_of(error)
+        except Exception:  # noqa: BLE001 - the servicer's boundary
+            failure = _bug(type(request).__name__)
+        else:
+            return
+        abort(context, failure)
+
+    def _stream(
+        self, contents: Contents, served: ServedDataset, context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        stream = BatchStream(
+            contents,
+            served,
+            cache=self._cache,
+            limits=self._limits(served),
+            metrics=self._metrics,
+        )
+        reason = "CANCELLED"
+        self._metrics.stream_opened()
+        _log.info("%s of %s asked for by %s", contents.title, served.name, context.peer())
+        try:
+            with self._streams.track(stream):
+                if not context.add_callback(stream.cancel):
+                    return
+                yield from stream.messages()
+                reason = "OK" if context.is_active() else "CANCELLED"
+        except HeadraceError as error:
+            reason = error.reason
+            _log.info("%s of %s ends: %s", contents.title, served.name, error.message)
+            raise
+        except Exception:
+            reason = InternalError.reason
+            raise
+        finally:
+            self._metrics.stream_ended(served.name, reason)
+
+    def _unary(
+        self, answer: Callable[[_Request, Caller], _Response], request: type[_Request]
+    ) -> grpc.RpcMethodHandler[_Request, _Response]:
+        def respond(message: _Request, context: grpc.ServicerContext) -> _Response:
+            try:
+                return answer(message, self._access.caller(context.invocation_metadata()))
+            except HeadraceError as error:
+                failure = failure_of(error)
+            except Exception:  # noqa: BLE001 - the servicer's boundary
+                failure = _bug(type(message).__name__)
+            return abort(context, failure)
+
+        return grpc.unary_unary_rpc_method_handler(
+            respond,
+            request_deserializer=request.FromString,
+            response_serializer=lambda response: response.SerializeToString(),
+        )
+
+    def _limits(self, served: ServedDataset) -> StreamLimits:
+        config = self._config
+        jitter = random.uniform(1 - _LIFETIME_JITTER, 1 + _LIFETIME_JITTER)
+        return StreamLimits(
+            heartbeat_s=config.heartbeat_s,
+            store_timeout_s=config.store_timeout_s,
+            lifetime_s=config.max_stream_s * jitter,
+            max_batch_bytes=config.max_batch_bytes,
+            prefetch_bytes=lambda: self._prefetch_bytes(served),
+        )
+
+    def _prefetch_bytes(self, served: ServedDataset) -> int:
+        raw_bytes = max(1, served.dataset.raw_bytes)
+        share = self._config.cache_bytes // (_PREFETCH_SHARE * max(1, self._streams.count))
+        stored_share = share * served.dataset.stored_bytes // raw_bytes
+        return min(self._config.prefetch_bytes, stored_share)
+
+
+def _bug(call: str) -> Failure:
+    _log.exception("%s failed; this is a bug of headrace", call)
+    return internal_failure()

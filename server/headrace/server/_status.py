@@ -1,0 +1,83 @@
+"""Turn errors into statuses of the wire: the one place where that is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from headrace.errors import HeadraceError, InternalError
+
+DOMAIN = "headrace"
+DETAILS_KEY = "grpc-status-details-bin"
+
+# How long a client should wait before it tries again, in seconds, by reason. A stream slot is
+# freed within seconds where streams rotate; a store that failed past all retries needs a moment;
+# after a drain or a rotation another server, or this one, takes the stream at once.
+_RETRY_AFTER_S = {
+    "DRAINING": 0.0,
+    "REBALANCE": 0.0,
+    "STORE_UNAVAILABLE": 1.0,
+    "STREAM_LIMIT": 1.0,
+}
+
+# All trailing metadata of a call must stay below gRPC's soft limit of 8 KiB. The message goes three
+# times: once percent-encoded, which may triple it, and twice in the details, in base64. In bytes.
+_MESSAGE_LIMIT = 800
+_VALUE_LIMIT = 160
+_VALUES_LIMIT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a failed call ends with."""
+
+    code: grpc.StatusCode
+    message: str
+    details: bytes
+
+
+def failure_of(error: HeadraceError) -> Failure:
+    """Return the status of an error, with ``ErrorInfo`` and what else the reason calls for."""
+    code = grpc.StatusCode[error.code]
+    message = _clip(error.message, _MESSAGE_LIMIT)
+    metadata = {
+        key: _clip(value, _VALUE_LIMIT)
+        for key, value in list(error.metadata.items())[:_VALUES_LIMIT]
+    }
+    status = status_pb2.Status(code=code_pb2.Code.Value(error.code), message=message)
+    status.details.add().Pack(
+        error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
+    )
+    if error.code == "INVALID_ARGUMENT" and "field" in metadata:
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=metadata["field"], description=message
+        )
+        status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
+    if error.reason in _RETRY_AFTER_S:
+        delay = Duration()
+        delay.FromMilliseconds(round(_RETRY_AFTER_S[error.reason] * 1000))
+        status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+    return Failure(code=code, message=message, details=status.SerializeToString())
+
+
+def internal_failure() -> Failure:
+    """Return the status of a bug: it says nothing of the inside."""
+    return failure_of(InternalError("the server failed; its log says how"))
+
+
+def abort(context: grpc.ServicerContext, failure: Failure) -> NoReturn:
+    """End a call with a failure."""
+    context.set_trailing_metadata(((DETAILS_KEY, failure.details),))
+    context.abort(failure.code, failure.message)
+    raise AssertionError("context.abort returned")
+
+
+def _clip(text: str, limit: int) -> str:
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= limit:
+        return encoded.decode()
+    return encoded[: limit - len("…".encode())].decode(errors="ignore") + "…"

@@ -1,0 +1,220 @@
+"""One stream of batches.
+
+Contract:
+
+1. Success: a `StreamStart`, then batches in rising position, each complete before anything else
+   is sent, an `EpochEnd` after the last batch of each epoch, and the end of the generator after
+   the last wanted epoch.
+2. Waiting: while the store is slow a `Heartbeat` goes out every ``heartbeat_s``, between two
+   batches. After ``store_timeout_s`` without a block the stream fails with
+   `StoreUnavailableError`.
+3. Failure: an error is raised between two batches and never inside one: a batch is read and
+   assembled whole before its first message. What was sent stands; its tokens resume the run.
+4. Cancel: `cancel`, from any thread, ends a wait at once, and the generator before its next
+   batch. Closing the generator has the same effect wherever it stands.
+5. Drain and rotation: `interrupt` ends a wait at once; the generator raises the given error
+   before its next batch.
+6. However it ends, the stream leaves no pinned block behind, and no fetch that it alone wanted
+   begins afterwards.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import HeadraceError, RebalanceError, StoreUnavailableError
+from headrace.server._assemble import Assembler, Payload
+from headrace.server._cache import BlockCache
+from headrace.server._columns import SAMPLE_ID_COLUMN
+from headrace.server._contents import Contents, batch_header
+from headrace.server._datasets import ServedDataset
+from headrace.server._frames import batch_frames, message_frame
+from headrace.server._gather import StagedRows, projection_of
+from headrace.server._lookahead import Lookahead
+from headrace.server._metrics import Metrics
+from headrace.server._plan import PlannedBatch, PlannedEnd
+from headrace.v1 import shard_service_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """What bounds a stream.
+
+    Attributes:
+        heartbeat_s: Time between two signs of life while it waits.
+        store_timeout_s: How long it waits for one block.
+        lifetime_s: When it is asked to reconnect; 0 means never.
+        max_batch_bytes: Greatest payload of one batch.
+        prefetch_bytes: Gives the greatest size of blocks to ask for ahead of need, as it is now.
+    """
+
+    heartbeat_s: float
+    store_timeout_s: float
+    lifetime_s: float
+    max_batch_bytes: int
+    prefetch_bytes: Callable[[], int]
+
+
+class _CancelledError(Exception):
+    """The client has gone; there is nobody to tell."""
+
+
+class BatchStream:
+    """Sends batches, one after another; the contract is above.
+
+    Args:
+        contents: What to send.
+        served: The dataset to send it from.
+        cache: Holds its blocks.
+        limits: What bounds the stream.
+        metrics: Is told what happens.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        served: ServedDataset,
+        *,
+        cache: BlockCache,
+        limits: StreamLimits,
+        metrics: Metrics,
+    ) -> None:
+        self._contents = contents
+        self._served = served
+        self._cache = cache
+        self._limits = limits
+        self._metrics = metrics
+        self._waiter = cache.waiter()
+        self._ending: HeadraceError | _CancelledError | None = None
+        names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
+        self._projection = projection_of(served.source.layout, names)
+        self._assembler = Assembler(
+            contents.columns, self._projection, max_batch_bytes=limits.max_batch_bytes
+        )
+        self._lookahead = Lookahead(
+            contents.plans,
+            cache=cache,
+            source=served.source,
+            waiter=self._waiter,
+            stored_bytes=served.dataset.block_stored_bytes,
+            budget_bytes=limits.prefetch_bytes,
+        )
+
+    def cancel(self) -> None:
+        """End the stream because its client has gone."""
+        self._end(_CancelledError())
+
+    def interrupt(self, error: HeadraceError) -> None:
+        """End the stream with an error, between two batches."""
+        self._end(error)
+
+    def messages(self) -> Iterator[bytes]:
+        """Yield the stream's messages as they go to the wire."""
+        try:
+            yield message_frame(pb.ReadBatchesResponse(start=self._contents.start))
+            yield from self._epochs()
+        except _CancelledError:
+            return
+        finally:
+            self._cache.leave(self._waiter)
+
+    def _end(self, ending: HeadraceError | _CancelledError) -> None:
+        if not isinstance(self._ending, _CancelledError):
+            self._ending = ending
+        self._waiter.interrupt()
+
+    def _epochs(self) -> Iterator[bytes]:
+        expires = time.monotonic() + self._limits.lifetime_s
+        while (planned := self._lookahead.take()) is not None:
+            self._check_ending()
+            if isinstance(planned, PlannedEnd):
+                yield message_frame(pb.ReadBatchesResponse(epoch_end=_epoch_end(planned)))
+                continue
+            if self._limits.lifetime_s and time.monotonic() >= expires:
+                raise RebalanceError("this stream has had its time; reconnect to go on")
+            payload = yield from self._payload(planned)
+            yield from batch_frames(
+                batch_header(planned), payload, max_chunk_bytes=self._contents.max_chunk_bytes
+            )
+            self._metrics.sent(
+                self._served.name,
+                samples=planned.sample_ids.size,
+                payload_bytes=len(payload.view),
+            )
+
+    def _payload(self, planned: PlannedBatch) -> Generator[bytes, None, Payload]:
+        with self._cache.lease(self._served.source, planned.touched) as is_whole:
+            if is_whole:
+                rows = self._cache.rows(self._served.source, planned.blocks, planned.offsets)
+                return self._assembler.assemble(rows, planned.sample_ids)
+        staged = yield from self._staged(planned)
+        return self._assembler.assemble(staged, planned.sample_ids)
+
+    def _staged(self, planned: PlannedBatch) -> Generator[bytes, None, StagedRows]:
+        """Copy the batch's samples out of its blocks as these come."""
+        self._lookahead.advance()
+        staged = StagedRows(
+            self._projection, planned.sample_ids.size, max_bytes=self._limits.max_batch_bytes
+        )
+        began = progress = time.monotonic()
+        missing = planned.touched
+        while missing.size:
+            left = self._copy_arrivals(planned, missing, staged)
+            now = time.monotonic()
+            progress = now if left.size < missing.size else progress
+            missing = left
+            if missing.size:
+                self._check_ending()
+                self._check_progress(now - progress, missing)
+                heartbeat = pb.Heartbeat(waiting_ms=round((now - began) * 1000))
+                yield message_frame(pb.ReadBatchesResponse(heartbeat=heartbeat))
+        self._metrics.starved(self._served.name, seconds=time.monotonic() - began)
+        return staged
+
+    def _copy_arrivals(
+        self, planned: PlannedBatch, missing: NDArray[np.int64], staged: StagedRows
+    ) -> NDArray[np.int64]:
+        """Copy what comes until the next heartbeat is due; return the blocks still missing."""
+        source = self._served.source
+        due = time.monotonic() + self._limits.heartbeat_s
+        with self._cache.demand(source, missing, self._waiter):
+            while missing.size and (timeout_s := due - time.monotonic()) > 0:
+                arrived = self._cache.arrivals(source, self._waiter, timeout_s=timeout_s)
+                if not arrived.size:
+                    break
+                places = np.flatnonzero(np.isin(planned.blocks, arrived))
+                staged.add(
+                    places,
+                    self._cache.rows(source, planned.blocks[places], planned.offsets[places]),
+                )
+                missing = np.setdiff1d(missing, arrived, assume_unique=True)
+        return missing
+
+    def _check_ending(self) -> None:
+        if self._ending is not None:
+            raise self._ending
+
+    def _check_progress(self, waited_s: float, missing: NDArray[np.int64]) -> None:
+        if waited_s >= self._limits.store_timeout_s:
+            raise StoreUnavailableError(
+                f"the store of {self._served.name!r} gave none of {missing.size} blocks in "
+                f"{waited_s:.0f} s; try again",
+                dataset=self._served.name,
+            )
+
+
+def _epoch_end(planned: PlannedEnd) -> pb.EpochEnd:
+    return pb.EpochEnd(
+        epoch=planned.epoch,
+        batch_count=planned.batch_count,
+        sample_count=planned.sample_count,
+        dropped_sample_count=planned.dropped,
+        resume_token=planned.token,
+    )

@@ -1,0 +1,113 @@
+"""The open streams of a server: how many there may be, and how all of them are ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headrace.errors import DrainingError, StreamLimitError
+from headrace.server._access import ANYBODY, Caller
+from headrace.server._stream import BatchStream
+
+
+class OpenStreams:
+    """Counts streams and calls; safe for several threads.
+
+    Args:
+        max_streams: Streams open at once.
+    """
+
+    def __init__(self, max_streams: int) -> None:
+        self._max_streams = max_streams
+        self._changed = threading.Condition()
+        self._admitted = 0
+        self._admitted_of: Counter[str] = Counter()
+        self._streams: set[BatchStream] = set()
+        self._calls = 0
+        self._draining = False
+
+    @property
+    def count(self) -> int:
+        """Return how many streams are open."""
+        return self._admitted
+
+    @contextmanager
+    def admit(self, caller: Caller = ANYBODY) -> Iterator[None]:
+        """Hold a place for one stream.
+
+        Raises:
+            DrainingError: The server is shutting down.
+            StreamLimitError: There are as many as there may be.
+        """
+        with self._changed:
+            self._check_draining()
+            if self._admitted >= self._max_streams:
+                raise StreamLimitError(
+                    f"this server has {self._max_streams} streams, as many as it may; wait, or "
+                    "use another replica",
+                    max_streams=self._max_streams,
+                )
+            if caller.max_streams and self._admitted_of[caller.name] >= caller.max_streams:
+                raise StreamLimitError(
+                    f"this token has {caller.max_streams} streams, as many as it may; wait",
+                    max_streams=caller.max_streams,
+                )
+            self._admitted += 1
+            self._admitted_of[caller.name] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._admitted -= 1
+                self._admitted_of[caller.name] -= 1
+                if not self._admitted_of[caller.name]:
+                    del self._admitted_of[caller.name]
+
+    @contextmanager
+    def track(self, stream: BatchStream) -> Iterator[None]:
+        """Let `drain` end a stream while it is open."""
+        with self._changed:
+            self._check_draining()
+            self._streams.add(stream)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._streams.discard(stream)
+
+    def call_began(self) -> None:
+        """Count a call; `call_ended` must follow when its last byte is out."""
+        with self._changed:
+            self._calls += 1
+
+    def call_ended(self) -> None:
+        """Count the end of a call."""
+        with self._changed:
+            self._calls -= 1
+            self._changed.notify_all()
+
+    def drain(self) -> None:
+        """Let no stream begin, and end the open ones between two of their batches."""
+        with self._changed:
+            self._draining = True
+            streams = list(self._streams)
+        for stream in streams:
+            stream.interrupt(_draining_error())
+
+    def wait_idle(self, deadline: float) -> bool:
+        """Wait until no call is open; return whether that was before ``deadline`` (monotonic)."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not self._calls, max(0.0, deadline - time.monotonic())
+            )
+
+    def _check_draining(self) -> None:
+        if self._draining:
+            raise _draining_error()
+
+
+def _draining_error() -> DrainingError:
+    return DrainingError("this server is shutting down; reconnect to go on, here or elsewhere")

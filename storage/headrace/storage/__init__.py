@@ -1,0 +1,89 @@
+"""The bytes in the bucket: shards, manifests, checksums, and the stores that hold them."""
+
+from headrace.storage._block import BLOCK_DTYPE, BlockPlace
+from headrace.storage._columns import SHAPE_AUTO, SHAPE_KEY, ColumnStats
+from headrace.storage._commit import Mode, check_mode, commit_dataset
+from headrace.storage._dataset import Dataset
+from headrace.storage._gc import (
+    DEFAULT_KEEP,
+    DEFAULT_OLDER_THAN_S,
+    GarbagePlan,
+    collect_garbage,
+    plan_gc,
+)
+from headrace.storage._indexed import store_index
+from headrace.storage._manifest import Manifest
+from headrace.storage._options import RetryPolicy, StoreOptions, options_with_environment
+from headrace.storage._pointer import IndexPointer
+from headrace.storage._repair import RepairReport, repair_manifest
+from headrace.storage._sample_bytes import sample_bytes
+from headrace.storage._scan import Lost
+from headrace.storage._shard_writer import (
+    DEFAULT_BLOCK_BYTES,
+    SHARD_FOLDER,
+    Compression,
+    ShardEntry,
+    ShardWriter,
+    check_blocks,
+)
+from headrace.storage._source import OpenDataset, Place, Source, SourceOptions
+from headrace.storage._sources import open_dataset
+from headrace.storage._store import (
+    ObjectEntry,
+    ObjectWriter,
+    Store,
+    Unfinished,
+    Version,
+    open_store,
+)
+from headrace.storage._types import schema_texts, type_text
+from headrace.storage._verify import DEFAULT_VERIFY_THREADS, Fault, verify_blocks
+
+__all__ = [
+    "BLOCK_DTYPE",
+    "DEFAULT_BLOCK_BYTES",
+    "DEFAULT_KEEP",
+    "DEFAULT_OLDER_THAN_S",
+    "DEFAULT_VERIFY_THREADS",
+    "SHAPE_AUTO",
+    "SHAPE_KEY",
+    "SHARD_FOLDER",
+    "BlockPlace",
+    "ColumnStats",
+    "Compression",
+    "Dataset",
+    "Fault",
+    "GarbagePlan",
+    "IndexPointer",
+    "Lost",
+    "Manifest",
+    "Mode",
+    "ObjectEntry",
+    "ObjectWriter",
+    "OpenDataset",
+    "Place",
+    "RepairReport",
+    "RetryPolicy",
+    "ShardEntry",
+    "ShardWriter",
+    "Source",
+    "SourceOptions",
+    "Store",
+    "StoreOptions",
+    "Unfinished",
+    "Version",
+    "check_blocks",
+    "check_mode",
+    "collect_garbage",
+    "commit_dataset",
+    "open_dataset",
+    "open_store",
+    "options_with_environment",
+    "plan_gc",
+    "repair_manifest",
+    "sample_bytes",
+    "schema_texts",
+    "store_index",
+    "type_text",
+    "verify_blocks",
+]

@@ -1,0 +1,44 @@
+"""The `arrow` source: our own shards, or a stored index, found by ``headrace.json``."""
+
+from __future__ import annotations
+
+from headrace.errors import NotADatasetError, ObjectNotFoundError
+from headrace.storage._dataset import Dataset
+from headrace.storage._indexed import open_indexed
+from headrace.storage._open import read_any_pointer, read_manifest
+from headrace.storage._pointer import POINTER_NAME, IndexPointer, Pointer, VersionEntry
+from headrace.storage._source import OpenDataset, Place, SourceOptions
+
+MARK = POINTER_NAME
+
+
+def detect(place: Place) -> bool:
+    """Tell whether there is a ``headrace.json``."""
+    try:
+        place.store.read(POINTER_NAME, length=1)
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> OpenDataset:
+    """Open a version: two reads, whatever the number of blocks; or a source by its stored index."""
+    pointer, _ = read_any_pointer(place.store)
+    if isinstance(pointer, IndexPointer):
+        return open_indexed(place, pointer, options, fingerprint=fingerprint)
+    entry = _chosen(pointer, fingerprint, place.store.url)
+    return Dataset(place.store, entry, manifest=read_manifest(place.store, entry))
+
+
+def _chosen(pointer: Pointer, fingerprint: str | None, url: str) -> VersionEntry:
+    if fingerprint is None:
+        return pointer.current
+    for entry in reversed(pointer.versions):
+        if entry.fingerprint == fingerprint:
+            return entry
+    known = ", ".join(entry.fingerprint for entry in pointer.versions[-5:])
+    raise NotADatasetError(
+        f"{url} has no version {fingerprint[:100]}; the latest it has are {known}",
+        url=url,
+        fingerprint=fingerprint[:100],
+    )

@@ -1,0 +1,196 @@
+"""One version of a dataset of our own shards, open for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.errors import (
+    BadArgumentError,
+    ShardCorruptError,
+)
+from headrace.storage._block import BlockPlace, decode_block
+from headrace.storage._block_table import PAGE_BLOCKS
+from headrace.storage._columns import Narrowing
+from headrace.storage._decoder import BlockDecoder
+from headrace.storage._manifest import Manifest
+from headrace.storage._ordinals import checked_ordinals, read_only
+from headrace.storage._pages import BlockTable, Page
+from headrace.storage._pointer import VersionEntry
+from headrace.storage._shard_writer import SHARD_FOLDER
+from headrace.storage._store import Store
+
+
+class Dataset:
+    """A version of a dataset. Safe to use from several threads.
+
+    Attributes:
+        url: Where it is.
+        fingerprint: 32 hexadecimal digits that name its content.
+        schema: Columns of every batch.
+        sample_count: Samples.
+        shard_count: Shards.
+        block_count: Blocks.
+        raw_bytes: Bytes of the samples.
+        stored_bytes: Bytes of the shards.
+        shard_sample_counts: ``(shards,) int64``; not to be written to.
+        shard_raw_bytes: ``(shards,) int64``; not to be written to.
+        range_reads: Every shard has blocks that can be read alone.
+    """
+
+    range_reads = True
+
+    def __init__(self, store: Store, entry: VersionEntry, *, manifest: Manifest) -> None:
+        self.url = store.url
+        self.fingerprint = manifest.fingerprint
+        self.schema = manifest.schema
+        self.sample_count = manifest.sample_count
+        self.shard_count = manifest.shard_count
+        self.block_count = manifest.block_count
+        self.raw_bytes = int(manifest.raw_bytes.sum())
+        self.stored_bytes = int(manifest.stored_bytes.sum())
+        self.shard_sample_counts = read_only(manifest.sample_counts)
+        self.shard_raw_bytes = read_only(manifest.raw_bytes)
+        self._store = store
+        self._manifest = manifest
+        self._narrowing = Narrowing(stored=manifest.stored_schema, served=manifest.schema)
+        self._decoder = BlockDecoder(self._narrowing.decoded)
+        self._table = BlockTable(store, entry.blocks, manifest=manifest)
+        self._shard_block_ends = np.cumsum(manifest.block_counts)
+        self._page_samples = np.array([page.first_sample for page in manifest.pages], np.int64)
+
+    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Find the blocks that hold samples.
+
+        Args:
+            sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
+
+        Returns:
+            Block ordinals and offsets of the samples in their blocks, ``(n,) int64`` each.
+
+        Raises:
+            BadArgumentError: An id is outside its range.
+            ManifestCorruptError: A page of the block table is damaged.
+        """
+        ids = checked_ordinals(sample_ids, self.sample_count, "sample id")
+        blocks = np.empty(len(ids), np.int64)
+        offsets = np.empty(len(ids), np.int64)
+        pages = np.searchsorted(self._page_samples, ids, side="right") - 1
+        for page, chosen in self._by_page(pages):
+            rows = np.searchsorted(page.sample_starts, ids[chosen], side="right") - 1
+            blocks[chosen] = page.first_block + rows
+            offsets[chosen] = ids[chosen] - page.sample_starts[rows]
+        return blocks, offsets
+
+    def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many bytes each block takes in the store, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        return self._block_column(blocks, "stored_bytes")
+
+    def block_raw_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the raw bytes of the samples of each block, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        return self._block_column(blocks, "raw_bytes")
+
+    def block_sample_range(self, block: int) -> tuple[int, int]:
+        """Return the sample ids ``[first, last)`` of a block.
+
+        Raises:
+            BadArgumentError: The ordinal is outside ``[0, block_count)``.
+        """
+        page, row = self._row(block)
+        return int(page.sample_starts[row]), int(page.sample_starts[row + 1])
+
+    def block_place(self, block: int) -> BlockPlace:
+        """Return the shard of a block, where in it the block lies, and its checksum.
+
+        Raises:
+            BadArgumentError: The ordinal is outside ``[0, block_count)``.
+        """
+        page, row = self._row(block)
+        shard = int(np.searchsorted(self._shard_block_ends, block, side="right"))
+        offset, stored_bytes, sample_count, raw_bytes, checksum = page.rows[row].item()
+        return BlockPlace(
+            shard=f"{SHARD_FOLDER}/{self._manifest.names[shard].as_py()}",
+            block=block,
+            offset=offset,
+            stored_bytes=stored_bytes,
+            sample_count=sample_count,
+            raw_bytes=raw_bytes,
+            checksum=checksum,
+        )
+
+    def read_block(self, block: int) -> pa.RecordBatch:
+        """Read one block: one ranged read, verified before it is decoded.
+
+        A block that is not as its manifest states is read again once, in case the damage came
+        on the way.
+
+        Args:
+            block: In ``[0, block_count)``.
+
+        Returns:
+            Its samples, with the dataset's schema.
+
+        Raises:
+            ShardCorruptError: Twice not as stated; names shard, block and byte offset.
+            ObjectNotFoundError: The shard is gone.
+            StoreUnavailableError: The store cannot be reached.
+        """
+        place = self.block_place(block)
+        try:
+            return self._read_once(place)
+        except ShardCorruptError:
+            return self._read_once(place)
+
+    def close(self) -> None:
+        """Give connections back; the dataset cannot read any more."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _read_once(self, place: BlockPlace) -> pa.RecordBatch:
+        stored = self._store.read(place.shard, offset=place.offset, length=place.stored_bytes)
+        batch = decode_block(stored, place, decoder=self._decoder)
+        try:
+            return self._narrowing.served(batch)
+        except ValueError as error:
+            raise place.damage(str(error)) from error
+
+    def _row(self, block: int) -> tuple[Page, int]:
+        if not 0 <= block < self.block_count:
+            raise BadArgumentError(
+                f"block {block} is not in [0, {self.block_count})", field="block"
+            )
+        index, row = divmod(block, PAGE_BLOCKS)
+        return self._table.page(index), row
+
+    def _block_column(self, blocks: NDArray[np.int64], name: str) -> NDArray[np.int64]:
+        ordinals = checked_ordinals(blocks, self.block_count, "block")
+        values = np.empty(len(ordinals), np.int64)
+        for page, chosen in self._by_page(ordinals // PAGE_BLOCKS):
+            values[chosen] = page.rows[name][ordinals[chosen] - page.first_block]
+        return values
+
+    def _by_page(self, pages: NDArray[np.int64]) -> Iterator[tuple[Page, NDArray[np.int64]]]:
+        """Yield each page that occurs in ``pages`` with the places where it does."""
+        if not len(pages):
+            return
+        order = np.argsort(pages, kind="stable")
+        edges = np.flatnonzero(np.diff(pages[order])) + 1
+        for chosen in np.split(order, edges):
+            yield self._table.page(int(pages[chosen[0]])), chosen

@@ -1,0 +1,33 @@
+"""Names of objects in a store: relative, plain, and never out of their root."""
+
+from __future__ import annotations
+
+from headrace.errors import BadArgumentError
+
+MAX_NAME_BYTES = 512  # S3 allows 1024 for prefix and name together
+
+
+def name_problem(name: str) -> str | None:
+    """Return why ``name`` may not be used in a store, or nothing.
+
+    A name is one or more parts joined by ``/``; a part is printable, holds no backslash and is
+    neither empty nor ``.`` nor ``..``.
+    """
+    if not name or len(name.encode(errors="replace")) > MAX_NAME_BYTES:
+        return f"a name has 1 to {MAX_NAME_BYTES} bytes"
+    if not name.isprintable() or "\\" in name:
+        return "a name holds no control characters and no backslash"
+    if any(part in {"", ".", ".."} for part in name.split("/")):
+        return "a name is relative, with no empty part and no '.' or '..'"
+    return None
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that could lead out of the store's root.
+
+    Raises:
+        BadArgumentError: With the name and the rule it breaks.
+    """
+    problem = name_problem(name)
+    if problem is not None:
+        raise BadArgumentError(f"object name {name[:200]!r}: {problem}", field="name")

@@ -1,0 +1,137 @@
+"""What a store needs to know beside its URL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+from headrace.errors import BadArgumentError
+
+_Addressing = Literal["auto", "path", "virtual"]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how long a failed request is tried again.
+
+    The wait before attempt n is uniform in ``[0, min(cap_s, base_s * 2**(n - 1)))``.
+
+    Attributes:
+        attempts: Attempts in all; 1 means no retry.
+        base_s: Bound of the first wait.
+        cap_s: Bound of every wait.
+        budget_s: No attempt starts later than this after the first one.
+
+    Source: "full jitter" of Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015.
+    """
+
+    attempts: int = 6
+    base_s: float = 0.1
+    cap_s: float = 5.0
+    budget_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise BadArgumentError(f"attempts is {self.attempts}, wanted >= 1", field="attempts")
+        if min(self.base_s, self.cap_s, self.budget_s) < 0:
+            raise BadArgumentError(f"a time is negative in {self}", field="retry")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How to reach an object store and as whom.
+
+    Picklable, so that the driver of a job can hand its own to executors. Secrets are left out
+    of ``repr`` and of every error message. What is `None` is left to the store's own rules: for
+    S3 the usual variables, profiles and instance roles.
+
+    Attributes:
+        endpoint: URL of an S3-compatible service; `None` is ``AWS_ENDPOINT_URL_S3``,
+            ``AWS_ENDPOINT_URL``, then AWS itself.
+        region: Region to sign requests for.
+        access_key: Key id; needs ``secret_key``.
+        secret_key: Secret of ``access_key``.
+        session_token: Third part of temporary credentials.
+        profile: Profile of the shared AWS configuration files.
+        anonymous: Send unsigned requests.
+        requester_pays: Accept the costs of reading another's bucket.
+        addressing: ``auto``, ``path`` or ``virtual`` (bucket in the path or in the host name);
+            ``auto`` is ``path`` where an endpoint is given.
+        ca_bundle: File of certificates to trust instead of the usual ones.
+        connect_timeout_s: Longest wait for a connection.
+        read_timeout_s: Longest silence of an open connection.
+        max_connections: Connections kept to the store.
+        retry: What happens to failed requests.
+        fsspec: Storage options of the fsspec file system, for all other schemes.
+    """
+
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    profile: str | None = None
+    anonymous: bool = False
+    requester_pays: bool = False
+    addressing: _Addressing = "auto"
+    ca_bundle: str | None = None
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 60.0
+    max_connections: int = 64
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    fsspec: Mapping[str, str | int | bool] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.addressing not in get_args(_Addressing):
+            wanted = ", ".join(get_args(_Addressing))
+            raise BadArgumentError(
+                f"addressing is {self.addressing!r}, wanted one of {wanted}",
+                field="addressing",
+            )
+        if (self.access_key is None) != (self.secret_key is None):
+            raise BadArgumentError("access_key and secret_key come together", field="access_key")
+        if min(self.connect_timeout_s, self.read_timeout_s) <= 0:
+            raise BadArgumentError(
+                f"timeouts are {self.connect_timeout_s} s and {self.read_timeout_s} s, wanted > 0",
+                field="connect_timeout_s",
+            )
+        if self.max_connections < 1:
+            raise BadArgumentError(
+                f"max_connections is {self.max_connections}, wanted >= 1", field="max_connections"
+            )
+
+
+def options_with_environment(
+    options: StoreOptions, environment: Mapping[str, str] = os.environ
+) -> StoreOptions:
+    """Fill what is not set from the AWS variables, so that the options mean the same elsewhere.
+
+    Credentials of profiles and of instance roles are not resolved: those expire, and a machine
+    that has a role uses its own.
+
+    Args:
+        options: What is set here wins.
+        environment: The variables of the machine whose settings are wanted.
+    """
+    filled = replace(
+        options,
+        endpoint=options.endpoint
+        or environment.get("AWS_ENDPOINT_URL_S3")
+        or environment.get("AWS_ENDPOINT_URL"),
+        region=options.region
+        or environment.get("AWS_REGION")
+        or environment.get("AWS_DEFAULT_REGION"),
+    )
+    key, secret = (
+        environment.get(f"AWS_{part}") for part in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
+    )
+    if options.access_key or options.anonymous or options.profile or not (key and secret):
+        return filled
+    return replace(
+        filled,
+        access_key=key,
+        secret_key=secret,
+        session_token=environment.get("AWS_SESSION_TOKEN"),
+    )

@@ -1,0 +1,108 @@
+"""What the errors of boto3 mean: absent, refused, changed meanwhile, or worth another try."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSLError,
+)
+from botocore.exceptions import (
+    ConnectionError as NoConnectionError,
+)
+
+from headrace.errors import (
+    CommitConflictError,
+    ConfigurationError,
+    HeadraceError,
+    ObjectNotFoundError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+
+_ABSENT = {"NoSuchKey", "NoSuchBucket", "NotFound", "NoSuchUpload"}
+_REFUSED = {
+    "AccessDenied",
+    "AllAccessDisabled",
+    "AuthorizationHeaderMalformed",
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+}
+_THROTTLED = {
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+    "RequestLimitExceeded",
+}
+_PASSING = {"InternalError", "RequestTimeout", "ServiceUnavailable", "OperationAborted"}
+# A PUT whose body was damaged on its way is refused, and may be sent again.
+_DAMAGED = {"BadDigest", "IncompleteBody", "XAmzContentChecksumMismatch"}
+_CHANGED = {"PreconditionFailed", "ConditionalRequestConflict"}
+
+
+def translate(error: BotoCoreError | ClientError, *, place: str, credential: str) -> HeadraceError:
+    """Return our error for one of boto3's.
+
+    Args:
+        error: What boto3 raised.
+        place: URL of the object.
+        credential: Whose credentials were used, without the secret.
+    """
+    if isinstance(error, ClientError):
+        return _translate_answer(error, place, credential)
+    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        return StoreRefusedError(
+            f"no credentials found for {place} ({error}); set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY or a profile, or ask for anonymous access",
+            url=place,
+        )
+    if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return ConfigurationError(
+            f"the certificate of the store at {place} is not trusted: {error}; name the file "
+            "of its authority with the option ca_bundle or in AWS_CA_BUNDLE",
+            url=place,
+        )
+    if isinstance(error, HTTPClientError | NoConnectionError | IncompleteReadError):
+        return StoreUnavailableError(f"{place} could not be reached: {error}", url=place)
+    if isinstance(error, ProfileNotFound):
+        return ConfigurationError(f"{error}", url=place)
+    return ConfigurationError(f"boto3 cannot ask for {place}: {error}", url=place)
+
+
+def _translate_answer(error: ClientError, place: str, credential: str) -> HeadraceError:
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    answer = f"{status} {code}"
+    if code in _CHANGED or status == HTTPStatus.PRECONDITION_FAILED:
+        return CommitConflictError(
+            f"{place} was written by another writer meanwhile ({answer}); nothing was changed, "
+            "try again",
+            url=place,
+        )
+    if code in _ABSENT or (status == HTTPStatus.NOT_FOUND and code not in _REFUSED):
+        what = "bucket" if code == "NoSuchBucket" else "object"
+        return ObjectNotFoundError(f"there is no {what} for {place} ({answer})", url=place)
+    if code in _THROTTLED or status in {
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+    }:
+        return StoreUnavailableError(f"the store throttles {place} ({answer})", url=place)
+    if code in _PASSING | _DAMAGED or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return StoreUnavailableError(f"the store failed at {place} ({answer})", url=place)
+    if code in _REFUSED or status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        return StoreRefusedError(
+            f"the store refuses {place} ({answer}) to {credential}; check the credentials and "
+            "what they may do",
+            url=place,
+        )
+    return StoreRefusedError(f"the store refuses the request for {place} ({answer})", url=place)

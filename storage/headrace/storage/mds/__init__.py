@@ -1,0 +1,20 @@
+"""Datasets of mosaicml-streaming: read where they lie, and written so that it reads them."""
+
+from headrace.storage.mds._dataset import MdsDataset
+from headrace.storage.mds._fields import ENCODING_KEY, FORMAT_KEY
+from headrace.storage.mds._index import INDEX_NAME, Index, decode_index
+from headrace.storage.mds._publish import commit_mds
+from headrace.storage.mds._writer import FileEntry, MdsShardEntry, MdsWriter
+
+__all__ = [
+    "ENCODING_KEY",
+    "FORMAT_KEY",
+    "INDEX_NAME",
+    "FileEntry",
+    "Index",
+    "MdsDataset",
+    "MdsShardEntry",
+    "MdsWriter",
+    "commit_mds",
+    "decode_index",
+]

@@ -1,0 +1,167 @@
+"""Arrays that state their own shape: one code for all samples, whatever their shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.storage.mds._damage import DamageError
+from headrace.storage.mds._encoding import ARRAY_DTYPES, MAX_AXES, Encoding
+from headrace.storage.mds._samples import (
+    Bytes,
+    Spans,
+    gather_numbers,
+    refuse_first,
+    scatter_numbers,
+)
+
+_CODES = {dtype: code for code, dtype in ARRAY_DTYPES.items()}
+_BYTE = np.dtype(np.uint8)
+_MAX_SIDE = 2**31 - 1  # Arrow's shapes have 32 bits
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """What the arrays of a column have in common.
+
+    Attributes:
+        dtype: Of their elements.
+        axes: How many they have.
+    """
+
+    dtype: np.dtype[Any]
+    axes: int
+
+
+def probe(content: Bytes, spans: Spans, encoding: Encoding) -> ArrayType:
+    """Return the type of the first array.
+
+    Raises:
+        DamageError: It is none.
+    """
+    head = content[spans.begins[0] : spans.ends[0]][: _code_bytes(encoding) + 1]
+    if head.size <= _code_bytes(encoding):
+        raise DamageError(f"an array of {head.size} bytes found, wanted its type and shape", 0)
+    dtype = encoding.dtype
+    if dtype is None:
+        dtype = ARRAY_DTYPES.get(int(head[0]))
+        if dtype is None:
+            raise DamageError(f"an array's type is {head[0]}, wanted one of {[*ARRAY_DTYPES]}", 0)
+    axes = int(head[-1]) >> 2
+    _check_axes(axes)
+    return ArrayType(dtype, axes)
+
+
+def array_shapes(
+    content: Bytes, spans: Spans, encoding: Encoding, *, wanted: ArrayType
+) -> tuple[NDArray[np.int64], Spans]:
+    """Return the shape of each array and where its elements lie.
+
+    Args:
+        content: The bytes that spans point into.
+        spans: The values of the column.
+        encoding: Of the column.
+        wanted: What all its arrays must have in common.
+
+    Returns:
+        ``(samples, axes) int64``, and the spans of the elements.
+
+    Raises:
+        DamageError: An array is of another type, or its shape is not that of its bytes.
+    """
+    sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.begins.shape)
+    code_bytes = _code_bytes(encoding)
+    refuse_first(
+        sizes <= code_bytes, lambda at: f"an array of {sizes[at]} bytes found, wanted its shape"
+    )
+    if code_bytes:
+        codes = gather_numbers(content, spans.begins, _BYTE)
+        code = _CODES[wanted.dtype]
+        refuse_first(
+            codes != code,
+            lambda at: f"an array's type is {codes[at]}, the first array of its column has {code}",
+        )
+    shape_bytes = gather_numbers(content, spans.begins + code_bytes, _BYTE)
+    refuse_first(
+        (shape_bytes >> 2) != wanted.axes,
+        lambda at: (
+            f"an array has {shape_bytes[at] >> 2} axes, the first array of its column has "
+            f"{wanted.axes}"
+        ),
+    )
+    widths = np.int64(1) << (shape_bytes & 3).astype(np.int64)
+    heads = code_bytes + 1 + wanted.axes * widths
+    refuse_first(
+        sizes < heads, lambda at: f"an array of {sizes[at]} bytes found, its head has {heads[at]}"
+    )
+    shapes = _sides(content, spans.begins + code_bytes + 1, widths, wanted.axes)
+    elements = spans.without_head(heads)
+    _check_shapes(shapes, sizes - heads, wanted.dtype.itemsize)
+    return shapes.astype(np.int64), elements
+
+
+def array_heads(
+    shapes: NDArray[np.int64], dtype: np.dtype[Any] | None
+) -> tuple[Bytes, NDArray[np.int64]]:
+    """Return what stands before the elements of each array.
+
+    Args:
+        shapes: ``(samples, axes)``, none negative.
+        dtype: Of the elements where each array is to state it, else `None`.
+
+    Returns:
+        The heads of all arrays back to back, and ``(samples + 1,) int64`` where each begins.
+    """
+    count, axes = shapes.shape
+    code_bytes = 0 if dtype is None else 1
+    largest = shapes.max(axis=1, initial=0)
+    powers = np.searchsorted(np.array([1 << 8, 1 << 16, 1 << 32]), largest, side="right")
+    widths = np.int64(1) << powers.astype(np.int64)
+    edges = np.zeros(count + 1, np.int64)
+    np.cumsum(code_bytes + 1 + axes * widths, out=edges[1:])
+    heads = np.zeros(int(edges[-1]), np.uint8)
+    begins = edges[:-1]
+    if dtype is not None:
+        heads[begins] = _CODES[dtype]
+    heads[begins + code_bytes] = axes << 2 | powers
+    for width in np.unique(widths):
+        chosen = np.flatnonzero(widths == width)
+        for axis in range(axes):
+            places = begins[chosen] + code_bytes + 1 + axis * width
+            scatter_numbers(heads, places, shapes[chosen, axis].astype(f"<u{width}"))
+    return heads, edges
+
+
+def _code_bytes(encoding: Encoding) -> int:
+    return 1 if encoding.dtype is None else 0
+
+
+def _check_axes(axes: int) -> None:
+    if not 1 <= axes <= MAX_AXES:
+        raise DamageError(f"an array has {axes} axes, wanted 1 to {MAX_AXES}", 0)
+
+
+def _sides(
+    content: Bytes, begins: NDArray[np.int64], widths: NDArray[np.int64], axes: int
+) -> NDArray[np.uint64]:
+    """Read the shapes: each sample's sides have a width of their own."""
+    sides = np.zeros((begins.size, axes), np.uint64)
+    for width in np.unique(widths):
+        chosen = np.flatnonzero(widths == width)
+        dtype = np.dtype(f"<u{width}")
+        for axis in range(axes):
+            sides[chosen, axis] = gather_numbers(content, begins[chosen] + axis * width, dtype)
+    return sides
+
+
+def _check_shapes(shapes: NDArray[np.uint64], found: NDArray[np.int64], item_bytes: int) -> None:
+    # Floats do not wrap around, and are exact wherever the product could be that of a real array.
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = shapes.astype(np.float64).prod(axis=1) * item_bytes
+    refuse_first(
+        (wanted != found) | (shapes > _MAX_SIDE).any(axis=1),
+        lambda at: f"an array of shape {shapes[at].tolist()} has {found[at]} bytes of elements",
+    )

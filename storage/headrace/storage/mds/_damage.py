@@ -1,0 +1,55 @@
+"""What is wrong inside a shard, said by those who do not know which shard it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.errors import ShardCorruptError
+
+
+class DamageError(Exception):
+    """What was found and what was wanted, and in which sample.
+
+    Attributes:
+        found: Both, in words.
+        sample: Ordinal among the samples that were decoded, or `None` for the file as a whole.
+    """
+
+    def __init__(self, found: str, sample: int | None = None) -> None:
+        super().__init__(found)
+        self.found = found
+        self.sample = sample
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlace:
+    """A block as its index states it, and where it lies.
+
+    Attributes:
+        shard: Name of the file, with its dataset's URL.
+        block: Ordinal in the dataset.
+        first_sample: Ordinal in the shard of the block's first sample.
+    """
+
+    shard: str
+    block: int
+    first_sample: int = 0
+
+    def damage(
+        self, found: str, *, offset: int = 0, sample: int | None = None
+    ) -> ShardCorruptError:
+        """Make the error that says what was found at this place.
+
+        Args:
+            found: What was found and what was wanted.
+            offset: Of the byte in the uncompressed shard.
+            sample: Ordinal in the block, or `None` for the block as a whole.
+        """
+        where = "" if sample is None else f", sample {self.first_sample + sample} of the shard"
+        return ShardCorruptError(
+            f"shard {self.shard}, block {self.block}, at byte {offset}{where}: {found}; "
+            "restore the shard or convert the data again",
+            shard=self.shard,
+            block=self.block,
+            offset=offset,
+        )

@@ -1,0 +1,300 @@
+"""The codec of ``index.json``: the shards of an MDS dataset as columns of numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.errors import ManifestCorruptError, NotADatasetError
+from headrace.storage._fingerprint import FINGERPRINT_BYTES
+from headrace.storage._names import name_problem
+from headrace.storage.mds._compression import Compression, parse_compression
+from headrace.storage.mds._encoding import Encoding, parse_encoding
+from headrace.storage.mds._hashes import HASHES, fastest
+from headrace.storage.mds._json import shard_objects
+from headrace.storage.mds._samples import MAX_SHARD_BYTES, header_bytes
+
+INDEX_NAME = "index.json"
+MAX_INDEX_BYTES = 1 << 30  # two million shards
+MAX_SCHEMAS = 1000  # arbitrary; a dataset that was merged of many has a few
+_PART_SHARDS = 4096  # arbitrary
+_PREFIX = b"headrace mds v1\n"
+_PLAIN_NAME = re.compile(r"(?:[\w=-]{1,100}/)?[\w=-]{1,100}(?:\.\w{1,20}){1,4}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSchema:
+    """The columns of a shard, and how it is stored.
+
+    Attributes:
+        names: Of the columns, in the order in which a sample holds them.
+        encodings: One for each name.
+        compression: Of the shard, or `None`.
+    """
+
+    names: tuple[str, ...]
+    encodings: tuple[Encoding, ...]
+    compression: Compression | None
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """Bytes of every value of each column, or `None` where they vary."""
+        return tuple(encoding.size for encoding in self.encodings)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """What ``index.json`` says.
+
+    Attributes:
+        fingerprint: 32 hexadecimal digits.
+        schemas: The different ones, in the order of their first shards.
+        schema_ordinals: ``(shards,) int32`` into ``schemas``.
+        sample_counts: ``(shards,) int64``, each >= 0.
+        raw_bytes: ``(shards,) int64``; sizes of the files, not compressed.
+        stored_bytes: ``(shards,) int64``; sizes of the files in the store.
+        raw_names: ``(shards,)`` strings; the files, not compressed.
+        stored_names: ``(shards,)`` strings; the files in the store.
+        raw_hashes: ``(shards,)`` strings; ``algorithm:digest`` or empty.
+        stored_hashes: ``(shards,)`` strings; the same of the files in the store.
+    """
+
+    fingerprint: str
+    schemas: tuple[ShardSchema, ...]
+    schema_ordinals: NDArray[np.int32]
+    sample_counts: NDArray[np.int64]
+    raw_bytes: NDArray[np.int64]
+    stored_bytes: NDArray[np.int64]
+    raw_names: pa.StringArray
+    stored_names: pa.StringArray
+    raw_hashes: pa.StringArray
+    stored_hashes: pa.StringArray
+
+
+def decode_index(content: bytes, *, place: str) -> Index:
+    """Return what an ``index.json`` says.
+
+    Args:
+        content: The file.
+        place: Where it is, for the error.
+
+    Raises:
+        ManifestCorruptError: It is damaged, hostile, or of an unknown version.
+        NotADatasetError: A shard is of a format that is not read here.
+    """
+    if len(content) > MAX_INDEX_BYTES:
+        raise ManifestCorruptError(
+            f"{place} has more than {MAX_INDEX_BYTES} bytes; split the dataset", place=place
+        )
+    collected = _Collected(place)
+    try:
+        text = content.decode()
+        del content  # the caller may hold no other reference, and this halves what is held
+        for value in shard_objects(text):
+            collected.add(value)
+    except (ValueError, RecursionError) as error:
+        raise ManifestCorruptError(
+            f"{place}: {error}; restore it or convert the data again", place=place
+        ) from error
+    return collected.index()
+
+
+class _File(NamedTuple):  # made 200,000 times where a frozen dataclass would take 0.2 s more
+    """One file of a shard, as the index states it.
+
+    Attributes:
+        name: In the store.
+        size: In bytes.
+        hash: ``algorithm:digest`` to check, or empty.
+        hashes: All of them, sorted, with commas between.
+    """
+
+    name: str
+    size: int
+    hash: str
+    hashes: str
+
+
+@dataclass(slots=True)
+class _Collected:
+    """Columns that grow by one shard after another; few of them are ever Python objects."""
+
+    place: str
+    count: int = 0
+    number_parts: list[NDArray[np.int64]] = field(default_factory=list)
+    text_parts: list[list[pa.StringArray]] = field(default_factory=list)
+    schemas: list[ShardSchema] = field(default_factory=list)
+    ordinals: dict[object, int] = field(default_factory=dict)
+    numbers: list[tuple[int, int, int, int]] = field(default_factory=list)
+    texts: list[tuple[str, str, str, str]] = field(default_factory=list)
+    digest: hashlib.blake2b = field(
+        default_factory=lambda: hashlib.blake2b(_PREFIX, digest_size=FINGERPRINT_BYTES)
+    )
+
+    def add(self, value: object) -> None:
+        if not isinstance(value, dict):
+            raise ValueError(f"shard {self.count} is no JSON object")  # noqa: TRY004 - the file's fault, not a type's
+        try:
+            self._add(value)
+        except (ValueError, KeyError, TypeError) as error:
+            found = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(f"shard {self.count}: {found}") from error
+        self.count += 1
+        if len(self.numbers) == _PART_SHARDS:
+            self._pack()
+
+    def index(self) -> Index:
+        self._pack()
+        columns = np.concatenate(self.number_parts)
+        names = [pa.concat_arrays(parts) for parts in zip(*self.text_parts, strict=True)]
+        return Index(
+            fingerprint=self.digest.hexdigest(),
+            schemas=tuple(self.schemas),
+            schema_ordinals=columns[:, 0].astype(np.int32),
+            sample_counts=columns[:, 1].copy(),
+            raw_bytes=columns[:, 2].copy(),
+            stored_bytes=columns[:, 3].copy(),
+            raw_names=names[0],
+            stored_names=names[1],
+            raw_hashes=names[2],
+            stored_hashes=names[3],
+        )
+
+    def _add(self, value: Mapping[str, object]) -> None:
+        if value["format"] != "mds" or value["version"] != 2:  # noqa: PLR2004 - the version
+            self._refuse_format(value)
+        ordinal = self._ordinal(value)
+        sample_count = _integer(value, "samples")
+        raw = _file(value["raw_data"], "raw_data")
+        stored = raw
+        if self.schemas[ordinal].compression is not None:
+            stored = _file(value["zip_data"], "zip_data")
+        if raw.size < header_bytes(sample_count):
+            raise ValueError(f"{raw.size} bytes stated, too few for {sample_count} samples")
+        self.numbers.append((ordinal, sample_count, raw.size, stored.size))
+        self.texts.append((raw.name, stored.name, raw.hash, stored.hash))
+        row = f"{ordinal}\t{sample_count}\t{raw.size}\t{raw.name}\t{raw.hashes}\n"
+        self.digest.update(row.encode())
+
+    def _pack(self) -> None:
+        self.number_parts.append(np.array(self.numbers, np.int64).reshape(len(self.numbers), 4))
+        columns = zip(*self.texts, strict=True) if self.texts else [()] * 4
+        self.text_parts.append([pa.array(column, pa.string()) for column in columns])
+        self.numbers.clear()
+        self.texts.clear()
+
+    def _ordinal(self, value: Mapping[str, object]) -> int:
+        names = _sequence(value, "column_names")
+        encodings = _sequence(value, "column_encodings")
+        sizes = _sequence(value, "column_sizes")
+        compression = value["compression"]
+        key = (*names, *encodings, *sizes, len(names), compression)
+        ordinal = self.ordinals.get(key)
+        if ordinal is None:
+            ordinal = self.ordinals[key] = len(self.schemas)
+            if ordinal == MAX_SCHEMAS:
+                raise ValueError(f"more than {MAX_SCHEMAS} different schemas")
+            schema = _schema(names, encodings, sizes, compression)
+            self.schemas.append(schema)
+            self.digest.update(schema_text(schema).encode())
+        return ordinal
+
+    def _refuse_format(self, value: Mapping[str, object]) -> NoReturn:
+        if value["version"] != 2:  # noqa: PLR2004 - the version
+            raise ValueError(f"version {str(value['version'])[:100]} found, wanted 2")
+        raise NotADatasetError(
+            f"{self.place}: shard {self.count} has the format "
+            f"{str(value['format'])[:100]!r}, and only 'mds' is read; write the dataset anew "
+            "with `headrace convert`",
+            place=self.place,
+        )
+
+
+def schema_text(schema: ShardSchema) -> str:
+    """Return the canonical text of a schema, of which the fingerprint is made."""
+    compression = schema.compression.algorithm if schema.compression else None
+    columns = [
+        [name, encoding.text] for name, encoding in zip(schema.names, schema.encodings, strict=True)
+    ]
+    return json.dumps([columns, compression], separators=(",", ":"), ensure_ascii=True) + "\n"
+
+
+def _schema(
+    names: Sequence[object], texts: Sequence[object], sizes: Sequence[object], compression: object
+) -> ShardSchema:
+    if not names or not len(names) == len(texts) == len(sizes):
+        raise ValueError(f"{len(names)} names, {len(texts)} encodings, {len(sizes)} sizes found")
+    if len(set(names)) < len(names):
+        raise ValueError(f"a column name occurs twice in {str(names)[:200]}")
+    schema = ShardSchema(
+        names=tuple(_column_name(name) for name in names),
+        encodings=tuple(parse_encoding(str(text)) for text in texts),
+        compression=None if compression is None else parse_compression(str(compression)),
+    )
+    for name, size, encoding in zip(names, sizes, schema.encodings, strict=True):
+        if isinstance(size, bool) or size != encoding.size:
+            raise ValueError(
+                f"column {name!r} has the size {str(size)[:100]}, its encoding "
+                f"{encoding.text!r} has {encoding.size}"
+            )
+    return schema
+
+
+def _column_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"column name {str(name)[:100]!r} is no text")
+    name.encode()  # half a surrogate pair, which JSON can escape, is a ValueError
+    return name
+
+
+def _file(value: object, key: str) -> _File:
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} is no JSON object")  # noqa: TRY004 - the file's fault, not a type's
+    name = value["basename"]
+    if not isinstance(name, str):
+        raise ValueError(f"the basename of {key} is no text")  # noqa: TRY004 - as above
+    if not _PLAIN_NAME.fullmatch(name):
+        problem = name_problem(name)
+        if problem is not None:
+            raise ValueError(f"basename {name[:200]!r} of {key}: {problem}")
+    size = _integer(value, "bytes")
+    hashes = value.get("hashes")
+    if not hashes:
+        return _File(name, size, "", "")
+    texts = _hash_texts(hashes, key)
+    return _File(name, size, texts[fastest(texts)], ",".join(texts.values()))
+
+
+def _hash_texts(hashes: object, key: str) -> Mapping[str, str]:
+    """Return ``algorithm:digest`` by algorithm, sorted."""
+    if not isinstance(hashes, dict):
+        raise ValueError(f"the hashes of {key} are no JSON object")  # noqa: TRY004 - as above
+    texts = {}
+    for algorithm in sorted(hashes):
+        digest = hashes[algorithm]
+        if algorithm not in HASHES or not isinstance(digest, str) or not digest.isalnum():
+            raise ValueError(f"hash {str(algorithm)[:100]!r} of {key} is none of {sorted(HASHES)}")
+        texts[algorithm] = f"{algorithm}:{digest}"
+    return texts
+
+
+def _integer(value: Mapping[str, object], key: str) -> int:
+    number = value[key]
+    if type(number) is not int or not 0 <= number <= MAX_SHARD_BYTES:
+        raise ValueError(f"{key} is {str(number)[:100]}, wanted 0 to {MAX_SHARD_BYTES}")
+    return number
+
+
+def _sequence(value: Mapping[str, object], key: str) -> Sequence[object]:
+    found = value[key]
+    if not isinstance(found, list):
+        raise ValueError(f"{key} is no list")  # noqa: TRY004 - the file's fault, not a type's
+    return found

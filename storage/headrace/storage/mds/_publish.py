@@ -1,0 +1,117 @@
+"""Make MDS shards a dataset: ``index.json`` last, and only if unchanged.
+
+Contract:
+
+1. Success: the index names the shards; readers that hold the old one are not disturbed, for no
+   shard is removed.
+2. Conflict: another commit came between; it stands, and the caller is told.
+3. Failure or crash before the last write: the dataset is what it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from headrace.errors import (
+    BadArgumentError,
+    CommitConflictError,
+    DatasetExistsError,
+    ObjectNotFoundError,
+)
+from headrace.storage._pointer import POINTER_NAME
+from headrace.storage._store import Store, Version
+from headrace.storage.mds._index import INDEX_NAME, Index, decode_index
+from headrace.storage.mds._json import shard_objects
+from headrace.storage.mds._writer import MdsShardEntry
+
+Mode = Literal["error", "overwrite", "append"]
+
+
+def commit_mds(store: Store, shards: Sequence[MdsShardEntry], *, mode: Mode = "error") -> Index:
+    """Publish shards that have been written.
+
+    Args:
+        store: Where the shards are.
+        shards: In the order that sample ids follow.
+        mode: What to do where there is an index: ``error`` refuses, ``overwrite`` replaces it,
+            ``append`` adds the shards behind its own.
+
+    Returns:
+        The index that is now there.
+
+    Raises:
+        DatasetExistsError: The mode is ``error`` and there is an index.
+        CommitConflictError: Another commit won.
+        BadArgumentError: There is no such mode, there are no samples, or a name would occur twice.
+        ManifestCorruptError: The index to append to is damaged.
+    """
+    if mode not in get_args(Mode):
+        raise BadArgumentError(
+            f"mode is {mode!r}, wanted one of {', '.join(get_args(Mode))}", field="mode"
+        )
+    if not sum(shard.sample_count for shard in shards):
+        raise BadArgumentError(
+            f"no samples to write to {store.url}; a dataset holds at least one", field="samples"
+        )
+    if mode == "error" and _has_pointer(store):
+        raise _exists(store)
+    before = None if mode == "error" else _read(store)
+    kept: list[object] = []
+    if mode == "append" and before is not None:
+        decode_index(before[0], place=_place(store))
+        kept = list(shard_objects(before[0].decode()))
+    entries = [*kept, *(shard.as_json() for shard in shards)]
+    content = json.dumps({"shards": entries, "version": 2}, sort_keys=True).encode()
+    index = decode_index(content, place=_place(store))
+    _refuse_same_names(index)
+    _write(store, content, before)
+    return index
+
+
+def _place(store: Store) -> str:
+    return f"{store.url}/{INDEX_NAME}"
+
+
+def _read(store: Store) -> tuple[bytes, Version] | None:
+    try:
+        return store.read_versioned(INDEX_NAME)
+    except ObjectNotFoundError:
+        return None
+
+
+def _write(store: Store, content: bytes, before: tuple[bytes, Version] | None) -> None:
+    if before is not None:
+        store.write_if_unchanged(INDEX_NAME, content, before[1])
+        return
+    try:
+        store.write_if_absent(INDEX_NAME, content)
+    except CommitConflictError as error:
+        raise _exists(store) from error
+
+
+def _has_pointer(store: Store) -> bool:
+    """Tell whether there is a dataset of our own shards, which would hide this one."""
+    try:
+        return bool(store.read(POINTER_NAME, length=1))
+    except ObjectNotFoundError:
+        return False
+
+
+def _exists(store: Store) -> DatasetExistsError:
+    return DatasetExistsError(
+        f"{store.url} holds a dataset already; write elsewhere, or with mode='overwrite' or "
+        "mode='append'",
+        url=store.url,
+    )
+
+
+def _refuse_same_names(index: Index) -> None:
+    names = index.raw_names.to_pylist()
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadArgumentError(
+            f"the shard {twice!r} occurs twice; give each writer a folder of its own",
+            field="shards",
+        )

@@ -1,0 +1,91 @@
+"""A file of which a few parts are in memory: what Arrow's reader sees of a remote one."""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+MAX_GAP_BYTES = 1 << 20
+"""Bytes read for nothing rather than asked around: what a store sends in one round trip's time."""
+
+
+def coalesced(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return ranges ``[start, stop)`` that cover all of ``ranges`` in few reads, ascending."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if joined and start <= joined[-1][1] + MAX_GAP_BYTES:
+            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
+        else:
+            joined.append((start, stop))
+    return joined
+
+
+class SegmentFile:
+    """A seekable file that holds some of its bytes, and refuses to be read elsewhere.
+
+    Args:
+        size: Bytes of the whole file.
+        segments: Offset and content of what is there, ascending, apart from one another.
+    """
+
+    def __init__(self, size: int, segments: Sequence[tuple[int, bytes]]) -> None:
+        self.closed = False
+        self._size = size
+        self._starts = [start for start, _ in segments]
+        self._buffers = [pa.py_buffer(content) for _, content in segments]
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def writable(self) -> bool:
+        """Return that it is not."""
+        return False
+
+    def seekable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move the position."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def read_buffer(self, length: int) -> pa.Buffer:
+        """Return the next bytes without a copy; Arrow calls this where it is there.
+
+        Raises:
+            OSError: They are not all in one segment.
+        """
+        index = bisect_right(self._starts, self._position) - 1
+        length = max(0, min(length, self._size - self._position))
+        if index >= 0:
+            start, buffer = self._position - self._starts[index], self._buffers[index]
+            if start + length <= buffer.size:
+                self._position += length
+                return buffer.slice(start, length)
+        raise OSError(
+            f"bytes [{self._position}, {self._position + length}) belong to no column chunk"
+        )
+
+    def read(self, length: int = -1) -> bytes:
+        """Return the next bytes."""
+        wanted = self._size - self._position if length < 0 else length
+        return self.read_buffer(wanted).to_pybytes()
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Let go of the content."""
+        self.closed = True
+        self._buffers = []

@@ -1,0 +1,205 @@
+"""What the column chunks of a footer state, read before Arrow is asked for them.
+
+Arrow parses a footer without looking at its column chunks, and throws where one is first touched
+and contradicts the schema; pyarrow lets that end the process. So the few fields that it compares
+are compared here first. Everything else is skipped over.
+
+Source: parquet.thrift of the Parquet format, version 2.12, and the Thrift compact protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_STOP, _TRUE, _FALSE, _BYTE = 0, 1, 2, 3
+_DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 7, 8, 9, 10, 11, 12
+_INTEGERS = (4, 5, 6)
+_LONG_LIST = 15  # a list of that many or more has its length behind the header
+_MAX_VARINT_SHIFT = 70
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkStatement:
+    """What one column chunk states.
+
+    Attributes:
+        physical_type: Number of the type, or `None` where there is no metadata of the chunk.
+        text_bytes: Whether it states how long its text is.
+        repetition_levels: Length of the histogram of levels, 0 without one.
+        definition_levels: Length of the other.
+    """
+
+    physical_type: int | None = None
+    text_bytes: bool = False
+    repetition_levels: int = 0
+    definition_levels: int = 0
+
+
+def chunk_statements(footer: bytes) -> Iterator[list[ChunkStatement]]:
+    """Yield what the column chunks of each row group state.
+
+    Args:
+        footer: A Thrift message that Arrow could parse.
+
+    Raises:
+        ValueError: It is none, or nested beyond measure.
+        IndexError: It is cut off.
+    """
+    reader = _Reader(footer)
+    for field, kind in reader.fields():
+        if (field, kind) == (4, _LIST):
+            for _ in reader.items(_STRUCT):
+                yield _row_group(reader)
+        else:
+            reader.skip(kind)
+
+
+def _row_group(reader: _Reader) -> list[ChunkStatement]:
+    found = []
+    for field, kind in reader.fields():
+        if (field, kind) == (1, _LIST):
+            found = [_chunk(reader) for _ in reader.items(_STRUCT)]
+        else:
+            reader.skip(kind)
+    return found
+
+
+def _chunk(reader: _Reader) -> ChunkStatement:
+    found = ChunkStatement()
+    for field, kind in reader.fields():
+        if (field, kind) == (3, _STRUCT):
+            found = _chunk_metadata(reader)
+        else:
+            reader.skip(kind)
+    return found
+
+
+def _chunk_metadata(reader: _Reader) -> ChunkStatement:
+    physical_type = None
+    sizes = (False, 0, 0)
+    for field, kind in reader.fields():
+        if field == 1 and kind in _INTEGERS:
+            physical_type = reader.integer()
+        elif (field, kind) == (3, _LIST):
+            reader.check_texts()
+        elif (field, kind) == (16, _STRUCT):
+            sizes = _size_statistics(reader)
+        else:
+            reader.skip(kind)
+    return ChunkStatement(physical_type, *sizes)
+
+
+def _size_statistics(reader: _Reader) -> tuple[bool, int, int]:
+    text_bytes = False
+    lengths = {2: 0, 3: 0}
+    for field, kind in reader.fields():
+        if field in lengths and kind == _LIST:
+            lengths[field] = reader.skip_list()
+        else:
+            text_bytes |= field == 1 and kind in _INTEGERS
+            reader.skip(kind)
+    return text_bytes, lengths[2], lengths[3]
+
+
+class _Reader:
+    """A cursor over a message; running off its end raises `IndexError`."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._at = 0
+
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """Yield number and kind of each field of a struct; whoever asks takes its value."""
+        number = 0
+        while True:
+            header = self._byte()
+            if header == _STOP:
+                return
+            number = number + (header >> 4) if header >> 4 else self.integer()
+            yield number, header & 15
+
+    def items(self, wanted: int) -> Iterator[int]:
+        """Yield the places in a list of the kind that is wanted."""
+        count, kind = self._list_header()
+        if kind != wanted and count:
+            raise ValueError(f"a list of kind {kind} at byte {self._at}, {wanted} wanted")
+        yield from range(count)
+
+    def integer(self) -> int:
+        """Return a signed integer."""
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def skip(self, kind: int) -> None:
+        """Pass over a value."""
+        if kind in _INTEGERS:
+            self._varint()
+        elif kind == _BINARY:
+            length = self._varint()
+            self._advance(length)
+        elif kind == _STRUCT:
+            for _, inner in self.fields():
+                self.skip(inner)
+        elif kind in (_LIST, _SET):
+            self.skip_list()
+        elif kind in (_BYTE, _DOUBLE):
+            self._advance(1 if kind == _BYTE else 8)
+        elif kind == _MAP:
+            self._skip_map()
+        elif kind not in (_TRUE, _FALSE):
+            raise ValueError(f"kind {kind} at byte {self._at}")
+
+    def skip_list(self) -> int:
+        """Pass over a list and return its length."""
+        count, kind = self._list_header()
+        if kind in (_TRUE, _FALSE, _BYTE):
+            self._advance(count)
+        else:
+            for _ in range(count):
+                self.skip(kind)
+        return count
+
+    def check_texts(self) -> None:
+        """Pass over a list of texts, which pyarrow decodes outside of what it catches."""
+        for _ in self.items(_BINARY):
+            length = self._varint()
+            start = self._at
+            self._advance(length)
+            self._content[start : self._at].decode()
+
+    def _skip_map(self) -> None:
+        count = self._varint()
+        kinds = self._byte() if count else 0
+        for _ in range(count):
+            self.skip(kinds >> 4)
+            self.skip(kinds & 15)
+
+    def _list_header(self) -> tuple[int, int]:
+        header = self._byte()
+        count = header >> 4
+        return (self._varint() if count == _LONG_LIST else count), header & 15
+
+    def _varint(self) -> int:
+        content, at = self._content, self._at
+        byte = content[at]
+        value, shift = byte & 127, 7
+        while byte > 127:  # noqa: PLR2004 - the bit that says that more follow
+            at += 1
+            byte = content[at]
+            value |= (byte & 127) << shift
+            shift += 7
+            if shift > _MAX_VARINT_SHIFT:
+                raise ValueError(f"an integer without an end at byte {at}")
+        self._at = at + 1
+        return value
+
+    def _byte(self) -> int:
+        byte = self._content[self._at]
+        self._at += 1
+        return byte
+
+    def _advance(self, count: int) -> None:
+        self._at += count
+        if self._at > len(self._content):
+            raise IndexError(self._at)

@@ -1,0 +1,178 @@
+"""Measure how well the order shuffles, against a full permutation and usual block shuffles.
+
+Run: ``python tests/benchmarks/bench_order_quality.py [--samples N]``. docs/shuffle-quality.md
+explains the columns and holds a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.order import Order, OrderSpec, ShardTable
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """What an order makes of data that is sorted by label in storage.
+
+    Attributes:
+        neighbours: Median distance in the epoch of two samples that are neighbours in storage,
+            over that of a full permutation (0.293 epochs).
+        shards: Distinct shards in a batch, over those of a full permutation.
+        labels: Variance of the number of samples of a label in a batch, over that of a full
+            permutation: 1 is perfect, the batch size is the worst.
+    """
+
+    neighbours: float
+    shards: float
+    labels: float
+
+
+def measure(sample_ids: Ids, *, shard_samples: int, labels: int, batch_size: int) -> Quality:
+    """Measure one epoch.
+
+    Args:
+        sample_ids: (samples,) the sample id at each position.
+        shard_samples: Samples of each shard.
+        labels: Number of labels; storage is sorted by them, with equally many samples each.
+        batch_size: Samples of a batch.
+    """
+    count = len(sample_ids)
+    positions = np.empty(count, np.int64)
+    positions[sample_ids] = np.arange(count)
+    apart = np.median(np.abs(np.diff(positions))) / count
+    batches = sample_ids[: count - count % batch_size].reshape(-1, batch_size)
+    shards = count / shard_samples
+    wanted = shards * (1 - (1 - 1 / shards) ** batch_size)
+    return Quality(
+        neighbours=float(apart / (1 - np.sqrt(0.5))),
+        shards=float(_distinct(batches // shard_samples) / wanted),
+        labels=_label_variance(batches * labels // count, labels),
+    )
+
+
+def _distinct(batches: Ids) -> float:
+    changes = np.diff(np.sort(batches, axis=1), axis=1) > 0
+    return float(changes.sum(axis=1).mean() + 1)
+
+
+def _label_variance(batches: Ids, labels: int) -> float:
+    rows, batch_size = batches.shape
+    cells = batches + np.arange(rows)[:, None] * labels
+    counts = np.bincount(cells.ravel(), minlength=rows * labels)
+    mean = batch_size / labels
+    return float(((counts - mean) ** 2).mean() / (mean * (1 - 1 / labels)))
+
+
+def headrace_order(spec: OrderSpec, *, samples: int, shard_samples: int, sample_bytes: int) -> Ids:
+    """Return an epoch of headrace's order."""
+    counts = np.full(samples // shard_samples, shard_samples, np.int64)
+    order = Order(spec, ShardTable(counts, counts * sample_bytes))
+    return order.sample_ids(0, 0, samples)
+
+
+def full_permutation(samples: int) -> Ids:
+    """Return a full permutation."""
+    return np.random.default_rng(1).permutation(samples)
+
+
+def block_shuffle(samples: int, shard_samples: int, block: int) -> Ids:
+    """Permute the shards, then shuffle each block of consecutive samples."""
+    rng = np.random.default_rng(1)
+    laid_out = rng.permutation(samples // shard_samples)[:, None] * shard_samples
+    sample_ids = (laid_out + np.arange(shard_samples)).ravel()
+    for start in range(0, samples, block):
+        rng.shuffle(sample_ids[start : start + block])
+    return sample_ids
+
+
+def buffer_shuffle(samples: int, shard_samples: int, buffer: int) -> Ids:
+    """Permute the shards, then draw each sample from a buffer that is filled up in order."""
+    rng = np.random.default_rng(1)
+    source = block_shuffle(samples, shard_samples, 1)
+    drawn = np.empty(samples, np.int64)
+    held = source[:buffer].copy()
+    slots = rng.integers(0, buffer, samples - buffer)
+    for place, slot in enumerate(slots.tolist()):
+        drawn[place] = held[slot]
+        held[slot] = source[buffer + place]
+    drawn[samples - buffer :] = rng.permutation(held)
+    return drawn
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=8_000_000)
+    parser.add_argument("--shard-samples", type=int, default=20_000)
+    parser.add_argument("--sample-bytes", type=int, nargs="*", default=[100, 3_000, 100_000])
+    parser.add_argument("--labels", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=256)
+    args = parser.parse_args()
+    print(f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}")
+    print(
+        f"{args.samples} samples sorted by {args.labels} labels in shards of"
+        f" {args.shard_samples}, batches of {args.batch_size}"
+    )
+    print(f"{'order':44} {'neighbours':>10} {'shards':>7} {'labels':>7}")
+    for name, make in _orders(args.samples, args.shard_samples, args.sample_bytes):
+        quality = measure(
+            make(), shard_samples=args.shard_samples, labels=args.labels, batch_size=args.batch_size
+        )
+        print(f"{name:44} {quality.neighbours:10.3f} {quality.shards:7.3f} {quality.labels:7.2f}")
+
+
+def _orders(
+    samples: int, shard_samples: int, sizes: list[int]
+) -> list[tuple[str, Callable[[], Ids]]]:
+    orders: list[tuple[str, Callable[[], Ids]]] = [
+        ("full permutation", lambda: full_permutation(samples)),
+        ("storage order", lambda: np.arange(samples)),
+    ]
+    orders += [
+        (
+            f"shards, then a buffer of {buffer}",
+            _later(buffer_shuffle, samples, shard_samples, buffer),
+        )
+        for buffer in (1_000, 10_000)
+    ]
+    orders += [
+        (
+            f"shards, then blocks of 2^{bits}",
+            _later(block_shuffle, samples, shard_samples, 1 << bits),
+        )
+        for bits in (16, 18, 20)
+    ]
+    for sample_bytes in sizes:
+        orders += [
+            (
+                f"headrace, {sample_bytes} B a sample, window 2^{bits}",
+                _headrace(OrderSpec(window=1 << bits), samples, shard_samples, sample_bytes),
+            )
+            for bits in (14, 16, 18, 20)
+        ]
+    return orders
+
+
+def _later(make: Callable[[int, int, int], Ids], *sizes: int) -> Callable[[], Ids]:
+    return lambda: make(*sizes)
+
+
+def _headrace(
+    spec: OrderSpec, samples: int, shard_samples: int, sample_bytes: int
+) -> Callable[[], Ids]:
+    return lambda: headrace_order(
+        spec, samples=samples, shard_samples=shard_samples, sample_bytes=sample_bytes
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""`headrace gc`, `index` and `verify --repair-manifest`: what they print and leave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.command import run
+from support.shards import numbered_batch, write_shards_of
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A dataset of two versions, the first of which names a shard that the second does not."""
+    folder = str(tmp_path / "d")
+    write_shards_of(folder, [numbered_batch(0, 50)])
+    write_shards_of(folder, [numbered_batch(0, 80)], mode="overwrite", stem="new")
+    return folder
+
+
+@pytest.mark.parametrize("command", ["gc", "index"])
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    """--help says what it does, and shows a line to copy."""
+    done = run(command, "--help")
+
+    assert 0 == done.returncode
+    assert f"headrace {command} " in done.stdout.split("Options:")[0]
+
+
+def test_gc_says_what_would_go_and_what_went(url: str) -> None:
+    """A dry run lists files with sizes and removes nothing; the same in earnest removes them."""
+    dry = run("gc", url, "--older-than", "0", "--dry-run")
+    lines = run("gc", url, "--older-than", "0", "--dry-run", "--json").stdout.splitlines()
+    before = sorted(path.name for path in Path(url).rglob("*.arrow"))
+    done = json.loads(run("gc", url, "--older-than", "0", "--json").stdout.splitlines()[-1])
+    after = sorted(path.name for path in Path(url).rglob("*.arrow"))
+
+    assert "shard-00000.arrow" in dry.stdout
+    assert "would remove 1 versions, 3 files" in dry.stdout
+    assert {**done, "removed": False} == json.loads(lines[-1])
+    assert (6, 3, "new-00000.arrow") == (len(before), len(after), after[-1])
+    assert "as their manifest states" in run("verify", url).stdout
+
+
+def test_gc_leaves_young_files(url: str) -> None:
+    """By default nothing goes that is younger than a day, and the summary says so."""
+    done = run("gc", url)
+
+    assert 0 == done.returncode
+    assert "removed 0 versions, 0 files" in done.stdout
+
+
+@pytest.mark.parametrize("older_than", ["soon", "-1h"])
+def test_gc_refuses_what_is_no_time(url: str, older_than: str) -> None:
+    """A wrong time is misuse."""
+    done = run("gc", url, "--older-than", older_than)
+
+    assert (2, 1) == (done.returncode, done.stderr.count("\n"))
+
+
+def test_gc_refuses_where_nothing_tells_what_is_needed(tmp_path: Path) -> None:
+    """Without a headrace.json no file is removed."""
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "a.arrow").write_bytes(b"x")
+
+    done = run("gc", str(tmp_path), "--older-than", "0")
+
+    assert (1, 1) == (done.returncode, done.stderr.count("\n"))
+    assert (tmp_path / "shards" / "a.arrow").exists()
+
+
+def test_repair_leaves_a_whole_dataset_alone(url: str) -> None:
+    """Where nothing is wrong nothing is written."""
+    before = Path(url, "headrace.json").read_bytes()
+    done = run("verify", url, "--repair-manifest")
+
+    assert (0, "nothing to repair" in done.stdout) == (done.returncode, True)
+    assert before == Path(url, "headrace.json").read_bytes()
+
+
+def test_repair_says_what_is_lost(url: str) -> None:
+    """A damaged block is a line and exit code 1; what is left verifies."""
+    shard = Path(url, "shards", "new-00000.arrow")
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+
+    lines = run("verify", url, "--repair-manifest", "--json")
+    lost, summary = (json.loads(line) for line in lines.stdout.splitlines())
+    again = run("verify", url)
+
+    assert (1, 0) == (lines.returncode, again.returncode)
+    assert 80 == summary["samples_lost"] + summary["sample_count"]
+    assert ("new-00000.arrow", summary["samples_lost"]) == (lost["shard"], lost["sample_count"])
+
+
+@pytest.mark.parametrize(
+    "options", [("--shards", "x"), ("--repair-manifest", "--fingerprint", "x")]
+)
+def test_repair_refuses_options_that_mean_nothing(url: str, options: tuple[str, ...]) -> None:
+    """Options that do not go together are misuse."""
+    assert 2 == run("verify", url, *options).returncode
+
+
+def test_index_makes_a_dataset_of_files_elsewhere(tmp_path: Path) -> None:
+    """What was indexed is inspected and read by the URL of the index."""
+    source, url = tmp_path / "one.parquet", str(tmp_path / "index")
+    pq.write_table(pa.table({"number": list(range(70))}), source)
+
+    text = run("index", str(source), "--to", url)
+    facts = json.loads(run("index", str(source), "--to", url, "--json").stdout)
+    shown = json.loads(run("inspect", url, "--json").stdout)
+
+    assert (0, "") == (text.returncode, text.stderr)
+    assert f"70 samples of {source} (parquet)" in text.stdout
+    assert (70, facts["fingerprint"]) == (shown["sample_count"], shown["fingerprint"])
+    assert "as their manifest states" in run("verify", url).stdout
+
+
+def test_index_needs_something_to_index(tmp_path: Path) -> None:
+    """An empty folder is told as such."""
+    done = run("index", str(tmp_path), "--to", str(tmp_path / "index"))
+
+    assert (1, 1) == (done.returncode, done.stderr.count("\n"))

@@ -1,0 +1,78 @@
+"""Parts that tests of every folder share: a real S3 store and a real Spark session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from demo.object_store import Weed, start_weed
+from support.s3 import S3
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_AWS_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+)
+
+
+@pytest.fixture(scope="session")
+def weed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Weed]:
+    """Run one S3 server for the whole session."""
+    with start_weed(tmp_path_factory.mktemp("weed")) as running:
+        yield running
+
+
+@pytest.fixture
+def s3(weed: Weed, monkeypatch: pytest.MonkeyPatch) -> S3:
+    """Give a fresh prefix, with the environment of this process pointed at the store."""
+    for variable in _AWS_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in weed.environment().items():
+        monkeypatch.setenv(variable, value)
+    return S3(weed=weed, prefix=f"test-{uuid.uuid4().hex}")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Run one local Spark session, two cores, tasks tried three times."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("Spark needs Java: install a Java 17 runtime or set JAVA_HOME")
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - a session without Spark pays nothing
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Executors otherwise start the first python3 of PATH, and the JVM otherwise listens
+        # on the machine's outer address.
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        # Functions of test modules are imported again by the workers, with what those import.
+        tests = Path(__file__).parent
+        patch.setenv("PYTHONPATH", f"{tests}{os.pathsep}{tests.parent / 'examples'}")
+        scratch = tmp_path_factory.mktemp("spark")
+        session = (
+            SparkSession.builder.master("local[2,3]")
+            .appName("headrace-tests")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.local.dir", str(scratch / "local"))
+            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.default.parallelism", "2")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("ERROR")
+        yield session
+        session.stop()

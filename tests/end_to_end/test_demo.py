@@ -1,0 +1,38 @@
+"""`make demo`, as it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).parents[2] / "examples" / "demo" / "run.py"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:
+    """Both models learn, through both faults, from exactly the samples of an undisturbed run."""
+    ended = subprocess.run(
+        [sys.executable, RUN, "--output", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    for training in summary["trainings"]:
+        assert training["seen_digest"] == training["wanted_digest"]
+        assert training["samples_lost"] == training["samples_repeated"] == 0
+        assert training["reconnect_count"] > 0
+        assert training["steps_redone"] > 0
+        assert training["test_accuracy"] >= training["accuracy_floor"] > training["majority"]
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert {"store", "spark", "tmp"}.isdisjoint(
+        path.name for path in (tmp_path / ".build").iterdir()
+    )

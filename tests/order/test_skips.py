@@ -1,0 +1,91 @@
+"""Claims about skipped samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import BadArgumentError, TokenSpecChangedError
+from headrace.order import (
+    MixtureOrder,
+    MixtureSpec,
+    Order,
+    OrderSpec,
+    ShardTable,
+    Skips,
+    check_skips,
+)
+from order.order_strategies import mixtures, specs, tables
+
+
+@given(spec=specs(), table=tables(), places=st.data())
+@settings(max_examples=100)
+def test_skips_move_no_position(spec: OrderSpec, table: ShardTable, places: st.DataObject) -> None:
+    """No skipped sample comes, every other stays where it was, and substitutes are counted."""
+    count = table.sample_count
+    skipped = set(places.draw(st.lists(st.integers(0, max(count - 1, 0)), max_size=count // 2)))
+    order = Order(spec, table, skips=Skips(sorted(skipped)))
+
+    before = Order(spec, table).sample_ids(1, 0, count).tolist()
+    after = order.sample_ids(1, 0, count).tolist()
+
+    assert not skipped & set(after)
+    assert [i in skipped for i in before] == order.skipped(1, 0, count).tolist()
+    assert all(old == new for old, new in zip(before, after, strict=True) if old not in skipped)
+    start = places.draw(st.integers(0, count))
+    assert after[start:] == order.sample_ids(1, start, count).tolist()
+
+
+@given(case=mixtures(), places=st.data())
+@settings(max_examples=60)
+def test_skips_move_no_position_of_a_mixture(
+    case: tuple[MixtureSpec, list[ShardTable]], places: st.DataObject
+) -> None:
+    """The same holds in mixtures, dataset by dataset."""
+    spec, shard_tables = case
+    sizes = [table.sample_count for table in shard_tables]
+    lists = [places.draw(st.lists(st.integers(0, size - 1), max_size=size // 2)) for size in sizes]
+    plain = MixtureOrder(spec, shard_tables)
+    order = MixtureOrder(spec, shard_tables, skips=[Skips(skipped) for skipped in lists])
+    first_ids = plain.first_ids.tolist()
+    skipped = {i + first for own, first in zip(lists, first_ids, strict=False) for i in own}
+
+    before = plain.sample_ids(1, 0, plain.sample_count).tolist()
+    after = order.sample_ids(1, 0, plain.sample_count).tolist()
+
+    assert not skipped & set(after)
+    assert [i in skipped for i in before] == order.skipped(1, 0, plain.sample_count).tolist()
+    assert all(old == new for old, new in zip(before, after, strict=True) if old not in skipped)
+
+
+def test_a_substitute_comes_from_the_same_window() -> None:
+    """The next sample of the window that is kept stands in, cyclically."""
+    table = ShardTable(np.array([10]), np.array([10]))
+    before = Order(OrderSpec(seed=1), table).sample_ids(0, 0, 10).tolist()
+    skips = Skips([before[8], before[9]])
+
+    after = Order(OrderSpec(seed=1), table, skips=skips).sample_ids(0, 0, 10).tolist()
+
+    assert [*before[:8], before[0], before[0]] == after
+
+
+def test_skipping_everything_is_refused() -> None:
+    """A dataset of which nothing is left cannot be served."""
+    table = ShardTable(np.array([5]), np.array([5]))
+
+    with pytest.raises(BadArgumentError, match="all 5 samples"):
+        Order(OrderSpec(), table, skips=Skips(range(5))).sample_ids(0, 0, 1)
+
+
+def test_only_supersets_may_be_adopted() -> None:
+    """A run goes on with more skips if told so, and never with fewer or others."""
+    old = Skips([1, 2])
+
+    check_skips(Skips([2, 1, 1]), old)
+    check_skips(Skips([1, 2, 3]), old, allow_new_skips=True)
+    with pytest.raises(TokenSpecChangedError, match="allow_new_skips"):
+        check_skips(Skips([1, 2, 3]), old)
+    with pytest.raises(TokenSpecChangedError, match="1 are not among"):
+        check_skips(Skips([1, 3]), old, allow_new_skips=True)

@@ -1,0 +1,133 @@
+"""Claims about how an epoch is cut into global batches and ranks' slices."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import BadArgumentError, PositionPastEndError
+from headrace.order import EndMode, EpochPlan, RankBatch
+from order.order_strategies import end_modes, ranks
+
+
+def _batches(plan: EpochPlan, rank: int, world_size: int, replication: int = 1) -> list[RankBatch]:
+    return [
+        plan.batch(index, rank=rank, world_size=world_size, replication=replication)
+        for index in range(plan.batch_count)
+    ]
+
+
+@given(
+    samples=st.integers(0, 300),
+    base=st.integers(0, 300),
+    extra=st.integers(0, 40),
+    end=end_modes,
+    coordinates=ranks(),
+)
+def test_ranks_are_disjoint_and_cover_the_epoch(
+    samples: int, base: int, extra: int, end: EndMode, coordinates: tuple[int, int]
+) -> None:
+    """Over all ranks every position that is not dropped comes once, in the same global batches."""
+    world_size, replication = coordinates
+    plan = EpochPlan(samples, min(base, samples), world_size + extra, end)
+
+    by_rank = [_batches(plan, rank, world_size, replication) for rank in range(world_size)]
+
+    assert [by_rank[rank - rank % replication] for rank in range(world_size)] == by_rank
+    positions = [
+        position
+        for index in range(plan.batch_count)
+        for rank in range(0, world_size, replication)
+        for position in range(by_rank[rank][index].start, by_rank[rank][index].stop)
+    ]
+    assert list(range(plan.base, samples - plan.dropped)) == positions
+
+
+@given(samples=st.integers(1, 300), global_batch_size=st.integers(1, 64), end=end_modes)
+def test_pads_fill_every_batch(samples: int, global_batch_size: int, end: EndMode) -> None:
+    """With `pad` every global batch has its full size, and pads repeat its own samples."""
+    plan = EpochPlan(samples, 0, global_batch_size, end)
+    world_size = min(global_batch_size, 7)
+
+    for index in range(plan.batch_count):
+        parts = [plan.batch(index, rank=r, world_size=world_size) for r in range(world_size)]
+        pads = [pad for part in parts for pad in part.pad_positions]
+        first = parts[0]
+        wanted = global_batch_size if end is EndMode.PAD else first.global_sample_count
+
+        assert wanted == sum(part.sample_count for part in parts)
+        assert all(first.position <= pad < first.next_position for pad in pads)
+
+
+@given(samples=st.integers(1, 300), extra=st.integers(0, 9), world_size=st.integers(1, 9))
+def test_loss_scale_makes_the_mean_exact(samples: int, extra: int, world_size: int) -> None:
+    """The mean over ranks of scaled means is the mean over the global batch."""
+    plan = EpochPlan(samples, 0, world_size + extra, EndMode.UNEVEN)
+
+    for index in range(plan.batch_count):
+        parts = [plan.batch(index, rank=r, world_size=world_size) for r in range(world_size)]
+        scaled = [
+            part.loss_scale * sum(range(part.start, part.stop)) / part.sample_count
+            for part in parts
+            if part.sample_count
+        ]
+        first = parts[0]
+        mean = sum(range(first.position, first.next_position)) / first.global_sample_count
+
+        assert mean == pytest.approx(sum(scaled) / world_size)
+
+
+def test_counts_are_known_in_advance() -> None:
+    """`batch_count` and `dropped` follow from the end mode alone."""
+    plans = [EpochPlan(100, 3, 10, end) for end in EndMode]
+
+    assert [(9, 7), (10, 0), (10, 0)] == [(plan.batch_count, plan.dropped) for plan in plans]
+
+
+@pytest.mark.parametrize(("end", "batches"), [("drop_last", 0), ("uneven", 1), ("pad", 1)])
+def test_an_epoch_may_be_smaller_than_a_batch(end: str, batches: int) -> None:
+    """An epoch of fewer samples than a global batch is dropped, or is one batch."""
+    plan = EpochPlan(5, 0, 8, EndMode(end))
+
+    assert batches == plan.batch_count
+    assert 5 == plan.dropped + sum(batch.global_sample_count for batch in _batches(plan, 0, 1))
+
+
+def test_the_last_batch_may_be_empty_on_a_rank() -> None:
+    """With `uneven` a rank may get no sample of the last batch."""
+    parts = [EpochPlan(9, 0, 8, EndMode.UNEVEN).batch(1, rank=r, world_size=2) for r in (0, 1)]
+
+    assert [0, 1] == [part.sample_count for part in parts]
+    assert [0.0, 2.0] == [part.loss_scale for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "replication", "field"),
+    [
+        (2, 2, 1, "rank"),
+        (-1, 2, 1, "rank"),
+        (0, 0, 1, "world_size"),
+        (0, 9, 1, "global_batch_size"),
+        (0, 6, 4, "replication"),
+        (0, 2, 0, "replication"),
+    ],
+)
+def test_coordinates_that_do_not_fit_are_refused(
+    rank: int, world_size: int, replication: int, field: str
+) -> None:
+    """A refusal names the field."""
+    plan = EpochPlan(100, 0, 8)
+
+    with pytest.raises(BadArgumentError) as caught:
+        plan.batch(0, rank=rank, world_size=world_size, replication=replication)
+
+    assert field == caught.value.metadata["field"]
+
+
+def test_a_batch_past_the_end_is_refused() -> None:
+    """The batch after the last is refused, and so is a base after the last position."""
+    with pytest.raises(PositionPastEndError, match="batch 12"):
+        EpochPlan(100, 0, 8).batch(12, rank=0, world_size=1)
+    with pytest.raises(PositionPastEndError, match="position 101"):
+        EpochPlan(100, 101, 8)

@@ -1,0 +1,83 @@
+"""Claims about the resume token."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import TokenMalformedError
+from headrace.order import (
+    TOKEN_LIMIT_BYTES,
+    OrderSpec,
+    Token,
+    decode_token,
+    encode_token,
+    spec_differences,
+)
+from order.order_strategies import specs
+
+_digests = st.binary(min_size=16, max_size=16).map(bytes.hex)
+_numbers = st.integers(0, 2**63 - 1)
+_tokens = st.builds(
+    Token,
+    fingerprint=_digests,
+    spec=specs(),
+    epoch=_numbers,
+    position=_numbers,
+    global_batch_size=_numbers,
+    step=_numbers,
+    sample_count=_numbers,
+    mixture=st.one_of(st.just(""), _digests),
+    skips=st.one_of(st.just(""), _digests),
+)
+
+
+@given(token=_tokens)
+def test_decoding_undoes_encoding(token: Token) -> None:
+    """A token comes back as it was, in at most 300 bytes."""
+    encoded = encode_token(token)
+
+    assert token == decode_token(encoded)
+    assert len(encoded) <= TOKEN_LIMIT_BYTES
+
+
+@given(token=_tokens, place=st.data())
+def test_any_flipped_bit_is_refused(token: Token, place: st.DataObject) -> None:
+    """A token in which one bit is wrong is refused."""
+    encoded = bytearray(encode_token(token))
+    bit = place.draw(st.integers(0, len(encoded) * 8 - 1))
+    encoded[bit // 8] ^= 1 << bit % 8
+
+    with pytest.raises(TokenMalformedError):
+        decode_token(bytes(encoded))
+
+
+@given(token=_tokens, place=st.data())
+def test_a_cut_token_is_refused(token: Token, place: st.DataObject) -> None:
+    """A token that lacks bytes at its end is refused."""
+    encoded = encode_token(token)
+
+    with pytest.raises(TokenMalformedError):
+        decode_token(encoded[: place.draw(st.integers(0, len(encoded) - 1))])
+
+
+@given(junk=st.binary(max_size=400))
+def test_junk_is_refused(junk: bytes) -> None:
+    """Bytes that are no token are refused as such."""
+    with pytest.raises(TokenMalformedError):
+        decode_token(junk)
+
+
+def test_differences_name_the_option_and_both_values() -> None:
+    """A refusal can say which options differ, and how."""
+    wanted = OrderSpec(seed=7, window=100)
+    found = dataclasses.replace(wanted, seed=8, shuffle=False)
+
+    assert (
+        "seed: 7 wanted, the token has 8",
+        "shuffle: True wanted, the token has False",
+    ) == spec_differences(wanted, found)
+    assert () == spec_differences(wanted, wanted)

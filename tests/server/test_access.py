@@ -1,0 +1,230 @@
+"""Tests of TLS, bearer tokens and permissions of sockets, over real connections."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+
+from headrace.errors import ConfigurationError
+from headrace.server import Server, ServerConfig, start_server
+from headrace.server._access import Access
+from headrace.v1 import shard_service_pb2 as pb
+from server.conftest import StartServer
+from support.served import TIMEOUT_S, failure_of, stub_of
+
+_RED, _BLUE, _IDLE = "red-secret-0123456789", "blue-secret-0123456789", "idle-secret-0123456789"
+
+
+def _tokens(path: Path) -> str:
+    digest = hashlib.sha256(_BLUE.encode()).hexdigest()
+    entries = [
+        {"name": "red", "token": _RED, "datasets": ["rich"], "max_streams": 1},
+        {"name": "blue", "sha256": digest, "datasets": ["other"]},
+        {"name": "idle", "token": _IDLE, "datasets": []},
+    ]
+    path.write_text(json.dumps({"tokens": entries}))
+    return str(path)
+
+
+def _as(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),)
+
+
+def _names(channel: grpc.Channel, token: str | None = None) -> list[str]:
+    found = stub_of(channel).ListDatasets(
+        pb.ListDatasetsRequest(), timeout=TIMEOUT_S, metadata=_as(token) if token else ()
+    )
+    return [dataset.name for dataset in found.datasets]
+
+
+def _refusal(channel: grpc.Channel, token: str | None, name: str) -> tuple[str, str, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        list(
+            stub_of(channel).GetSamples(
+                pb.GetSamplesRequest(dataset=name, sample_ids=[1]),
+                timeout=TIMEOUT_S,
+                metadata=_as(token) if token else (),
+            )
+        )
+    code, info = failure_of(caught.value)
+    return code.name, info.reason, str(caught.value.details())
+
+
+def test_a_token_sees_its_datasets_and_nothing_else(start: StartServer, tmp_path: Path) -> None:
+    """What a token may not read is not listed, and refused in the words for what is not there."""
+    running = start(tokens=_tokens(tmp_path / "tokens"))
+
+    assert ["rich"] == _names(running.channel, _RED)
+    assert [] == _names(running.channel, _BLUE)
+    denied = _refusal(running.channel, _BLUE, "rich")
+    unknown = _refusal(running.channel, _BLUE, "poor")
+    assert ("NOT_FOUND", "DATASET_NOT_FOUND") == denied[:2]
+    assert denied == (*unknown[:2], unknown[2].replace("poor", "rich"))
+
+
+@pytest.mark.parametrize("token", [None, "", "nothing", _RED + "x", _RED[:-1]])
+def test_without_a_known_token_nothing_is_said(
+    start: StartServer, tmp_path: Path, token: str | None
+) -> None:
+    """No token and a wrong one are UNAUTHENTICATED for every name."""
+    running = start(tokens=_tokens(tmp_path / "tokens"))
+
+    seen = {_refusal(running.channel, token, name) for name in ("rich", "poor")}
+
+    assert {("UNAUTHENTICATED", "UNAUTHENTICATED")} == {one[:2] for one in seen}
+    assert 1 == len(seen)
+
+
+def test_a_token_that_may_read_nothing_is_denied(start: StartServer, tmp_path: Path) -> None:
+    """An entry without datasets is known, and PERMISSION_DENIED."""
+    running = start(tokens=_tokens(tmp_path / "tokens"))
+
+    seen = _refusal(running.channel, _IDLE, "rich")
+
+    assert ("PERMISSION_DENIED", "ACCESS_DENIED") == seen[:2]
+
+
+def test_a_token_has_its_own_limit_of_streams(start: StartServer, tmp_path: Path) -> None:
+    """A second stream of a token that may have one is refused; the first goes on."""
+    running = start(tokens=_tokens(tmp_path / "tokens"))
+    request = pb.ReadBatchesRequest(
+        dataset="rich", global_batch_size=2, world_size=1, epoch_start=pb.EpochStart()
+    )
+    stream = stub_of(running.channel).ReadBatches(request, timeout=TIMEOUT_S, metadata=_as(_RED))
+    next(iter(stream))
+
+    seen = _refusal(running.channel, _RED, "rich")
+    next(iter(stream))
+
+    stream.cancel()  # type: ignore[no-untyped-call]  # of grpc-stubs
+    assert ("RESOURCE_EXHAUSTED", "STREAM_LIMIT") == seen[:2]
+
+
+def test_tokens_are_read_again_when_they_change(
+    start: StartServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A new file counts at once, a damaged one changes nothing; no log holds a secret."""
+    caplog.set_level(logging.DEBUG)
+    path = tmp_path / "tokens"
+    running = start(tokens=_tokens(path))
+    path.write_text(f'{{"tokens": ["{_RED}" damaged')
+
+    assert ["rich"] == _names(running.channel, _RED)
+    entry = {"name": "new", "token": "another-secret-012345", "datasets": ["*"]}
+    path.write_text(json.dumps({"tokens": [entry]}))
+    assert ["rich"] == _names(running.channel, "another-secret-012345")
+    assert "UNAUTHENTICATED" == _refusal(running.channel, _RED, "rich")[0]
+    assert not any(secret in caplog.text for secret in (_RED, _BLUE, "another-secret"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"tokens": {}}',
+        '{"tokens": [1]}',
+        '{"tokens": [{"name": "a", "token": "short-secret", "datasets": []}]}',
+        '{"tokens": [{"name": "a", "sha256": "AB", "datasets": []}]}',
+        '{"tokens": [{"name": "a", "token": "0123456789abcdef"}]}',
+        '{"tokens": [{"name": "a", "token": "0123456789abcdef", "datasets": "*"}]}',
+        '{"tokens": [{"token": "0123456789abcdef", "datasets": []}]}',
+        '{"tokens": [{"name": "a", "token": "0123456789abcdef", "datasets": [], "x": 1}]}',
+        '{"tokens": [{"name":"a","token":"0123456789abcdef","datasets":[],"max_streams":true}]}',
+    ],
+)
+def test_bad_files_of_tokens_are_refused(tmp_path: Path, content: str) -> None:
+    """A server does not start on a file that is not as it must be, and quotes no secret of it."""
+    path = tmp_path / "tokens"
+    path.write_text(content)
+
+    with pytest.raises(ConfigurationError) as caught:
+        Access(path)
+
+    assert not any(secret in str(caught.value) for secret in ("short-secret", "0123456789abcdef"))
+
+
+def _tls_server(url: str, path: Path, *, authority: trustme.CA, mutual: bool) -> Server:
+    server = authority.issue_cert("localhost")
+    (path / "cert").write_bytes(b"".join(blob.bytes() for blob in server.cert_chain_pems))
+    (path / "key").write_bytes(server.private_key_pem.bytes())
+    (path / "ca").write_bytes(authority.cert_pem.bytes())
+    config = ServerConfig(
+        datasets={"rich": url},
+        listen="localhost:0",
+        tls_cert=str(path / "cert"),
+        tls_key=str(path / "key"),
+        tls_client_ca=str(path / "ca") if mutual else "",
+    )
+    return start_server(config)
+
+
+def test_tls_and_client_certificates(rich_url: str, tmp_path: Path) -> None:
+    """With an authority for clients, only those with its certificate get in."""
+    authority = trustme.CA()
+    client = authority.issue_cert("trainer")
+    root = authority.cert_pem.bytes()
+    known = grpc.ssl_channel_credentials(
+        root, client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
+    )
+    plain = grpc.ssl_channel_credentials(root)
+
+    for mutual, credentials, expected in (
+        (False, plain, grpc.StatusCode.OK),
+        (True, known, grpc.StatusCode.OK),
+        (True, plain, grpc.StatusCode.UNAVAILABLE),
+    ):
+        with (
+            _tls_server(rich_url, tmp_path, authority=authority, mutual=mutual) as server,
+            grpc.secure_channel(server.address, credentials) as channel,
+        ):
+            if expected is grpc.StatusCode.OK:
+                assert ["rich"] == _names(channel)
+            else:
+                with pytest.raises(grpc.RpcError) as caught:
+                    _names(channel)
+                assert expected == caught.value.code()
+
+
+def test_what_makes_no_tls_is_refused(rich_url: str, tmp_path: Path) -> None:
+    """A missing file, one that is no certificate, and half a pair are refused at the start."""
+    (tmp_path / "no").write_text("no certificate")
+    good = str(tmp_path / "no")
+    cases: tuple[dict[str, Any], ...] = (
+        {"tls_cert": good, "tls_key": good},
+        {"tls_cert": "/nowhere", "tls_key": good},
+        {"tls_cert": good},
+        {"tls_client_ca": good},
+    )
+    for settings in cases:
+        with pytest.raises(ConfigurationError):
+            start_server(
+                ServerConfig(datasets={"rich": rich_url}, listen="localhost:0", **settings)
+            )
+
+
+def test_unix_sockets_have_the_permissions_asked_for(
+    rich_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A socket is its user's alone, or as asked for, whatever the umask."""
+    path = tmp_path_factory.mktemp("s") / "s"
+    before = os.umask(0)
+    try:
+        for unix_mode in (0o600, 0o660):
+            config = ServerConfig(
+                datasets={"rich": rich_url}, listen=f"unix:{path}", unix_mode=unix_mode
+            )
+            with start_server(config):
+                assert unix_mode == stat.S_IMODE(path.stat().st_mode)
+    finally:
+        os.umask(before)

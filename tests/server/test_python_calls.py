@@ -1,0 +1,112 @@
+"""The anti-toy test: no Python runs for each sample of a batch of small samples."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from statistics import median
+from types import FrameType
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headrace.server._cache import BlockCache
+from headrace.server._contents import stream_contents
+from headrace.server._datasets import ServedDataset
+from headrace.server._metrics import Metrics
+from headrace.server._stream import BatchStream, StreamLimits
+from headrace.storage import open_dataset
+from headrace.v1 import shard_service_pb2 as pb
+from support.datasets import write_dataset
+
+_SAMPLES = 40_960
+
+
+@pytest.fixture(scope="module")
+def small_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Small samples of all kinds, in few blocks, so that any batch touches every block."""
+    url = str(tmp_path_factory.mktemp("small"))
+    ids = np.arange(_SAMPLES)
+    features = pa.FixedSizeListArray.from_arrays(
+        pa.array(np.repeat(ids, 40).astype(np.float32)), 40
+    )
+    table = pa.table(
+        {
+            "label": pa.array(ids),
+            "features": features,
+            "maybe": pa.array([None if i % 5 == 0 else i / 2 for i in ids.tolist()]),
+            "text": pa.array([f"sample {i}" for i in ids.tolist()]),
+            "ragged": pa.array([[1.5] * (i % 3) for i in ids.tolist()]),
+        }
+    )
+    write_dataset(url, table, shard_samples=(_SAMPLES,), block_bytes=4 << 20)
+    return url
+
+
+def _calls_a_batch(url: str, batch_size: int) -> list[int]:
+    """Count the calls, of Python and C functions, that each of some warm batches takes."""
+    cache = BlockCache(1 << 27, fetch_threads=2, observer=Metrics())
+    with open_dataset(url) as dataset:
+        served = ServedDataset("small", dataset, cache=cache, max_batch_bytes=1 << 27)
+        request = pb.ReadBatchesRequest(
+            dataset="small",
+            order=pb.OrderSpec(seed=1),
+            global_batch_size=batch_size,
+            world_size=1,
+            # Behind the small first windows of an epoch.
+            epoch_start=pb.EpochStart(position=_SAMPLES // 2),
+            with_ids=True,
+        )
+        limits = StreamLimits(
+            heartbeat_s=5,
+            store_timeout_s=30,
+            lifetime_s=0,
+            max_batch_bytes=1 << 27,
+            # So that each batch plans the next one and no more.
+            prefetch_bytes=lambda: 0,
+        )
+        stream = BatchStream(
+            stream_contents(request, served),
+            served,
+            cache=cache,
+            limits=limits,
+            metrics=Metrics(),
+        )
+        messages = stream.messages()
+        for _ in range(2):
+            next(messages)
+        counts = [_calls_of_next(messages) for _ in range(5)]
+        messages.close()  # type: ignore[attr-defined]  # a generator
+    cache.close()
+    return counts
+
+
+def _calls_of_next(messages: Iterator[bytes]) -> int:
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    # What other tests left behind must not be finalised in between.
+    gc.collect()
+    gc.disable()
+    sys.setprofile(count)
+    try:
+        next(messages)
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return calls
+
+
+def test_calls_do_not_grow_with_the_batch(small_url: str) -> None:
+    """A batch of 4,096 samples takes as many calls as one of 64."""
+    few = _calls_a_batch(small_url, 64)
+    many = _calls_a_batch(small_url, 4096)
+
+    # The median, because now and then a batch finds its successor planned already. The varints of
+    # a token and of a length move the count by a few calls.
+    assert abs(median(many) - median(few)) <= 8

@@ -1,0 +1,85 @@
+"""An environment in which mosaicml-streaming runs, made once and kept beside other builds.
+
+It has its own because the package pins much and imports torchvision, of which the wheel that
+pip chooses does not load beside the build of torch for machines without a GPU.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).parents[3] / ".build" / "mosaic"
+_SCRIPTS = Path(__file__).parent
+_PACKAGES = ("mosaicml-streaming==0.13.0", "torch==2.13.0")
+_STUB = {
+    "__init__.py": "",
+    "datasets.py": "class VisionDataset:\n    pass\n",
+    "transforms/__init__.py": "",
+    "transforms/functional.py": "def to_tensor(image):\n    return image\n",
+}
+_INSTALL_S = 900.0
+_SCRIPT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mosaic:
+    """The real package, behind a process.
+
+    Attributes:
+        python: The interpreter that has it.
+    """
+
+    python: Path
+
+    def write(self, folder: Path, *, compression: str, hashes: str, sample_count: int) -> None:
+        """Write the corpus with Mosaic's writer."""
+        self._run("mosaic_write.py", [str(folder), compression, hashes, str(sample_count)])
+
+    def read(self, folder: Path) -> list[Any]:
+        """Return what Mosaic's reader gives, as `rendered` has it."""
+        lines = self._run("mosaic_read.py", [str(folder)]).splitlines()
+        return [json.loads(line) for line in lines]
+
+    def _run(self, script: str, arguments: Sequence[str]) -> str:
+        command = [str(self.python), str(_SCRIPTS / script), *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SCRIPT_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def mosaic() -> Mosaic:
+    """Make the environment where it is not there yet, which takes a minute or two."""
+    _FOLDER.parent.mkdir(exist_ok=True)
+    python = _FOLDER / "bin" / "python"
+    with _FOLDER.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (_FOLDER / ".done").exists():
+            venv.create(_FOLDER, with_pip=True, clear=True)
+            _pip(python, "install", *_PACKAGES)
+            _pip(python, "uninstall", "--yes", "torchvision")
+            _write_stub()
+            (_FOLDER / ".done").touch()
+    return Mosaic(python)
+
+
+def _pip(python: Path, *arguments: str) -> None:
+    command = [str(python), "-m", "pip", "--quiet", *arguments]
+    subprocess.run(command, check=True, timeout=_INSTALL_S, stdout=sys.stderr)
+
+
+def _write_stub() -> None:
+    (packages,) = _FOLDER.glob("lib/python*/site-packages")
+    for name, text in _STUB.items():
+        path = packages / "torchvision" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)

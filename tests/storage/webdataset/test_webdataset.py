@@ -1,0 +1,312 @@
+"""Tar files of others are served as datasets; what lies in them is refused with its place."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import ConfigurationError, HeadraceError, NotADatasetError, ShardCorruptError
+from headrace.storage import OpenDataset, open_dataset
+from headrace.storage.parquet._objects import FileEntry
+from headrace.storage.parquet._objects_local import LocalFiles
+from headrace.storage.webdataset._index import build_index
+from storage.webdataset.tar_files import samples, wanted, write_tar
+from support.s3 import S3
+
+
+def _all(dataset: OpenDataset) -> list[dict[str, object]]:
+    blocks = [dataset.read_block(block) for block in range(dataset.block_count)]
+    return pa.Table.from_batches(blocks).to_pylist()
+
+
+def _read(root: Path) -> list[dict[str, object]]:
+    with open_dataset(str(root)) as dataset:
+        return _all(dataset)
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_samples_come_back_in_the_order_of_names(tmp_path: Path, form: int) -> None:
+    """Members grouped by name are samples, whatever kind of tar."""
+    write_tar(tmp_path / "b.tar", samples(50, 90), form=form)
+    write_tar(tmp_path / "a.tar", samples(0, 50), form=form)
+
+    assert wanted(0, 90) == _read(tmp_path)
+
+
+def test_columns_say_what_they_hold(tmp_path: Path) -> None:
+    """Types follow from the endings; a column that a sample lacks is nullable."""
+    write_tar(tmp_path / "a.tar", samples(0, 5) | {"x.seg.png": b"p", "x.json": b"{}"})
+
+    with open_dataset(str(tmp_path)) as dataset:
+        found = {field.name: (str(field.type), field.nullable) for field in dataset.schema}
+        formats = {f.name: (f.metadata or {}).get(b"headrace.format") for f in dataset.schema}
+
+    assert {
+        "__key__": ("string", False),
+        "cls": ("int64", True),
+        "jpg": ("binary", True),
+        "json": ("string", True),
+        "seg.png": ("binary", True),
+        "txt": ("string", True),
+    } == found
+    assert (b"jpeg", b"png", b"json") == (formats["jpg"], formats["seg.png"], formats["json"])
+
+
+def test_blocks_are_ranges_of_a_mebibyte(tmp_path: Path) -> None:
+    """A shard is cut into blocks that can be read alone, and every sample is found in its own."""
+    write_tar(tmp_path / "a.tar", samples(0, 400, size=20_000))
+    write_tar(tmp_path / "b.tar", samples(400, 410, size=3 << 20))
+    ids = np.random.default_rng(0).integers(0, 410, 60)
+
+    with open_dataset(str(tmp_path)) as dataset:
+        blocks, offsets = dataset.locate(ids)
+        found = [
+            dataset.read_block(int(block))["__key__"][int(offset)].as_py()
+            for block, offset in zip(blocks, offsets, strict=True)
+        ]
+        sizes = dataset.block_stored_bytes(np.arange(dataset.block_count))
+        ranges = [dataset.block_sample_range(block) for block in range(dataset.block_count)]
+
+    assert [f"part/{number:06d}" for number in ids] == found
+    assert 18 <= dataset.block_count <= 20
+    assert sizes[:8].max() < 1.1 * 2**20
+    assert all(left[1] == right[0] for left, right in itertools.pairwise(ranges))
+
+
+class _Counting(LocalFiles):
+    """Files that count what is read of them."""
+
+    read_bytes = 0
+
+    def read(self, entry: FileEntry, *, offset: int, length: int) -> bytes:
+        """Read, and count."""
+        self.read_bytes += length
+        return super().read(entry, offset=offset, length=length)
+
+
+def test_the_contents_of_large_members_are_skipped(tmp_path: Path) -> None:
+    """Opening reads headers: less than a tenth of a file of images of 2 MiB."""
+    content = write_tar(tmp_path / "a.tar", samples(0, 20, size=2 << 20))
+    files = _Counting(str(tmp_path))
+
+    build_index(files)
+
+    assert files.read_bytes < len(content) / 10
+
+
+def test_names_of_any_length_and_script(tmp_path: Path) -> None:
+    """Long names (pax, GNU) and such outside ASCII are keys as they are."""
+    names = ["ä/" + "x" * 300 + ".txt", "日本語.txt", "with space.txt"]
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        write_tar(tmp_path / "a.tar", dict.fromkeys(names, b"1"), form=form)
+
+        assert [name[:-4] for name in names] == [s["__key__"] for s in _read(tmp_path)]
+
+
+def test_what_is_no_sample_is_left_out(tmp_path: Path) -> None:
+    """Folders, links, files without an ending, hidden ones and notes of the writer."""
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, kind in {"d": tarfile.DIRTYPE, "l.txt": tarfile.SYMTYPE}.items():
+            member = tarfile.TarInfo(name)
+            member.type = kind
+            member.linkname = "/etc/passwd"
+            tar.addfile(member)
+        for name in ("README", "__index__.json", ".hidden", "0.txt"):
+            tar.addfile(tarfile.TarInfo(name))
+
+    assert [{"__key__": "0", "txt": ""}] == _read(tmp_path)
+
+
+def test_the_fingerprint_names_the_content(tmp_path: Path) -> None:
+    """Copies have the same one; another name, member or order has another."""
+    write_tar(tmp_path / "1" / "a.tar", samples(0, 9))
+    write_tar(tmp_path / "2" / "a.tar", samples(0, 9))
+    write_tar(tmp_path / "3" / "b.tar", samples(0, 9))
+    write_tar(tmp_path / "4" / "a.tar", samples(0, 10))
+    prints = []
+    for number in range(1, 5):
+        with open_dataset(str(tmp_path / str(number))) as dataset:
+            prints.append(dataset.fingerprint)
+
+    assert prints[0] == prints[1]
+    assert 3 == len(set(prints))
+    with open_dataset(str(tmp_path / "1"), fingerprint=prints[0]) as dataset:
+        assert 9 == dataset.sample_count
+    with pytest.raises(NotADatasetError, match=prints[0]):
+        open_dataset(str(tmp_path / "1"), fingerprint="0" * 32)
+
+
+def test_tar_files_are_served_from_s3(s3: S3, tmp_path: Path) -> None:
+    """By ranged reads from a real store; a replaced file is noticed by its entity tag."""
+    content = write_tar(tmp_path / "a.tar", samples(0, 50))
+    other = write_tar(tmp_path / "b.tar", samples(1, 51))
+    client = s3.weed.client()
+    client.put_object(Bucket=s3.weed.bucket, Key=s3.key("w/a.tar"), Body=content)
+
+    with open_dataset(s3.url("w")) as dataset:
+        found = _all(dataset)
+        client.put_object(Bucket=s3.weed.bucket, Key=s3.key("w/a.tar"), Body=other)
+        with pytest.raises(ShardCorruptError, match="has changed"):
+            dataset.read_block(0)
+    client.close()
+
+    assert wanted(0, 50) == found
+
+
+def _header(**fields: bytes) -> bytes:
+    """Return the header of a member, with the checksum of what is in it."""
+    places = {"name": (0, 100), "size": (124, 12), "kind": (156, 1), "magic": (257, 8)}
+    header = bytearray(512)
+    for field, value in ({"size": b"0", "kind": b"0", "magic": b"ustar\x0000"} | fields).items():
+        start, length = places[field]
+        header[start : start + length] = value.ljust(length, b"\0")
+    header[148:156] = b" " * 8
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    return bytes(header)
+
+
+def _pax(records: bytes) -> bytes:
+    size = f"{len(records):o}".encode()
+    return _header(kind=b"x", name=b"p", size=size) + records.ljust(512, b"\0")
+
+
+_MEMBER = _header(name=b"0.txt", size=b"3") + b"abc".ljust(512, b"\0")
+_HOSTILE: dict[str, tuple[bytes, type[HeadraceError], str]] = {
+    "01 empty": (b"", ShardCorruptError, "no tar file"),
+    "02 zeros": (bytes(2048), ShardCorruptError, "no tar file"),
+    "03 text": (b"0.txt,abc\n" * 200, ShardCorruptError, "number|checksum"),
+    "04 cut within a header": (_MEMBER + _MEMBER[:200], ShardCorruptError, "within a header"),
+    "05 cut within a member": (_MEMBER[:514], ShardCorruptError, "ends at byte 515"),
+    "06 a changed header": (_MEMBER.replace(b"0.txt", b"1.txt"), ShardCorruptError, "checksum"),
+    "07 a member of 8 GiB": (
+        _header(name=b"0.txt", size=b"77777777777") + bytes(512),
+        ShardCorruptError,
+        "ends at byte 8589935103",
+    ),
+    "08 a member of 2**88 bytes": (
+        _header(name=b"0.txt", size=b"\x80" + b"\xff" * 11) + bytes(512),
+        ShardCorruptError,
+        "the file has 1024",
+    ),
+    "09 a member of negative size": (
+        _header(name=b"0.txt", size=b"\xff" * 12) + bytes(512),
+        ShardCorruptError,
+        "number",
+    ),
+    "10 a size that is no number": (
+        _header(name=b"0.txt", size=b"12x") + bytes(512),
+        ShardCorruptError,
+        "number",
+    ),
+    "11 a name of 1 GiB": (
+        _header(kind=b"L", size=b"10000000000") + bytes(512),
+        ShardCorruptError,
+        "ends at byte",
+    ),
+    "12 a name of 2 MiB": (
+        _header(kind=b"L", size=b"10000000") + bytes(1 << 21),
+        ShardCorruptError,
+        "a name of",
+    ),
+    "13 a pax record without an end": (_pax(b"99 path=x\n") + _MEMBER, ShardCorruptError, "pax"),
+    "14 a pax record of no length": (_pax(b"0 path=x\n") + _MEMBER, ShardCorruptError, "pax"),
+    "15 a pax size that is no number": (_pax(b"11 size=-9\n") + _MEMBER, ShardCorruptError, "-9"),
+    "16 a pax size past the end": (
+        _pax(b"15 size=999999\n") + _MEMBER,
+        ShardCorruptError,
+        "ends at byte",
+    ),
+    "17 a name that is no UTF-8": (
+        _header(name=b"\xff\xfe.txt", size=b"0"),
+        ShardCorruptError,
+        "UTF-8",
+    ),
+    "18 the same member twice": (_MEMBER + _MEMBER, ShardCorruptError, "second member"),
+    "19 a sparse member": (_header(name=b"0.txt", kind=b"S"), ConfigurationError, "sparse"),
+    "20 a sparse member of pax": (
+        _pax(b"22 GNU.sparse.major=1\n") + _MEMBER,
+        ConfigurationError,
+        "sparse",
+    ),
+    "21 thousands of columns": (
+        b"".join(_header(name=b"0.%d" % number) for number in range(1100)),
+        ConfigurationError,
+        "endings",
+    ),
+    "22 no samples": (_header(name=b"README"), NotADatasetError, "no samples"),
+    "23 text that is no UTF-8": (
+        _header(name=b"0.txt", size=b"2") + b"\xff\xfe".ljust(512, b"\0"),
+        ShardCorruptError,
+        "column 'txt'.*UTF8",
+    ),
+    "24 a class that is no number": (
+        _header(name=b"0.cls", size=b"3") + b"abc".ljust(512, b"\0"),
+        ShardCorruptError,
+        "column 'cls'",
+    ),
+    "25 a class beyond 64 bits": (
+        _header(name=b"0.cls", size=b"24") + b"9" * 20 + bytes(492),
+        ShardCorruptError,
+        "column 'cls'",
+    ),
+    "26 compressed": (b"\x1f\x8b\x08" + bytes(1021), ShardCorruptError, "checksum|number"),
+}
+
+
+@pytest.mark.parametrize("name", _HOSTILE)
+def test_hostile_tar_files_are_refused(tmp_path: Path, name: str) -> None:
+    """Each is a typed error that names the file."""
+    content, kind, message = _HOSTILE[name]
+    (tmp_path / "evil.tar").write_bytes(content)
+
+    with pytest.raises(kind, match=message) as caught:
+        _read(tmp_path)
+
+    assert isinstance(caught.value, NotADatasetError) or "evil.tar" in caught.value.message
+
+
+def test_paths_that_lead_out_are_keys_and_nothing_else(tmp_path: Path) -> None:
+    """Nothing is ever written by a member's name."""
+    write_tar(tmp_path / "a.tar", {"../../etc/x.txt": b"1", "/etc/passwd.txt": b"2"})
+
+    assert ["../../etc/x", "/etc/passwd"] == [sample["__key__"] for sample in _read(tmp_path)]
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    at=st.floats(0, 1, exclude_max=True),
+    change=st.one_of(
+        st.integers(0, 255).map(lambda byte: lambda c, i: c[:i] + bytes([byte]) + c[i + 1 :]),
+        st.just(lambda c, i: c[:i]),
+        st.integers(1, 600).map(lambda n: lambda c, i: c[:i] + c[i + n :]),
+        st.integers(0, 2**64 - 1).map(lambda n: lambda c, i: c[:i] + struct.pack("<Q", n) + c[i:]),
+    ),
+)
+def test_mutated_tar_files_are_read_or_refused(
+    tmp_path: Path, at: float, change: Callable[[bytes, int], bytes]
+) -> None:
+    """Whatever is changed: samples, or a typed error."""
+    content = write_tar(tmp_path / "a.tar", samples(0, 9))
+    (tmp_path / "a.tar").write_bytes(change(content, int(at * len(content))))
+
+    try:
+        found = _read(tmp_path)
+    except HeadraceError:
+        return
+
+    assert all(sample["__key__"] for sample in found)

@@ -1,0 +1,88 @@
+"""What `pip install` puts on a trainer's machine."""
+
+import json
+import subprocess
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NOT_THIN = {"pyarrow", "pyspark", "boto3", "pandas"}
+
+
+def _run(*command: str | Path, timeout_s: float = 240) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment made by `pip install .` and torch, nothing else."""
+    folder = tmp_path_factory.mktemp("thin")
+    venv.create(folder / "env", with_pip=True)
+    python = folder / "env" / "bin" / "python"
+    constraints = ROOT / "constraints.txt"
+    _run(
+        *(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+        *("-c", constraints, ROOT, "torch"),
+    )
+    return python
+
+
+def _distributions(python: Path) -> set[str]:
+    listed = json.loads(_run(python, "-m", "pip", "list", "--format", "json"))
+    return {entry["name"].lower() for entry in listed}
+
+
+def test_the_thin_client_brings_five_packages(installed: Path) -> None:
+    """Nothing of Spark, Arrow or boto3 reaches a trainer."""
+    found = _distributions(installed)
+
+    assert {"grpcio", "protobuf", "numpy", "googleapis-common-protos", "xxhash"} <= found
+    assert NOT_THIN & found == set()
+
+
+def test_site_packages_gets_headrace_and_its_metadata_alone(installed: Path) -> None:
+    """No `proto`, `server`, `client` or `tests` lands at the top."""
+    listed = _run(installed, "-m", "pip", "show", "--files", "headrace").split("Files:")[1]
+    tops = {line.strip().split("/")[0] for line in listed.splitlines() if line.strip()}
+
+    assert {"headrace", "headrace-0.1.0.dist-info", ".."} == tops
+    assert "../../../bin/headrace" in listed
+
+
+def test_the_client_imports_beside_torch(installed: Path) -> None:
+    """`import headrace.client` leaves torch alone; RemoteDataset loads it."""
+    program = (
+        "import sys, headrace.client; before = 'torch' in sys.modules; "
+        "headrace.client.RemoteDataset; print(before, 'torch' in sys.modules)"
+    )
+
+    assert "False True\n" == _run(installed, "-W", "error", "-c", program)
+
+
+def test_the_command_line_says_what_is_missing(installed: Path) -> None:
+    """Without the [cli] extra the command says what to install, in one line."""
+    done = subprocess.run(
+        [installed.parent / "headrace", "read"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert 1 == done.stderr.count("\n")
+    assert "pip install 'headrace[cli]'" in done.stderr
+
+
+def test_the_schema_travels_with_the_wheel(installed: Path) -> None:
+    """Users of other languages find the .proto where pip put it."""
+    program = (
+        "import pathlib, headrace.v1 as v; "
+        "print(*(p.name for p in pathlib.Path(v.__path__[0]).glob('*.proto')))"
+    )
+
+    assert "shard_service.proto\n" == _run(installed, "-c", program)
