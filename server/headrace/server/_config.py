@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from headrace.errors import ConfigurationError
+from headrace.server._dataset_config import DatasetConfig
 
 _MIB = 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -21,7 +22,8 @@ class ServerConfig:
     and one chunk for each open stream.
 
     Attributes:
-        datasets: URL of each dataset by the name under which it is served; at least one.
+        datasets: Each dataset by the name under which it is served; at least one. A URL alone
+            means default settings.
         listen: Addresses to listen on: ``host:port`` (port 0 takes a free one) or ``unix:/path``.
         tls_cert: PEM file of the server's certificate chain; with ``tls_key``, addresses of TCP
             speak TLS. Unix sockets never do. Read once, at the start.
@@ -40,7 +42,8 @@ class ServerConfig:
             for ranges of 1 MiB.
         max_streams: Streams open at once. Each holds a thread.
         max_batch_bytes: Greatest payload of one batch. The default is arbitrary.
-        item_nulls: Whether lists may hold null items; says which with a byte an item.
+        item_nulls: Whether lists may hold null items, in datasets that do not say so themselves;
+            says which with a byte an item.
         max_stream_s: A stream is asked to reconnect after this time, give or take 20 %; 0 means
             never. The default is of design.md: rolling restarts even out within half an hour.
         drain_s: How long a stopping server waits for its streams to end.
@@ -50,7 +53,7 @@ class ServerConfig:
             ``STORE_UNAVAILABLE``.
     """
 
-    datasets: Mapping[str, str]
+    datasets: Mapping[str, str | DatasetConfig]
     listen: str | tuple[str, ...] = "127.0.0.1:50051"
     tls_cert: str = ""
     tls_key: str = ""
@@ -77,6 +80,14 @@ class ServerConfig:
         self._check_addresses()
         self._check_numbers()
         self._check_security()
+
+    @property
+    def dataset_configs(self) -> Mapping[str, DatasetConfig]:
+        """Return the settings of each dataset by its name."""
+        return {
+            name: DatasetConfig(url=given) if isinstance(given, str) else given
+            for name, given in self.datasets.items()
+        }
 
     @property
     def addresses(self) -> tuple[str, ...]:

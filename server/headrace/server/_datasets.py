@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import bisect
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from headrace.server._access import ANYBODY, Caller
 from headrace.server._block import block_layout
 from headrace.server._cache import BlockCache
 from headrace.server._columns import split_schema
+from headrace.server._dataset_config import DatasetConfig
 from headrace.server._flat_blocks import FlatBlocks
 from headrace.server._request import Readable
 from headrace.storage import OpenDataset, open_dataset
@@ -155,15 +155,19 @@ class Catalog:
 
 
 def open_catalog(
-    urls: Mapping[str, str], *, cache: BlockCache, max_batch_bytes: int, item_nulls: bool = False
+    configs: Mapping[str, DatasetConfig],
+    *,
+    cache: BlockCache,
+    max_batch_bytes: int,
+    item_nulls: bool = False,
 ) -> Catalog:
     """Open every dataset.
 
     Args:
-        urls: By name; a URL may end in ``#`` and the fingerprint of an older version.
+        configs: By name.
         cache: Will hold their blocks.
         max_batch_bytes: Greatest payload of one batch.
-        item_nulls: Whether lists may hold null items.
+        item_nulls: Whether lists may hold null items where a dataset does not say so itself.
 
     Raises:
         HeadraceError: One cannot be opened; `headrace.storage.open_dataset` says how.
@@ -172,24 +176,21 @@ def open_catalog(
         {
             name: ServedDataset(
                 name,
-                _open_version(url),
+                _open(config),
                 cache=cache,
                 max_batch_bytes=max_batch_bytes,
-                item_nulls=item_nulls,
+                item_nulls=item_nulls if config.item_nulls is None else config.item_nulls,
             )
-            for name, url in urls.items()
+            for name, config in configs.items()
         }
     )
 
 
-_FINGERPRINT = re.compile(r"(?P<url>.+)#(?P<fingerprint>[0-9a-f]{32})")
-
-
-def _open_version(url: str) -> OpenDataset:
-    found = _FINGERPRINT.fullmatch(url)
-    if found is None:
-        return open_dataset(url)
-    return open_dataset(found["url"], fingerprint=found["fingerprint"])
+def _open(config: DatasetConfig) -> OpenDataset:
+    url, fingerprint = config.place
+    return open_dataset(
+        url, options=config.store, fingerprint=fingerprint, source_options=config.source
+    )
 
 
 # The token is the last name of its page, so that pages stay right when datasets come and go.

@@ -177,7 +177,7 @@ def start_server(config: ServerConfig) -> Server:
     cache = BlockCache(config.cache_bytes, fetch_threads=config.fetch_threads, observer=metrics)
     try:
         catalog = open_catalog(
-            config.datasets,
+            config.dataset_configs,
             cache=cache,
             max_batch_bytes=config.max_batch_bytes,
             item_nulls=config.item_nulls,
