@@ -14,6 +14,7 @@ from headrace.errors import (
     ConfigurationError,
     DrainingError,
     HeadraceError,
+    RebalanceError,
     StoreUnavailableError,
 )
 from headrace.server._block import block_layout
@@ -205,6 +206,59 @@ def test_a_lease_is_all_or_nothing() -> None:
         with cache.lease(source, np.array([1, 2])) as is_whole:
             assert is_whole
             assert 2 == int(cache._slots.pins.sum())
+
+
+def test_a_removed_source_leaves_nothing() -> None:
+    """Its blocks go at once, a block being read when its reader is done, and none comes back."""
+    store = _Store()
+    with _cache(store) as (cache, source):
+        other = cache.add_source(store, source.layout, block_count=10)
+        waiter = cache.waiter()
+        _demand(cache, source, [1, 2, 3], waiter)
+        _demand(cache, other, [1], waiter)
+        with cache.lease(source, np.array([2])) as is_whole:
+            assert is_whole
+            cache.remove_source(source)
+            assert 2 == cache._slots.count
+
+        assert 1 == cache._slots.count
+        assert not cache.is_cached(source, np.arange(5)).any()
+        assert cache.is_cached(other, np.array([1])).all()
+        assert [] == cache.prefetch(source, np.array([1]), waiter).tolist()
+        with pytest.raises(RebalanceError, match="reconnect"):
+            _demand(cache, source, [1], waiter)
+        cache.remove_source(source)
+        assert [2] == _demand(cache, other, [2], waiter)
+
+
+def test_removing_a_source_ends_its_waits_and_reads() -> None:
+    """Who waits for it is asked to reconnect; it is gone only when the last read has ended."""
+    store = _Store()
+    store.gate.clear()
+    raised: list[BaseException] = []
+
+    def wait(cache: BlockCache, source: Source) -> None:
+        try:
+            _demand(cache, source, [1, 2, 3], cache.waiter())
+        except RebalanceError as error:
+            raised.append(error)
+
+    with _cache(store, threads=1) as (cache, source):
+        waiting = threading.Thread(target=wait, args=(cache, source), name="test-wait")
+        waiting.start()
+        while not any(flight.is_running for flight in cache._flights.values()):
+            threading.Event().wait(0.001)
+        removing = threading.Thread(target=cache.remove_source, args=(source,), name="test-remove")
+        removing.start()
+        waiting.join(10)
+        assert 1 == len(raised)
+        assert removing.is_alive()
+        store.gate.set()
+        removing.join(10)
+        assert not removing.is_alive()
+
+    assert 1 == len(store.reads)
+    assert 0 == cache.used_bytes
 
 
 def test_a_wait_ends_with_the_cache() -> None:

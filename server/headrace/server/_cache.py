@@ -10,7 +10,10 @@ Contract of a block:
    next stream that wants the block fetches it anew. A fetch ahead of need fails silently, but for
    a count.
 4. A block asked for ahead of need is dropped from the queue when every stream that asked is gone.
-5. `close` ends the fetching threads; waiting streams get `DrainingError`.
+5. `remove_source` frees every block of a dataset: at once those that nobody reads, each other one
+   when its last reader is done. Streams of that dataset get `RebalanceError` when they next wait,
+   and nothing of it is fetched any more; a fetch under way ends, and its block is thrown away.
+6. `close` ends the fetching threads; waiting streams get `DrainingError`.
 
 If the code differs, the code is wrong.
 """
@@ -33,6 +36,7 @@ from headrace.errors import (
     DrainingError,
     HeadraceError,
     InternalError,
+    RebalanceError,
     StoreUnavailableError,
 )
 from headrace.server._arena import ExtentAllocator, map_memory
@@ -88,7 +92,9 @@ class BlockCache:
         self._slots = SlotTable()
         self._policy = policy or LeastRecentlyUsed()
         self._observer = observer
-        self._sources: list[Source] = []
+        self._sources: dict[int, Source] = {}
+        self._source_count = 0
+        self._has_leftovers = False
         self._flights: dict[tuple[int, int], Flight] = {}
         self._urgent: deque[Flight] = deque()
         self._ahead: deque[Flight] = deque()
@@ -108,9 +114,28 @@ class BlockCache:
     def add_source(self, reader: BlockReader, layout: BlockLayout, *, block_count: int) -> Source:
         """Let the blocks of a dataset into the cache."""
         with self._lock:
-            source = Source(len(self._sources), reader, layout, block_count)
-            self._sources.append(source)
+            source = Source(self._source_count, reader, layout, block_count)
+            self._source_count += 1
+            self._sources[source.index] = source
         return source
+
+    def remove_source(self, source: Source) -> None:
+        """Forget a dataset and free its blocks.
+
+        Its streams need not have ended. Waits for reads under way, so that the reader may be
+        closed; one that takes longer than a minute is left to itself. Any thread may call it,
+        twice too.
+        """
+        with self._lock:
+            source.removed = True
+            for flight in list(self._flights.values()):
+                if flight.source is source:
+                    self._call_off(flight)
+            self._free_removed()
+            self._room.notify_all()
+            self._room.wait_for(
+                lambda: self._closed or not self._is_reading(source), _ROOM_TIMEOUT_S
+            )
 
     def waiter(self) -> Waiter:
         """Return a new stream's handle."""
@@ -158,6 +183,7 @@ class BlockCache:
         """
         with self._lock:
             self._check_open()
+            _check_served(source)
             slots = source.slot_of[blocks]
             self._slots.pin(slots[slots > ABSENT])
             waiter.arrived = blocks[slots > ABSENT].tolist()
@@ -209,6 +235,8 @@ class BlockCache:
         if (source.slot_of[blocks] > ABSENT).all():
             return blocks[:0]
         with self._lock:
+            if source.removed:
+                return blocks[:0]
             slots = source.slot_of[blocks]
             for block in blocks[slots == IN_FLIGHT].tolist():
                 self._flights[source.index, block].owners.append(waiter)
@@ -247,6 +275,30 @@ class BlockCache:
         if self._closed:
             raise DrainingError("the server has shut down; try another")
 
+    def _is_reading(self, source: Source) -> bool:
+        return any(flight.source is source for flight in self._flights.values())
+
+    def _call_off(self, flight: Flight) -> None:
+        _fail(flight.demands, _removed_error())
+        flight.demands.clear()
+        flight.owners.clear()
+        if not flight.is_running:
+            # It may stand in a queue, whose entry must not start it.
+            flight.is_running = True
+            self._arrive(flight, ABSENT)
+
+    def _free_removed(self) -> None:
+        """Free the blocks of removed sources that nobody reads."""
+        table = self._slots
+        for source in [source for source in self._sources.values() if source.removed]:
+            held = np.flatnonzero(table.source == source.index)
+            is_read = table.pins[held] > 0
+            for slot in held[~is_read].tolist():
+                self._evict(slot)
+            if not is_read.any():
+                del self._sources[source.index]
+        self._has_leftovers = any(source.removed for source in self._sources.values())
+
     def _demand_one(self, source: Source, block: int, waiter: Waiter) -> None:
         flight = self._flights.get((source.index, block)) or self._depart(source, block)
         flight.demands.append(waiter)
@@ -269,6 +321,8 @@ class BlockCache:
             return
         with self._lock:
             self._slots.unpin(slots)
+            if self._has_leftovers:
+                self._free_removed()
             self._room.notify_all()
 
     def _fetch_all(self) -> None:
@@ -320,6 +374,11 @@ class BlockCache:
                 self._extents.give(begin, block.size)
             raise
         with self._lock:
+            if flight.source.removed:
+                self._extents.give(begin, block.size)
+                self._arrive(flight, ABSENT)
+                self._room.notify_all()
+                return
             slot = self._slots.add(
                 source=flight.source.index, block=flight.block, begin=begin, length=block.size
             )
@@ -360,6 +419,16 @@ class BlockCache:
         with self._lock:
             self._arrive(flight, ABSENT)
             _fail(flight.demands, error)
+            self._room.notify_all()
+
+
+def _check_served(source: Source) -> None:
+    if source.removed:
+        raise _removed_error()
+
+
+def _removed_error() -> RebalanceError:
+    return RebalanceError("the dataset is served here no more, or anew; reconnect to go on")
 
 
 def _fail(waiters: list[Waiter], error: HeadraceError) -> None:

@@ -29,6 +29,7 @@ class Source:
     Attributes:
         reader: Fetches them.
         layout: How they lie when decoded.
+        removed: The dataset has left the cache; nothing of it is fetched any more.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Source:
         self.index = index
         self.reader = reader
         self.layout = layout
+        self.removed = False
         # The slot of each block; 0 if it is not cached, -1 if it is being fetched. Zeros of fresh
         # memory cost nothing until touched, so this stays small however many blocks there are.
         self.slot_of = np.zeros(block_count, np.int32)
