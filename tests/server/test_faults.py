@@ -146,8 +146,8 @@ class _Bench:
         self.source = served.source
         self.stream = BatchStream(
             stream_contents(_REQUEST, served),
-            served,
-            cache=self.cache,
+            dataset=served.name,
+            blocks=served.blocks(self.cache),
             limits=StreamLimits(
                 heartbeat_s=0.02,
                 store_timeout_s=store_timeout_s,

@@ -69,8 +69,8 @@ def _calls_a_batch(url: str, batch_size: int) -> list[int]:
         )
         stream = BatchStream(
             stream_contents(request, served),
-            served,
-            cache=cache,
+            dataset=served.name,
+            blocks=served.blocks(cache),
             limits=limits,
             metrics=Metrics(),
         )

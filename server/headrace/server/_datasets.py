@@ -13,6 +13,7 @@ from headrace.errors import BadArgumentError, DatasetNotFoundError
 from headrace.order import Order, OrderSpec, ShardTable
 from headrace.server._access import ANYBODY, Caller
 from headrace.server._block import block_layout
+from headrace.server._blocks import Blocks, DatasetBlocks
 from headrace.server._cache import BlockCache
 from headrace.server._columns import split_schema
 from headrace.server._dataset_config import DatasetConfig
@@ -81,6 +82,10 @@ class ServedDataset:
             if len(self._orders) > _MAX_ORDERS:
                 self._orders.popitem(last=False)
         return order
+
+    def blocks(self, cache: BlockCache) -> Blocks:
+        """Return its blocks for a stream."""
+        return DatasetBlocks(cache, self.source, self.dataset)
 
     def to_proto(self) -> pb.Dataset:
         """Return the dataset as the wire describes it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -61,10 +62,15 @@ class BlockRows:
         bases: NDArray[np.int64],
         offsets: NDArray[np.int64],
     ) -> None:
-        self.memory = memory
+        self._memory = memory
         self._layout = layout
         self._bases = bases
         self._offsets = offsets
+
+    @property
+    def memory(self) -> Memory:
+        """Return the arena."""
+        return self._memory
 
     def packed(self, out: NDArray[np.uint8]) -> None:
         """Gather the packed rows into ``(samples, row_bytes) uint8``."""
@@ -72,7 +78,7 @@ class BlockRows:
 
     def wide(self, part: int, out: NDArray[np.uint8]) -> None:
         """Gather one part into ``(samples, row_bytes) uint8``."""
-        _gather_part(self.memory, self._layout.parts[part], self._bases[part], self._offsets, out)
+        _gather_part(self._memory, self._layout.parts[part], self._bases[part], self._offsets, out)
 
 
 class StagedRows:
@@ -103,7 +109,7 @@ class StagedRows:
         """Return the bytes of all ragged values."""
         return Memory(np.concatenate([*self._pieces, np.empty(0, np.uint8)]))
 
-    def add(self, places: NDArray[np.intp], rows: BlockRows) -> None:
+    def add(self, places: NDArray[np.intp], rows: Rows) -> None:
         """Copy samples.
 
         Args:
@@ -143,7 +149,18 @@ class StagedRows:
             self._piece_bytes += piece.size
 
 
-Rows = BlockRows | StagedRows
+class Rows(Protocol):
+    """The samples of one batch, wherever they lie."""
+
+    @property
+    def memory(self) -> Memory:
+        """Return what the spans of ragged values point into."""
+
+    def packed(self, out: NDArray[np.uint8]) -> None:
+        """Gather the packed rows into ``(samples, row_bytes) uint8``."""
+
+    def wide(self, part: int, out: NDArray[np.uint8]) -> None:
+        """Gather one part into ``(samples, row_bytes) uint8``."""
 
 
 def refuse_large(size: int, limit: int, *, field: str = "global_batch_size") -> None:

@@ -6,12 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from headrace.server._cache import BlockCache
+from headrace.server._blocks import Blocks
 from headrace.server._plan import Planned, PlannedBatch
-from headrace.server._source import Source, Waiter
+from headrace.server._source import Waiter
 
 # A plan holds some 30 bytes a sample; these bound what a stream keeps of them (arbitrary).
 _MAX_PLANS = 64
@@ -36,10 +33,8 @@ class Lookahead:
 
     Args:
         plans: What the stream sends.
-        cache: Fetches the blocks.
-        source: The stream's dataset in the cache.
+        blocks: Fetches them.
         waiter: The stream in the cache.
-        stored_bytes: Gives the size of blocks in the store.
         budget_bytes: Gives the greatest size of blocks to ask for ahead of need, as it is now.
     """
 
@@ -47,17 +42,13 @@ class Lookahead:
         self,
         plans: Iterator[Planned],
         *,
-        cache: BlockCache,
-        source: Source,
+        blocks: Blocks,
         waiter: Waiter,
-        stored_bytes: Callable[[NDArray[np.int64]], NDArray[np.int64]],
         budget_bytes: Callable[[], int],
     ) -> None:
         self._plans = plans
-        self._cache = cache
-        self._source = source
+        self._blocks = blocks
         self._waiter = waiter
-        self._stored_bytes = stored_bytes
         self._budget_bytes = budget_bytes
         self._entries: deque[_Entry] = deque()
         self._samples = 0
@@ -93,9 +84,9 @@ class Lookahead:
         samples = asked_bytes = 0
         if isinstance(planned, PlannedBatch):
             samples = planned.sample_ids.size
-            asked = self._cache.prefetch(self._source, planned.touched, self._waiter)
+            asked = self._blocks.prefetch(planned.touched, self._waiter)
             if asked.size:
-                asked_bytes = int(self._stored_bytes(asked).sum())
+                asked_bytes = int(self._blocks.stored_bytes(asked).sum())
         self._entries.append(_Entry(planned, samples, asked_bytes))
         self._samples += samples
         self._asked_bytes += asked_bytes

@@ -143,8 +143,8 @@ class ShardService:
     ) -> Iterator[bytes]:
         stream = BatchStream(
             contents,
-            served,
-            cache=self._cache,
+            dataset=served.name,
+            blocks=served.blocks(self._cache),
             limits=self._limits(served),
             metrics=self._metrics,
         )

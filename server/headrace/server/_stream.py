@@ -31,10 +31,9 @@ from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError, RebalanceError, StoreUnavailableError
 from headrace.server._assemble import Assembler, Payload
-from headrace.server._cache import BlockCache
+from headrace.server._blocks import Blocks
 from headrace.server._columns import SAMPLE_ID_COLUMN
 from headrace.server._contents import Contents, batch_header
-from headrace.server._datasets import ServedDataset
 from headrace.server._frames import batch_frames, message_frame
 from headrace.server._gather import StagedRows, projection_of
 from headrace.server._lookahead import Lookahead
@@ -71,8 +70,8 @@ class BatchStream:
 
     Args:
         contents: What to send.
-        served: The dataset to send it from.
-        cache: Holds its blocks.
+        dataset: What it is sent from, in words.
+        blocks: Holds its samples.
         limits: What bounds the stream.
         metrics: Is told what happens.
     """
@@ -80,30 +79,28 @@ class BatchStream:
     def __init__(
         self,
         contents: Contents,
-        served: ServedDataset,
         *,
-        cache: BlockCache,
+        dataset: str,
+        blocks: Blocks,
         limits: StreamLimits,
         metrics: Metrics,
     ) -> None:
         self._contents = contents
-        self._served = served
-        self._cache = cache
+        self._dataset = dataset
+        self._blocks = blocks
         self._limits = limits
         self._metrics = metrics
-        self._waiter = cache.waiter()
+        self._waiter = blocks.waiter()
         self._ending: HeadraceError | _CancelledError | None = None
         names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
-        self._projection = projection_of(served.source.layout, names)
+        self._projection = projection_of(blocks.layout, names)
         self._assembler = Assembler(
             contents.columns, self._projection, max_batch_bytes=limits.max_batch_bytes
         )
         self._lookahead = Lookahead(
             contents.plans,
-            cache=cache,
-            source=served.source,
+            blocks=blocks,
             waiter=self._waiter,
-            stored_bytes=served.dataset.block_stored_bytes,
             budget_bytes=limits.prefetch_bytes,
         )
 
@@ -123,7 +120,7 @@ class BatchStream:
         except _CancelledError:
             return
         finally:
-            self._cache.leave(self._waiter)
+            self._blocks.leave(self._waiter)
 
     def _end(self, ending: HeadraceError | _CancelledError) -> None:
         if not isinstance(self._ending, _CancelledError):
@@ -144,15 +141,15 @@ class BatchStream:
                 batch_header(planned), payload, max_chunk_bytes=self._contents.max_chunk_bytes
             )
             self._metrics.sent(
-                self._served.name,
+                self._dataset,
                 samples=planned.sample_ids.size,
                 payload_bytes=len(payload.view),
             )
 
     def _payload(self, planned: PlannedBatch) -> Generator[bytes, None, Payload]:
-        with self._cache.lease(self._served.source, planned.touched) as is_whole:
+        with self._blocks.lease(planned.touched) as is_whole:
             if is_whole:
-                rows = self._cache.rows(self._served.source, planned.blocks, planned.offsets)
+                rows = self._blocks.rows(planned.blocks, planned.offsets)
                 return self._assembler.assemble(rows, planned.sample_ids)
         staged = yield from self._staged(planned)
         return self._assembler.assemble(staged, planned.sample_ids)
@@ -175,24 +172,22 @@ class BatchStream:
                 self._check_progress(now - progress, missing)
                 heartbeat = pb.Heartbeat(waiting_ms=round((now - began) * 1000))
                 yield message_frame(pb.ReadBatchesResponse(heartbeat=heartbeat))
-        self._metrics.starved(self._served.name, seconds=time.monotonic() - began)
+        self._metrics.starved(self._dataset, seconds=time.monotonic() - began)
         return staged
 
     def _copy_arrivals(
         self, planned: PlannedBatch, missing: NDArray[np.int64], staged: StagedRows
     ) -> NDArray[np.int64]:
         """Copy what comes until the next heartbeat is due; return the blocks still missing."""
-        source = self._served.source
         due = time.monotonic() + self._limits.heartbeat_s
-        with self._cache.demand(source, missing, self._waiter):
+        with self._blocks.demand(missing, self._waiter):
             while missing.size and (timeout_s := due - time.monotonic()) > 0:
-                arrived = self._cache.arrivals(source, self._waiter, timeout_s=timeout_s)
+                arrived = self._blocks.arrivals(self._waiter, timeout_s=timeout_s)
                 if not arrived.size:
                     break
                 places = np.flatnonzero(np.isin(planned.blocks, arrived))
                 staged.add(
-                    places,
-                    self._cache.rows(source, planned.blocks[places], planned.offsets[places]),
+                    places, self._blocks.rows(planned.blocks[places], planned.offsets[places])
                 )
                 missing = np.setdiff1d(missing, arrived, assume_unique=True)
         return missing
@@ -204,9 +199,9 @@ class BatchStream:
     def _check_progress(self, waited_s: float, missing: NDArray[np.int64]) -> None:
         if waited_s >= self._limits.store_timeout_s:
             raise StoreUnavailableError(
-                f"the store of {self._served.name!r} gave none of {missing.size} blocks in "
+                f"the store of {self._dataset!r} gave none of {missing.size} blocks in "
                 f"{waited_s:.0f} s; try again",
-                dataset=self._served.name,
+                dataset=self._dataset,
             )
 
 
