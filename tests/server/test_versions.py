@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,13 @@ from headrace.client import BatchEvent, BatchReader, Deadlines, Place, ReadOptio
 from headrace.errors import NotADatasetError, TokenDatasetChangedError
 from headrace.order import OrderSpec, decode_token
 from headrace.server import ServerConfig, start_server
-from headrace.storage import ShardWriter, commit_dataset, open_store
+from headrace.storage import (
+    ShardWriter,
+    collect_garbage,
+    commit_dataset,
+    open_store,
+    plan_gc,
+)
 from support.datasets import small_table, write_dataset
 
 
@@ -40,8 +47,8 @@ def _ids(events: list[BatchEvent]) -> list[object]:
     return [event.columns["headrace.sample_id"].values.tolist() for event in events]
 
 
-def test_an_old_version_is_served_beside_the_new_one(tmp_path: Path) -> None:
-    """After an append the old token is refused by the new version and resumes on the old one."""
+def test_a_run_keeps_its_order_after_an_append(tmp_path: Path) -> None:
+    """A token of the old version resumes it, and a stream without one gets the new version."""
     url = str(tmp_path)
     old = write_dataset(url, small_table(50), shard_samples=[50]).fingerprint
     with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as before:
@@ -51,11 +58,44 @@ def test_an_old_version_is_served_beside_the_new_one(tmp_path: Path) -> None:
     datasets = {"d": url, "old": f"{url}#{old}"}
 
     with start_server(ServerConfig(datasets=datasets, listen="127.0.0.1:0")) as after:
-        rest = _read(after.address, "old", token)
-        with pytest.raises(TokenDatasetChangedError, match="URL#FINGERPRINT"):
-            _read(after.address, "d", token)
+        rest = _read(after.address, "d", token)
+        pinned = _read(after.address, "old", token)
+        new = _read(after.address, "d")
+
+    assert _ids(whole[2:]) == _ids(rest) == _ids(pinned)
+    assert 8 == len(new)
+
+
+def test_a_server_learns_of_a_version_that_is_newer_than_itself(tmp_path: Path) -> None:
+    """A token of a replica that was started after an append resumes on one started before."""
+    url = str(tmp_path)
+    write_dataset(url, small_table(50), shard_samples=[50])
+    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as before:
+        _append(url, 30)
+        with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as after:
+            whole = _read(after.address, "d")
+
+        rest = _read(before.address, "d", whole[1].header.resume_token)
 
     assert _ids(whole[2:]) == _ids(rest)
+
+
+def test_a_version_that_was_removed_is_refused_by_name(tmp_path: Path) -> None:
+    """The error has both fingerprints and says what to do."""
+    url = str(tmp_path)
+    old = write_dataset(url, small_table(50), shard_samples=[50]).fingerprint
+    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as before:
+        token = _read(before.address, "d")[1].header.resume_token
+    _append(url, 30)
+    store = open_store(url)
+    collect_garbage(store, plan_gc(store, keep=1, older_than_s=0, now_s=time.time() + 60))
+
+    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as after:
+        with pytest.raises(TokenDatasetChangedError, match="no longer has that version") as caught:
+            _read(after.address, "d", token)
+        new = decode_token(_read(after.address, "d")[0].header.resume_token).fingerprint
+
+    assert {"token_fingerprint": old, "dataset_fingerprint": new} == caught.value.metadata
 
 
 def test_a_version_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ class EpochStart(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class ReadBatchesRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "fingerprint")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +166,7 @@ class ReadBatchesRequest(_message.Message):
     MAX_CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     BATCH_STRIDE_FIELD_NUMBER: _ClassVar[int]
     BATCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -181,7 +182,8 @@ class ReadBatchesRequest(_message.Message):
     max_chunk_bytes: int
     batch_stride: int
     batch_offset: int
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class ReadBatchesResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "epoch_end", "heartbeat", "payload")

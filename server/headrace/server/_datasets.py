@@ -19,6 +19,7 @@ from headrace.server._columns import split_schema
 from headrace.server._dataset_config import DatasetConfig
 from headrace.server._flat_blocks import FlatBlocks
 from headrace.server._request import Readable
+from headrace.server._versions import Versions
 from headrace.storage import OpenDataset, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -37,6 +38,7 @@ class ServedDataset:
         dataset: The dataset.
         readable: What requests are checked against.
         source: Its blocks in the cache.
+        versions: Its other versions; None if there are none to be had.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class ServedDataset:
         )
         self._orders: OrderedDict[OrderSpec, Order] = OrderedDict()
         self._lock = threading.Lock()
+        self.versions: Versions[ServedDataset] | None = None
 
     def order(self, spec: OrderSpec) -> Order:
         """Return the dataset's order under a spec; streams with equal specs share it."""
@@ -82,6 +85,14 @@ class ServedDataset:
             if len(self._orders) > _MAX_ORDERS:
                 self._orders.popitem(last=False)
         return order
+
+    def version(self, fingerprint: str) -> ServedDataset:
+        """Return the version of a fingerprint; this one if it is empty.
+
+        Raises:
+            HeadraceError: As `Versions.get`.
+        """
+        return self if self.versions is None else self.versions.get(fingerprint)
 
     def blocks(self, cache: BlockCache) -> Blocks:
         """Return its blocks for a stream."""
@@ -156,6 +167,8 @@ class Catalog:
     def close(self) -> None:
         """Give up the connections to the stores."""
         for served in self._datasets.values():
+            for older in served.versions.older if served.versions else ():
+                older.dataset.close()
             served.dataset.close()
 
 
@@ -177,24 +190,29 @@ def open_catalog(
     Raises:
         HeadraceError: One cannot be opened; `headrace.storage.open_dataset` says how.
     """
-    return Catalog(
-        {
-            name: ServedDataset(
+
+    def open_served(name: str, config: DatasetConfig) -> ServedDataset:
+        def open_version(fingerprint: str | None) -> ServedDataset:
+            return ServedDataset(
                 name,
-                _open(config),
+                _open(config, fingerprint),
                 cache=cache,
                 max_batch_bytes=max_batch_bytes,
                 item_nulls=item_nulls if config.item_nulls is None else config.item_nulls,
             )
-            for name, config in configs.items()
-        }
-    )
+
+        served = open_version(None)
+        current = (served.dataset.fingerprint, served)
+        served.versions = Versions(name, current, open_version=open_version)
+        return served
+
+    return Catalog({name: open_served(name, config) for name, config in configs.items()})
 
 
-def _open(config: DatasetConfig) -> OpenDataset:
-    url, fingerprint = config.place
+def _open(config: DatasetConfig, fingerprint: str | None) -> OpenDataset:
+    url, pinned = config.place
     return open_dataset(
-        url, options=config.store, fingerprint=fingerprint, source_options=config.source
+        url, options=config.store, fingerprint=fingerprint or pinned, source_options=config.source
     )
 
 

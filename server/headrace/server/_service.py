@@ -22,6 +22,7 @@ from headrace.server._contents import (
 )
 from headrace.server._datasets import Catalog, ServedDataset
 from headrace.server._explain import explain
+from headrace.server._find import find
 from headrace.server._metrics import Metrics
 from headrace.server._status import Failure, abort, failure_of, internal_failure
 from headrace.server._stream import BatchStream, StreamLimits
@@ -99,7 +100,7 @@ class ShardService:
     def _explain_batch(
         self, request: pb.ExplainBatchRequest, caller: Caller
     ) -> pb.ExplainBatchResponse:
-        served = self._catalog.get(request.batch.dataset, caller)
+        served = find(request.batch, self._catalog, caller)
         return explain(request.batch, served, cache=self._cache)
 
     def _streaming(
@@ -128,7 +129,7 @@ class ShardService:
         try:
             caller = self._access.caller(context.invocation_metadata())
             with self._streams.admit(caller):
-                served = self._catalog.get(request.dataset, caller)
+                served = find(request, self._catalog, caller)
                 yield from self._stream(contents(served), served, context)
         except HeadraceError as error:
             failure = failure_of(error)
