@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headrace.order._hash import derive, derive_each, draw, draw_each
-from headrace.order._permutation import permutation, permutations, permute
+from headrace.order._permutation import Network, permutation, permutations, permute
 
 _words = st.integers(0, 2**63 - 1)
 
@@ -114,3 +114,11 @@ def test_adjacent_words_share_nothing() -> None:
 
     assert len(keys) == len(set(keys))
     assert 31.5 < sum(flips) / len(flips) < 32.5
+
+
+@given(key=_words, count=st.integers(1, 2**22), first=st.integers(0, 2**21))
+def test_tables_permute_as_the_network_does(key: int, count: int, first: int) -> None:
+    """Looking the rounds' draws up gives what making each of them does, also in the surplus."""
+    places = np.arange(min(first, count - 1), min(first + 500, count))
+
+    assert _permute(key, count, places).tolist() == Network(key, count).at(places).tolist()

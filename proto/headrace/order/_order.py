@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ from headrace.order._hash import Stream, derive
 from headrace.order._lanes import LaneSplit
 from headrace.order._layout import Layouts, shuffled_layouts, stored_layouts
 from headrace.order._parts import make_parts
-from headrace.order._permutation import permutation, permute
+from headrace.order._permutation import NETWORK_LIMIT, Network, permutation, permute
 from headrace.order._shape import ONE_DATASET
 from headrace.order._skips import Skips, substitute
 from headrace.order._spec import OrderSpec, ShardTable
@@ -24,11 +25,40 @@ from headrace.order._spec import OrderSpec, ShardTable
 _LAYOUT_BYTES: Final = 24 << 20
 _BAND_BYTES: Final = 8 << 20
 _CHUNK_BYTES: Final = 16 << 20
-# Windows too large to sort are permuted in chunks: 1 ms of work, shared by all ranks of a server.
-_CHUNK_SAMPLES: Final = 8192
+# Windows too large to sort are permuted in chunks, shared by all ranks of a server: 0.5 ms of work
+# on arrays that fit the second cache, so many that the calls do not show.
+_CHUNK_SAMPLES: Final = 16384
+# Two windows of the default size, in storage order; of larger windows each sample is searched for.
+_WINDOW_BYTES: Final = 16 << 20
+_WINDOW_SAMPLES: Final = 1 << 21
+_NETWORK_BYTES: Final = 8 << 20
+# Lanes whose last window is remembered.
+_MAX_RECENT: Final = 64
 _EPOCH_LIMIT: Final = 1 << 62
 
 _Lookup: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Window:
+    """One window of a lane.
+
+    Attributes:
+        epoch: Its epoch.
+        start: Its first place in the lane.
+        count: How many samples it has.
+        words: Derive its key.
+        lookup: Gives the sample ids at places of it, before it is permuted.
+    """
+
+    epoch: int
+    start: int
+    count: int
+    words: tuple[int, ...]
+    lookup: _Lookup
+
+    def holds(self, epoch: int, place: int) -> bool:
+        return self.epoch == epoch and 0 <= place - self.start < self.count
 
 
 class Order:
@@ -58,6 +88,9 @@ class Order:
         self._layouts: BoundedCache[int, Layouts] = BoundedCache(_LAYOUT_BYTES)
         self._bands: BoundedCache[tuple[int, int, int], Bands] = BoundedCache(_BAND_BYTES)
         self._chunks: BoundedCache[tuple[int, ...], NDArray[np.int64]] = BoundedCache(_CHUNK_BYTES)
+        self._stored: BoundedCache[tuple[int, ...], NDArray[np.int64]] = BoundedCache(_WINDOW_BYTES)
+        self._networks: BoundedCache[tuple[int, ...], Network] = BoundedCache(_NETWORK_BYTES)
+        self._recent: dict[int, _Window] = {}
 
     def sample_ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at the positions [start, stop) of an epoch.
@@ -123,6 +156,17 @@ class Order:
 
     def _windowed(self, epoch: int, lane: int, start: int) -> NDArray[np.int64]:
         # From one place of the lane on, as far as one cached chunk reaches.
+        window = self._recent.get(lane)
+        if window is None or not window.holds(epoch, start):
+            window = self._find_window(epoch, lane, start)
+            if len(self._recent) >= _MAX_RECENT:
+                self._recent.clear()
+            self._recent[lane] = window
+        return self._chunk(
+            window.words, window.lookup, count=window.count, start=start - window.start
+        )
+
+    def _find_window(self, epoch: int, lane: int, start: int) -> _Window:
         offset = self._split.start(lane) + start
         place = self._find_band(epoch, lane, offset)
         index = int(place.indices[0])
@@ -130,14 +174,16 @@ class Order:
         offset -= int(place.starts[0])
         window = int(band.windows(np.array([offset]), np.zeros(1, np.int64))[0])
         first, end = band.window_starts[window : window + 2].tolist()
+        words = (epoch, Stream.WINDOW, lane, index, window)
 
         def lookup(places: NDArray[np.int64]) -> NDArray[np.int64]:
             if len(places) == end - first:
                 return band.window_ids(window)[places]
-            return band.sample_ids(first + places)
+            if end - first > _WINDOW_SAMPLES:
+                return band.sample_ids(first + places)
+            return self._stored.get(words, lambda: band.window_ids(window))[places]
 
-        words = (epoch, Stream.WINDOW, lane, index, window)
-        return self._chunk(words, lookup, count=end - first, start=offset - first)
+        return _Window(epoch, start - (offset - first), end - first, words, lookup)
 
     def _unwindowed(self, epoch: int, lane: int, start: int) -> NDArray[np.int64]:
         layout = self._layout(epoch)
@@ -171,7 +217,9 @@ class Order:
         if not self.spec.shuffle:
             return lambda places: places
         key = derive(self._root_key, *words)
-        if count > ONE_DATASET.sort_limit:
+        if ONE_DATASET.sort_limit < count <= NETWORK_LIMIT:
+            return self._networks.get(words, lambda: Network(key, count)).at
+        if count > NETWORK_LIMIT:
             keys, counts = np.array([key], np.uint64), np.array([count])
             return lambda places: permute(keys, counts, places)
         whole = permutation(key, count)
