@@ -22,6 +22,7 @@ from headrace.storage._ordinals import checked_ordinals, read_only
 from headrace.storage._pages import BlockTable, Page
 from headrace.storage._pointer import VersionEntry
 from headrace.storage._shard_writer import SHARD_FOLDER
+from headrace.storage._starts import Starts
 from headrace.storage._store import Store
 
 
@@ -61,7 +62,8 @@ class Dataset:
         self._decoder = BlockDecoder(self._narrowing.decoded)
         self._table = BlockTable(store, entry.blocks, manifest=manifest)
         self._shard_block_ends = np.cumsum(manifest.block_counts)
-        self._page_samples = np.array([page.first_sample for page in manifest.pages], np.int64)
+        page_starts = [page.first_sample for page in manifest.pages]
+        self._page_starts = Starts(np.array([*page_starts, self.sample_count], np.int64))
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find the blocks that hold samples.
@@ -77,13 +79,12 @@ class Dataset:
             ManifestCorruptError: A page of the block table is damaged.
         """
         ids = checked_ordinals(sample_ids, self.sample_count, "sample id")
+        if len(self._page_starts.values) == 2:  # noqa: PLR2004 - one page and its end
+            return self._table.page(0).locate(ids)
         blocks = np.empty(len(ids), np.int64)
         offsets = np.empty(len(ids), np.int64)
-        pages = np.searchsorted(self._page_samples, ids, side="right") - 1
-        for page, chosen in self._by_page(pages):
-            rows = np.searchsorted(page.sample_starts, ids[chosen], side="right") - 1
-            blocks[chosen] = page.first_block + rows
-            offsets[chosen] = ids[chosen] - page.sample_starts[rows]
+        for page, chosen in self._by_page(self._page_starts.find(ids)):
+            blocks[chosen], offsets[chosen] = page.locate(ids[chosen])
         return blocks, offsets
 
     def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -109,7 +110,7 @@ class Dataset:
             BadArgumentError: The ordinal is outside ``[0, block_count)``.
         """
         page, row = self._row(block)
-        return int(page.sample_starts[row]), int(page.sample_starts[row + 1])
+        return page.sample_range(row)
 
     def block_place(self, block: int) -> BlockPlace:
         """Return the shard of a block, where in it the block lies, and its checksum.

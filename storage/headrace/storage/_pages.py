@@ -14,9 +14,10 @@ from headrace.storage._block_table import PAGE_BLOCKS, decode_page
 from headrace.storage._manifest import Manifest
 from headrace.storage._open import page_row_count
 from headrace.storage._pointer import TableFile
+from headrace.storage._starts import Starts
 from headrace.storage._store import Store
 
-_CACHE_PAGES = 512  # 150 kB each, so 75 MB at most, reached by datasets of 2 million blocks
+_CACHE_PAGES = 512  # 180 kB each, so 90 MB at most, reached by datasets of 2 million blocks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,13 +27,24 @@ class Page:
     Attributes:
         first_block: Ordinal of the first row.
         rows: Of `BLOCK_DTYPE`.
-        sample_starts: ``(rows + 1,) int64``; the block in row i holds the samples
-            ``[sample_starts[i], sample_starts[i + 1])``.
+        starts: Where the samples of each row's block begin, and end with the last.
     """
 
     first_block: int
     rows: NDArray[np.void]
-    sample_starts: NDArray[np.int64]
+    starts: Starts
+
+    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the block of each sample of this page, and its offset there: ``(n,) int64``."""
+        rows = self.starts.find(sample_ids)
+        offsets = sample_ids - self.starts.values[rows]
+        rows += self.first_block
+        return rows, offsets
+
+    def sample_range(self, row: int) -> tuple[int, int]:
+        """Return the sample ids ``[first, last)`` of one row's block."""
+        first, last = self.starts.values[row : row + 2].tolist()
+        return first, last
 
 
 class BlockTable:
@@ -83,7 +95,7 @@ class BlockTable:
         page = Page(
             first_block=index * PAGE_BLOCKS,
             rows=rows,
-            sample_starts=entry.first_sample + _starts(samples),
+            starts=Starts(entry.first_sample + _starts(samples)),
         )
         self._check(page, place)
         return page
@@ -92,7 +104,7 @@ class BlockTable:
         """Refuse rows that contradict the shard table or each other."""
         stop = page.first_block + len(page.rows)
         inside = slice(*np.searchsorted(self._shard_blocks, [page.first_block, stop + 1]))
-        found = page.sample_starts[self._shard_blocks[inside] - page.first_block]
+        found = page.starts.values[self._shard_blocks[inside] - page.first_block]
         ends = page.rows["offset"] + page.rows["stored_bytes"]
         blocks = np.arange(page.first_block, stop)
         shards = np.searchsorted(self._shard_blocks, blocks, side="right") - 1

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
 from headrace.storage._ordinals import checked_ordinals
+from headrace.storage._starts import Starts
 from headrace.storage.parquet._build import LARGE_ROW_GROUP_BYTES
 from headrace.storage.parquet._footer_cache import FooterCache
 from headrace.storage.parquet._index import ParquetIndex, starts_of
@@ -52,8 +53,8 @@ class ParquetDataset:
         self._footers = FooterCache(files, index.files)
         self._plans = column_plans(index.schema, index.physical)
         self._block_starts = index.block_starts
-        self._sample_starts = starts_of(groups["sample_count"])
-        self.sample_count = int(self._sample_starts[-1])
+        self._starts = Starts(starts_of(groups["sample_count"]))
+        self.sample_count = int(self._starts.values[-1])
         self.shard_sample_counts = _by_file(groups["sample_count"], self._block_starts)
         self.shard_raw_bytes = _by_file(groups["raw_bytes"], self._block_starts)
 
@@ -70,8 +71,8 @@ class ParquetDataset:
             BadArgumentError: An id is outside its range.
         """
         ids = checked_ordinals(sample_ids, self.sample_count, "sample id")
-        blocks = np.searchsorted(self._sample_starts, ids, side="right") - 1
-        return blocks, ids - self._sample_starts[blocks]
+        blocks = self._starts.find(ids)
+        return blocks, ids - self._starts.values[blocks]
 
     def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many bytes the column chunks of each block take, ``(n,) int64``.
@@ -96,7 +97,7 @@ class ParquetDataset:
             BadArgumentError: The ordinal is outside ``[0, block_count)``.
         """
         checked_ordinals(np.array([block]), self.block_count, "block")
-        return int(self._sample_starts[block]), int(self._sample_starts[block + 1])
+        return int(self._starts.values[block]), int(self._starts.values[block + 1])
 
     def read_block(self, block: int) -> pa.RecordBatch:
         """Read one row group: its column chunks, mostly in one ranged read, and verify it.

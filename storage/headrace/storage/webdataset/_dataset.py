@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
 from headrace.storage._ordinals import checked_ordinals
+from headrace.storage._starts import Starts
 from headrace.storage.parquet._objects import FileStore
 from headrace.storage.webdataset._columns import KEY, column_of
 from headrace.storage.webdataset._index import TarIndex, WebDatasetIndex
@@ -54,12 +55,12 @@ class WebDataset:
         starts = [shard.block_starts for shard in index.shards]
         self._first_blocks = _starts(np.array([len(part) - 1 for part in starts], np.int64))
         self._block_samples = np.concatenate([np.diff(part) for part in starts])
-        self._first_samples = _starts(self._block_samples)
+        self._samples = Starts(_starts(self._block_samples))
         self._spans = np.concatenate(
             [_spans(shard, part) for shard, part in zip(index.shards, starts, strict=True)]
         )
         self.block_count = len(self._block_samples)
-        self.sample_count = int(self._first_samples[-1])
+        self.sample_count = int(self._samples.values[-1])
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find the blocks that hold samples; nothing is read.
@@ -74,8 +75,8 @@ class WebDataset:
             BadArgumentError: An id is outside its range.
         """
         ids = checked_ordinals(sample_ids, self.sample_count, "sample id")
-        blocks = np.searchsorted(self._first_samples, ids, side="right") - 1
-        return blocks, ids - self._first_samples[blocks]
+        blocks = self._samples.find(ids)
+        return blocks, ids - self._samples.values[blocks]
 
     def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many bytes reading each block fetches, ``(n,) int64``.
@@ -102,7 +103,7 @@ class WebDataset:
             BadArgumentError: The ordinal is outside ``[0, block_count)``.
         """
         checked_ordinals(np.array([block]), self.block_count, "block")
-        return int(self._first_samples[block]), int(self._first_samples[block + 1])
+        return int(self._samples.values[block]), int(self._samples.values[block + 1])
 
     def read_block(self, block: int) -> pa.RecordBatch:
         """Read one block; what is damaged is read again once.
@@ -142,7 +143,7 @@ class WebDataset:
         shard = self._shards[ordinal]
         start, stop = self._spans[block].tolist()
         content = memoryview(self._files.read(shard.entry, offset=start, length=stop - start))
-        before = int(self._first_samples[self._first_blocks[ordinal]])
+        before = int(self._samples.values[self._first_blocks[ordinal]])
         first, last = (sample - before for sample in self.block_sample_range(block))
         columns = []
         for field in self.schema:
