@@ -2,14 +2,15 @@
 
 ``PYTHONPATH=examples python tests/benchmarks/bench_s3.py [--shards N] [--rounds N]`` starts a real
 S3 server (SeaweedFS) on this machine, writes shards of 64 MiB raw that do not compress, and prints
-MiB/s, medians (client and server share the cores):
+MiB/s, medians (client and server share the cores), and beside it the processor time that a MiB
+costs the client and the store; cores are what the store kept busy:
 
-- ``ranges``: the blocks' bytes by ranged GETs of about 1 MiB through our store, 64 at once, in
-  the order of a shuffled epoch (random over all shards);
-- ``blocks``: the same with verifying and decoding (``read_block``);
-- ``boto3 loop``: ``get_object`` of whole objects one after another, the loop that is the ceiling
-  in the issue; ``boto3 x8``: eight of them at once; ``boto3 ranges``: plain ranged
-  ``get_object`` of the same bytes, 64 at once, the ceiling of ``ranges``.
+- ``boto3 loop``: ``get_object`` of whole objects one after another, the loop that is the measure
+  in the issue; ``boto3 x8``: eight of them at once;
+- ``ranges``: ranged GETs through our store, 64 at once, in the order of a shuffled epoch (random
+  over all shards): of a block (about 1 MiB) each, and of 4 and 8 MiB;
+- ``boto3 ranges``: plain ranged ``get_object`` of the same bytes, 64 at once;
+- ``blocks``: the blocks' bytes verified and decoded (``read_block``).
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import boto3
 import numpy as np
@@ -109,35 +110,86 @@ def _measure(weed: Weed, options: StoreOptions, rounds: int) -> None:
             "boto3 x8": lambda: _parallel(
                 lambda shard: _object(client, weed.bucket, shard), shards, 8
             ),
-            "boto3 ranges": lambda: _parallel(
-                lambda place: _range(client, weed.bucket, place), places, _THREADS
-            ),
-            "ranges": lambda: _parallel(
-                lambda place: len(
-                    store.read(place.shard, offset=place.offset, length=place.stored_bytes)
-                ),
-                places,
-                _THREADS,
-            ),
             "blocks": lambda: _parallel(
                 lambda block: dataset.read_block(block).num_rows, blocks, _THREADS
             ),
         }
-        spans: dict[str, list[float]] = {way: [] for way in ways}
+        for label, ranges in _ranges(places, _SHARD_BYTES).items():
+            ways[f"ranges, {label}"] = lambda ranges=ranges: _parallel(  # type: ignore[misc] # a default binds the value of this turn
+                lambda at: len(store.read(at.name, offset=at.start, length=at.length)),
+                ranges,
+                _THREADS,
+            )
+            ways[f"boto3 ranges, {label}"] = lambda ranges=ranges: _parallel(  # type: ignore[misc] # as above
+                lambda at: _range(client, weed.bucket, at), ranges, _THREADS
+            )
+        costs: dict[str, list[_Cost]] = {way: [] for way in ways}
         for _ in range(rounds + 1):
             for way, run in ways.items():
-                begin = time.perf_counter()
-                run()
-                spans[way].append(time.perf_counter() - begin)
-    speeds = {way: stored / 2**20 / statistics.median(found[1:]) for way, found in spans.items()}
-    print(f"{'':<16}{'MiB/s':>8}{'of boto3 loop':>15}{'of boto3 ranges':>17}")
-    for way, speed in speeds.items():
-        print(
-            f"{way:<16}{speed:>8.0f}{speed / speeds['boto3 loop']:>15.2f}"
-            f"{speed / speeds['boto3 ranges']:>17.2f}"
-        )
+                costs[way].append(_cost_of(run, weed))
+    _print(costs, stored / 2**20)
     store.close()
     client.close()
+
+
+class _Range(NamedTuple):
+    name: str
+    start: int
+    length: int
+
+
+def _ranges(places: Sequence[BlockPlace], shard_bytes: int) -> dict[str, list[_Range]]:
+    """Return the same bytes in requests of several sizes, each in a random order."""
+    found = {"a block": [_Range(at.shard, at.offset, at.stored_bytes) for at in places]}
+    random = np.random.default_rng(2)
+    for mebibytes in (4, 8):
+        ranges = [
+            _Range(shard, start, mebibytes << 20)
+            for shard in sorted({place.shard for place in places})
+            for start in range(0, shard_bytes - 1, mebibytes << 20)
+        ]
+        found[f"{mebibytes} MiB"] = [ranges[at] for at in random.permutation(len(ranges))]
+    return found
+
+
+class _Cost(NamedTuple):
+    """Seconds of one round: by the clock, and of the processors in both processes."""
+
+    wall_s: float
+    client_s: float
+    store_s: float
+
+
+def _cost_of(run: Callable[[], object], weed: Weed) -> _Cost:
+    begin = _Cost(time.perf_counter(), time.process_time(), _processor_s(weed))
+    run()
+    end = _Cost(time.perf_counter(), time.process_time(), _processor_s(weed))
+    return _Cost(*(after - before for before, after in zip(begin, end, strict=True)))
+
+
+def _processor_s(weed: Weed) -> float:
+    """Return the processor time that the store has used (Linux)."""
+    fields = Path(f"/proc/{weed.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _print(costs: dict[str, list[_Cost]], mebibytes: float) -> None:
+    medians = {
+        way: _Cost(*(statistics.median(values) for values in zip(*found[1:], strict=True)))
+        for way, found in costs.items()
+    }
+    loop = medians["boto3 loop"]
+    print(
+        f"{'':<24}{'MiB/s':>8}{'of the loop':>13}{'client ms/MiB':>15}{'store ms/MiB':>14}"
+        f"{'store cores':>13}{'of the loop':>13}"
+    )
+    for way, cost in medians.items():
+        busy, loop_busy = cost.store_s / cost.wall_s, loop.store_s / loop.wall_s
+        print(
+            f"{way:<24}{mebibytes / cost.wall_s:>8.0f}{loop.wall_s / cost.wall_s:>13.2f}"
+            f"{cost.client_s / mebibytes * 1000:>15.2f}{cost.store_s / mebibytes * 1000:>14.2f}"
+            f"{busy:>13.2f}{busy / loop_busy:>13.2f}"
+        )
 
 
 def _parallel(call: Callable[[_T], int], items: Iterable[_T], threads: int) -> int:
@@ -150,11 +202,11 @@ def _object(client: S3Client, bucket: str, shard: str) -> int:
     return len(answer["Body"].read())
 
 
-def _range(client: S3Client, bucket: str, place: BlockPlace) -> int:
+def _range(client: S3Client, bucket: str, at: _Range) -> int:
     answer = client.get_object(
         Bucket=bucket,
-        Key=f"bench/{place.shard}",
-        Range=f"bytes={place.offset}-{place.offset + place.stored_bytes - 1}",
+        Key=f"bench/{at.name}",
+        Range=f"bytes={at.start}-{at.start + at.length - 1}",
     )
     return len(answer["Body"].read())
 

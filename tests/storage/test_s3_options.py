@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,91 +18,38 @@ from headrace.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from headrace.storage import RetryPolicy, Store, StoreOptions, open_dataset, open_store
+from headrace.storage import StoreOptions, open_dataset, open_store
+from support.recording_store import FAST_RETRY, RecordingStore, recording_store
 from support.s3 import S3
 from support.shards import numbered_batch, write_shards_of
 
-_FAST = RetryPolicy(attempts=4, base_s=0.001)
-
-
-class _Recording(BaseHTTPRequestHandler):
-    """Keeps the headers of each request and answers with the server's next status."""
-
-    protocol_version = "HTTP/1.1"
-    requests: list[dict[str, str]]
-    statuses: list[int]
-
-    def do_GET(self) -> None:
-        """Answer once."""
-        self.requests.append({key.lower(): value for key, value in self.headers.items()})
-        status = self.statuses.pop(0) if self.statuses else 200
-        body = b"hello" if status == 200 else b""
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        """Say nothing."""
-
-
-class _Server:
-    """An HTTP server that says what it was asked."""
-
-    def __init__(self) -> None:
-        self.requests: list[dict[str, str]] = []
-        self.statuses: list[int] = []
-        handler = type(
-            "_Handler", (_Recording,), {"requests": self.requests, "statuses": self.statuses}
-        )
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.02,), name="recording-store"
-        )
-        self._thread.start()
-        self.port = int(self._server.server_address[1])
-
-    def store(self, **options: Any) -> Store:
-        """Open a store of the bucket ``flowers`` there."""
-        given = {"endpoint": f"http://127.0.0.1:{self.port}", "region": "us-east-1"} | options
-        return open_store("s3://flowers/x", options=StoreOptions(retry=_FAST, **given))
-
-    def stop(self) -> None:
-        """End it."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
-
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[_Server]:
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RecordingStore]:
     """A recording server, and an environment without any AWS settings."""
-    for part in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE", "ENDPOINT_URL"):
-        monkeypatch.delenv(f"AWS_{part}", raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    running = _Server()
-    yield running
-    running.stop()
+    with recording_store(monkeypatch, tmp_path) as running:
+        yield running
 
 
 _KEYS = {"access_key": "AKIAFLOWERS", "secret_key": "thorns"}
 
 
 def test_anonymous_requests_are_not_signed(
-    server: _Server, monkeypatch: pytest.MonkeyPatch
+    server: RecordingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of the credentials that the environment has is sent."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAENV")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "thorns")
 
-    server.store(anonymous=True).read("y")
+    store = server.store(anonymous=True)
+    store.read("y")
+    store.read("y")
 
-    assert not {"authorization", "x-amz-security-token"} & set(server.requests[0])
+    sent = set(server.requests[0]) | set(server.requests[1])
+    assert not {"authorization", "x-amz-security-token"} & sent
 
 
-def test_requester_pays_is_sent_and_signed(server: _Server) -> None:
+def test_requester_pays_is_sent_and_signed(server: RecordingStore) -> None:
     """Every request says who pays, under the signature; without the option none does."""
     paying = server.store(requester_pays=True, **_KEYS)
     paying.read("y")
@@ -116,14 +61,14 @@ def test_requester_pays_is_sent_and_signed(server: _Server) -> None:
     assert "x-amz-request-payer" in server.requests[0]["authorization"]
 
 
-def test_session_tokens_are_sent(server: _Server) -> None:
+def test_session_tokens_are_sent(server: RecordingStore) -> None:
     """Temporary credentials have a third part."""
     server.store(session_token="petal", **_KEYS).read("y")  # noqa: S106 - of a store of ours
 
     assert "petal" == server.requests[0]["x-amz-security-token"]
 
 
-def test_a_profile_gives_the_credentials(server: _Server, tmp_path: Path) -> None:
+def test_a_profile_gives_the_credentials(server: RecordingStore, tmp_path: Path) -> None:
     """The key of the profile that is named signs, not that of the default one."""
     (tmp_path / "credentials").write_text(
         "[default]\naws_access_key_id = AKIADEFAULT\naws_secret_access_key = a\n"
@@ -135,13 +80,13 @@ def test_a_profile_gives_the_credentials(server: _Server, tmp_path: Path) -> Non
     assert "Credential=AKIAGARDEN/" in server.requests[0]["authorization"]
 
 
-def test_an_unknown_profile_is_told_by_name(server: _Server) -> None:
+def test_an_unknown_profile_is_told_by_name(server: RecordingStore) -> None:
     """It is the caller's configuration that is wrong."""
     with pytest.raises(ConfigurationError, match="weeds"):
         server.store(profile="weeds").read("y")
 
 
-def test_the_region_is_what_is_signed_for(server: _Server) -> None:
+def test_the_region_is_what_is_signed_for(server: RecordingStore) -> None:
     """Services refuse signatures for other regions."""
     server.store(region="eu-central-9", **_KEYS).read("y")
 
@@ -160,7 +105,7 @@ def _resolve_localhost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_virtual_style_puts_the_bucket_into_the_host(
-    server: _Server, monkeypatch: pytest.MonkeyPatch
+    server: RecordingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And path style, the default for endpoints of one's own, does not."""
     _resolve_localhost(monkeypatch)
@@ -185,7 +130,7 @@ def test_virtual_style_puts_the_bucket_into_the_host(
     ],
 )
 def test_only_what_may_pass_is_tried_again(
-    server: _Server, status: int, wanted: type[HeadraceError], attempts: int
+    server: RecordingStore, status: int, wanted: type[HeadraceError], attempts: int
 ) -> None:
     """Throttling and failures are retried as the policy says; absence and refusal never."""
     server.statuses.extend([status] * 10)
@@ -196,7 +141,7 @@ def test_only_what_may_pass_is_tried_again(
     assert attempts == len(server.requests)
 
 
-def test_throttling_that_passes_is_not_seen(server: _Server) -> None:
+def test_throttling_that_passes_is_not_seen(server: RecordingStore) -> None:
     """Three refusals for being busy, then the bytes."""
     server.statuses.extend([503, 429, 503])
 
@@ -224,7 +169,7 @@ def test_datasets_have_credentials_of_their_own(s3: S3) -> None:
     reader = StoreOptions(
         access_key=s3.weed.reader_access_key, secret_key=s3.weed.reader_secret_key
     )
-    stranger = StoreOptions(access_key="stranger", secret_key="thorns", retry=_FAST)  # noqa: S106 - and wrong
+    stranger = StoreOptions(access_key="stranger", secret_key="thorns", retry=FAST_RETRY)  # noqa: S106 - and wrong
 
     with open_dataset(s3.url("d")) as ours, open_dataset(s3.url("d"), options=reader) as theirs:
         with pytest.raises(StoreRefusedError, match="stranger"):
@@ -261,7 +206,7 @@ def _tls_options(weed: Weed, **options: Any) -> StoreOptions:
         access_key=weed.access_key,
         secret_key=weed.secret_key,
         region=weed.region,
-        retry=_FAST,
+        retry=FAST_RETRY,
         **options,
     )
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from botocore.exceptions import ClientError
-
 from headrace.errors import BadArgumentError, ObjectNotFoundError
 from headrace.storage._names import check_name
 from headrace.storage._options import StoreOptions
@@ -43,19 +41,9 @@ class S3Store:
     def read(self, name: str, *, offset: int = 0, length: int | None = None) -> bytes:
         if length == 0:
             return b""
-        key, wanted = self._key(name), _range(offset, length)
-
-        def get(client: S3Client) -> bytes:
-            try:
-                answer = client.get_object(Bucket=self._bucket, Key=key, Range=wanted)
-            except ClientError as error:
-                if error.response.get("Error", {}).get("Code") == "InvalidRange":
-                    return b""  # the object ends before
-                raise
-            with contextlib.closing(answer["Body"]) as body:
-                return body.read()
-
-        return self._requests.send(get, place=self._place(name))
+        return self._requests.get(
+            self._bucket, self._key(name), offset=offset, length=length, place=self._place(name)
+        ).content
 
     def read_versioned(self, name: str) -> tuple[bytes, Version]:
         key = self._key(name)
@@ -183,7 +171,3 @@ class S3Store:
 
     def _place(self, name: str) -> str:
         return f"{self.url}/{name}"
-
-
-def _range(offset: int, length: int | None) -> str:
-    return f"bytes={offset}-" if length is None else f"bytes={offset}-{offset + length - 1}"

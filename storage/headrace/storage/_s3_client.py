@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import boto3
+import botocore.session
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
@@ -15,6 +17,8 @@ from headrace.errors import BadArgumentError, ConfigurationError
 from headrace.storage._options import StoreOptions, options_with_environment
 from headrace.storage._retry import call_with_retries
 from headrace.storage._s3_errors import translate
+from headrace.storage._s3_get import Answer, S3Gets, SessionSettings
+from headrace.storage._sigv4 import SigningKeys
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -32,14 +36,16 @@ class S3Requests:
     def __init__(self, options: StoreOptions, *, place: str) -> None:
         self._options = options_with_environment(options)
         try:
+            core = botocore.session.Session(profile=self._options.profile)
             self._session = boto3.Session(
+                botocore_session=core,
                 aws_access_key_id=self._options.access_key,
                 aws_secret_access_key=self._options.secret_key,
                 aws_session_token=self._options.session_token,
-                profile_name=self._options.profile,
                 region_name=self._options.region,
             )
             self.client: S3Client = _client(self._session, self._options)
+            self._gets = S3Gets(self.client, self._keys, settings=_settings(core, self._options))
         except BotoCoreError as error:
             raise translate(error, place=place, credential=self._credential()) from error
         except ValueError as error:
@@ -64,9 +70,36 @@ class S3Requests:
 
         return call_with_retries(attempt, self._options.retry)
 
+    def get(self, bucket: str, key: str, *, offset: int, length: int | None, place: str) -> Answer:
+        """Return a range of an object, as `send` would, at half its price.
+
+        Args:
+            bucket: Its name; the same in all calls.
+            key: Of the object.
+            offset: First byte.
+            length: Bytes, > 0, or `None` for the rest.
+            place: URL of the object, for errors.
+
+        Raises:
+            HeadraceError: As the methods of `Store` say.
+        """
+        stop = "" if length is None else str(offset + length - 1)
+        return self.send(
+            lambda _: self._gets.get(bucket, key, f"bytes={offset}-{stop}"), place=place
+        )
+
     def close(self) -> None:
         """Give connections back."""
+        self._gets.close()
         self.client.close()
+
+    def _keys(self) -> SigningKeys | None:
+        found = self._session.get_credentials()
+        if found is None:
+            return None
+        # Renews those that are about to expire.
+        now = found.get_frozen_credentials()
+        return SigningKeys(now.access_key or "", now.secret_key or "", now.token)
 
     def _credential(self) -> str:
         """Name whose credentials are used; never the secret."""
@@ -106,6 +139,18 @@ def _client(session: boto3.Session, options: StoreOptions) -> S3Client:
     if options.requester_pays:
         client.meta.events.register("before-call.s3.*", _pay_as_requester)
     return client
+
+
+def _settings(session: botocore.session.Session, options: StoreOptions) -> SessionSettings:
+    return SessionSettings(
+        verify=options.ca_bundle
+        or session.get_config_variable("ca_bundle")
+        or os.environ.get("REQUESTS_CA_BUNDLE")  # botocore heeds it too
+        or True,
+        connect_timeout_s=options.connect_timeout_s,
+        read_timeout_s=options.read_timeout_s,
+        max_connections=options.max_connections,
+    )
 
 
 def _addressing(options: StoreOptions) -> Literal["auto", "path", "virtual"]:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from botocore.exceptions import ClientError
-
 from headrace.errors import BadArgumentError, ObjectNotFoundError
 from headrace.storage._options import StoreOptions
 from headrace.storage._s3_client import S3Requests
@@ -59,21 +57,14 @@ class S3Files:
         if length == 0:
             return b""
 
-        def get(client: S3Client) -> tuple[bytes, str]:
-            try:
-                answer = client.get_object(
-                    Bucket=self._bucket,
-                    Key=self._prefix + entry.name,
-                    Range=f"bytes={offset}-{offset + length - 1}",
-                )
-            except ClientError as error:
-                if error.response.get("Error", {}).get("Code") == "InvalidRange":
-                    return b"", ""  # the object ends before
-                raise
-            with answer["Body"] as body:
-                return body.read(), content_version(answer["ETag"])
-
-        content, version = self._requests.send(get, place=f"{self.url}/{entry.name}")
+        answer = self._requests.get(
+            self._bucket,
+            self._prefix + entry.name,
+            offset=offset,
+            length=length,
+            place=f"{self.url}/{entry.name}",
+        )
+        content, version = answer.content, answer.tag and content_version(answer.tag)
         # The tag of the answer and not If-Match: services exist that ignore the condition.
         if version != entry.version:
             self._check(entry)

@@ -1,0 +1,89 @@
+"""A store that says what it was asked over the wire, and answers as it is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.storage import RetryPolicy, Store, StoreOptions, open_store
+
+FAST_RETRY = RetryPolicy(attempts=4, base_s=0.001)
+CUT = 1206
+"""In place of a status: 206, and a body that breaks off."""
+
+
+class _Recording(BaseHTTPRequestHandler):
+    """Keeps the headers of each request and answers with the server's next status."""
+
+    protocol_version = "HTTP/1.1"
+    requests: list[dict[str, str]]
+    statuses: list[int]
+
+    def do_GET(self) -> None:
+        """Answer once."""
+        headers = {key.lower(): value for key, value in self.headers.items()}
+        self.requests.append({**headers, ":path": self.path})
+        status = self.statuses.pop(0) if self.statuses else 200
+        body = b"hello" if status == 200 else b""
+        self.send_response(206 if status == CUT else status)
+        self.send_header("Content-Length", "5" if status == CUT else str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = status == CUT
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+class RecordingStore:
+    """An HTTP server that says what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, str]] = []
+        self.statuses: list[int] = []
+        handler = type(
+            "_Handler", (_Recording,), {"requests": self.requests, "statuses": self.statuses}
+        )
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), name="recording-store"
+        )
+        self._thread.start()
+        self.port = int(self._server.server_address[1])
+
+    def store(self, **options: Any) -> Store:
+        """Open a store of the bucket ``flowers`` there."""
+        given = {"endpoint": f"http://127.0.0.1:{self.port}", "region": "us-east-1"} | options
+        return open_store("s3://flowers/x", options=StoreOptions(retry=FAST_RETRY, **given))
+
+    def stop(self) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+
+@contextmanager
+def recording_store(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[RecordingStore]:
+    """Run a recording store, in an environment without any AWS settings.
+
+    Args:
+        monkeypatch: Of the test.
+        folder: Where boto3 looks for ``credentials`` and ``config``.
+    """
+    for part in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE", "ENDPOINT_URL"):
+        monkeypatch.delenv(f"AWS_{part}", raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
+    running = RecordingStore()
+    try:
+        yield running
+    finally:
+        running.stop()
