@@ -3,87 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from headrace.errors import (
     ConfigurationError,
     DrainingError,
-    HeadraceError,
     RebalanceError,
     StoreUnavailableError,
 )
-from headrace.server._block import block_layout
 from headrace.server._cache import BlockCache
-from headrace.server._columns import wire_column
-from headrace.server._metrics import Metrics
-from headrace.server._slots import LeastRecentlyUsed, SlotTable
-from headrace.server._source import Source, Waiter
-
-_ROWS = 100
-_BLOCK_BYTES = (_ROWS + 1) * 8
-
-
-class _Store:
-    """Blocks of numbers; what `failures` holds is raised, once each, in order."""
-
-    def __init__(self, failures: list[HeadraceError] | None = None) -> None:
-        self.reads: list[int] = []
-        self.failures = failures or []
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def read_block(self, block: int) -> pa.RecordBatch:
-        assert self.gate.wait(10)
-        self.reads.append(block)
-        if self.failures:
-            raise self.failures.pop(0)
-        return pa.RecordBatch.from_arrays([pa.array([block] * _ROWS, pa.int64())], names=["x"])
-
-
-@contextmanager
-def _cache(
-    store: _Store, *, blocks: float = 10.0, threads: int = 3
-) -> Iterator[tuple[BlockCache, Source]]:
-    size = int(blocks * (_BLOCK_BYTES + 64))
-    cache = BlockCache(size, fetch_threads=threads, observer=Metrics())
-    layout = block_layout([wire_column(pa.field("x", pa.int64(), nullable=False))])
-    try:
-        yield cache, cache.add_source(store, layout, block_count=1000)
-    finally:
-        store.gate.set()
-        cache.close()
-
-
-def _demand(cache: BlockCache, source: Source, blocks: list[int], waiter: Waiter) -> list[int]:
-    """Wait for blocks and return the first value of each, as the arena has it."""
-    values: dict[int, int] = {}
-    missing = set(blocks)
-    with cache.demand(source, np.array(blocks), waiter):
-        while missing:
-            arrived = cache.arrivals(source, waiter, timeout_s=10)
-            assert arrived.size
-            rows = cache.rows(source, arrived, np.zeros_like(arrived))
-            out = np.empty((arrived.size, 8), np.uint8)
-            rows.packed(out)
-            values.update(zip(arrived.tolist(), out.view(np.int64)[:, 0].tolist(), strict=True))
-            missing -= set(arrived.tolist())
-    return [values[block] for block in blocks]
+from headrace.server._slots import SlotTable
+from headrace.server._source import Source
+from support.blocks import BLOCK_BYTES, CountingStore, cache_of, demand
 
 
 def test_a_block_is_fetched_once_for_all() -> None:
     """Eight streams that want the same blocks at once cause one fetch of each."""
-    store = _Store()
+    store = CountingStore()
     store.gate.clear()
     seen: list[list[int]] = []
-    with _cache(store) as (cache, source):
+    with cache_of(store) as (cache, source):
         threads = [
             threading.Thread(
-                target=lambda: seen.append(_demand(cache, source, [5, 6, 7], cache.waiter())),
+                target=lambda: seen.append(demand(cache, source, [5, 6, 7], cache.waiter())),
                 name=f"test-{index}",
             )
             for index in range(8)
@@ -100,23 +44,23 @@ def test_a_block_is_fetched_once_for_all() -> None:
 
 def test_the_budget_holds_while_blocks_come_and_go() -> None:
     """A cache of three blocks serves a hundred, right each time, and is never larger."""
-    store = _Store()
-    with _cache(store, blocks=3.0) as (cache, source):
+    store = CountingStore()
+    with cache_of(store, blocks=3.0) as (cache, source):
         waiter = cache.waiter()
         for begin in range(0, 100, 10):
             wanted = list(range(begin, begin + 10))
-            assert wanted == _demand(cache, source, wanted, waiter)
-            assert cache.used_bytes <= 3 * (_BLOCK_BYTES + 64)
+            assert wanted == demand(cache, source, wanted, waiter)
+            assert cache.used_bytes <= 3 * (BLOCK_BYTES + 64)
             assert 0 == int(cache._slots.pins.sum())
 
 
 def test_what_was_used_last_stays() -> None:
     """Least recently used goes first."""
-    store = _Store()
-    with _cache(store, blocks=3.0, threads=1) as (cache, source):
+    store = CountingStore()
+    with cache_of(store, blocks=3.0, threads=1) as (cache, source):
         waiter = cache.waiter()
         for block in (1, 2, 3, 1, 4):
-            _demand(cache, source, [block], waiter)
+            demand(cache, source, [block], waiter)
         with cache.lease(source, np.array([1, 3, 4])) as is_whole:
             assert is_whole
         with cache.lease(source, np.array([2])) as is_whole:
@@ -125,41 +69,41 @@ def test_what_was_used_last_stays() -> None:
 
 def test_an_error_is_not_kept() -> None:
     """The stream that waits gets the error; the next one fetches anew and gets the block."""
-    store = _Store([StoreUnavailableError("down")])
-    with _cache(store) as (cache, source):
+    store = CountingStore([StoreUnavailableError("down")])
+    with cache_of(store) as (cache, source):
         with pytest.raises(StoreUnavailableError, match="down"):
-            _demand(cache, source, [1], cache.waiter())
+            demand(cache, source, [1], cache.waiter())
 
-        assert [1] == _demand(cache, source, [1], cache.waiter())
+        assert [1] == demand(cache, source, [1], cache.waiter())
     assert [1, 1] == store.reads
 
 
 def test_an_error_ahead_of_need_is_nobodys() -> None:
     """A prefetch that fails is forgotten; the block is fetched again when it is needed."""
-    store = _Store([StoreUnavailableError("down")])
-    with _cache(store, threads=1) as (cache, source):
+    store = CountingStore([StoreUnavailableError("down")])
+    with cache_of(store, threads=1) as (cache, source):
         waiter = cache.waiter()
         cache.prefetch(source, np.array([1]), waiter)
         while cache._flights:
             threading.Event().wait(0.001)
 
-        assert [1] == _demand(cache, source, [1], waiter)
+        assert [1] == demand(cache, source, [1], waiter)
     assert [1, 1] == store.reads
 
 
 def test_what_a_gone_stream_asked_for_is_not_fetched() -> None:
     """Queued prefetches of a stream that left are dropped; those another wants are kept."""
-    store = _Store()
+    store = CountingStore()
     store.gate.clear()
-    with _cache(store, threads=1) as (cache, source):
+    with cache_of(store, threads=1) as (cache, source):
         gone, here = cache.waiter(), cache.waiter()
         asked = cache.prefetch(source, np.arange(20), gone)
         assert list(range(20)) == asked.tolist()
         assert [] == cache.prefetch(source, np.array([7]), here).tolist()
         cache.leave(gone)
         store.gate.set()
-        assert [99] == _demand(cache, source, [99], here)
-        assert [7] == _demand(cache, source, [7], here)
+        assert [99] == demand(cache, source, [99], here)
+        assert [7] == demand(cache, source, [7], here)
         with cache.lease(source, np.array([15])) as is_whole:
             assert not is_whole
 
@@ -168,20 +112,20 @@ def test_what_a_gone_stream_asked_for_is_not_fetched() -> None:
 
 def test_a_demanded_block_overtakes_the_queue() -> None:
     """What a stream waits for is fetched before what others asked for ahead."""
-    store = _Store()
+    store = CountingStore()
     store.gate.clear()
-    with _cache(store, threads=1) as (cache, source):
+    with cache_of(store, threads=1) as (cache, source):
         waiter = cache.waiter()
         cache.prefetch(source, np.arange(10), waiter)
         thread = threading.Thread(
-            target=lambda: _demand(cache, source, [9], cache.waiter()), name="test"
+            target=lambda: demand(cache, source, [9], cache.waiter()), name="test"
         )
         thread.start()
         while not cache._flights[source.index, 9].demands:
             threading.Event().wait(0.001)
         store.gate.set()
         thread.join(10)
-        _demand(cache, source, list(range(10)), waiter)
+        demand(cache, source, list(range(10)), waiter)
 
     assert 9 in store.reads[:2]
     assert list(range(10)) == sorted(store.reads)
@@ -190,16 +134,16 @@ def test_a_demanded_block_overtakes_the_queue() -> None:
 def test_a_block_larger_than_the_cache_says_so() -> None:
     """The message has both sizes and the setting to change."""
     with (
-        _cache(_Store(), blocks=0.5) as (cache, source),
+        cache_of(CountingStore(), blocks=0.5) as (cache, source),
         pytest.raises(ConfigurationError, match=r"a block of 808 bytes .* larger cache_bytes"),
     ):
-        _demand(cache, source, [1], cache.waiter())
+        demand(cache, source, [1], cache.waiter())
 
 
 def test_a_lease_is_all_or_nothing() -> None:
     """If one block lacks, none is pinned."""
-    with _cache(_Store()) as (cache, source):
-        _demand(cache, source, [1, 2], cache.waiter())
+    with cache_of(CountingStore()) as (cache, source):
+        demand(cache, source, [1, 2], cache.waiter())
         with cache.lease(source, np.array([1, 2, 3])) as is_whole:
             assert not is_whole
             assert 0 == int(cache._slots.pins.sum())
@@ -210,12 +154,12 @@ def test_a_lease_is_all_or_nothing() -> None:
 
 def test_a_removed_source_leaves_nothing() -> None:
     """Its blocks go at once, a block being read when its reader is done, and none comes back."""
-    store = _Store()
-    with _cache(store) as (cache, source):
+    store = CountingStore()
+    with cache_of(store) as (cache, source):
         other = cache.add_source(store, source.layout, block_count=10)
         waiter = cache.waiter()
-        _demand(cache, source, [1, 2, 3], waiter)
-        _demand(cache, other, [1], waiter)
+        demand(cache, source, [1, 2, 3], waiter)
+        demand(cache, other, [1], waiter)
         with cache.lease(source, np.array([2])) as is_whole:
             assert is_whole
             cache.remove_source(source)
@@ -226,24 +170,24 @@ def test_a_removed_source_leaves_nothing() -> None:
         assert cache.is_cached(other, np.array([1])).all()
         assert [] == cache.prefetch(source, np.array([1]), waiter).tolist()
         with pytest.raises(RebalanceError, match="reconnect"):
-            _demand(cache, source, [1], waiter)
+            demand(cache, source, [1], waiter)
         cache.remove_source(source)
-        assert [2] == _demand(cache, other, [2], waiter)
+        assert [2] == demand(cache, other, [2], waiter)
 
 
 def test_removing_a_source_ends_its_waits_and_reads() -> None:
     """Who waits for it is asked to reconnect; it is gone only when the last read has ended."""
-    store = _Store()
+    store = CountingStore()
     store.gate.clear()
     raised: list[BaseException] = []
 
     def wait(cache: BlockCache, source: Source) -> None:
         try:
-            _demand(cache, source, [1, 2, 3], cache.waiter())
+            demand(cache, source, [1, 2, 3], cache.waiter())
         except RebalanceError as error:
             raised.append(error)
 
-    with _cache(store, threads=1) as (cache, source):
+    with cache_of(store, threads=1) as (cache, source):
         waiting = threading.Thread(target=wait, args=(cache, source), name="test-wait")
         waiting.start()
         while not any(flight.is_running for flight in cache._flights.values()):
@@ -261,19 +205,19 @@ def test_removing_a_source_ends_its_waits_and_reads() -> None:
     assert 0 == cache.used_bytes
 
 
-def test_a_wait_ends_with_the_cache() -> None:
+def test_a_wait_ends_with_thecache_of() -> None:
     """Whoever waits when the cache closes is told that the server drains."""
-    store = _Store()
+    store = CountingStore()
     store.gate.clear()
     raised: list[BaseException] = []
 
     def wait(cache: BlockCache, source: Source) -> None:
         try:
-            _demand(cache, source, [1], cache.waiter())
+            demand(cache, source, [1], cache.waiter())
         except DrainingError as error:
             raised.append(error)
 
-    with _cache(store) as (cache, source):
+    with cache_of(store) as (cache, source):
         thread = threading.Thread(target=wait, args=(cache, source), name="test")
         thread.start()
         while not cache._flights:
@@ -295,6 +239,5 @@ def test_the_table_of_slots_grows() -> None:
     table.pin(np.array(slots[1:]))
 
     assert 1000 == len({*slots} - {0})
-    assert slots[0] == table.victim(LeastRecentlyUsed())
-    table.pin(np.array(slots[:1]))
-    assert table.victim(LeastRecentlyUsed()) is None
+    assert [slots[0]] == table.unpinned().tolist()
+    assert 1000 == table.bytes_of(0)

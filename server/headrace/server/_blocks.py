@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -22,8 +23,8 @@ class Blocks(Protocol):
     def layout(self) -> BlockLayout:
         """How the samples lie in the rows that `rows` returns."""
 
-    def waiter(self) -> Waiter:
-        """Return the stream's handle."""
+    def waiter(self, job: Hashable = None) -> Waiter:
+        """Return the stream's handle; streams of equal jobs read the same at about one time."""
 
     def leave(self, waiter: Waiter) -> None:
         """Forget the stream; it has ended."""
@@ -68,8 +69,8 @@ class DatasetBlocks:
     def layout(self) -> BlockLayout:
         return self._source.layout
 
-    def waiter(self) -> Waiter:
-        return self._cache.waiter()
+    def waiter(self, job: Hashable = None) -> Waiter:
+        return self._cache.waiter((self._source.index, job))
 
     def leave(self, waiter: Waiter) -> None:
         self._cache.leave(waiter)

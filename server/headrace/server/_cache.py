@@ -23,8 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -42,8 +41,10 @@ from headrace.errors import (
 from headrace.server._arena import ExtentAllocator, map_memory
 from headrace.server._block import BlockLayout
 from headrace.server._decode import DecodedBlock
+from headrace.server._eviction import Victims
 from headrace.server._gather import BlockRows
-from headrace.server._slots import EvictionPolicy, LeastRecentlyUsed, SlotTable
+from headrace.server._queue import FairQueue
+from headrace.server._slots import SlotTable
 from headrace.server._source import ABSENT, IN_FLIGHT, BlockReader, Flight, Source, Waiter
 
 _log = logging.getLogger(__name__)
@@ -51,6 +52,10 @@ _log = logging.getLogger(__name__)
 # How long a fetched block may wait for room. Pins last for one copy, so this passes only if the
 # machine has all but stopped.
 _ROOM_TIMEOUT_S = 60.0
+
+# How long it waits for readers before it takes what lies within a job's part of the cache. A copy
+# takes milliseconds; the rest is for a machine that is short of processors.
+_SPARING_S = 1.0
 
 
 class CacheObserver(Protocol):
@@ -73,7 +78,6 @@ class BlockCache:
         budget_bytes: Greatest size of all decoded blocks together.
         fetch_threads: Blocks fetched at once.
         observer: Is told what happens.
-        policy: Chooses which block goes when there is no room.
     """
 
     def __init__(
@@ -82,7 +86,6 @@ class BlockCache:
         *,
         fetch_threads: int,
         observer: CacheObserver,
-        policy: EvictionPolicy | None = None,
     ) -> None:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -90,14 +93,19 @@ class BlockCache:
         self._memory = map_memory(budget_bytes)
         self._extents = ExtentAllocator(budget_bytes)
         self._slots = SlotTable()
-        self._policy = policy or LeastRecentlyUsed()
+        self._victims = Victims(self._slots, budget_bytes=budget_bytes)
+        self._streams: set[Waiter] = set()
+        self._jobs: dict[Hashable, int] = {}
+        self._job_count = 0
         self._observer = observer
         self._sources: dict[int, Source] = {}
         self._source_count = 0
         self._has_leftovers = False
+        # Blocks that have room and are being written into it.
+        self._landing = 0
         self._flights: dict[tuple[int, int], Flight] = {}
-        self._urgent: deque[Flight] = deque()
-        self._ahead: deque[Flight] = deque()
+        self._urgent = FairQueue[Flight]()
+        self._ahead = FairQueue[Flight]()
         self._closed = False
         self._threads = [
             threading.Thread(target=self._fetch_all, name=f"headrace-fetch-{index}", daemon=True)
@@ -137,14 +145,28 @@ class BlockCache:
                 lambda: self._closed or not self._is_reading(source), _ROOM_TIMEOUT_S
             )
 
-    def waiter(self) -> Waiter:
-        """Return a new stream's handle."""
-        return Waiter(self._lock)
+    def waiter(self, job: Hashable = None) -> Waiter:
+        """Return a new stream's handle.
+
+        Args:
+            job: Equal for streams that read the same blocks at about the same time. Jobs have
+                equal parts of the cache, and of the fetching.
+        """
+        with self._lock:
+            if job not in self._jobs:
+                self._job_count += 1
+                self._jobs[job] = self._job_count
+            waiter = Waiter(self._lock, job=self._jobs[job])
+            self._streams.add(waiter)
+        return waiter
 
     def leave(self, waiter: Waiter) -> None:
         """Forget a stream that has ended."""
         with self._lock:
             waiter.gone = True
+            self._streams.discard(waiter)
+            active = {stream.job for stream in self._streams}
+            self._jobs = {job: index for job, index in self._jobs.items() if index in active}
 
     def is_cached(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which blocks are in memory just now; they may go at any time."""
@@ -226,24 +248,29 @@ class BlockCache:
     def prefetch(
         self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
     ) -> NDArray[np.int64]:
-        """Ask for blocks ahead of need.
+        """Ask for blocks ahead of need, and say that the batch planned last reads them.
 
         Returns:
             Those of them that were neither cached nor on their way.
         """
+        waiter.will_read(source, blocks)
         # Without the lock: a block that comes or goes meanwhile costs nothing but a later fetch.
-        if (source.slot_of[blocks] > ABSENT).all():
+        slots = source.slot_of[blocks]
+        if (slots > ABSENT).all():
+            self._slots.asked[slots] = self._slots.ranking
             return blocks[:0]
         with self._lock:
             if source.removed:
                 return blocks[:0]
             slots = source.slot_of[blocks]
+            self._slots.asked[slots[slots > ABSENT]] = self._slots.ranking
             for block in blocks[slots == IN_FLIGHT].tolist():
                 self._flights[source.index, block].owners.append(waiter)
             missing = blocks[slots == ABSENT].tolist()
             for block in missing:
-                self._ahead.append(self._depart(source, block))
-                self._ahead[-1].owners.append(waiter)
+                flight = self._depart(source, block)
+                flight.owners.append(waiter)
+                self._ahead.put(flight, job=waiter.job)
             self._work.notify(len(missing))
         return np.array(missing, np.int64)
 
@@ -304,7 +331,7 @@ class BlockCache:
         flight.demands.append(waiter)
         flight.owners.append(waiter)
         if not flight.is_running:
-            self._urgent.append(flight)
+            self._urgent.put(flight, job=waiter.job)
 
     def _depart(self, source: Source, block: int) -> Flight:
         flight = Flight(source, block)
@@ -332,11 +359,10 @@ class BlockCache:
     def _next_flight(self) -> Flight | None:
         with self._lock:
             while not self._closed:
-                queue = self._urgent or self._ahead
-                if not queue:
+                flight = self._urgent.take() or self._ahead.take()
+                if flight is None:
                     self._work.wait()
                     continue
-                flight = queue.popleft()
                 if flight.is_running:
                     continue
                 if flight.is_wanted:
@@ -367,20 +393,27 @@ class BlockCache:
     def _land(self, flight: Flight, block: DecodedBlock) -> None:
         with self._lock:
             begin = self._make_room(block.size)
+            self._landing += 1
         try:
             bases = block.write(self._memory, begin)
         except BaseException:
             with self._lock:
+                self._landing -= 1
                 self._extents.give(begin, block.size)
             raise
         with self._lock:
+            self._landing -= 1
             if flight.source.removed:
                 self._extents.give(begin, block.size)
                 self._arrive(flight, ABSENT)
                 self._room.notify_all()
                 return
             slot = self._slots.add(
-                source=flight.source.index, block=flight.block, begin=begin, length=block.size
+                source=flight.source.index,
+                block=flight.block,
+                begin=begin,
+                length=block.size,
+                owner=flight.job,
             )
             flight.source.set_bases(slot, bases, capacity=self._slots.capacity)
             self._arrive(flight, slot)
@@ -399,14 +432,18 @@ class BlockCache:
                 f"a block of {length} bytes does not fit a cache of {self._extents.size}; start "
                 "the server with a larger cache_bytes"
             )
-        deadline = time.monotonic() + _ROOM_TIMEOUT_S
+        began = time.monotonic()
         while (begin := self._extents.take(length)) is None:
             self._check_open()
-            victim = self._slots.victim(self._policy)
+            waited_s = time.monotonic() - began
+            sparing = waited_s < _SPARING_S and (self._slots.is_read or self._landing > 0)
+            victim = self._victims.take(self._streams, sparing=sparing)
             if victim is not None:
                 self._evict(victim)
-            elif not self._room.wait(deadline - time.monotonic()):
+            elif waited_s >= _ROOM_TIMEOUT_S:
                 raise StoreUnavailableError("the cache had no room for a block; try again")
+            else:
+                self._room.wait((_SPARING_S if sparing else _ROOM_TIMEOUT_S) - waited_s)
         return begin
 
     def _evict(self, slot: int) -> None:

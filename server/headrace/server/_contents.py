@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
 from headrace.order import OrderSpec
@@ -25,6 +25,7 @@ class Contents:
         columns: The columns of each batch, in order.
         plans: Its batches and ends of epochs, worked out as they are taken.
         max_chunk_bytes: Greatest payload of one message.
+        job: Equal for streams that read the same samples at about the same time.
     """
 
     title: str
@@ -32,6 +33,7 @@ class Contents:
     columns: tuple[WireColumn, ...]
     plans: Iterator[Planned]
     max_chunk_bytes: int
+    job: Hashable = None
 
 
 def stream_contents(request: pb.ReadBatchesRequest, served: ServedDataset) -> Contents:
@@ -99,7 +101,7 @@ def _contents(spec: StreamSpec, served: ServedDataset) -> Contents:
     plans = planned_stream(spec, served.order(spec.order), served.dataset)
     title = f"batches for rank {spec.rank} of {spec.world_size}"
     start = stream_start(spec, served)
-    return Contents(title, start, spec.columns, plans, spec.max_chunk_bytes)
+    return Contents(title, start, spec.columns, plans, spec.max_chunk_bytes, job=spec.order)
 
 
 def _order(spec: OrderSpec) -> pb.OrderSpec:

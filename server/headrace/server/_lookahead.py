@@ -60,6 +60,7 @@ class Lookahead:
         if not self._entries:
             return None
         entry = self._entries.popleft()
+        self._waiter.begin_batch()
         self._samples -= entry.samples
         self._asked_bytes -= entry.asked_bytes
         return entry.planned
@@ -82,6 +83,7 @@ class Lookahead:
 
     def _add(self, planned: Planned) -> None:
         samples = asked_bytes = 0
+        self._waiter.plan_batch()
         if isinstance(planned, PlannedBatch):
             samples = planned.sample_ids.size
             asked = self._blocks.prefetch(planned.touched, self._waiter)

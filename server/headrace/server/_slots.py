@@ -1,8 +1,6 @@
-"""The table of cached blocks, and which of them goes first."""
+"""The table of cached blocks."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,30 +8,21 @@ from numpy.typing import NDArray
 _FIRST_CAPACITY = 256
 
 
-class EvictionPolicy(Protocol):
-    """Chooses the block that goes when there is no room."""
-
-    def victim(self, slots: NDArray[np.int64], last_use: NDArray[np.int64]) -> int:
-        """Return one of the slots.
-
-        Args:
-            slots: ``(candidates,)``, never empty: the blocks that nobody reads just now.
-            last_use: ``(candidates,)``: when each was last read, in leases since the start.
-        """
-
-
-class LeastRecentlyUsed:
-    """Evicts the block that was not read for longest."""
-
-    def victim(self, slots: NDArray[np.int64], last_use: NDArray[np.int64]) -> int:
-        """Return the slot of the oldest use."""
-        return int(slots[np.argmin(last_use)])
-
-
 class SlotTable:
     """Who lies where in the arena, one slot a block. Slot 0 stays empty: it means "not cached".
 
-    Not safe for several threads.
+    Not safe for several threads, but for `asked`, which any thread may write.
+
+    Attributes:
+        source: ``(capacity,)``: the index of each block's dataset; -1 in a free slot.
+        block: Its ordinal.
+        pins: How many read it just now.
+        last_use: When it was last read, in readings since the start.
+        begin: Where it lies in the arena.
+        length: How many bytes it takes.
+        owner: The job that read it last, or will next.
+        asked: The last ranking after which a stream said that it will read it.
+        ranking: How often the blocks have been ranked for eviction.
     """
 
     def __init__(self) -> None:
@@ -43,6 +32,9 @@ class SlotTable:
         self.last_use = np.zeros(_FIRST_CAPACITY, np.int64)
         self.begin = np.zeros(_FIRST_CAPACITY, np.int64)
         self.length = np.zeros(_FIRST_CAPACITY, np.int64)
+        self.owner = np.zeros(_FIRST_CAPACITY, np.int64)
+        self.asked = np.zeros(_FIRST_CAPACITY, np.int64)
+        self.ranking = 0
         self.count = 0
         self._clock = 0
         self._free = list(range(_FIRST_CAPACITY - 1, 0, -1))
@@ -52,7 +44,7 @@ class SlotTable:
         """Return one more than the greatest slot there may be now."""
         return self.source.size
 
-    def add(self, *, source: int, block: int, begin: int, length: int) -> int:
+    def add(self, *, source: int, block: int, begin: int, length: int, owner: int = 0) -> int:
         """Return the slot of a block that now lies in the arena."""
         if not self._free:
             self._grow()
@@ -60,6 +52,8 @@ class SlotTable:
         self.source[slot], self.block[slot] = source, block
         self.begin[slot], self.length[slot] = begin, length
         self.last_use[slot] = self._clock
+        self.owner[slot] = owner
+        self.asked[slot] = self.ranking
         self.count += 1
         return slot
 
@@ -80,16 +74,26 @@ class SlotTable:
         """Give back what `pin` took."""
         self.pins[slots] -= 1
 
-    def victim(self, policy: EvictionPolicy) -> int | None:
-        """Return the slot to evict; None if every block is being read."""
-        candidates = np.flatnonzero((self.source >= 0) & (self.pins == 0))
-        if not candidates.size:
-            return None
-        return policy.victim(candidates, self.last_use[candidates])
+    def is_pinned(self, slot: int) -> bool:
+        """Return whether somebody reads a block."""
+        return bool(self.pins[slot] > 0)
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether somebody reads any block."""
+        return bool(self.pins.any())
+
+    def unpinned(self) -> NDArray[np.int64]:
+        """Return the slots of all blocks that nobody reads."""
+        return np.flatnonzero((self.source >= 0) & (self.pins == 0))
+
+    def bytes_of(self, job: int) -> int:
+        """Return what the blocks of a job take."""
+        return int(self.length[(self.source >= 0) & (self.owner == job)].sum())
 
     def _grow(self) -> None:
         old = self.capacity
-        for name in ("source", "block", "pins", "last_use", "begin", "length"):
+        for name in ("source", "block", "pins", "last_use", "begin", "length", "owner", "asked"):
             column = getattr(self, name)
             grown = np.zeros(2 * old, column.dtype)
             grown[:old] = column

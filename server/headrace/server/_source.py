@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError
 from headrace.server._block import BlockLayout
@@ -54,10 +57,19 @@ class Source:
         self.bases[:, slot] = bases
 
 
+Plan: TypeAlias = "list[tuple[Source, NDArray[np.int64]]]"
+"""The blocks of one batch, by dataset."""
+
+# How much of a stream's pace the last batch decides (arbitrary).
+_PACE_WEIGHT = 0.2
+
+
 class Waiter:
     """One stream as the cache sees it.
 
     Attributes:
+        job: Streams of one job read the same blocks at about the same time.
+        period_s: Time between two of its batches, of late.
         gone: The stream has ended: what it asked for ahead of need is not fetched any more.
         interrupted: The stream should stop waiting and look why.
         arrived: Blocks that it waits for and that came, pinned.
@@ -65,21 +77,58 @@ class Waiter:
         error: Why a block that it waits for will not come.
     """
 
-    __slots__ = ("arrived", "error", "gone", "handed", "interrupted", "wake")
+    __slots__ = (
+        "_batches",
+        "_took_at",
+        "arrived",
+        "error",
+        "gone",
+        "handed",
+        "interrupted",
+        "job",
+        "period_s",
+        "wake",
+    )
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: threading.Lock, *, job: int = 0) -> None:
         self.wake = threading.Condition(lock)
+        self.job = job
+        self.period_s = 1.0
         self.gone = False
         self.interrupted = False
         self.arrived: list[int] = []
         self.handed: list[int] = []
         self.error: HeadraceError | None = None
+        # The batch that is being read, then those that follow.
+        self._batches: deque[Plan] = deque([[]])
+        self._took_at = 0.0
 
     def interrupt(self) -> None:
         """End the stream's wait, now and for ever; any thread may call it."""
         with self.wake:
             self.interrupted = True
             self.wake.notify_all()
+
+    def plan_batch(self) -> None:
+        """Let what is asked for from now on belong to one batch more."""
+        self._batches.append([])
+
+    def will_read(self, source: Source, blocks: NDArray[np.int64]) -> None:
+        """Note blocks of the batch planned last."""
+        self._batches[-1].append((source, blocks))
+
+    def begin_batch(self) -> None:
+        """Go on to the next batch."""
+        if len(self._batches) > 1:
+            self._batches.popleft()
+        now = time.monotonic()
+        if self._took_at:
+            self.period_s += _PACE_WEIGHT * (now - self._took_at - self.period_s)
+        self._took_at = now
+
+    def plan(self) -> list[Plan]:
+        """Return what it will read, the batch that is being read first; any thread may ask."""
+        return list(self._batches)
 
 
 @dataclass(slots=True, eq=False)
@@ -104,3 +153,8 @@ class Flight:
     def is_wanted(self) -> bool:
         """Whether anyone still wants the block."""
         return bool(self.demands) or any(not owner.gone for owner in self.owners)
+
+    @property
+    def job(self) -> int:
+        """A job that wants the block."""
+        return next((waiter.job for waiter in (*self.demands, *self.owners)), 0)

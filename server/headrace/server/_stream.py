@@ -90,7 +90,7 @@ class BatchStream:
         self._blocks = blocks
         self._limits = limits
         self._metrics = metrics
-        self._waiter = blocks.waiter()
+        self._waiter = blocks.waiter(contents.job)
         self._ending: HeadraceError | _CancelledError | None = None
         names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
         self._projection = projection_of(blocks.layout, names)

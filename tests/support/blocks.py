@@ -1,0 +1,74 @@
+"""A counting store of small blocks, and a cache over it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import HeadraceError
+from headrace.server._block import block_layout
+from headrace.server._cache import BlockCache
+from headrace.server._columns import wire_column
+from headrace.server._metrics import Metrics
+from headrace.server._source import Source, Waiter
+
+ROWS = 100
+BLOCK_BYTES = (ROWS + 1) * 8
+
+
+class CountingStore:
+    """Blocks of numbers; what `failures` holds is raised, once each, in order."""
+
+    def __init__(self, failures: list[HeadraceError] | None = None) -> None:
+        self.reads: list[int] = []
+        self.failures = failures or []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def read_block(self, block: int) -> pa.RecordBatch:
+        """Return a block whose every value is its number."""
+        assert self.gate.wait(10)
+        self.reads.append(block)
+        if self.failures:
+            raise self.failures.pop(0)
+        return pa.RecordBatch.from_arrays([pa.array([block] * ROWS, pa.int64())], names=["x"])
+
+
+@contextmanager
+def cache_of(
+    store: CountingStore, *, blocks: float = 10.0, threads: int = 3
+) -> Iterator[tuple[BlockCache, Source]]:
+    """Open a cache with room for so many blocks of a store."""
+    size = int(blocks * (BLOCK_BYTES + 64))
+    cache = BlockCache(size, fetch_threads=threads, observer=Metrics())
+    try:
+        yield cache, add_source(cache, store)
+    finally:
+        store.gate.set()
+        cache.close()
+
+
+def add_source(cache: BlockCache, store: CountingStore) -> Source:
+    """Let a store's blocks into a cache."""
+    layout = block_layout([wire_column(pa.field("x", pa.int64(), nullable=False))])
+    return cache.add_source(store, layout, block_count=1000)
+
+
+def demand(cache: BlockCache, source: Source, blocks: list[int], waiter: Waiter) -> list[int]:
+    """Wait for blocks and return the first value of each, as the arena has it."""
+    values: dict[int, int] = {}
+    missing = set(blocks)
+    with cache.demand(source, np.array(blocks), waiter):
+        while missing:
+            arrived = cache.arrivals(source, waiter, timeout_s=10)
+            assert arrived.size
+            rows = cache.rows(source, arrived, np.zeros_like(arrived))
+            out = np.empty((arrived.size, 8), np.uint8)
+            rows.packed(out)
+            values.update(zip(arrived.tolist(), out.view(np.int64)[:, 0].tolist(), strict=True))
+            missing -= set(arrived.tolist())
+    return [values[block] for block in blocks]
