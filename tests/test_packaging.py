@@ -78,6 +78,19 @@ def test_the_command_line_says_what_is_missing(installed: Path) -> None:
     assert "pip install 'headrace[cli]'" in done.stderr
 
 
+def test_a_private_server_says_what_it_needs(installed: Path, tmp_path: Path) -> None:
+    """Without the [server] extra the loop's error says what to install."""
+    program = (
+        "from headrace.client import RemoteDataset\n"
+        f"try: next(iter(RemoteDataset(None, {str(tmp_path)!r}, batch_size=4)))\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    said = _run(installed, "-c", program)
+
+    assert said.startswith("ConfigurationError ")
+    assert "pip install 'headrace[server]'" in said
+
+
 def test_the_schema_travels_with_the_wheel(installed: Path) -> None:
     """Users of other languages find the .proto where pip put it."""
     program = (

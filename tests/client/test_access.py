@@ -192,7 +192,7 @@ def test_a_refused_token_is_an_error_at_once_and_stays_secret(
 
     shown = "".join(traceback.format_exception(error.value)) + caplog.text + repr(dataset)
     assert 1 == len(service.requests)
-    assert "t0ken" not in shown + repr(dataset._access) + repr(error.value.metadata)
+    assert "t0ken" not in shown + repr(dataset._endpoints) + repr(error.value.metadata)
 
 
 @pytest.mark.parametrize("token", ["", "with space", "line\nbreak", "naïve-t0ken"])

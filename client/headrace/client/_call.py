@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import grpc
 
 from headrace.client._access import Access
 from headrace.client._config import Deadlines
+from headrace.client._endpoints import Endpoints
 from headrace.client._status import error_from_call
 from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
@@ -113,6 +115,30 @@ def open_stream(
             yield call
         finally:
             call.close()
+
+
+def fetch_from_any(endpoints: Endpoints, name: str, *, deadlines: Deadlines) -> pb.Dataset:
+    """Ask each server in turn for one dataset, until one answers.
+
+    Args:
+        endpoints: The servers.
+        name: The dataset's name there.
+        deadlines: ``connect_s`` is shared by all of them.
+
+    Raises:
+        DatasetNotFoundError: A server serves none of that name.
+        ServerUnreachableError: No server answered in time.
+    """
+    count, stop = len(endpoints.names), threading.Event()
+    share = replace(deadlines, connect_s=deadlines.connect_s / count)
+    for attempt in range(count):
+        endpoint = endpoints.choose(attempt, stop)
+        try:
+            return fetch_dataset(endpoint.address, name, deadlines=share, access=endpoint.access)
+        except ServerUnreachableError:
+            if attempt == count - 1:
+                raise
+    raise AssertionError("there is no server to ask")
 
 
 def fetch_dataset(target: str, name: str, *, deadlines: Deadlines, access: Access) -> pb.Dataset:

@@ -15,12 +15,14 @@ from headrace.client._access import Access, Auth, TlsConfig, was_forked_after_us
 from headrace.client._arguments import check_sizes, end_mode
 from headrace.client._assembler import Allocate, BatchEvent
 from headrace.client._batch import Batch
-from headrace.client._call import fetch_dataset
+from headrace.client._call import fetch_from_any
 from headrace.client._config import DEFAULT_PREFETCH_BYTES, Deadlines
 from headrace.client._device import checked_device
+from headrace.client._endpoints import Endpoints, PrivateEndpoints, fixed_endpoints
 from headrace.client._handover import register_owner
 from headrace.client._live import ClientStats, LiveStream
 from headrace.client._places import moved, place_after
+from headrace.client._private import name_of_source, private_server
 from headrace.client._ranks import resolve_ranks
 from headrace.client._reader import BatchReader, Event, Place
 from headrace.client._request import ReadOptions
@@ -34,7 +36,7 @@ from headrace.client._state import (
     refuse_worker_state,
 )
 from headrace.client._workers import Begin, Share, share_of_worker
-from headrace.errors import BadArgumentError, ServerUnreachableError
+from headrace.errors import BadArgumentError
 from headrace.order import (
     DEFAULT_WINDOW,
     DEFAULT_WINDOW_BYTES,
@@ -62,7 +64,7 @@ class RemoteDataset(IterableDataset[Batch]):
 
     def __init__(
         self,
-        target: str | Sequence[str],
+        target: str | Sequence[str] | None,
         dataset: str,
         *,
         batch_size: int | None = None,
@@ -87,13 +89,15 @@ class RemoteDataset(IterableDataset[Batch]):
         device: str | torch.device | None = None,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         deadlines: Deadlines | None = None,
+        private_cache_bytes: int | None = None,
     ) -> None:
-        """Describe what to read; no server is asked before the first batch.
+        """Describe what to read; no server is asked, or started, before the first batch.
 
         Args:
             target: Address of a server, ``host:port``, ``dns:///name:port`` or ``unix:/path``, or
-                several that serve the same datasets.
-            dataset: The dataset's name on the server.
+                several that serve the same datasets. None starts a private server on this
+                machine, one for all processes of the job; it needs the ``[server]`` extra.
+            dataset: The dataset's name on the server; its URL for a private server.
             batch_size: Samples a batch of this rank, >= 1; the global batch is this times the
                 ranks with samples of their own.
             global_batch_size: Samples a batch over all ranks instead, >= their number.
@@ -124,16 +128,21 @@ class RemoteDataset(IterableDataset[Batch]):
             prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one;
                 the default is arbitrary.
             deadlines: How long to wait; None for `Deadlines()`.
+            private_cache_bytes: Size of a private server's cache, >= 1; None for the server's
+                default of 2 GiB.
 
         Raises:
             BadArgumentError: An argument is out of range, or the ranks are half given.
+            ConfigurationError: There is no folder in which a private server could be met.
             TokenMalformedError: ``token`` is damaged.
             TokenSpecChangedError: ``token`` belongs to another order.
         """
         super().__init__()
         check_sizes(batch_size, global_batch_size, epochs, prefetch_bytes)
-        self._targets = (target,) if isinstance(target, str) else tuple(target)
-        self._name = dataset
+        self._name = name_of_source(dataset) if target is None else dataset
+        self._endpoints = _endpoints(
+            target, {self._name: dataset}, Access(tls, auth), cache_bytes=private_cache_bytes
+        )
         self._batch_size, self._wanted_global = batch_size, global_batch_size
         self._rank, self._world_size = resolve_ranks(rank, world_size)
         self._replication = replication
@@ -152,7 +161,6 @@ class RemoteDataset(IterableDataset[Batch]):
         self._epochs, self._restart, self._first_epoch = epochs, restart, 0
         self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))
         self._deadlines = deadlines or Deadlines()
-        self._access = Access(tls, auth)
         self._place = Place()
         self._description: pb.Dataset | None = None
         self._moves = 0
@@ -336,12 +344,11 @@ class RemoteDataset(IterableDataset[Batch]):
         if share is not None:
             options = replace(options, batch_stride=share.count, batch_offset=share.index)
         return BatchReader(
-            self._targets,
+            self._endpoints,
             options,
             place=place or self._place,
             deadlines=self._deadlines,
             allocate=allocate,
-            access=self._access,
         )
 
     def _options(self, global_batch_size: int) -> ReadOptions:
@@ -403,15 +410,19 @@ class RemoteDataset(IterableDataset[Batch]):
 
     def _describe(self) -> pb.Dataset:
         if self._description is None:
-            self._description = self._ask_any()
+            self._description = fetch_from_any(
+                self._endpoints, self._name, deadlines=self._deadlines
+            )
         return self._description
 
-    def _ask_any(self) -> pb.Dataset:
-        *others, last = self._targets
-        share = replace(self._deadlines, connect_s=self._deadlines.connect_s / len(self._targets))
-        for target in others:
-            try:
-                return fetch_dataset(target, self._name, deadlines=share, access=self._access)
-            except ServerUnreachableError:
-                continue
-        return fetch_dataset(last, self._name, deadlines=share, access=self._access)
+
+def _endpoints(
+    target: str | Sequence[str] | None,
+    sources: Mapping[str, str],
+    access: Access,
+    *,
+    cache_bytes: int | None,
+) -> Endpoints:
+    if target is None:
+        return PrivateEndpoints(private_server(sources, cache_bytes=cache_bytes))
+    return fixed_endpoints((target,) if isinstance(target, str) else target, access)

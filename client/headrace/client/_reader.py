@@ -29,6 +29,7 @@ from headrace.client._access import Access
 from headrace.client._assembler import Allocate, BatchEvent, EpochEndEvent, StreamAssembler
 from headrace.client._call import StreamCall, open_stream
 from headrace.client._config import Backoff, Deadlines
+from headrace.client._endpoints import Endpoint, Endpoints, fixed_endpoints
 from headrace.client._request import ReadOptions
 from headrace.client._status import may_retry, retry_after_s
 from headrace.errors import HeadraceError, ServerUnreachableError
@@ -63,7 +64,7 @@ class BatchReader:
 
     def __init__(
         self,
-        targets: Sequence[str],
+        targets: Sequence[str] | Endpoints,
         options: ReadOptions,
         *,
         place: Place,
@@ -75,21 +76,23 @@ class BatchReader:
         """Prepare to read; nothing is connected before the first event is asked for.
 
         Args:
-            targets: gRPC addresses of servers that serve the same datasets, tried in turn.
+            targets: gRPC addresses of servers that serve the same datasets, tried in turn; or a
+                choice that knows how to get in.
             options: What to read.
             place: Where to begin.
             deadlines: How long to wait.
             allocate: Where payloads go.
             backoff: The waits between two tries; None means `Backoff()`.
-            access: How to get in; None for plain text and no token.
+            access: How to get in at the addresses; None for plain text and no token.
         """
-        self._targets = tuple(targets)
+        self._endpoints = (
+            fixed_endpoints(targets, access) if isinstance(targets, Sequence) else targets
+        )
         self._options = options
         self._place = place
         self._deadlines = deadlines
         self._allocate = allocate
         self._backoff = backoff or Backoff()
-        self._access = access or Access()
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._call: StreamCall | None = None
@@ -103,13 +106,13 @@ class BatchReader:
     def events(self) -> Iterator[Event]:
         """Yield batches and ends of epochs; the module's head holds the contract."""
         while not self._closed.is_set() and not self._finished():
-            target = self._targets[self._attempt % len(self._targets)]
             try:
-                yield from self._stream(target)
+                endpoint = self._endpoints.choose(self._attempt, self._closed)
+                yield from self._stream(endpoint)
             except HeadraceError as error:
                 if self._closed.is_set():
                     return
-                self._recover(error, target)
+                self._recover(error)
                 yield from self._missed_epoch_end()
             else:
                 if not self._has_foreign_offset:
@@ -126,13 +129,18 @@ class BatchReader:
         end = self._options.end_epoch
         return end is not None and self._place.epoch >= end
 
-    def _stream(self, target: str) -> Iterator[Event]:
+    def _stream(self, endpoint: Endpoint) -> Iterator[Event]:
         request = self._request()
         with open_stream(
-            target, request, silence_s=self._deadlines.silence_s, access=self._access
+            endpoint.address,
+            request,
+            silence_s=self._deadlines.silence_s,
+            access=endpoint.access,
         ) as call:
             with self._lock:
                 self._call = call
+            if self._closed.is_set():
+                return
             assembler = StreamAssembler(self._allocate)
             for message in call.messages():
                 if self._closed.is_set():
@@ -175,7 +183,7 @@ class BatchReader:
             epoch, self._open_epoch = self._open_epoch, None
             yield EpochEndEvent(epoch, self._place.token)
 
-    def _recover(self, error: HeadraceError, target: str) -> None:
+    def _recover(self, error: HeadraceError) -> None:
         now = time.monotonic()
         since = self._failing_since = self._failing_since or now
         self._attempt += 1
@@ -187,7 +195,9 @@ class BatchReader:
         if self._attempt == 1:
             # Once a fault, and in a low voice while a server may just be starting.
             level = logging.WARNING if self._ever_heard else logging.INFO
-            _log.log(level, "the stream from %s broke; reconnecting (%s)", target, error)
+            _log.log(
+                level, "the stream of %r broke; reconnecting (%s)", self._options.dataset, error
+            )
         self.reconnect_count += 1
         wait_s = retry_after_s(error)
         if wait_s is None:
@@ -196,9 +206,10 @@ class BatchReader:
 
     def _gave_up(self, error: HeadraceError, seconds: float) -> HeadraceError:
         what = "no batch" if self._ever_heard else "no answer"
+        targets = ", ".join(self._endpoints.names)
         return ServerUnreachableError(
-            f"{what} for {seconds:.1f} s in {self._attempt} tries at {', '.join(self._targets)}, "
-            f"reading {self._options.dataset!r}: {error.message}",
-            targets=",".join(self._targets),
+            f"{what} for {seconds:.1f} s in {self._attempt} tries at {targets}, reading "
+            f"{self._options.dataset!r}: {error.message}",
+            targets=targets,
             attempts=self._attempt,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 import grpc
@@ -52,8 +52,7 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
     status = _details(failure)
     reason, metadata, retry_after_s = _unpack(status)
     if reason:
-        cls = _BY_REASON.get(reason, InternalError)
-        error = cls(text, **metadata)
+        error = error_of_reason(reason, text, metadata)
         if retry_after_s is not None:
             error.metadata["retry_after_s"] = str(retry_after_s)
         return error
@@ -76,6 +75,11 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
             target=target,
         )
     return CallerError(f"{target} refused the call ({code.name}: {text})", target=target)
+
+
+def error_of_reason(reason: str, message: str, metadata: Mapping[str, str]) -> HeadraceError:
+    """Return the error of our tree that has this reason; one that nobody knows is a bug."""
+    return _BY_REASON.get(reason, InternalError)(message, **metadata)
 
 
 def retry_after_s(error: HeadraceError) -> float | None:

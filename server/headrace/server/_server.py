@@ -101,6 +101,11 @@ class Server:
         """Return ``host:port`` of the metrics, or nothing."""
         return self._metrics_endpoint.address if self._metrics_endpoint else ""
 
+    @property
+    def open_call_count(self) -> int:
+        """Return how many streaming calls are open."""
+        return self._streams.call_count
+
     def start(self) -> None:
         """Bind all addresses and begin to serve.
 

@@ -34,6 +34,11 @@ class OpenStreams:
         """Return how many streams are open."""
         return self._admitted
 
+    @property
+    def call_count(self) -> int:
+        """Return how many calls are open."""
+        return self._calls
+
     @contextmanager
     def admit(self, caller: Caller = ANYBODY) -> Iterator[None]:
         """Hold a place for one stream.

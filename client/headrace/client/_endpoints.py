@@ -1,0 +1,85 @@
+"""Where the next stream goes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.client._access import Access
+from headrace.client._private import PrivateServer
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One server, and how to get in.
+
+    Attributes:
+        address: Its gRPC address.
+        access: What it asks of its callers.
+    """
+
+    address: str
+    access: Access
+
+
+class Endpoints(Protocol):
+    """A choice of servers of the same datasets."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What there is to choose from, for messages."""
+
+    def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
+        """Return the server to ask next.
+
+        Args:
+            attempt: How many tries failed since the last success.
+            stop: Ends a wait; what is raised then is seen by nobody.
+
+        Raises:
+            HeadraceError: A server had to be started, and did not start.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FixedEndpoints:
+    """Servers with addresses, asked in turn."""
+
+    addresses: tuple[str, ...]
+    access: Access
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The addresses."""
+        return self.addresses
+
+    def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
+        """Return one after another."""
+        del stop
+        return Endpoint(self.addresses[attempt % len(self.addresses)], self.access)
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateEndpoints:
+    """The private server of this job, which is there whenever it is asked for."""
+
+    server: PrivateServer
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it serves."""
+        urls = ", ".join(url for _, url in self.server.sources)
+        return (f"a private server of {urls}",)
+
+    def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
+        """Start the server if it does not run."""
+        del attempt
+        # Its socket lies in a folder that this user alone may enter.
+        return Endpoint(self.server.address(stop), Access())
+
+
+def fixed_endpoints(targets: Sequence[str], access: Access | None) -> FixedEndpoints:
+    """Return servers that are asked in turn; without ``access`` in plain text."""
+    return FixedEndpoints(tuple(targets), access or Access())

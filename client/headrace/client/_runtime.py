@@ -1,0 +1,172 @@
+"""Where the processes of one job find their private server: a folder, a key, a lock.
+
+The folder is ``headrace`` in ``XDG_RUNTIME_DIR``, or ``/tmp/headrace-UID``; this user's alone.
+For each key it holds ``KEY.lock``, held while a server is started or ends, ``KEY.lease``, the
+socket on which the server counts its clients, and ``KEY-….sock``, the one on which it serves.
+Processes come and go, and a killed one cleans nothing up: so the next that starts a server does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from headrace.errors import ConfigurationError
+
+_MOST_PATH_BYTES = 107
+"""Of the path of a unix socket: Linux has 108 bytes with the end."""
+
+_LAUNCHERS = (
+    ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),
+    ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    ("RAY_JOB_ID",),
+    ("PMIX_NAMESPACE",),
+    ("MASTER_ADDR", "MASTER_PORT"),
+)
+"""Variables by which a launcher tells its jobs apart, in the order of preference."""
+
+_STORE_PREFIXES = ("AWS_", "AZURE_", "DATABRICKS_", "FSSPEC_", "GCS_", "GOOGLE_", "HF_")
+"""Of variables that say what a URL means and who reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the processes of one job meet for the same sources.
+
+    Attributes:
+        folder: The runtime folder.
+        key: Names job, sources and settings.
+    """
+
+    folder: Path
+    key: str
+
+    @property
+    def lock(self) -> Path:
+        """The file whose lock is held while a server is started or ends."""
+        return self.folder / f"{self.key}.lock"
+
+    @property
+    def lease(self) -> Path:
+        """The socket on which the server counts its clients."""
+        return self.folder / f"{self.key}.lease"
+
+    def new_socket(self) -> Path:
+        """Return the path of a socket that no other server has."""
+        return self.folder / f"{self.key}-{os.urandom(4).hex()}.sock"
+
+
+def rendezvous_of(settings: Sequence[str], environment: Mapping[str, str]) -> Rendezvous:
+    """Return where processes with the same job, settings and stores meet.
+
+    Args:
+        settings: All that two processes must have in common to share a server.
+        environment: Names the job and the stores' settings.
+
+    Raises:
+        ConfigurationError: The path of the runtime folder is too long for a socket.
+    """
+    stores = sorted(
+        (name, value) for name, value in environment.items() if name.startswith(_STORE_PREFIXES)
+    )
+    text = json.dumps([_job(environment), sys.executable, list(settings), stores])
+    found = Rendezvous(_folder(environment), blake2b(text.encode(), digest_size=8).hexdigest())
+    path = str(found.new_socket())
+    if len(os.fsencode(path)) > _MOST_PATH_BYTES:
+        raise ConfigurationError(
+            f"a private server's socket would be {path!r}, which is longer than the "
+            f"{_MOST_PATH_BYTES} bytes that a socket's path may have; set XDG_RUNTIME_DIR to a "
+            "folder with a shorter path"
+        )
+    return found
+
+
+def make_folder(folder: Path) -> None:
+    """Make the runtime folder, if it is not there.
+
+    Raises:
+        ConfigurationError: It cannot be made, or others may write to it.
+    """
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise ConfigurationError(
+            f"the folder {folder} for private servers cannot be made ({error.strerror}); set "
+            "XDG_RUNTIME_DIR to a folder of this user"
+        ) from error
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
+        raise ConfigurationError(
+            f"{folder} has mode {stat.S_IMODE(found.st_mode):o} and owner {found.st_uid}; private "
+            f"servers want a folder of user {os.getuid()} with mode 700: remove it, or set "
+            "XDG_RUNTIME_DIR to a folder of this user"
+        )
+
+
+def try_lock(path: Path) -> int | None:
+    """Lock a file of the runtime folder; return its descriptor, or None if it is not to be had."""
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:  # the folder went with another server
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_ino == path.stat().st_ino:
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    return None
+
+
+def sweep(place: Rendezvous) -> None:
+    """Remove what killed servers left, of any key; the caller has this key's lock."""
+    _remove_sockets(place)
+    for path in place.folder.glob("*.lock"):
+        other = Rendezvous(place.folder, path.stem)
+        if other == place or (lock := try_lock(path)) is None:
+            continue
+        # A server that lives holds no lock, but listens.
+        if not _listens(other.lease):
+            _remove_sockets(other)
+            path.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _remove_sockets(place: Rendezvous) -> None:
+    for path in (place.lease, *place.folder.glob(f"{place.key}-*.sock")):
+        path.unlink(missing_ok=True)
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+        probe.settimeout(1.0)
+        probe.connect(str(path))
+        return True
+    return False
+
+
+def _job(environment: Mapping[str, str]) -> list[str]:
+    for names in _LAUNCHERS:
+        values = [environment.get(name, "") for name in names]
+        if all(values):
+            return [*names, *values]
+    # Processes of one terminal, or of one notebook.
+    return ["session", str(os.getsid(0))]
+
+
+def _folder(environment: Mapping[str, str]) -> Path:
+    given = environment.get("XDG_RUNTIME_DIR")
+    if given and Path(given).is_dir():
+        return Path(given) / "headrace"
+    return Path(f"/tmp/headrace-{os.getuid()}")  # noqa: S108 - its owner and mode are checked

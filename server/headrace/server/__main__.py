@@ -1,0 +1,98 @@
+"""`python -m headrace.server`: a private server, started by the client of a job.
+
+`headrace serve` is the command for people. This one serves on a unix socket in the client's
+runtime folder, and ends by itself: `headrace.server._leases` says when. It says on its output
+what goes wrong before it serves, an error of ours as a line of JSON; then it says no more, for the
+output is the trainer's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from headrace.errors import HeadraceError
+from headrace.server._config import ServerConfig
+from headrace.server._leases import Leases
+from headrace.server._server import start_server
+
+_DRAIN_S = 5.0
+"""Streams that are cut go on elsewhere, so this only spares them the noise. Arbitrary."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until nobody needs it; return the exit code."""
+    options = _parser().parse_args(arguments)
+    asked = threading.Event()
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        asked.set()
+
+    signal.signal(signal.SIGTERM, ask)
+    try:
+        _serve(options, asked)
+    except HeadraceError as error:
+        failure = {"reason": error.reason, "message": error.message, "metadata": error.metadata}
+        sys.stderr.write(json.dumps(failure) + "\n")
+        return 1
+    return 0
+
+
+def _serve(options: argparse.Namespace, asked: threading.Event) -> None:
+    with start_server(_config(options)) as server:
+        leases = Leases(options.lease, options.lock, address=server.address)
+        _be_quiet()
+        leases.wait(
+            linger_s=options.linger_s,
+            is_in_use=lambda: server.open_call_count > 0,
+            is_asked=asked.is_set,
+        )
+        server.drain()
+    Path(options.listen).unlink(missing_ok=True)
+    leases.close()
+
+
+def _config(options: argparse.Namespace) -> ServerConfig:
+    config = ServerConfig(
+        datasets=dict(source.split("=", 1) for source in options.sources),
+        listen=f"unix:{options.listen}",
+        # Nobody else is there to take the streams over.
+        max_stream_s=0,
+        drain_s=_DRAIN_S,
+    )
+    if options.cache_bytes is None:
+        return config
+    return replace(config, cache_bytes=options.cache_bytes)
+
+
+def _be_quiet() -> None:
+    """Let go of the pipe on which the client waits; its end is the sign to connect."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for output in (sys.stdout, sys.stderr):
+        output.flush()
+        os.dup2(nowhere, output.fileno())
+    os.close(nowhere)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m headrace.server", description=__doc__)
+    parser.add_argument("--listen", required=True, help="path of the gRPC socket")
+    parser.add_argument("--lease", required=True, type=Path, help="path of the lease socket")
+    parser.add_argument("--lock", required=True, type=Path, help="path of the start lock")
+    parser.add_argument("--cache-bytes", type=int)
+    parser.add_argument("--linger-s", type=float, default=10.0)
+    parser.add_argument("sources", nargs="+", metavar="NAME=URL")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,182 @@
+"""The processes that a private server lives for.
+
+A client process holds a lease: a connection to a unix socket, for as long as it lives. It sends
+a line of JSON, ``{"watch": [pids]}``, and is answered with the address of the server. What else it
+sends counts as a sign that it is about to read.
+
+Contract of `Leases.wait`:
+
+1. It returns when nobody read for ``linger_s``, whether or not leases are held, and earlier when
+   the last lease is gone and no process that was named with one lives any more. The kernel closes
+   the connections of a process however it dies.
+2. It returns under the start lock, with no client waiting to be answered and none let in any more:
+   so one that holds the lock and finds the socket is served, and one that does not find it may
+   start another server as soon as it has the lock. Asked to end, it waits for that lock for
+   seconds only.
+3. What is in the folder is gone when `Leases.close` returns, and so is the folder, if it is empty.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+_TICK_S = 0.25
+"""How often the processes are looked at. Arbitrary: short beside any linger."""
+
+_LOCK_S = 5.0
+"""For a server that was asked to end. A client holds the lock only while it starts one."""
+
+_MOST_BYTES = 4096
+"""Of one message of a client; a list of two process ids takes fifty."""
+
+
+class Leases:
+    """Answers the clients of one server; not for several threads."""
+
+    def __init__(self, path: Path, lock: Path, *, address: str) -> None:
+        """Begin to listen; the caller's client holds the start lock.
+
+        Args:
+            path: Of the socket; its folder is this user's alone.
+            lock: The file whose lock a client holds while it starts a server.
+            address: Where the server answers, as clients write it.
+        """
+        self._path, self._lock_path = path, lock
+        self._address = address
+        self._lock: int | None = None
+        self._watched: set[int] = set()
+        self._count = 0
+        self._last_used = time.monotonic()
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(128)
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def wait(
+        self, *, linger_s: float, is_in_use: Callable[[], bool], is_asked: Callable[[], bool]
+    ) -> None:
+        """Return when the server has nobody left to live for, or is asked to end.
+
+        Args:
+            linger_s: Seconds without use.
+            is_in_use: Whether anybody reads at this moment.
+            is_asked: Whether it should end, whoever needs it.
+        """
+        while not is_asked():
+            self._answer(_TICK_S)
+            now = time.monotonic()
+            if is_in_use():
+                self._last_used = now
+            is_over = now - self._last_used >= linger_s or self._is_orphaned()
+            if is_over and self._is_last_word():
+                break
+        else:
+            self._lock_soon()
+        self._leave()
+
+    def close(self) -> None:
+        """Remove what the server and its clients made in the folder."""
+        if self._lock is not None:
+            self._lock_path.unlink(missing_ok=True)
+            os.close(self._lock)
+        # Others of this user may have theirs in it.
+        with contextlib.suppress(OSError):
+            self._path.parent.rmdir()
+
+    def _leave(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            self._close(key.fileobj)
+        self._selector.close()
+        self._path.unlink(missing_ok=True)
+
+    def _lock_soon(self) -> None:
+        deadline = time.monotonic() + _LOCK_S
+        while self._lock is None and time.monotonic() < deadline:
+            self._answer(_TICK_S)
+            self._lock = _try_lock(self._lock_path)
+
+    def _is_orphaned(self) -> bool:
+        return bool(self._watched) and not self._count and not any(map(_is_alive, self._watched))
+
+    def _is_last_word(self) -> bool:
+        self._lock = _try_lock(self._lock_path)
+        if self._lock is None:
+            return False
+        if not self._answer(0):
+            return True
+        os.close(self._lock)
+        self._lock = None
+        return False
+
+    def _answer(self, timeout_s: float) -> bool:
+        """Do what clients ask for; return whether any did."""
+        ready = self._selector.select(timeout_s)
+        for key, _ in ready:
+            if key.fileobj is self._listener:
+                self._accept()
+            else:
+                assert isinstance(key.fileobj, socket.socket)
+                self._listen_to(key.fileobj)
+        return bool(ready)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            client, _ = self._listener.accept()
+            client.setblocking(False)
+            self._selector.register(client, selectors.EVENT_READ)
+            self._count += 1
+
+    def _listen_to(self, client: socket.socket) -> None:
+        try:
+            said = client.recv(_MOST_BYTES)
+            if said.startswith(b"{"):
+                self._watched.update(_pids(said))
+                client.sendall(self._address.encode() + b"\n")
+        except (OSError, ValueError, TypeError, KeyError):
+            said = b""
+        if said:
+            self._last_used = time.monotonic()
+            return
+        self._close(client)
+        self._count -= 1
+
+    def _close(self, client: object) -> None:
+        assert isinstance(client, socket.socket)
+        self._selector.unregister(client)
+        client.close()
+
+
+def _pids(said: bytes) -> Iterable[int]:
+    return [int(pid) for pid in json.loads(said.splitlines()[0])["watch"]]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _try_lock(path: Path) -> int | None:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
