@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 HEADRACE = Path(sys.executable).parent / "headrace"
 _READY_S = 60
@@ -34,12 +35,15 @@ class Serving:
 
 @contextmanager
 def serving(
-    datasets: Mapping[str, str], *options: str, listen: str = "127.0.0.1:0"
+    datasets: Mapping[str, str],
+    *options: str,
+    listen: str = "127.0.0.1:0",
+    stderr: IO[str] | None = None,
 ) -> Iterator[Serving]:
-    """Serve datasets until the block ends."""
+    """Serve datasets until the block ends; the log goes where the test's own does, or to a file."""
     command = [str(HEADRACE), "serve", "--listen", listen, "--json", *options]
     command += [f"{name}={url}" for name, url in datasets.items()]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
     try:
         assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], _READY_S)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
+from typing import Literal
 
 from headrace.errors import ConfigurationError
 from headrace.server._dataset_config import DatasetConfig
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["console", "json"]
+
 _MIB = 1024 * 1024
+# `item_nulls` is a default of datasets, so it changes with them.
+_CHANGEABLE = frozenset({"datasets", "item_nulls"})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -24,7 +30,8 @@ class ServerConfig:
     Attributes:
         datasets: Each dataset by the name under which it is served; at least one. A URL alone
             means default settings.
-        listen: Addresses to listen on: ``host:port`` (port 0 takes a free one) or ``unix:/path``.
+        listen: Addresses to listen on, as several texts or as one with commas between:
+            ``host:port`` (port 0 takes a free one) or ``unix:/path``.
         tls_cert: PEM file of the server's certificate chain; with ``tls_key``, addresses of TCP
             speak TLS. Unix sockets never do. Read once, at the start.
         tls_key: PEM file of its private key.
@@ -51,6 +58,9 @@ class ServerConfig:
             clients commonly give up after 20 s of silence.
         store_timeout_s: How long a stream waits for its store before it ends with
             ``STORE_UNAVAILABLE``.
+        log_level: The least grave events that are logged; those of other packages from
+            ``warning`` on.
+        log_format: ``console`` or ``json``; both have one line an event.
     """
 
     datasets: Mapping[str, str | DatasetConfig]
@@ -71,11 +81,14 @@ class ServerConfig:
     drain_s: float = 30.0
     heartbeat_s: float = 5.0
     store_timeout_s: float = 120.0
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "console"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "datasets", MappingProxyType(dict(self.datasets)))
         if isinstance(self.listen, str):
-            object.__setattr__(self, "listen", (self.listen,))
+            listen = tuple(filter(None, map(str.strip, self.listen.split(","))))
+            object.__setattr__(self, "listen", listen)
         self._check_datasets()
         self._check_addresses()
         self._check_numbers()
@@ -83,17 +96,18 @@ class ServerConfig:
 
     @property
     def dataset_configs(self) -> Mapping[str, DatasetConfig]:
-        """Return the settings of each dataset by its name."""
-        return {
-            name: DatasetConfig(url=given) if isinstance(given, str) else given
-            for name, given in self.datasets.items()
-        }
+        """Return the settings of each dataset by its name, all of them settled."""
+        return {name: self._settled(given) for name, given in self.datasets.items()}
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """Return the addresses to listen on, as configured."""
         assert isinstance(self.listen, tuple)
         return self.listen
+
+    def _settled(self, given: str | DatasetConfig) -> DatasetConfig:
+        config = DatasetConfig(url=given) if isinstance(given, str) else given
+        return replace(config, item_nulls=self.item_nulls) if config.item_nulls is None else config
 
     def _check_datasets(self) -> None:
         if not self.datasets:
@@ -143,6 +157,11 @@ class ServerConfig:
         for name in ("heartbeat_s", "store_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be above 0")
+
+
+def fixed_settings(config: ServerConfig) -> list[str]:
+    """Return the names of the settings that a running server cannot change."""
+    return [one.name for one in fields(config) if one.name not in _CHANGEABLE]
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -7,9 +7,10 @@ import binascii
 import bisect
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
-from headrace.errors import BadArgumentError, DatasetNotFoundError
+from headrace.errors import BadArgumentError, DatasetNotFoundError, HeadraceError
 from headrace.order import Order, OrderSpec, ShardTable
 from headrace.server._access import ANYBODY, Caller
 from headrace.server._block import block_layout
@@ -30,6 +31,19 @@ _DEFAULT_PAGE_SIZE = 100
 _MAX_PAGE_SIZE = 1000
 
 
+class Retirement:
+    """Whether a dataset is still served.
+
+    Attributes:
+        why: Makes the error that says why it is not; None while it is. Set once.
+    """
+
+    __slots__ = ("why",)
+
+    def __init__(self) -> None:
+        self.why: Callable[[], HeadraceError] | None = None
+
+
 class ServedDataset:
     """One dataset under its name.
 
@@ -39,6 +53,7 @@ class ServedDataset:
         readable: What requests are checked against.
         source: Its blocks in the cache.
         versions: Its other versions; None if there are none to be had.
+        retirement: Whether it is still served, under this name and in any version.
     """
 
     def __init__(
@@ -49,8 +64,10 @@ class ServedDataset:
         cache: BlockCache,
         max_batch_bytes: int,
         item_nulls: bool = False,
+        retirement: Retirement | None = None,
     ) -> None:
         self.name = name
+        self.retirement = retirement or Retirement()
         self.dataset = dataset
         columns, refused = split_schema(dataset.schema, item_nulls=item_nulls)
         self.readable = Readable(
@@ -98,6 +115,12 @@ class ServedDataset:
         """Return its blocks for a stream."""
         return DatasetBlocks(cache, self.source, self.dataset)
 
+    def dispose(self, cache: BlockCache) -> None:
+        """Free its blocks and close its stores, in all versions; no stream may read it any more."""
+        for one in (self, *(self.versions.older if self.versions else ())):
+            cache.remove_source(one.source)
+            one.dataset.close()
+
     def to_proto(self) -> pb.Dataset:
         """Return the dataset as the wire describes it."""
         return pb.Dataset(
@@ -112,16 +135,29 @@ class ServedDataset:
 
 
 class Catalog:
-    """All datasets of a server, by name."""
+    """All datasets of a server, by name; safe for several threads."""
 
-    def __init__(self, datasets: Mapping[str, ServedDataset]) -> None:
+    def __init__(self, datasets: Mapping[str, ServedDataset] = MappingProxyType({})) -> None:
+        # Replaced as a whole and never changed, so that readers need no lock.
         self._datasets = dict(datasets)
-        self._names = sorted(datasets)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return all names, sorted."""
-        return tuple(self._names)
+        return tuple(sorted(self._datasets))
+
+    def put(self, served: ServedDataset) -> ServedDataset | None:
+        """Serve a dataset under its name; return the one that had the name before."""
+        before = self._datasets.get(served.name)
+        self._datasets = {**self._datasets, served.name: served}
+        return before
+
+    def take(self, name: str) -> ServedDataset:
+        """Serve a name no more; return the dataset that had it."""
+        rest = dict(self._datasets)
+        taken = rest.pop(name)
+        self._datasets = rest
+        return taken
 
     def get(self, name: str, caller: Caller = ANYBODY) -> ServedDataset:
         """Return the dataset of a name, if the caller may know of it.
@@ -155,12 +191,13 @@ class Catalog:
             raise BadArgumentError(
                 f"page_size is {size}; it must be in [0, {_MAX_PAGE_SIZE}]", field="page_size"
             )
-        known = [name for name in self._names if caller.may_read(name)]
+        datasets = self._datasets
+        known = [name for name in sorted(datasets) if caller.may_read(name)]
         begin = bisect.bisect_right(known, _decode_page_token(token)) if token else 0
         names = known[begin : begin + (size or _DEFAULT_PAGE_SIZE)]
         is_last = begin + len(names) == len(known)
         return pb.ListDatasetsResponse(
-            datasets=[self._datasets[name].to_proto() for name in names],
+            datasets=[datasets[name].to_proto() for name in names],
             next_page_token="" if is_last else _encode_page_token(names[-1]),
         )
 
@@ -172,44 +209,44 @@ class Catalog:
             served.dataset.close()
 
 
-def open_catalog(
-    configs: Mapping[str, DatasetConfig],
-    *,
-    cache: BlockCache,
-    max_batch_bytes: int,
-    item_nulls: bool = False,
-) -> Catalog:
-    """Open every dataset.
+def open_served(
+    name: str, config: DatasetConfig, *, cache: BlockCache, max_batch_bytes: int
+) -> ServedDataset:
+    """Open one dataset.
 
     Args:
-        configs: By name.
-        cache: Will hold their blocks.
+        name: To serve it under.
+        config: Where it is, and how to read it.
+        cache: Will hold its blocks.
         max_batch_bytes: Greatest payload of one batch.
-        item_nulls: Whether lists may hold null items where a dataset does not say so itself.
 
     Raises:
-        HeadraceError: One cannot be opened; `headrace.storage.open_dataset` says how.
+        HeadraceError: It cannot be opened; `headrace.storage.open_dataset` says how.
     """
+    retirement = Retirement()
 
-    def open_served(name: str, config: DatasetConfig) -> ServedDataset:
-        def open_version(fingerprint: str | None) -> ServedDataset:
-            return ServedDataset(
-                name,
-                _open(config, fingerprint),
-                cache=cache,
-                max_batch_bytes=max_batch_bytes,
-                item_nulls=item_nulls if config.item_nulls is None else config.item_nulls,
-            )
+    def open_version(fingerprint: str | None) -> ServedDataset:
+        return ServedDataset(
+            name,
+            open_one(config, fingerprint),
+            cache=cache,
+            max_batch_bytes=max_batch_bytes,
+            item_nulls=bool(config.item_nulls),
+            retirement=retirement,
+        )
 
-        served = open_version(None)
-        current = (served.dataset.fingerprint, served)
-        served.versions = Versions(name, current, open_version=open_version)
-        return served
-
-    return Catalog({name: open_served(name, config) for name, config in configs.items()})
+    served = open_version(None)
+    current = (served.dataset.fingerprint, served)
+    served.versions = Versions(name, current, open_version=open_version)
+    return served
 
 
-def _open(config: DatasetConfig, fingerprint: str | None) -> OpenDataset:
+def open_one(config: DatasetConfig, fingerprint: str | None = None) -> OpenDataset:
+    """Open a dataset as its settings say, in their version or in another one.
+
+    Raises:
+        HeadraceError: As `headrace.storage.open_dataset`.
+    """
     url, pinned = config.place
     return open_dataset(
         url, options=config.store, fingerprint=fingerprint or pinned, source_options=config.source

@@ -18,8 +18,9 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -30,11 +31,14 @@ from grpc_reflection.v1alpha import reflection
 
 from headrace.server._access import Access
 from headrace.server._cache import BlockCache
-from headrace.server._config import ServerConfig
-from headrace.server._datasets import Catalog, open_catalog
+from headrace.server._config import ServerConfig, fixed_settings
+from headrace.server._config_layers import ConfigSource
+from headrace.server._datasets import Catalog
 from headrace.server._listen import GRPC_OPTIONS, bind, tls_credentials
 from headrace.server._metrics import Metrics
 from headrace.server._metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
+from headrace.server._reload import Reloader
+from headrace.server._roster import Roster
 from headrace.server._service import SERVICE, ShardService
 from headrace.server._streams import OpenStreams
 
@@ -42,6 +46,8 @@ from headrace.server._streams import OpenStreams
 _EXTRA_THREADS = 16
 # How long cut calls may take to end; they have nothing left to do.
 _CUT_TIMEOUT_S = 10.0
+
+_Handler = Callable[[int, FrameType | None], None]
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +91,9 @@ class Server:
             (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
         )
         self._metrics = metrics
-        self._access = access
+        self._roster = Roster(
+            config, catalog=catalog, cache=cache, streams=self._streams, health=self._health
+        )
         self._metrics_endpoint: MetricsEndpoint | None = None
         self._ended = threading.Event()
         self._ending = threading.Lock()
@@ -107,12 +115,14 @@ class Server:
         return self._streams.call_count
 
     def start(self) -> None:
-        """Bind all addresses and begin to serve.
+        """Open the datasets, bind all addresses and begin to serve.
 
         Raises:
             ConfigurationError: An address cannot be had.
+            HeadraceError: A dataset cannot be opened.
         """
         config = self._config
+        self._roster.open_all()
         tls = tls_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
         self.addresses = tuple(
             bind(self._grpc, address, tls=tls, unix_mode=config.unix_mode)
@@ -123,10 +133,24 @@ class Server:
                 self._config.metrics_listen, self._metrics.registry
             )
         self._grpc.start()
-        # Health is open to all, so it names no dataset where callers are told apart.
-        datasets = self._catalog.names if self._access.is_open else ()
-        for name in ("", SERVICE, *datasets):
+        for name in ("", SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._roster.tell_health()
+
+    def reload(self, config: ServerConfig) -> bool:
+        """Serve the datasets of another configuration; its other settings need a restart.
+
+        Returns:
+            Whether all of them could be opened; a reload with the same settings tries again those
+            that could not.
+        """
+        held = [name for name in fixed_settings(config) if self._differs(config, name)]
+        if held:
+            _log.warning("a restart is needed for: %s", ", ".join(held))
+        return not self._roster.change_to(config.dataset_configs)
+
+    def _differs(self, config: ServerConfig, name: str) -> bool:
+        return bool(getattr(config, name) != getattr(self._config, name))
 
     def drain(self) -> bool:
         """End all streams between two batches, then stop.
@@ -156,7 +180,7 @@ class Server:
             self._threads.shutdown()
             if self._metrics_endpoint is not None:
                 self._metrics_endpoint.close()
-            self._catalog.close()
+            self._roster.close()
             self._ended.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -180,17 +204,7 @@ def start_server(config: ServerConfig) -> Server:
     access = Access(Path(config.tokens) if config.tokens else None)
     metrics = Metrics()
     cache = BlockCache(config.cache_bytes, fetch_threads=config.fetch_threads, observer=metrics)
-    try:
-        catalog = open_catalog(
-            config.dataset_configs,
-            cache=cache,
-            max_batch_bytes=config.max_batch_bytes,
-            item_nulls=config.item_nulls,
-        )
-    except BaseException:
-        cache.close()
-        raise
-    server = Server(config, catalog=catalog, cache=cache, metrics=metrics, access=access)
+    server = Server(config, catalog=Catalog(), cache=cache, metrics=metrics, access=access)
     try:
         server.start()
     except BaseException:
@@ -199,7 +213,12 @@ def start_server(config: ServerConfig) -> Server:
     return server
 
 
-def serve(config: ServerConfig, *, on_ready: Callable[[str], None]) -> int:
+def serve(
+    config: ServerConfig,
+    *,
+    on_ready: Callable[[str], None],
+    source: ConfigSource | None = None,
+) -> int:
     """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once.
 
     Must be called in the main thread.
@@ -207,6 +226,7 @@ def serve(config: ServerConfig, *, on_ready: Callable[[str], None]) -> int:
     Args:
         config: The settings.
         on_ready: Called once with the addresses, joined by spaces, when clients may connect.
+        source: Where the settings come from: read again at SIGHUP, and when its file changes.
 
     Returns:
         The exit code of the process: 0.
@@ -221,14 +241,24 @@ def serve(config: ServerConfig, *, on_ready: Callable[[str], None]) -> int:
         signal.signal(number, signal.SIG_DFL)
         asked.set()
 
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with start_server(config) as server:
+    with _handled({signal.SIGTERM: ask, signal.SIGINT: ask}), start_server(config) as server:
+        with ExitStack() as stack:
+            if source is not None:
+                reloader = stack.enter_context(Reloader(source, server.reload))
+                stack.enter_context(_handled({signal.SIGHUP: lambda *_: reloader.request()}))
             on_ready(" ".join(server.addresses))
             asked.wait()
             _log.info("asked to end; draining for at most %g s", config.drain_s)
-            server.drain()
+        server.drain()
+    return 0
+
+
+@contextmanager
+def _handled(handlers: Mapping[signal.Signals, _Handler]) -> Iterator[None]:
+    """Handle signals while the context lasts."""
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    return 0

@@ -153,7 +153,7 @@ class ShardService:
         self._metrics.stream_opened()
         _log.info("%s of %s asked for by %s", contents.title, served.name, context.peer())
         try:
-            with self._streams.track(stream):
+            with self._streams.track(stream, [served.retirement]):
                 if not context.add_callback(stream.cancel):
                     return
                 yield from stream.messages()

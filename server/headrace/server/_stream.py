@@ -38,7 +38,7 @@ from headrace.server._frames import batch_frames, message_frame
 from headrace.server._gather import StagedRows, projection_of
 from headrace.server._lookahead import Lookahead
 from headrace.server._metrics import Metrics
-from headrace.server._plan import PlannedBatch, PlannedEnd
+from headrace.server._plan import Planned, PlannedBatch, PlannedEnd
 from headrace.v1 import shard_service_pb2 as pb
 
 
@@ -129,8 +129,7 @@ class BatchStream:
 
     def _epochs(self) -> Iterator[bytes]:
         expires = time.monotonic() + self._limits.lifetime_s
-        while (planned := self._lookahead.take()) is not None:
-            self._check_ending()
+        while (planned := self._take()) is not None:
             if isinstance(planned, PlannedEnd):
                 yield message_frame(pb.ReadBatchesResponse(epoch_end=_epoch_end(planned)))
                 continue
@@ -145,6 +144,13 @@ class BatchStream:
                 samples=planned.sample_ids.size,
                 payload_bytes=len(payload.view),
             )
+
+    def _take(self) -> Planned | None:
+        # Before it plans too: the dataset of a stream that was ended may be closed.
+        self._check_ending()
+        planned = self._lookahead.take()
+        self._check_ending()
+        return planned
 
     def _payload(self, planned: PlannedBatch) -> Generator[bytes, None, Payload]:
         with self._blocks.lease(planned.touched) as is_whole:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from headrace.errors import DrainingError, StreamLimitError
+from headrace.errors import DrainingError, HeadraceError, StreamLimitError
 from headrace.server._access import ANYBODY, Caller
+from headrace.server._datasets import Retirement
 from headrace.server._stream import BatchStream
 
 
@@ -25,7 +26,7 @@ class OpenStreams:
         self._changed = threading.Condition()
         self._admitted = 0
         self._admitted_of: Counter[str] = Counter()
-        self._streams: set[BatchStream] = set()
+        self._streams: dict[BatchStream, tuple[Retirement, ...]] = {}
         self._calls = 0
         self._draining = False
 
@@ -72,16 +73,46 @@ class OpenStreams:
                     del self._admitted_of[caller.name]
 
     @contextmanager
-    def track(self, stream: BatchStream) -> Iterator[None]:
-        """Let `drain` end a stream while it is open."""
+    def track(self, stream: BatchStream, retirements: Iterable[Retirement]) -> Iterator[None]:
+        """Let `drain` and `end_dataset` end a stream while it is open.
+
+        Args:
+            stream: The stream.
+            retirements: Of all the datasets that it reads.
+
+        Raises:
+            DrainingError: The server is shutting down.
+            HeadraceError: One of the datasets was retired meanwhile, with this error.
+        """
+        read = tuple(retirements)
         with self._changed:
             self._check_draining()
-            self._streams.add(stream)
+            for one in read:
+                if one.why is not None:
+                    raise one.why()
+            self._streams[stream] = read
         try:
             yield
         finally:
             with self._changed:
-                self._streams.discard(stream)
+                del self._streams[stream]
+                self._changed.notify_all()
+
+    def end_dataset(self, retirement: Retirement, why: Callable[[], HeadraceError]) -> None:
+        """Let no stream of a dataset begin, and end the open ones between two of their batches."""
+        with self._changed:
+            retirement.why = why
+            streams = [stream for stream, read in self._streams.items() if retirement in read]
+        for stream in streams:
+            stream.interrupt(why())
+
+    def wait_dataset(self, retirement: Retirement, deadline: float) -> bool:
+        """Wait until no stream of a dataset is open; return whether that was in time."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: all(retirement not in read for read in self._streams.values()),
+                max(0.0, deadline - time.monotonic()),
+            )
 
     def call_began(self) -> None:
         """Count a call; `call_ended` must follow when its last byte is out."""

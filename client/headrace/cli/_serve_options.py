@@ -1,0 +1,120 @@
+"""The settings of a server as options of the command line.
+
+None has a default here: what is not given is left to the environment, to the file, and at last to
+`ServerConfig`, whose defaults the help tells. A test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, TypeVar
+
+import click
+
+from headrace.cli._types import SIZE
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+_FILE = click.Path(dir_okay=False)
+_COUNT = click.IntRange(min=1)
+
+
+class OctalType(click.ParamType[int]):
+    """Permissions as `chmod` writes them."""
+
+    name = "octal"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return the permissions as a number."""
+        try:
+            return value if isinstance(value, int) else int(str(value), 8)
+        except ValueError:
+            self.fail(f"{value!r} is no octal number, such as 660", param, ctx)
+
+
+# Name, type, default as the help tells it, and what it is for.
+_SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
+    (
+        "listen",
+        str,
+        "127.0.0.1:50051",
+        "HOST:PORT to listen on; port 0 picks a free one. Also unix:/PATH. Several with commas.",
+    ),
+    (
+        "cache_bytes",
+        SIZE,
+        "2GiB",
+        (
+            "Memory for decoded blocks, such as 8GiB. The default is twice the default window of "
+            "1 GiB; give each further job with an order of its own as much."
+        ),
+    ),
+    ("prefetch_bytes", SIZE, "64MiB", "Stored bytes that one stream asks for ahead of need."),
+    ("fetch_threads", _COUNT, "16", "Blocks fetched at once."),
+    ("max_streams", _COUNT, "256", "Most streams at once."),
+    ("max_batch_bytes", SIZE, "1GiB", "Greatest payload of one batch."),
+    (
+        "max_stream_s",
+        float,
+        "900",
+        "Seconds after which a stream is asked to reconnect, give or take 20 %; 0 for never.",
+    ),
+    ("drain_s", float, "30", "Seconds that streams have to end at SIGTERM."),
+    ("heartbeat_s", float, "5", "Seconds between two signs of life while a stream waits."),
+    ("store_timeout_s", float, "120", "Seconds without a block until STORE_UNAVAILABLE."),
+    ("metrics_listen", str, "none", "HOST:PORT for Prometheus metrics."),
+    ("tls_cert", _FILE, "none", "PEM file of a certificate: speak TLS."),
+    ("tls_key", _FILE, "none", "PEM file of its private key."),
+    (
+        "tls_client_ca",
+        _FILE,
+        "none",
+        "PEM file of authorities: clients need a certificate of one of them.",
+    ),
+    (
+        "tokens",
+        _FILE,
+        "none",
+        "JSON file of bearer tokens and what each may read; read again when it changes.",
+    ),
+    ("unix_mode", OctalType(), "600", "Permissions of a unix socket, in octal."),
+    (
+        "log_level",
+        click.Choice(["debug", "info", "warning", "error"]),
+        "info",
+        "What to log, on standard error.",
+    ),
+    ("log_format", click.Choice(["console", "json"]), "console", "One line an event, or JSON."),
+)
+
+
+def setting_options(command: _Decorated) -> _Decorated:
+    """Add an option for each setting of a server."""
+    options = [
+        click.option(_flag(name), name, type=kind, help=f"{text}  [default: {default}]")
+        for name, kind, default, text in _SETTINGS
+    ]
+    options.append(
+        click.option(
+            "--item-nulls/--no-item-nulls",
+            default=None,
+            help="Send which items of lists are null; without it a null item is an error.",
+        )
+    )
+    # Help lists options in the order in which decorators stand, from the last applied on.
+    return reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+def default_texts() -> dict[str, object]:
+    """Return the default of each setting as the help tells it, converted to its type."""
+    return {
+        name: None if text == "none" else click.types.convert_type(kind).convert(text, None, None)
+        for name, kind, text, _ in _SETTINGS
+    }
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

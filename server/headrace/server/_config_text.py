@@ -1,0 +1,51 @@
+"""Show a configuration as YAML, without what is secret in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+
+import yaml
+
+from headrace.server._config import ServerConfig
+
+HIDDEN = "(hidden)"
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+_QUERY = re.compile(r"(?<=\?)[^#\s]+")
+
+
+def config_text(config: ServerConfig) -> str:
+    """Return every setting with its value as YAML that ``--config`` would take.
+
+    Hidden are fields that ``repr`` leaves out, and users, passwords and queries in URLs.
+    """
+    return yaml.safe_dump(_shown(config), sort_keys=False, allow_unicode=True)
+
+
+def safe_url(url: str) -> str:
+    """Return a URL without user, password and query, each of which may be a secret."""
+    return _QUERY.sub(HIDDEN, _USER_INFO.sub(f"{HIDDEN}@", url))
+
+
+def _shown(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            one.name: _shown_field(getattr(value, one.name), is_secret=not one.repr)
+            for one in fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): _shown(one) for key, one in value.items()}
+    if isinstance(value, tuple | list):
+        return [_shown(one) for one in value]
+    if isinstance(value, str):
+        return safe_url(value)
+    return value
+
+
+def _shown_field(value: object, *, is_secret: bool) -> object:
+    if not is_secret or value is None:
+        return _shown(value)
+    if isinstance(value, Mapping):
+        return dict.fromkeys(map(str, value), HIDDEN)
+    return HIDDEN

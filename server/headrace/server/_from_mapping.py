@@ -1,0 +1,189 @@
+"""Make frozen settings out of what a YAML file or a line of text says, with errors that say where.
+
+The fields of a dataclass, their names and their types are the only schema there is: a setting that
+is added to the class can be written in a file at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from headrace.errors import ConfigurationError, HeadraceError
+
+_Settings = TypeVar("_Settings")
+
+_SIZE = re.compile(r"(\d+)\s*([kmgt]ib|b|)", re.IGNORECASE)
+_UNITS = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def from_mapping(kind: type[_Settings], stated: object, *, where: str) -> _Settings:
+    """Return settings of one kind.
+
+    Args:
+        kind: A dataclass.
+        stated: A mapping from the names of its fields.
+        where: Names the place in messages, such as ``datasets.flights``.
+
+    Raises:
+        ConfigurationError: A key is unknown, or a value is not of its field's type. The value of a
+            field that is left out of ``repr`` is a secret, and stands in no message.
+    """
+    if not isinstance(stated, Mapping):
+        raise ConfigurationError(
+            f"{where} is {_kind_of(stated)}; wanted keys and values, such as "
+            f"{_known(kind)[0].name}: …"
+        )
+    known = {field.name: field for field in _known(kind)}
+    hints = get_type_hints(kind)
+    for key in stated:
+        if key not in known:
+            raise ConfigurationError(_unknown(where, key, list(known)))
+    missing = [name for name, one in known.items() if _is_needed(one) and name not in stated]
+    if missing:
+        raise ConfigurationError(f"{where or 'the configuration'} lacks {', '.join(missing)}")
+    values = {}
+    for key, value in stated.items():
+        place = _Place(f"{where}.{key}".lstrip("."), key, not known[key].repr)
+        values[key] = _value(value, hints[key], place)
+    try:
+        return kind(**values)
+    except HeadraceError as error:
+        raise ConfigurationError(f"{where}: {error.message}" if where else error.message) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value stands.
+
+    Attributes:
+        path: For messages.
+        name: Of the setting, whose end says its unit.
+        is_secret: Whether its value may stand in a message.
+    """
+
+    path: str
+    name: str
+    is_secret: bool
+
+    def refusal(self, value: object, wanted: str) -> ConfigurationError:
+        """Return the error that names what was found and what was wanted."""
+        found = _kind_of(value) if self.is_secret else repr(value)
+        return ConfigurationError(f"{self.path} is {found}; wanted {wanted}")
+
+
+def _value(value: object, hint: Any, place: _Place) -> object:
+    """Return a value as its field's type has it."""
+    origin = get_origin(hint)
+    if origin in {Union, types.UnionType}:
+        return _one_of(value, get_args(hint), place)
+    if origin is Literal:
+        if value not in get_args(hint):
+            raise place.refusal(value, f"one of {', '.join(map(str, get_args(hint)))}")
+        return value
+    if origin is tuple:
+        return _tuple(value, get_args(hint)[0], place)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(value, get_args(hint)[1], place)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return from_mapping(hint, value, where=place.path)
+    return _scalar(value, hint, place)
+
+
+def _one_of(value: object, hints: tuple[Any, ...], place: _Place) -> object:
+    if value is None and types.NoneType in hints:
+        return None
+    chosen = [hint for hint in hints if hint is not types.NoneType]
+    for hint in chosen:
+        # A text is no list, and a mapping is neither: the shape of the value chooses.
+        if _has_shape(value, hint):
+            return _value(value, hint, place)
+    return _value(value, chosen[0], place)
+
+
+def _has_shape(value: object, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin is tuple:
+        return isinstance(value, list | tuple)
+    if is_dataclass(hint):
+        return isinstance(value, Mapping)
+    return origin is None and isinstance(hint, type) and type(value) is hint
+
+
+def _tuple(value: object, hint: Any, place: _Place) -> tuple[object, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple):
+        raise place.refusal(value, "a list")
+    return tuple(_value(one, hint, place) for one in value)
+
+
+def _mapping(value: object, hint: Any, place: _Place) -> dict[str, object]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise place.refusal(value, "names and values")
+    return {
+        key: _value(one, hint, _Place(f"{place.path}.{key}", key, place.is_secret))
+        for key, one in value.items()
+    }
+
+
+def _scalar(value: object, kind: Any, place: _Place) -> object:
+    if kind is bool:
+        found = value if isinstance(value, bool) else _TRUTH.get(str(value).lower())
+        if found is None:
+            raise place.refusal(value, "true or false")
+        return found
+    if kind is int:
+        return _integer(value, place)
+    if kind is float:
+        return _number(value, place)
+    if not isinstance(value, str):
+        raise place.refusal(value, "text")
+    return value
+
+
+def _number(value: object, place: _Place) -> float:
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        with suppress(ValueError):
+            return float(value)
+    raise place.refusal(value, "a number")
+
+
+def _integer(value: object, place: _Place) -> int:
+    if type(value) is int:
+        return value
+    text = str(value).strip()
+    if place.name.endswith("_bytes"):
+        if isinstance(value, str) and (found := _SIZE.fullmatch(text)):
+            return int(found[1]) << 10 * _UNITS[found[2][:1].lower()]
+        raise place.refusal(value, "a number of bytes, or one with KiB, MiB or GiB")
+    try:
+        return int(text, 8 if place.name.endswith("_mode") else 10)
+    except ValueError:
+        raise place.refusal(value, "a whole number") from None
+
+
+def _is_needed(one: Field[Any]) -> bool:
+    return one.default is MISSING and one.default_factory is MISSING
+
+
+def _known(kind: type) -> tuple[Field[Any], ...]:
+    return tuple(fields(kind))
+
+
+def _kind_of(value: object) -> str:
+    if value is None:
+        return "nothing"
+    return f"a value of type {type(value).__name__}"
+
+
+def _unknown(where: str, key: object, known: list[str]) -> str:
+    close = difflib.get_close_matches(str(key), known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"wanted one of {', '.join(known)}"
+    return f"{where + ' has' if where else 'there is'} no setting {key!r}; {hint}"

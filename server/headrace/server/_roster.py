@@ -1,0 +1,173 @@
+"""Which datasets a server serves, and how that changes while it runs.
+
+Contract of a change:
+
+1. A dataset that is new is served when it is open. One that cannot be opened changes nothing for
+   the others: its health is NOT_SERVING, and the next change tries it again.
+2. A dataset that is gone is found by no call any more, and its streams end between two batches
+   with ``DATASET_NOT_FOUND``.
+3. A dataset whose settings changed is opened anew under its name. Streams of the old one end
+   between two batches with ``REBALANCE``; if the content is the same they go on from their token,
+   else they are told ``TOKEN_DATASET_CHANGED``. If it cannot be opened the old one stays.
+4. Streams of other datasets notice nothing.
+5. The cache forgets the blocks of what is gone; its store is closed when its streams have ended,
+   or after ``drain_s``.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+from grpc_health.v1 import health, health_pb2
+
+from headrace.errors import DatasetNotFoundError, HeadraceError, RebalanceError
+from headrace.server._cache import BlockCache
+from headrace.server._config import ServerConfig
+from headrace.server._dataset_config import DatasetConfig
+from headrace.server._datasets import Catalog, ServedDataset, open_served
+from headrace.server._logs import event
+from headrace.server._streams import OpenStreams
+
+_Status = health_pb2.HealthCheckResponse
+
+_log = logging.getLogger(__name__)
+
+
+class Roster:
+    """Opens and retires datasets.
+
+    Args:
+        config: The server's settings.
+        catalog: Holds the datasets that are served; empty at first.
+        cache: Holds their blocks.
+        streams: The open streams.
+        health: Is told of each dataset, unless callers are told apart: health is open to all.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        catalog: Catalog,
+        cache: BlockCache,
+        streams: OpenStreams,
+        health: health.HealthServicer,
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._cache = cache
+        self._streams = streams
+        self._health = health
+        self._served: dict[str, DatasetConfig] = {}
+        self._changing = threading.Lock()
+
+    def open_all(self) -> None:
+        """Open every dataset of the configuration.
+
+        Raises:
+            HeadraceError: One cannot be opened.
+        """
+        for name, config in self._config.dataset_configs.items():
+            self._catalog.put(self._opened(name, config))
+            self._served[name] = config
+
+    def tell_health(self) -> None:
+        """Say that all datasets are served."""
+        for name in self._catalog.names:
+            self._tell(name, _Status.SERVING)
+
+    def change_to(self, wanted: Mapping[str, DatasetConfig]) -> list[str]:
+        """Serve these datasets and no others.
+
+        Returns:
+            The names of those that could not be opened.
+        """
+        with self._changing:
+            retired = [self._remove(name) for name in sorted(self._served.keys() - wanted.keys())]
+            failed = []
+            for name, config in wanted.items():
+                if self._served.get(name) == config:
+                    continue
+                served = self._try_open(name, config)
+                if served is None:
+                    failed.append(name)
+                else:
+                    retired += self._replace(served, config)
+            self._dispose(retired)
+            return failed
+
+    def close(self) -> None:
+        """Give up the connections to all stores."""
+        self._catalog.close()
+
+    def _opened(self, name: str, config: DatasetConfig) -> ServedDataset:
+        return open_served(
+            name, config, cache=self._cache, max_batch_bytes=self._config.max_batch_bytes
+        )
+
+    def _try_open(self, name: str, config: DatasetConfig) -> ServedDataset | None:
+        try:
+            return self._opened(name, config)
+        except HeadraceError as error:
+            kept = name in self._served
+            _log.error(
+                "dataset cannot be opened: %s",
+                error.message,
+                extra=event(dataset=name, reason=error.reason, old_one_stays=kept),
+            )
+            if not kept:
+                self._tell(name, _Status.NOT_SERVING)
+            return None
+
+    def _replace(self, served: ServedDataset, config: DatasetConfig) -> list[ServedDataset]:
+        before = self._catalog.put(served)
+        self._served[served.name] = config
+        self._tell(served.name, _Status.SERVING)
+        _log.info(
+            "dataset served",
+            extra=event(
+                dataset=served.name,
+                fingerprint=served.dataset.fingerprint,
+                samples=served.dataset.sample_count,
+            ),
+        )
+        if before is None:
+            return []
+        self._streams.end_dataset(before.retirement, _renewed)
+        return [before]
+
+    def _remove(self, name: str) -> ServedDataset:
+        del self._served[name]
+        gone = self._catalog.take(name)
+        self._tell(name, _Status.SERVICE_UNKNOWN)
+        _log.info("dataset removed", extra=event(dataset=name))
+        self._streams.end_dataset(gone.retirement, partial(_removed, name))
+        return gone
+
+    def _dispose(self, retired: Iterable[ServedDataset]) -> None:
+        """Free what datasets hold when their streams have ended, or it took too long."""
+        deadline = time.monotonic() + self._config.drain_s
+        for served in retired:
+            self._streams.wait_dataset(served.retirement, deadline)
+            served.dispose(self._cache)
+
+    def _tell(self, name: str, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        if not self._config.tokens:
+            self._health.set(name, status)
+
+
+def _renewed() -> HeadraceError:
+    return RebalanceError("this dataset is served anew here; reconnect to go on")
+
+
+def _removed(name: str) -> HeadraceError:
+    return DatasetNotFoundError(
+        f"dataset {name!r} is served here no more; ask its operator, or list the datasets",
+        dataset=name,
+    )
