@@ -1,7 +1,7 @@
 """The bytes in the bucket: shards, manifests, checksums, and the stores that hold them."""
 
 from headrace.storage._block import BLOCK_DTYPE, BlockPlace
-from headrace.storage._columns import SHAPE_AUTO, SHAPE_KEY, ColumnStats
+from headrace.storage._columns import FORMAT_KEY, SHAPE_AUTO, SHAPE_KEY, ColumnStats
 from headrace.storage._commit import Mode, check_mode, commit_dataset
 from headrace.storage._dataset import Dataset
 from headrace.storage._gc import (
@@ -45,6 +45,7 @@ __all__ = [
     "DEFAULT_KEEP",
     "DEFAULT_OLDER_THAN_S",
     "DEFAULT_VERIFY_THREADS",
+    "FORMAT_KEY",
     "SHAPE_AUTO",
     "SHAPE_KEY",
     "SHARD_FOLDER",

@@ -68,9 +68,10 @@ class ShardWriter:
         *,
         schema: pa.Schema,
         compression: Compression = "lz4",
+        compression_level: int | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
     ) -> None:
-        check_blocks(compression, block_bytes)
+        check_blocks(compression, block_bytes, compression_level)
         self.raw_bytes = 0
         self.sample_count = 0
         self._name = name
@@ -85,9 +86,7 @@ class ShardWriter:
         self._writer = pa.ipc.new_file(
             self._sink.as_arrow(),
             schema,
-            options=pa.ipc.IpcWriteOptions(
-                compression=None if compression == "none" else compression
-            ),
+            options=pa.ipc.IpcWriteOptions(compression=_codec(compression, compression_level)),
         )
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -157,11 +156,11 @@ class ShardWriter:
         self._pending_bytes = 0
 
 
-def check_blocks(compression: str, block_bytes: int) -> None:
+def check_blocks(compression: str, block_bytes: int, compression_level: int | None = None) -> None:
     """Refuse blocks that no shard may have, before a job starts.
 
     Raises:
-        BadArgumentError: The codec is unknown, or the size outside its range.
+        BadArgumentError: The codec is unknown, or the size or the level outside its range.
     """
     if compression not in get_args(Compression):
         raise BadArgumentError(
@@ -173,6 +172,29 @@ def check_blocks(compression: str, block_bytes: int) -> None:
             f"block_bytes is {block_bytes}, wanted 1 to {MAX_BLOCK_BYTES // 2}",
             field="block_bytes",
         )
+    if compression_level is not None:
+        _check_level(compression, compression_level)
+
+
+def _check_level(compression: str, level: int) -> None:
+    if compression == "none":
+        raise BadArgumentError(
+            f"compression_level is {level}, and compression is 'none'; leave one out",
+            field="compression_level",
+        )
+    least = pa.Codec.minimum_compression_level(compression)  # type: ignore[arg-type] # a codec by now
+    most = pa.Codec.maximum_compression_level(compression)  # type: ignore[arg-type] # as above
+    if not least <= level <= most:
+        raise BadArgumentError(
+            f"compression_level is {level}, wanted {least} to {most} for {compression}",
+            field="compression_level",
+        )
+
+
+def _codec(compression: Compression, level: int | None) -> pa.Codec | None:
+    if compression == "none":
+        return None
+    return pa.Codec(compression, level)
 
 
 class MessageSink:

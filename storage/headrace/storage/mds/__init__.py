@@ -4,7 +4,13 @@ from headrace.storage.mds._dataset import MdsDataset
 from headrace.storage.mds._fields import ENCODING_KEY, FORMAT_KEY
 from headrace.storage.mds._index import INDEX_NAME, Index, decode_index
 from headrace.storage.mds._publish import commit_mds
-from headrace.storage.mds._writer import FileEntry, MdsShardEntry, MdsWriter
+from headrace.storage.mds._writer import (
+    FileEntry,
+    MdsShardEntry,
+    MdsWriter,
+    check_columns,
+    check_writing,
+)
 
 __all__ = [
     "ENCODING_KEY",
@@ -15,6 +21,8 @@ __all__ = [
     "MdsDataset",
     "MdsShardEntry",
     "MdsWriter",
+    "check_columns",
+    "check_writing",
     "commit_mds",
     "decode_index",
 ]

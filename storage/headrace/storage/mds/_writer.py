@@ -234,6 +234,26 @@ class MdsWriter:
         return FileEntry(basename, len(content), hashes)
 
 
+def check_writing(*, compression: str | None, size_limit: int) -> None:
+    """Refuse what `MdsWriter` would refuse, before a job starts.
+
+    Raises:
+        BadArgumentError: There is no such compression, or the size is outside its range.
+    """
+    _check("", (), size_limit)
+    _compression(compression)
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Refuse columns that `MdsWriter` would refuse, before a job starts.
+
+    Raises:
+        UnsupportedColumnError: A column has a type that MDS cannot hold.
+    """
+    for field in schema:
+        choose_encoding(field)
+
+
 def _check(folder: str, hashes: Sequence[str], size_limit: int) -> None:
     if folder:
         check_name(folder)
