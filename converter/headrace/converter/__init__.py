@@ -1,7 +1,20 @@
 """Spark jobs that write DataFrames as datasets."""
 
+from headrace.converter._function import Function, Over
 from headrace.converter._job import Progress
 from headrace.converter._schema import Shape
-from headrace.converter._write import DEFAULT_SHARD_BYTES, write_shards
+from headrace.converter._sinks import Format
+from headrace.converter._splits import Splits
+from headrace.converter._write import DEFAULT_SHARD_BYTES, Settings, write_shards
 
-__all__ = ["DEFAULT_SHARD_BYTES", "Progress", "Shape", "write_shards"]
+__all__ = [
+    "DEFAULT_SHARD_BYTES",
+    "Format",
+    "Function",
+    "Over",
+    "Progress",
+    "Settings",
+    "Shape",
+    "Splits",
+    "write_shards",
+]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.converter._cast import checked_cast
+from headrace.converter._vectors import dense_lists
 from headrace.errors import BadArgumentError
 
 if TYPE_CHECKING:
@@ -26,10 +28,12 @@ class ColumnPlan:
         field: The column as shards hold it; always nullable.
         shape: Sides of the tensor that each sample's array fills, or `None` for plain values
             and for lists whose lengths are not declared.
+        is_vector: Whether values come as vectors of Spark's ML package.
     """
 
     field: Field
     shape: tuple[int, ...] | None = None
+    is_vector: bool = False
 
 
 def stored_batch(
@@ -43,7 +47,8 @@ def stored_batch(
         first_sample: How many samples of the partition came before, for errors.
 
     Raises:
-        BadArgumentError: A sample does not fit its declared shape, or holds a null in an array.
+        BadArgumentError: A sample does not fit its declared shape or type, or holds a null in an
+            array.
     """
     columns = [
         _stored_column(column, plan, first_sample)
@@ -53,13 +58,15 @@ def stored_batch(
 
 
 def _stored_column(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
+    if plan.is_vector:
+        column = dense_lists(column)
     if plan.shape is not None:
         return _tensors(column, plan, first_sample)
     kind = plan.field.type
     # Lists of numbers hold no nulls, so that those of one length can be served as tensors.
     if isinstance(column, pa.ListArray) and _is_list_without_nulls(kind):
         _refuse_inner_nulls(column, plan, first_sample)
-    return column.cast(kind)
+    return checked_cast(column, kind, name=plan.field.name, first_sample=first_sample)
 
 
 def _is_list_without_nulls(kind: pa.DataType) -> bool:
@@ -72,7 +79,11 @@ def _tensors(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
     shape = plan.shape or ()
     size = math.prod(shape)
     storage = _storage_type(plan)
-    values = _values(column, plan, first_sample).cast(storage.value_type)
+    values = _values(column, plan, first_sample)
+    if values.type != storage.value_type:
+        innermost = _with_innermost(column.type, storage.value_type)
+        cast = checked_cast(column, innermost, name=plan.field.name, first_sample=first_sample)
+        values = _values(cast, plan, first_sample)
     lists: Array = pa.FixedSizeListArray.from_arrays(values, type=storage)  # type: ignore[call-overload] # the stubs lack a type given as a value
     if len(lists) * size != len(values):
         raise AssertionError(f"{len(values)} values for {len(lists)} tensors of {shape}")
@@ -108,6 +119,12 @@ def _values(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
         level = level.flatten()
     _refuse_nulls(level, column, plan, first_sample)
     return level
+
+
+def _with_innermost(kind: pa.DataType, innermost: pa.DataType) -> pa.DataType:
+    if not isinstance(kind, pa.ListType):
+        return innermost
+    return pa.list_(kind.value_field.with_type(_with_innermost(kind.value_type, innermost)))
 
 
 def _depth(kind: pa.DataType) -> int:

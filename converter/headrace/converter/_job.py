@@ -1,5 +1,8 @@
 """Run a Spark job, watch it, and turn its failure into one of our errors.
 
+Classic Spark runs it in a thread of its own; Spark Connect in the caller's, since its client
+tells of progress and hears of cancellation while it waits.
+
 Contract of `run_job`:
 
 1. Success: the rows of all partitions, each partition once.
@@ -11,18 +14,17 @@ Contract of `run_job`:
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # py4j has no stubs
 from pyspark.errors import PySparkException
 
-import headrace.errors
+from headrace.converter._failure import error_in
 from headrace.errors import ConfigurationError, HeadraceError
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 _POLL_S = 0.2  # arbitrary: what a progress bar needs
 _CANCEL_S = 60.0
 _FLUSH_S = 1.0  # Spark's counts of running tasks are up to this old (spark.ui.liveUpdate.*)
-_OURS = re.compile(r"headrace\.errors\._tree\.(\w+): (.*)")
 _MAX_CAUSE = 600  # characters of Spark's own words in an error
 
 
@@ -43,12 +44,15 @@ class Progress:
     Attributes:
         tasks_done: Tasks that Spark counts as finished, in all stages of the job.
         tasks_total: Tasks of the stages that Spark knows by now.
-        sample_count: Samples in finished shards; retried tasks may count twice.
+        shard_count: Shards of finished tasks. 0 in Spark Connect, which does not tell before the
+            end, and so with the samples and bytes in them.
+        sample_count: Samples in those shards; retried tasks may count twice.
         raw_bytes: Raw bytes of those samples.
     """
 
     tasks_done: int
     tasks_total: int
+    shard_count: int
     sample_count: int
     raw_bytes: int
 
@@ -57,11 +61,13 @@ class Progress:
 class Counters:
     """What tasks count for the driver. Picklable: in a task it only adds."""
 
+    shards: Accumulator[int]
     samples: Accumulator[int]
     raw_bytes: Accumulator[int]
 
     def __call__(self, samples: int, raw_bytes: int) -> None:
         """Count a finished shard."""
+        self.shards.add(1)
         self.samples.add(samples)
         self.raw_bytes.add(raw_bytes)
 
@@ -78,7 +84,7 @@ def make_counters(context: SparkContext | None) -> Counters | None:
     """Return counters where there is a context to count in."""
     if context is None:
         return None
-    return Counters(context.accumulator(0), context.accumulator(0))
+    return Counters(*(context.accumulator(0) for _ in range(3)))
 
 
 def run_job(
@@ -99,7 +105,7 @@ def run_job(
     """
     context = context_of(df)
     if context is None:
-        return _collect(df)
+        return _run_connected(df, progress)
     job = _Job(df, context)
     job.start()
     try:
@@ -163,15 +169,36 @@ def _collect(df: DataFrame) -> list[Row]:
         raise _ours(str(error)) from error
 
 
+def _run_connected(df: DataFrame, progress: Callable[[Progress], None] | None) -> list[Row]:
+    """Collect in Spark Connect, where a tag is what can be cancelled."""
+    session: Any = df.sparkSession  # the class of Connect, whose stubs say less than it has
+    tag = f"headrace-{uuid.uuid4().hex}"
+
+    def tell(stages: Iterable[Any], *_: object) -> None:
+        known = list(stages)
+        if progress is not None:
+            done = sum(stage.num_completed_tasks for stage in known)
+            progress(Progress(done, sum(stage.num_tasks for stage in known), 0, 0, 0))
+
+    # Spark 3.5 has no such handlers.
+    watched = progress is not None and hasattr(session, "registerProgressHandler")
+    session.addTag(tag)
+    if watched:
+        session.registerProgressHandler(tell)
+    try:
+        return _collect(df)
+    except BaseException:
+        session.interruptTag(tag)
+        raise
+    finally:
+        session.removeTag(tag)
+        if watched:
+            session.removeProgressHandler(tell)
+
+
 def _ours(text: str) -> HeadraceError:
     """Find the error that a task raised in what Spark says of it."""
-    found = _OURS.findall(text)
-    if found:
-        name, message = found[-1]
-        kind = getattr(headrace.errors, name, None)
-        if isinstance(kind, type) and issubclass(kind, HeadraceError):
-            return kind(message.strip())
-    return ConfigurationError(
+    return error_in(text) or ConfigurationError(
         "the Spark job failed, and no dataset was written; Spark's log has the whole story: "
         + text.strip()[:_MAX_CAUSE]
     )
@@ -193,6 +220,7 @@ def _progress_of(context: SparkContext, group: str, counters: Counters | None) -
     return Progress(
         tasks_done=sum(stage.numCompletedTasks for stage in stages),
         tasks_total=sum(stage.numTasks for stage in stages),
+        shard_count=counters.shards.value if counters else 0,
         sample_count=counters.samples.value if counters else 0,
         raw_bytes=counters.raw_bytes.value if counters else 0,
     )

@@ -4,148 +4,178 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import types as spark
 
 from headrace.converter._columns import ColumnPlan
+from headrace.converter._types import NUMBERS, arrow_type, is_vector, named_type
 from headrace.errors import BadArgumentError, ColumnNotFoundError, UnsupportedColumnError
-from headrace.storage import SHAPE_AUTO, SHAPE_KEY, schema_texts
+from headrace.storage import FORMAT_KEY, SHAPE_AUTO, SHAPE_KEY, schema_texts
+
+if TYPE_CHECKING:
+    Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
 
 Shape: TypeAlias = tuple[int, ...] | Literal["ragged"]
 
-_NUMBERS: dict[type[spark.DataType], pa.DataType] = {
-    spark.ByteType: pa.int8(),
-    spark.ShortType: pa.int16(),
-    spark.IntegerType: pa.int32(),
-    spark.LongType: pa.int64(),
-    spark.FloatType: pa.float32(),
-    spark.DoubleType: pa.float64(),
-    spark.BooleanType: pa.bool_(),
-}
-_PLAIN = {
-    **_NUMBERS,
-    spark.StringType: pa.string(),
-    spark.VarcharType: pa.string(),
-    spark.CharType: pa.string(),
-    spark.BinaryType: pa.binary(),
-}
-_TIMES: dict[type[spark.DataType], pa.DataType] = {
-    spark.DateType: pa.date32(),
-    spark.TimestampType: pa.timestamp("us", "UTC"),
-    spark.TimestampNTZType: pa.timestamp("us"),
-    spark.DayTimeIntervalType: pa.duration("us"),
-}
-# Spark has it since 4.1, and this runs with 3.5 as well.
-_TIME_OF_DAY: type[spark.DataType] | None = getattr(spark, "TimeType", None)
-_ADVICE_BY_NAME = {
-    "variant": "take what you need of it (variant_get), or turn it into text (to_json)",
-}
-_ADVICE: dict[type[spark.DataType], str] = {
-    spark.NullType: "cast it to the type it should have",
-    spark.CalendarIntervalType: "cast it to string, or to the parts you need",
-    spark.YearMonthIntervalType: "cast it to int (months)",
-}
-_UDT_ADVICE = "turn it into an array (pyspark.ml.functions.vector_to_array)"
+_NUMBERS = {*NUMBERS.values(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float16()}
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the caller says of stored columns, by name.
+
+    Attributes:
+        shapes: Sides of tensors, or ``"ragged"``.
+        types: What to cast to; for arrays, what to cast their innermost items to.
+        formats: What the bytes of a binary column are, such as ``jpeg``.
+    """
+
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    types: Mapping[str, str | pa.DataType] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_columns(
-    schema: spark.StructType, shapes: Mapping[str, Shape] | None = None
+    schema: spark.StructType | pa.Schema, declared: Declared | None = None
 ) -> tuple[ColumnPlan, ...]:
-    """Return how each column of a DataFrame is stored.
+    """Return how each column is stored.
 
     Args:
-        schema: Of the DataFrame.
-        shapes: For array columns: the sides of the tensor each sample holds, or ``"ragged"``.
-            Arrays of numbers that are not declared become tensors if all samples have one
-            length, and lists otherwise; nested arrays that are not declared are lists of lists.
+        schema: Of the DataFrame, or of what a function makes of it.
+        declared: What differs from the rule. Arrays of numbers without a shape become tensors if
+            all samples have one length, and lists otherwise; nested arrays without one are lists
+            of lists. Void columns are bools, all null.
 
     Raises:
         UnsupportedColumnError: A column cannot be stored; says which, why, and what to do.
-        ColumnNotFoundError: A shape is declared for a column that is not there.
-        BadArgumentError: There are no columns, or a declared shape makes no sense.
+        ColumnNotFoundError: Something is declared for a column that is not there.
+        BadArgumentError: There are no columns, or a declaration makes no sense.
     """
-    declared = dict(shapes or {})
-    missing = sorted(set(declared) - set(schema.names))
-    if missing:
-        raise ColumnNotFoundError(
-            f"shapes names {', '.join(missing)}, the DataFrame has {', '.join(schema.names)}",
-            column=missing[0],
-        )
-    if not schema.fields:
+    said = declared or Declared()
+    for argument in ("shapes", "types", "formats"):
+        _refuse_strangers(argument, getattr(said, argument), schema.names)
+    if not schema.names:
         raise BadArgumentError("the DataFrame has no columns", field="df")
-    plans = tuple(_plan(field, declared.get(field.name)) for field in schema.fields)
+    plans = tuple(_plan(name, schema, said) for name in schema.names)
     schema_texts(pa.schema([plan.field for plan in plans]))
     return plans
 
 
-def _plan(field: spark.StructField, shape: Shape | None) -> ColumnPlan:
-    if isinstance(field.dataType, spark.ArrayType):
-        return _plan_array(field.name, field.dataType, shape)
-    if shape is not None:
+def _refuse_strangers(argument: str, said: Mapping[str, object], names: list[str]) -> None:
+    missing = sorted(set(said) - set(names))
+    if missing:
+        raise ColumnNotFoundError(
+            f"{argument} names {', '.join(missing)}, what is written has {', '.join(names)}",
+            column=missing[0],
+        )
+
+
+def _plan(name: str, schema: spark.StructType | pa.Schema, said: Declared) -> ColumnPlan:
+    vector = False
+    metadata: dict[bytes | str, bytes | str] = {}
+    if isinstance(schema, pa.Schema):
+        source = schema.field(name).type
+        metadata.update((schema.field(name).metadata or {}).items())
+    elif is_vector(schema[name].dataType):
+        vector = True
+        source = pa.list_(pa.field("item", pa.float64(), nullable=False))
+    else:
+        source = arrow_type(name, schema[name].dataType)
+    kind = _wanted_type(name, source, said.types.get(name))
+    if name in said.formats:
+        metadata[FORMAT_KEY] = _checked_format(name, kind, said.formats[name])
+    stored, sides = _shaped(name, kind, said.shapes.get(name))
+    if sides is None and stored == kind and _is_plain_list(kind) and name not in said.shapes:
+        metadata[SHAPE_KEY] = SHAPE_AUTO
+    return ColumnPlan(
+        pa.field(name, stored, metadata=metadata or None), shape=sides, is_vector=vector
+    )
+
+
+def _wanted_type(name: str, source: pa.DataType, wanted: str | pa.DataType | None) -> pa.DataType:
+    """Return the type to store, with lists of numbers free of nulls inside."""
+    kind = _without_void(source)
+    if wanted is not None:
+        named = named_type(wanted, column=name)
+        kind = named if pa.types.is_nested(named) else _with_innermost(kind, named)
+        _refuse_impossible(name, source, kind)
+    if isinstance(kind, pa.ListType) and kind.value_type in _NUMBERS:
+        return pa.list_(pa.field("item", kind.value_type, nullable=False))
+    return kind
+
+
+def _without_void(kind: pa.DataType) -> pa.DataType:
+    """Return a type in which nulls alone are bools, since a shard has no type for nothing."""
+    if pa.types.is_null(kind):
+        return pa.bool_()
+    if isinstance(kind, pa.ListType):
+        return pa.list_(kind.value_field.with_type(_without_void(kind.value_type)))
+    if isinstance(kind, pa.StructType):
+        return pa.struct([part.with_type(_without_void(part.type)) for part in kind])
+    if isinstance(kind, pa.MapType):
+        value = kind.item_field.with_type(_without_void(kind.item_type))
+        return pa.map_(_without_void(kind.key_type), value)  # type: ignore[call-overload,no-any-return] # the stubs lack a field as the value
+    return kind
+
+
+def _with_innermost(kind: pa.DataType, innermost: pa.DataType) -> pa.DataType:
+    if not isinstance(kind, pa.ListType):
+        return innermost
+    return pa.list_(kind.value_field.with_type(_with_innermost(kind.value_type, innermost)))
+
+
+def _refuse_impossible(name: str, source: pa.DataType, kind: pa.DataType) -> None:
+    try:
+        pa.array([], source).cast(kind)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise UnsupportedColumnError(
+            f"column {name!r} is {source}, and types wants {kind}, for which there is no cast; "
+            "make it by an expression of Spark, or by a function",
+            column=name,
+            type=str(kind),
+        ) from error
+
+
+def _is_plain_list(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.ListType) and kind.value_type in _NUMBERS
+
+
+def _shaped(
+    name: str, kind: pa.DataType, shape: Shape | None
+) -> tuple[pa.DataType, tuple[int, ...] | None]:
+    """Return the type of a column with its declared shape, and the sides of its tensors."""
+    if shape is None:
+        return kind, None
+    innermost, depth = _innermost(kind)
+    if depth == 0 or (innermost not in _NUMBERS and shape != "ragged"):
+        what = "no array" if depth == 0 else "no array of numbers"
         raise BadArgumentError(
-            f"shapes declares {shape!r} for column {field.name!r}, which is "
-            f"{field.dataType.simpleString()} and no array",
+            f"shapes declares {shape!r} for column {name!r}, which is {_spark_text(kind)} and "
+            f"{what}",
             field="shapes",
         )
-    return ColumnPlan(pa.field(field.name, _arrow_type(field.name, field.dataType)))
-
-
-def _arrow_type(name: str, kind: spark.DataType) -> pa.DataType:
-    """Return how values of a Spark type are stored, whatever they nest."""
-    plain = _PLAIN.get(type(kind)) or _TIMES.get(type(kind))
-    if plain is not None:
-        return plain
-    if isinstance(kind, spark.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    if isinstance(kind, spark.ArrayType):
-        item = _arrow_type(f"{name}.element", kind.elementType)
-        return pa.list_(pa.field("item", item, kind.containsNull))
-    if isinstance(kind, spark.MapType):
-        key = _arrow_type(f"{name}.key", kind.keyType)
-        value = _arrow_type(f"{name}.value", kind.valueType)
-        entry = pa.field("value", value, kind.valueContainsNull)
-        return pa.map_(key, entry)  # type: ignore[call-overload,no-any-return] # the stubs lack a field as the value
-    if _TIME_OF_DAY is not None and isinstance(kind, _TIME_OF_DAY):
-        return pa.time64("us")
-    if isinstance(kind, spark.StructType) and kind.fields:
-        # A field may be null wherever its struct is, whatever Spark says of the field alone.
-        fields = [
-            pa.field(part.name, _arrow_type(f"{name}.{part.name}", part.dataType))
-            for part in kind.fields
-        ]
-        return pa.struct(fields)
-    raise _unsupported(name, kind)
-
-
-def _plan_array(name: str, array: spark.ArrayType, shape: Shape | None) -> ColumnPlan:
-    element, depth = _innermost(array)
-    kind = _NUMBERS.get(type(element))
-    if shape is not None and shape != "ragged" and kind is None:
-        raise BadArgumentError(
-            f"shapes declares {shape!r} for column {name!r}, which is {array.simpleString()} and "
-            "no array of numbers",
-            field="shapes",
-        )
-    if kind is None or (depth > 1 and (shape is None or shape == "ragged")):
-        return ColumnPlan(pa.field(name, _arrow_type(name, array)))
-    item = pa.field("item", kind, nullable=False)
-    if shape is None or shape == "ragged":
-        metadata = {SHAPE_KEY: SHAPE_AUTO} if shape is None else None
-        return ColumnPlan(pa.field(name, pa.list_(item), metadata=metadata))
+    if shape == "ragged":
+        return kind, None
     sides = _checked_shape(name, shape, depth)
     if len(sides) == 1:
-        return ColumnPlan(pa.field(name, pa.list_(item, sides[0])), sides)
-    return ColumnPlan(pa.field(name, pa.fixed_shape_tensor(kind, sides)), sides)
+        return pa.list_(pa.field("item", innermost, nullable=False), sides[0]), sides
+    return pa.fixed_shape_tensor(innermost, sides), sides
 
 
-def _innermost(array: spark.ArrayType) -> tuple[spark.DataType, int]:
-    element: spark.DataType = array
+def _innermost(kind: pa.DataType) -> tuple[pa.DataType, int]:
     depth = 0
-    while isinstance(element, spark.ArrayType):
-        element, depth = element.elementType, depth + 1
-    return element, depth
+    while isinstance(kind, pa.ListType):
+        kind, depth = kind.value_type, depth + 1
+    return kind, depth
+
+
+def _spark_text(kind: pa.DataType) -> str:
+    """Return what people who work with Spark call a type."""
+    names = {"int64": "bigint", "int32": "int", "int16": "smallint", "int8": "tinyint"}
+    return names.get(str(kind), str(kind))
 
 
 def _checked_shape(name: str, shape: tuple[int, ...], depth: int) -> tuple[int, ...]:
@@ -165,14 +195,11 @@ def _checked_shape(name: str, shape: tuple[int, ...], depth: int) -> tuple[int, 
     return sides
 
 
-def _unsupported(name: str, kind: spark.DataType) -> UnsupportedColumnError:
-    advice = _ADVICE.get(type(kind)) or _ADVICE_BY_NAME.get(kind.typeName())
-    if isinstance(kind, spark.UserDefinedType):
-        advice = _UDT_ADVICE
-    return UnsupportedColumnError(
-        f"column {name!r} is {kind.simpleString()}, wanted a number, bool, string, binary, date, "
-        "timestamp, decimal, or an array, map or struct of these; "
-        f"{advice or 'cast it'} or drop the column",
-        column=name,
-        type=kind.simpleString(),
-    )
+def _checked_format(name: str, kind: pa.DataType, text: str) -> bytes:
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)) or not text:
+        raise BadArgumentError(
+            f"formats has {text!r} for column {name!r}, which is {kind}; wanted a name such as "
+            "jpeg, for a column of binary",
+            field="formats",
+        )
+    return text.encode()

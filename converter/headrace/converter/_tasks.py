@@ -2,9 +2,9 @@
 
 Contract of `ShardTask`:
 
-1. Success: one row for each shard, in order, after the shard is whole in the store. Only the
-   rows of attempts that Spark accepts reach the driver, so a retried or speculative attempt
-   adds nothing to the manifest.
+1. Success: one row for each shard, after the shard is whole in the store. Only the rows of
+   attempts that Spark accepts reach the driver, so a retried or speculative attempt adds nothing
+   to the manifest.
 2. Names hold the job and the attempt, so no attempt writes over the shards of another.
 3. Failure or cancel: the attempt removes the shards it has written, as far as it still can.
    What a killed process leaves is swept by the driver, or later, and is in no manifest.
@@ -12,48 +12,34 @@ Contract of `ShardTask`:
 
 from __future__ import annotations
 
-import contextlib
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
 from headrace.converter._columns import ColumnPlan, stored_batch
+from headrace.converter._failure import told_to_driver
+from headrace.converter._function import FunctionPlan, run_function
 from headrace.converter._job import Counters
-from headrace.errors import HeadraceError, InternalError
-from headrace.storage import (
-    BLOCK_DTYPE,
-    SHARD_FOLDER,
-    ColumnStats,
-    Compression,
-    ShardEntry,
-    ShardWriter,
-    Store,
-    StoreOptions,
-    open_store,
-    sample_bytes,
-)
+from headrace.converter._sinks import Entry, Sink, Writing, open_sink, raw_bytes_of
+from headrace.converter._splits import MAX_SPLITS, ByColumn, Splitter
+from headrace.converter._vectors import dense_lists
+from headrace.errors import BadArgumentError, InternalError
+from headrace.storage import Store, StoreOptions, open_store
 
-ROW_SCHEMA = (
-    "partition int, sequence int, name string, stored_bytes long, blocks binary, "
-    "null_counts array<long>, shortest array<long>, longest array<long>"
-)
+ROW_SCHEMA = "split string, partition int, sequence int, entry binary"
 """Spark's schema of what a task yields: one row a shard."""
 
-_LENGTHS = pa.list_(pa.int64())
-_ARROW_FIELDS: dict[str, pa.DataType] = {
+_ARROW_TYPES: dict[str, pa.DataType] = {
+    "split": pa.string(),
     "partition": pa.int32(),
     "sequence": pa.int32(),
-    "name": pa.string(),
-    "stored_bytes": pa.int64(),
-    "blocks": pa.binary(),
-    "null_counts": _LENGTHS,
-    "shortest": _LENGTHS,
-    "longest": _LENGTHS,
+    "entry": pa.binary(),
 }
+_ARROW_SCHEMA = pa.schema(_ARROW_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +48,13 @@ class ShardTask:
 
     Attributes:
         job: Part of every shard's name.
-        url: Where the dataset is, as executors see it.
+        url: Where the dataset is, or the datasets of all splits, as executors see it.
         options: How executors reach it.
-        plans: One a column.
-        compression: Of the blocks.
-        shard_bytes: Raw bytes after which a shard ends.
-        block_bytes: Raw bytes of a block.
+        plans: One a column of the samples, with that of the split.
+        writing: How shards are written.
+        vectors: Places of the columns of vectors among those that a function is given.
+        function: Makes the samples of the rows.
+        splitter: Says which split a sample belongs to; `None` where there is one dataset.
         count: Called with samples and raw bytes of each finished shard.
     """
 
@@ -75,15 +62,17 @@ class ShardTask:
     url: str
     options: StoreOptions
     plans: tuple[ColumnPlan, ...]
-    compression: Compression
-    shard_bytes: int
-    block_bytes: int
+    writing: Writing
+    vectors: tuple[int, ...] = ()
+    function: FunctionPlan | None = None
+    splitter: Splitter | None = None
     count: Counters | None = None
 
     @property
     def schema(self) -> pa.Schema:
         """Columns as shards hold them."""
-        return pa.schema([plan.field for plan in self.plans])
+        split = self.splitter.column if isinstance(self.splitter, ByColumn) else None
+        return pa.schema([plan.field for plan in self.plans if plan.field.name != split])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the shards of one partition and yield a row for each."""
@@ -91,128 +80,119 @@ class ShardTask:
         if context is None:
             raise InternalError("a shard task runs in a Spark task only")
         partition, attempt = context.partitionId(), context.taskAttemptId()
-        store = open_store(self.url, options=self.options)
-        written: list[str] = []
+        stem = f"{partition:05d}-{self.job}{attempt:04x}"
+        with told_to_driver():
+            yield from self._rows(batches, partition=partition, stem=stem)
+
+    def _rows(
+        self, batches: Iterator[pa.RecordBatch], *, partition: int, stem: str
+    ) -> Iterator[pa.RecordBatch]:
+        shards = _Shards(self, stem=stem)
         accepted = False
+        sequence = 0
         try:
-            for sequence, entry in enumerate(self._shards(store, batches, partition, attempt)):
-                written.append(entry.name)
+            for split, entry in self._finished(shards, batches, partition):
                 if self.count is not None:
-                    self.count(entry.sample_count, entry.raw_bytes)
-                yield row_of(entry, partition=partition, sequence=sequence)
+                    self.count(entry.sample_count, raw_bytes_of(entry))
+                yield row_of(entry, split=split, partition=partition, sequence=sequence)
+                sequence += 1
             accepted = True
         finally:
             if not accepted:
-                remove_shards(store, written)
+                shards.abort()
+            shards.close_stores()
+
+    def _finished(
+        self, shards: _Shards, batches: Iterator[pa.RecordBatch], partition: int
+    ) -> Iterator[tuple[str, Entry]]:
+        first_sample = 0
+        for batch in self._samples(batches, partition):
+            stored = stored_batch(batch, self.plans, first_sample=first_sample)
+            for split, part in self._parts(stored, partition, first_sample):
+                yield from shards.append(split, part)
+            first_sample += batch.num_rows
+        yield from shards.close()
+
+    def _samples(
+        self, batches: Iterator[pa.RecordBatch], partition: int
+    ) -> Iterator[pa.RecordBatch]:
+        if self.function is None:
+            return batches
+        given = (_with_lists(batch, self.vectors) for batch in batches)
+        return run_function(self.function, given, partition=partition)
+
+    def _parts(
+        self, batch: pa.RecordBatch, partition: int, first_sample: int
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if self.splitter is None:
+            return iter([("", batch)])
+        return self.splitter.parts(batch, partition=partition, first_sample=first_sample)
+
+
+class _Shards:
+    """The open shards of one attempt, one sink a split, opened when its first sample comes."""
+
+    def __init__(self, task: ShardTask, *, stem: str) -> None:
+        self._task = task
+        self._stem = stem
+        self._schema = task.schema
+        self._stores: list[Store] = []
+        self._sinks: dict[str, Sink] = {}
+
+    def append(self, split: str, batch: pa.RecordBatch) -> Iterator[tuple[str, Entry]]:
+        sink = self._sinks.get(split) or self._open(split)
+        for entry in sink.append(batch):
+            yield split, entry
+
+    def close(self) -> Iterator[tuple[str, Entry]]:
+        for split, sink in self._sinks.items():
+            for entry in sink.close():
+                yield split, entry
+
+    def abort(self) -> None:
+        for sink in self._sinks.values():
+            sink.abort()
+
+    def close_stores(self) -> None:
+        for store in self._stores:
             store.close()
 
-    def _shards(
-        self, store: Store, batches: Iterator[pa.RecordBatch], partition: int, attempt: int
-    ) -> Iterator[ShardEntry]:
-        pieces = _pieces(_stored(batches, self.plans), self.shard_bytes)
-        for sequence, shard in enumerate(pieces):
-            name = f"{partition:05d}-{sequence:04d}-{self.job}{attempt:04x}.arrow"
-            with ShardWriter(
-                store,
-                name,
-                schema=self.schema,
-                compression=self.compression,
-                block_bytes=self.block_bytes,
-            ) as writer:
-                for batch in shard:
-                    writer.append(batch)
-                yield writer.close()
-
-
-def row_of(entry: ShardEntry, *, partition: int, sequence: int) -> pa.RecordBatch:
-    """Return the row that tells the driver of a shard."""
-    return pa.RecordBatch.from_pylist(
-        [
-            {
-                "partition": partition,
-                "sequence": sequence,
-                "name": entry.name,
-                "stored_bytes": entry.stored_bytes,
-                "blocks": entry.blocks.tobytes(),
-                "null_counts": [stats.null_count for stats in entry.columns],
-                "shortest": [stats.shortest for stats in entry.columns],
-                "longest": [stats.longest for stats in entry.columns],
-            }
-        ],
-        schema=pa.schema(_ARROW_FIELDS),
-    )
-
-
-def entry_of(row: Any) -> ShardEntry:
-    """Return the shard that a row of `ROW_SCHEMA` tells of."""
-    return ShardEntry(
-        name=row["name"],
-        stored_bytes=row["stored_bytes"],
-        blocks=np.frombuffer(bytes(row["blocks"]), BLOCK_DTYPE),
-        columns=tuple(
-            ColumnStats(null_count=nulls, shortest=shortest, longest=longest)
-            for nulls, shortest, longest in zip(
-                row["null_counts"], row["shortest"], row["longest"], strict=True
+    def _open(self, split: str) -> Sink:
+        if len(self._sinks) == MAX_SPLITS:
+            raise BadArgumentError(
+                f"more than {MAX_SPLITS} splits found, {split!r} among them; each is a dataset of "
+                "its own, so choose a column with fewer values",
+                field="splits",
             )
-        ),
-    )
+        store = open_store(split_url(self._task.url, split), options=self._task.options)
+        self._stores.append(store)
+        sink = open_sink(store, self._schema, self._task.writing, stem=self._stem)
+        self._sinks[split] = sink
+        return sink
 
 
-def remove_shards(store: Store, names: Sequence[str]) -> None:
-    """Delete shards that no manifest names, as far as the store lets us."""
-    for name in names:
-        with contextlib.suppress(HeadraceError):
-            store.delete(f"{SHARD_FOLDER}/{name}")
+def split_url(url: str, split: str) -> str:
+    """Return where the dataset of a split is."""
+    return f"{url.rstrip('/')}/{split}" if split else url
 
 
-def _stored(
-    batches: Iterator[pa.RecordBatch], plans: tuple[ColumnPlan, ...]
-) -> Iterator[pa.RecordBatch]:
-    first_sample = 0
-    for batch in batches:
-        yield stored_batch(batch, plans, first_sample=first_sample)
-        first_sample += batch.num_rows
+def row_of(entry: Entry, *, split: str, partition: int, sequence: int) -> pa.RecordBatch:
+    """Return the row that tells the driver of a shard."""
+    values: Sequence[object] = (split, partition, sequence, pickle.dumps(entry))
+    columns = [
+        pa.array([value], field.type) for value, field in zip(values, _ARROW_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
 
 
-def _pieces(
-    batches: Iterator[pa.RecordBatch], shard_bytes: int
-) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Cut a stream of batches into streams of at most ``shard_bytes``, or of one sample.
-
-    Each stream has to be used up before the next is asked for.
-    """
-    source = _Cutter(batches, shard_bytes)
-    while source.has_more():
-        yield source.shard()
+def entry_of(row: Any) -> Entry:
+    """Return the shard that a row of `ROW_SCHEMA` tells of."""
+    entry: Entry = pickle.loads(bytes(row["entry"]))  # noqa: S301 - of our own task, as all that Spark moves
+    return entry
 
 
-class _Cutter:
-    def __init__(self, batches: Iterator[pa.RecordBatch], shard_bytes: int) -> None:
-        self._batches = batches
-        self._shard_bytes = shard_bytes
-        self._rest: pa.RecordBatch | None = None
-
-    def has_more(self) -> bool:
-        while self._rest is None or not self._rest.num_rows:
-            self._rest = next(self._batches, None)
-            if self._rest is None:
-                return False
-        return True
-
-    def shard(self) -> Iterator[pa.RecordBatch]:
-        room = self._shard_bytes
-        is_empty = True
-        while self.has_more():
-            assert self._rest is not None
-            ends = np.cumsum(sample_bytes(self._rest))
-            fitting = int(np.searchsorted(ends, room, side="right"))
-            if is_empty:
-                fitting = max(1, fitting)
-            if fitting:
-                yield self._rest.slice(0, fitting)
-                room -= int(ends[fitting - 1])
-                is_empty = False
-            cut_short = fitting < self._rest.num_rows
-            self._rest = self._rest.slice(fitting)
-            if cut_short:
-                return
+def _with_lists(batch: pa.RecordBatch, vectors: tuple[int, ...]) -> pa.RecordBatch:
+    for place in vectors:
+        lists = dense_lists(batch.column(place))
+        batch = batch.set_column(place, batch.schema.names[place], lists)
+    return batch

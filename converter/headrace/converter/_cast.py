@@ -1,0 +1,84 @@
+"""Cast columns, and name the sample whose value the new type cannot hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import BadArgumentError
+
+if TYPE_CHECKING:
+    Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+
+_SHOWN = 60  # characters of a value in an error
+
+
+def checked_cast(column: Array, kind: pa.DataType, *, name: str, first_sample: int) -> Array:
+    """Return ``column`` as ``kind``.
+
+    Refused are numbers out of range, fractions made whole, floats that become infinite, and text
+    that is no number. A float may lose digits.
+
+    Args:
+        column: Of any type that Arrow can cast.
+        kind: The type wanted.
+        name: Of the column, for the error.
+        first_sample: How many samples of the partition came before, for the error.
+
+    Raises:
+        BadArgumentError: A value does not fit; names the sample and the value.
+    """
+    if column.type == kind:
+        return column
+    try:
+        cast = _cast(column, kind)
+    except (pa.ArrowInvalid, OverflowError) as error:
+        at = _first_unfit(column, kind)
+        raise BadArgumentError(
+            f"column {name!r}: sample {first_sample + at} of its partition is "
+            f"{_short(column[at])}, which {kind} cannot hold ({error}); choose another type, or "
+            "mend the value",
+            field=name,
+        ) from error
+    return cast
+
+
+def _cast(column: Array, kind: pa.DataType) -> Array:
+    cast: Array = column.cast(kind)
+    before, after = _leaves(column), _leaves(cast)
+    # Arrow checks integers; a float64 that is too large becomes infinite without a word.
+    narrows = pa.types.is_floating(after.type) and before.type != after.type
+    if narrows and _infinite(after) > _infinite(before):
+        raise OverflowError("it would become infinite")
+    return cast
+
+
+def _leaves(column: Array) -> Array:
+    # A map is a list to isinstance of its array, and not of its type.
+    while isinstance(column.type, pa.ListType):
+        assert isinstance(column, pa.ListArray)
+        column = column.flatten()
+    return column
+
+
+def _infinite(column: Array) -> int:
+    if not pa.types.is_floating(column.type):
+        return 0
+    return int(np.isinf(column.to_numpy(zero_copy_only=False)).sum())
+
+
+def _first_unfit(column: Array, kind: pa.DataType) -> int:
+    """Return the first sample that does not fit; slow, and only called when one is there."""
+    for at in range(len(column)):
+        try:
+            _cast(column.take([at]), kind)  # a slice would keep its neighbours' items
+        except (pa.ArrowInvalid, OverflowError):
+            return at
+    return 0
+
+
+def _short(value: pa.Scalar[Any]) -> str:
+    text = repr(value.as_py())
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -1,0 +1,53 @@
+"""An error on its way from a task to the driver, through Spark, which carries texts alone."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import re
+import zlib
+from collections.abc import Iterator
+
+import headrace.errors
+from headrace.errors import HeadraceError, InternalError
+
+_PACKED = re.compile(r"\[headrace ([A-Za-z0-9+/=]+)\]")
+_MAX_CHARACTERS = 6000  # of a message; Spark Connect cuts what is much longer
+
+
+@contextlib.contextmanager
+def told_to_driver() -> Iterator[None]:
+    """Raise errors of ours so that `error_in` finds them in what Spark says, whole."""
+    try:
+        yield
+    except HeadraceError as error:
+        raise type(error)(f"{error.message}\n{_packed(error)}") from error
+
+
+def error_in(text: str) -> HeadraceError | None:
+    """Return the error that a task raised, from what Spark says of the failure.
+
+    Returns:
+        `None` where the task did not fail by an error of ours.
+    """
+    found = _PACKED.findall(text)
+    if not found:
+        return None
+    try:
+        content = json.loads(zlib.decompress(base64.b64decode(found[-1])))
+    except (ValueError, zlib.error) as error:
+        raise InternalError(f"a task's error did not arrive whole: {error}") from error
+    kind: type[HeadraceError] = getattr(headrace.errors, content["kind"])
+    assert issubclass(kind, HeadraceError)
+    return kind(content["message"], **content["metadata"])
+
+
+def _packed(error: HeadraceError) -> str:
+    content = {
+        "kind": type(error).__name__,
+        "message": error.message[:_MAX_CHARACTERS],
+        "metadata": error.metadata,
+    }
+    packed = zlib.compress(json.dumps(content).encode())
+    return f"[headrace {base64.b64encode(packed).decode()}]"

@@ -1,0 +1,177 @@
+"""Check the arguments of a conversion, and make of them what executors are to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, get_args
+
+import pyarrow as pa
+from pyspark.sql import types as spark
+
+from headrace.converter._columns import ColumnPlan
+from headrace.converter._function import Function, FunctionPlan
+from headrace.converter._job import Counters
+from headrace.converter._schema import Declared, plan_columns
+from headrace.converter._select import select_columns, shuffled
+from headrace.converter._sinks import Format, Writing, mds_compression
+from headrace.converter._splits import ByColumn, Splits, Splitter, make_splitter
+from headrace.converter._tasks import ShardTask
+from headrace.converter._types import arrow_type, is_vector
+from headrace.errors import BadArgumentError, ColumnNotFoundError
+from headrace.storage import StoreOptions, check_blocks
+from headrace.storage.mds import check_columns, check_writing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """A conversion that was checked, but for the store.
+
+    Attributes:
+        df: The rows to hand to tasks.
+        plans: One a column of the samples.
+        writing: How shards are written.
+        vectors: As `ShardTask` has it.
+        function: As `ShardTask` has it.
+        splitter: As `ShardTask` has it.
+    """
+
+    df: DataFrame
+    plans: tuple[ColumnPlan, ...]
+    writing: Writing
+    vectors: tuple[int, ...]
+    function: FunctionPlan | None
+    splitter: Splitter | None
+
+    def task(
+        self, *, job: str, url: str, options: StoreOptions, count: Counters | None
+    ) -> ShardTask:
+        """Return what executors run."""
+        return ShardTask(
+            job=job,
+            url=url,
+            options=options,
+            plans=self.plans,
+            writing=self.writing,
+            vectors=self.vectors,
+            function=self.function,
+            splitter=self.splitter,
+            count=count,
+        )
+
+
+def plan_writing(
+    *,
+    file_format: Format,
+    compression: str | None,
+    level: int | None,
+    shard_bytes: int,
+    block_bytes: int,
+) -> Writing:
+    """Check how shards are to be written.
+
+    Raises:
+        BadArgumentError: An argument is outside its range.
+    """
+    if file_format not in get_args(Format):
+        wanted = ", ".join(get_args(Format))
+        raise BadArgumentError(f"format is {file_format!r}, wanted one of {wanted}", field="format")
+    if file_format == "mds":
+        stored = None if compression in {None, "none"} else compression
+        writing = Writing(file_format, stored, level, shard_bytes, block_bytes)
+        check_writing(compression=mds_compression(writing), size_limit=shard_bytes)
+        return writing
+    chosen = compression or "lz4"
+    check_blocks(chosen, block_bytes, level)
+    if shard_bytes < block_bytes:
+        raise BadArgumentError(
+            f"shard_bytes is {shard_bytes}, wanted at least block_bytes, {block_bytes}",
+            field="shard_bytes",
+        )
+    return Writing(file_format, chosen, level, shard_bytes, block_bytes)
+
+
+def plan_job(
+    df: DataFrame,
+    *,
+    columns: Sequence[str] | Mapping[str, str] | None,
+    declared: Declared,
+    function: Function | None,
+    shuffle_seed: int | None,
+    splits: Splits | None,
+    split_seed: int,
+    writing: Writing,
+) -> JobPlan:
+    """Check what is to be written.
+
+    Raises:
+        UnsupportedColumnError: A column cannot be stored.
+        ColumnNotFoundError: A column is named that is not there.
+        BadArgumentError: Arguments do not make sense, alone or together.
+    """
+    rows = df if columns is None else select_columns(df, columns)
+    if shuffle_seed is not None:
+        rows = shuffled(rows, seed=shuffle_seed)
+    made = None if function is None else _plan_function(function, rows)
+    splitter = None if splits is None else make_splitter(splits, seed=split_seed)
+    schema = rows.schema if made is None else made.schema
+    if isinstance(splitter, ByColumn):
+        declared = _with_split(declared, splitter.column, schema.names)
+    plan = JobPlan(
+        df=rows,
+        plans=plan_columns(schema, declared),
+        writing=writing,
+        vectors=_vectors(rows.schema),
+        function=made,
+        splitter=splitter,
+    )
+    if writing.format == "mds":
+        task = plan.task(job="", url="", options=StoreOptions(), count=None)
+        check_columns(task.schema)
+    return plan
+
+
+def _with_split(declared: Declared, column: str, names: list[str]) -> Declared:
+    if column not in names:
+        raise ColumnNotFoundError(
+            f"splits names the column {column!r}, the samples have {', '.join(names)}",
+            column=column,
+        )
+    if len(names) == 1:
+        raise BadArgumentError(
+            f"the samples have no column beside {column!r}, which names their split",
+            field="splits",
+        )
+    return replace(declared, types={**declared.types, column: pa.string()})
+
+
+def _plan_function(function: Function, rows: DataFrame) -> FunctionPlan:
+    for field in rows.schema.fields:
+        if not is_vector(field.dataType):
+            arrow_type(field.name, field.dataType)  # refuses what cannot be handed over
+    schema = function.schema
+    if not isinstance(schema, pa.Schema):
+        parsed = _parsed(schema, rows.sparkSession)
+        schema = pa.schema([pa.field(f.name, arrow_type(f.name, f.dataType)) for f in parsed])
+    return FunctionPlan(function.call, function.over, schema)
+
+
+def _parsed(schema: str | spark.StructType, session: SparkSession) -> spark.StructType:
+    if isinstance(schema, spark.StructType):
+        return schema
+    try:
+        # `StructType.fromDDL` came with Spark 4.
+        return session.createDataFrame([], schema).schema
+    except Exception as error:
+        raise BadArgumentError(
+            f"the function's schema is {schema!r}, wanted columns such as 'tokens array<int>, "
+            f"label int': {str(error).splitlines()[0]}",
+            field="function",
+        ) from error
+
+
+def _vectors(schema: spark.StructType) -> tuple[int, ...]:
+    return tuple(at for at, field in enumerate(schema.fields) if is_vector(field.dataType))

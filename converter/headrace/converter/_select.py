@@ -1,0 +1,73 @@
+"""The rows and columns of a DataFrame that are to be written, as a plan of Spark's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+from pyspark.sql import types as spark
+
+from headrace.errors import BadArgumentError, ColumnNotFoundError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_KEY = "__headrace_shuffle_key"
+
+
+def select_columns(df: DataFrame, columns: Sequence[str] | Mapping[str, str]) -> DataFrame:
+    """Keep columns, in the order given, under new names where ``columns`` is a mapping.
+
+    Raises:
+        ColumnNotFoundError: The frame lacks one of them.
+        BadArgumentError: None is asked for, or two would have one name.
+    """
+    names = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
+    if isinstance(columns, str) or not names or len(set(names.values())) < len(columns):
+        raise BadArgumentError(
+            f"columns is {columns!r}, wanted names, each once, or a mapping from old to new names",
+            field="columns",
+        )
+    for name in names:
+        if name not in df.columns:
+            raise ColumnNotFoundError(
+                f"there is no column {name!r}; there are {', '.join(df.columns)}", column=name
+            )
+    return df.select(*(quoted(old).alias(new) for old, new in names.items()))
+
+
+def shuffled(df: DataFrame, *, seed: int) -> DataFrame:
+    """Return the rows in an order that follows from what they hold and the seed.
+
+    Rows are ordered by a hash of their values, not by random numbers drawn one after another: so
+    a stage that Spark has to run again, over rows that come in another order, loses and repeats
+    none, and the result does not depend on how the rows were partitioned before.
+    """
+    columns = [_hashable(field) for field in df.schema.fields]
+    hashed = sf.xxhash64(sf.lit(seed), *(column for column in columns if column is not None))
+    keyed = df.withColumn(_KEY, hashed)
+    return keyed.repartition(sf.col(_KEY)).sortWithinPartitions(_KEY).drop(_KEY)
+
+
+def quoted(name: str) -> Column:
+    """Return the column of exactly this name, dots and all."""
+    return sf.col("`" + name.replace("`", "``") + "`")
+
+
+def _hashable(field: spark.StructField) -> Column | None:
+    column = quoted(field.name)
+    if isinstance(field.dataType, spark.MapType) and not _holds_map(field.dataType.valueType):
+        # Spark hashes no maps; their entries, in the order they have, it does.
+        return sf.map_entries(column)
+    return None if _holds_map(field.dataType) else column
+
+
+def _holds_map(kind: spark.DataType) -> bool:
+    if isinstance(kind, spark.MapType):
+        return True
+    if isinstance(kind, spark.ArrayType):
+        return _holds_map(kind.elementType)
+    if isinstance(kind, spark.StructType):
+        return any(_holds_map(field.dataType) for field in kind.fields)
+    return False

@@ -1,0 +1,191 @@
+"""Where a task puts the samples of one split: shards of one of the formats.
+
+Contract of a sink:
+
+1. Success: `append` and `close` return what was finished; it is whole in the store by then.
+2. Failure or cancel: `abort` removes what the sink has written, as far as it still can.
+3. Memory: one block and what the store's writer holds (arrow), or one shard (mds).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import HeadraceError
+from headrace.storage import (
+    SHARD_FOLDER,
+    Compression,
+    ShardEntry,
+    ShardWriter,
+    Store,
+    sample_bytes,
+)
+from headrace.storage.mds import MdsShardEntry, MdsWriter
+
+Format = Literal["arrow", "mds"]
+Entry: TypeAlias = ShardEntry | MdsShardEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How shards are written. Picklable.
+
+    Attributes:
+        format: Of the shards.
+        compression: Of blocks (``arrow``) or of whole shards (``mds``); `None` is none.
+        level: Of the compression; `None` is the library's default.
+        shard_bytes: Raw bytes after which a shard ends.
+        block_bytes: Raw bytes of a block; ``mds`` has none.
+    """
+
+    format: Format
+    compression: str | None
+    level: int | None
+    shard_bytes: int
+    block_bytes: int
+
+
+class Sink(Protocol):
+    """The shards of one split in one task."""
+
+    def append(self, batch: pa.RecordBatch) -> Sequence[Entry]:
+        """Add samples and return the shards that are finished by it."""
+
+    def close(self) -> Sequence[Entry]:
+        """Finish the last shard and return what was not returned yet."""
+
+    def abort(self) -> None:
+        """Remove all that was written."""
+
+
+def open_sink(store: Store, schema: pa.Schema, writing: Writing, *, stem: str) -> Sink:
+    """Begin the shards of one split.
+
+    Args:
+        store: Of the split's dataset; closed by whoever opened it.
+        schema: Of the batches.
+        writing: How.
+        stem: Part of all names, of this attempt alone: ``<partition>-<job and attempt>``.
+    """
+    if writing.format == "mds":
+        return MdsSink(store, schema, writing, folder=stem)
+    return ArrowSink(store, schema, writing, stem=stem)
+
+
+class ArrowSink:
+    """Shards of our own format, cut by raw bytes."""
+
+    def __init__(self, store: Store, schema: pa.Schema, writing: Writing, *, stem: str) -> None:
+        self._store = store
+        self._schema = schema
+        self._writing = writing
+        self._partition, self._attempt = stem.split("-", 1)
+        self._writer: ShardWriter | None = None
+        self._names: list[str] = []
+
+    def append(self, batch: pa.RecordBatch) -> Sequence[ShardEntry]:
+        finished: list[ShardEntry] = []
+        ends = np.cumsum(sample_bytes(batch))
+        start = 0
+        while start < batch.num_rows:
+            writer = self._writer
+            before = int(ends[start - 1]) if start else 0
+            room = self._writing.shard_bytes - (writer.raw_bytes if writer else 0)
+            stop = max(start, int(np.searchsorted(ends, before + room, side="right")))
+            if stop == start and writer is None:
+                stop = start + 1  # one sample larger than a shard has one of its own
+            if stop > start:
+                writer = writer or self._open()
+                writer.append(batch.slice(start, stop - start))
+            if stop < batch.num_rows:
+                finished.extend(self._finish())
+            start = stop
+        return finished
+
+    def close(self) -> Sequence[ShardEntry]:
+        return self._finish()
+
+    def abort(self) -> None:
+        if self._writer is not None:
+            self._writer.abort()
+        remove_objects(self._store, [f"{SHARD_FOLDER}/{name}" for name in self._names])
+
+    def _open(self) -> ShardWriter:
+        name = f"{self._partition}-{len(self._names):04d}-{self._attempt}.arrow"
+        compression: Compression = self._writing.compression or "none"  # type: ignore[assignment] # checked by check_blocks before the job
+        self._writer = ShardWriter(
+            self._store,
+            name,
+            schema=self._schema,
+            compression=compression,
+            compression_level=self._writing.level,
+            block_bytes=self._writing.block_bytes,
+        )
+        self._names.append(name)
+        return self._writer
+
+    def _finish(self) -> Sequence[ShardEntry]:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return ()
+        with writer:
+            return (writer.close(),)
+
+
+class MdsSink:
+    """Shards of MosaicML Streaming, in a folder of this attempt alone."""
+
+    def __init__(self, store: Store, schema: pa.Schema, writing: Writing, *, folder: str) -> None:
+        self._store = store
+        self._entries: Sequence[MdsShardEntry] = ()
+        self._writer = MdsWriter(
+            store,
+            schema,
+            folder=folder,
+            compression=mds_compression(writing),
+            size_limit=writing.shard_bytes,
+        )
+
+    def append(self, batch: pa.RecordBatch) -> Sequence[MdsShardEntry]:
+        self._writer.append(batch)
+        return ()
+
+    def close(self) -> Sequence[MdsShardEntry]:
+        self._entries = self._writer.close()
+        return self._entries
+
+    def abort(self) -> None:
+        self._writer.abort()
+        remove_objects(self._store, [stored_name(entry) for entry in self._entries])
+
+
+def mds_compression(writing: Writing) -> str | None:
+    """Return what Mosaic calls a compression with its level."""
+    if writing.compression is None or writing.level is None:
+        return writing.compression
+    return f"{writing.compression}:{writing.level}"
+
+
+def stored_name(entry: Entry) -> str:
+    """Return the name of a shard's object in its dataset."""
+    if isinstance(entry, ShardEntry):
+        return f"{SHARD_FOLDER}/{entry.name}"
+    return (entry.stored or entry.raw).basename
+
+
+def raw_bytes_of(entry: Entry) -> int:
+    """Return the raw bytes of a shard."""
+    return entry.raw_bytes if isinstance(entry, ShardEntry) else entry.raw.size
+
+
+def remove_objects(store: Store, names: Sequence[str]) -> None:
+    """Delete what no manifest names, as far as the store lets us."""
+    for name in names:
+        with contextlib.suppress(HeadraceError):
+            store.delete(name)

@@ -1,0 +1,133 @@
+"""Arrow types of Spark's types and of the names that people write."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql import types as spark
+
+from headrace.errors import BadArgumentError, UnsupportedColumnError
+
+NUMBERS: dict[type[spark.DataType], pa.DataType] = {
+    spark.ByteType: pa.int8(),
+    spark.ShortType: pa.int16(),
+    spark.IntegerType: pa.int32(),
+    spark.LongType: pa.int64(),
+    spark.FloatType: pa.float32(),
+    spark.DoubleType: pa.float64(),
+    spark.BooleanType: pa.bool_(),
+}
+_PLAIN = {
+    **NUMBERS,
+    spark.StringType: pa.string(),
+    spark.VarcharType: pa.string(),
+    spark.CharType: pa.string(),
+    spark.BinaryType: pa.binary(),
+    spark.NullType: pa.null(),
+    spark.DateType: pa.date32(),
+    spark.TimestampType: pa.timestamp("us", "UTC"),
+    spark.TimestampNTZType: pa.timestamp("us"),
+    spark.DayTimeIntervalType: pa.duration("us"),
+}
+# Spark has it since 4.1, and this runs with 3.5 as well.
+_TIME_OF_DAY: type[spark.DataType] | None = getattr(spark, "TimeType", None)
+_ADVICE_BY_NAME = {
+    "matrix": "turn it into an array by a function of your own",
+    "variant": "take what you need of it (variant_get), or turn it into text (to_json)",
+    "vector": "take it out of its array, map or struct (pyspark.ml.functions.vector_to_array)",
+}
+_ADVICE: dict[type[spark.DataType], str] = {
+    spark.CalendarIntervalType: "cast it to string, or to the parts you need",
+    spark.YearMonthIntervalType: "cast it to int (months)",
+}
+# What Spark's SQL calls the types that Arrow has under another name.
+_SQL_NAMES: dict[str, pa.DataType] = {
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "date": pa.date32(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "short": pa.int16(),
+    "smallint": pa.int16(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "tinyint": pa.int8(),
+}
+
+
+def arrow_type(name: str, kind: spark.DataType) -> pa.DataType:
+    """Return what Spark hands over for a type, whatever it nests; void is null.
+
+    Args:
+        name: Of the column, with dots where it is nested; for the error.
+        kind: Of the column.
+
+    Raises:
+        UnsupportedColumnError: It cannot be stored; says which part, why, and what to do.
+    """
+    plain = _PLAIN.get(type(kind))
+    if plain is not None:
+        return plain
+    if isinstance(kind, spark.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, spark.ArrayType):
+        item = arrow_type(f"{name}.element", kind.elementType)
+        return pa.list_(pa.field("item", item, kind.containsNull or pa.types.is_null(item)))
+    if isinstance(kind, spark.MapType):
+        key = arrow_type(f"{name}.key", kind.keyType)
+        value = arrow_type(f"{name}.value", kind.valueType)
+        entry = pa.field("value", value, kind.valueContainsNull or pa.types.is_null(value))
+        return pa.map_(key, entry)  # type: ignore[call-overload,no-any-return] # the stubs lack a field as the value
+    if _TIME_OF_DAY is not None and isinstance(kind, _TIME_OF_DAY):
+        return pa.time64("us")
+    if isinstance(kind, spark.StructType) and kind.fields:
+        # A field may be null wherever its struct is, whatever Spark says of the field alone.
+        fields = [
+            pa.field(part.name, arrow_type(f"{name}.{part.name}", part.dataType))
+            for part in kind.fields
+        ]
+        return pa.struct(fields)
+    raise _unsupported(name, kind)
+
+
+def is_vector(kind: spark.DataType) -> bool:
+    """Tell whether a column holds vectors of Spark's ML package."""
+    # By name: importing pyspark.ml costs half a second, and its old twin is mllib's.
+    return isinstance(kind, spark.UserDefinedType) and kind.simpleString() == "vector"
+
+
+def named_type(text: str | pa.DataType, *, column: str) -> pa.DataType:
+    """Return the Arrow type that somebody wrote.
+
+    Args:
+        text: A name of Arrow (``uint8``, ``float16``), of Spark's SQL (``smallint``), or a type.
+        column: That is to have it; for the error.
+
+    Raises:
+        BadArgumentError: There is no type of that name.
+    """
+    if not isinstance(text, str):
+        return text
+    named = _SQL_NAMES.get(text)
+    if named is not None:
+        return named
+    try:
+        return pa.type_for_alias(text)  # type: ignore[call-overload,no-any-return] # any text, and checked
+    except ValueError as error:
+        raise BadArgumentError(
+            f"types has {text!r} for column {column!r}, wanted a name such as uint8, int32, "
+            "float16, float32, string, date or timestamp, or a type of pyarrow",
+            field="types",
+        ) from error
+
+
+def _unsupported(name: str, kind: spark.DataType) -> UnsupportedColumnError:
+    advice = _ADVICE.get(type(kind)) or _ADVICE_BY_NAME.get(kind.simpleString())
+    return UnsupportedColumnError(
+        f"column {name!r} is {kind.simpleString()}, wanted a number, bool, string, binary, date, "
+        "timestamp, decimal, vector, or an array, map or struct of these; "
+        f"{advice or 'cast it'} or drop the column",
+        column=name,
+        type=kind.simpleString(),
+    )
