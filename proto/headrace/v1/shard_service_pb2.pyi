@@ -36,6 +36,26 @@ class EndMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     END_MODE_DROP_LAST: _ClassVar[EndMode]
     END_MODE_UNEVEN: _ClassVar[EndMode]
     END_MODE_PAD: _ClassVar[EndMode]
+
+class Batching(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BATCHING_UNSPECIFIED: _ClassVar[Batching]
+    BATCHING_RANDOM: _ClassVar[Batching]
+    BATCHING_STRATIFIED: _ClassVar[Batching]
+    BATCHING_PER_DATASET: _ClassVar[Batching]
+
+class Choice(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHOICE_UNSPECIFIED: _ClassVar[Choice]
+    CHOICE_FRESH: _ClassVar[Choice]
+    CHOICE_FIXED: _ClassVar[Choice]
+
+class ImageFit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    IMAGE_FIT_UNSPECIFIED: _ClassVar[ImageFit]
+    IMAGE_FIT_COVER: _ClassVar[ImageFit]
+    IMAGE_FIT_CONTAIN: _ClassVar[ImageFit]
+    IMAGE_FIT_STRETCH: _ClassVar[ImageFit]
 COLUMN_KIND_UNSPECIFIED: ColumnKind
 COLUMN_KIND_TENSOR: ColumnKind
 COLUMN_KIND_BYTES: ColumnKind
@@ -58,6 +78,17 @@ END_MODE_UNSPECIFIED: EndMode
 END_MODE_DROP_LAST: EndMode
 END_MODE_UNEVEN: EndMode
 END_MODE_PAD: EndMode
+BATCHING_UNSPECIFIED: Batching
+BATCHING_RANDOM: Batching
+BATCHING_STRATIFIED: Batching
+BATCHING_PER_DATASET: Batching
+CHOICE_UNSPECIFIED: Choice
+CHOICE_FRESH: Choice
+CHOICE_FIXED: Choice
+IMAGE_FIT_UNSPECIFIED: ImageFit
+IMAGE_FIT_COVER: ImageFit
+IMAGE_FIT_CONTAIN: ImageFit
+IMAGE_FIT_STRETCH: ImageFit
 
 class ListDatasetsRequest(_message.Message):
     __slots__ = ("page_size", "page_token")
@@ -82,13 +113,15 @@ class GetDatasetRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class GetDatasetResponse(_message.Message):
-    __slots__ = ("dataset",)
+    __slots__ = ("dataset", "transforms")
     DATASET_FIELD_NUMBER: _ClassVar[int]
+    TRANSFORMS_FIELD_NUMBER: _ClassVar[int]
     dataset: Dataset
-    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ...) -> None: ...
+    transforms: _containers.RepeatedCompositeFieldContainer[Transform]
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., transforms: _Optional[_Iterable[_Union[Transform, _Mapping]]] = ...) -> None: ...
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "fingerprint", "sample_count", "shard_count", "raw_bytes", "stored_bytes", "columns")
+    __slots__ = ("name", "fingerprint", "sample_count", "shard_count", "raw_bytes", "stored_bytes", "columns", "skip_lists")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +129,7 @@ class Dataset(_message.Message):
     RAW_BYTES_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    SKIP_LISTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     fingerprint: str
     sample_count: int
@@ -103,7 +137,8 @@ class Dataset(_message.Message):
     raw_bytes: int
     stored_bytes: int
     columns: _containers.RepeatedCompositeFieldContainer[Column]
-    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., sample_count: _Optional[int] = ..., shard_count: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
+    skip_lists: _containers.RepeatedCompositeFieldContainer[SkipList]
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., sample_count: _Optional[int] = ..., shard_count: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., skip_lists: _Optional[_Iterable[_Union[SkipList, _Mapping]]] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "kind", "element_type", "item_shape", "nullable", "logical_type", "stored_column")
@@ -149,8 +184,138 @@ class EpochStart(_message.Message):
     position: int
     def __init__(self, epoch: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
+class MixtureDataset(_message.Message):
+    __slots__ = ("name", "fingerprint", "proportion", "repeat", "choose", "choice", "granularity", "skips", "token_skips")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    PROPORTION_FIELD_NUMBER: _ClassVar[int]
+    REPEAT_FIELD_NUMBER: _ClassVar[int]
+    CHOOSE_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    GRANULARITY_FIELD_NUMBER: _ClassVar[int]
+    SKIPS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    fingerprint: str
+    proportion: float
+    repeat: float
+    choose: int
+    choice: Choice
+    granularity: int
+    skips: SkipList
+    token_skips: SkipList
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., proportion: _Optional[float] = ..., repeat: _Optional[float] = ..., choose: _Optional[int] = ..., choice: _Optional[_Union[Choice, str]] = ..., granularity: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ...) -> None: ...
+
+class SchedulePiece(_message.Message):
+    __slots__ = ("start", "weights")
+    START_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, start: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Mixture(_message.Message):
+    __slots__ = ("datasets", "batching", "epoch_size", "schedule")
+    DATASETS_FIELD_NUMBER: _ClassVar[int]
+    BATCHING_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    datasets: _containers.RepeatedCompositeFieldContainer[MixtureDataset]
+    batching: Batching
+    epoch_size: int
+    schedule: _containers.RepeatedCompositeFieldContainer[SchedulePiece]
+    def __init__(self, datasets: _Optional[_Iterable[_Union[MixtureDataset, _Mapping]]] = ..., batching: _Optional[_Union[Batching, str]] = ..., epoch_size: _Optional[int] = ..., schedule: _Optional[_Iterable[_Union[SchedulePiece, _Mapping]]] = ...) -> None: ...
+
+class SkipList(_message.Message):
+    __slots__ = ("digest", "sample_ids", "sample_count")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    digest: str
+    sample_ids: _containers.RepeatedScalarFieldContainer[int]
+    sample_count: int
+    def __init__(self, digest: _Optional[str] = ..., sample_ids: _Optional[_Iterable[int]] = ..., sample_count: _Optional[int] = ...) -> None: ...
+
+class Cast(_message.Message):
+    __slots__ = ("column", "element_type")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    element_type: ElementType
+    def __init__(self, column: _Optional[str] = ..., element_type: _Optional[_Union[ElementType, str]] = ...) -> None: ...
+
+class Pad(_message.Message):
+    __slots__ = ("column", "length", "fill", "truncate")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    FILL_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    length: int
+    fill: float
+    truncate: bool
+    def __init__(self, column: _Optional[str] = ..., length: _Optional[int] = ..., fill: _Optional[float] = ..., truncate: bool = ...) -> None: ...
+
+class Stack(_message.Message):
+    __slots__ = ("column", "item_shape")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    ITEM_SHAPE_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    item_shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, column: _Optional[str] = ..., item_shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DecodeImage(_message.Message):
+    __slots__ = ("column", "height", "width", "channels", "fit")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    FIT_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    height: int
+    width: int
+    channels: int
+    fit: ImageFit
+    def __init__(self, column: _Optional[str] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ..., fit: _Optional[_Union[ImageFit, str]] = ...) -> None: ...
+
+class Transform(_message.Message):
+    __slots__ = ("name", "version")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class Pack(_message.Message):
+    __slots__ = ("column", "row_count", "length", "fill")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    FILL_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    row_count: int
+    length: int
+    fill: float
+    def __init__(self, column: _Optional[str] = ..., row_count: _Optional[int] = ..., length: _Optional[int] = ..., fill: _Optional[float] = ...) -> None: ...
+
+class BatchStep(_message.Message):
+    __slots__ = ("cast", "pad", "stack", "decode_image", "transform", "pack")
+    CAST_FIELD_NUMBER: _ClassVar[int]
+    PAD_FIELD_NUMBER: _ClassVar[int]
+    STACK_FIELD_NUMBER: _ClassVar[int]
+    DECODE_IMAGE_FIELD_NUMBER: _ClassVar[int]
+    TRANSFORM_FIELD_NUMBER: _ClassVar[int]
+    PACK_FIELD_NUMBER: _ClassVar[int]
+    cast: Cast
+    pad: Pad
+    stack: Stack
+    decode_image: DecodeImage
+    transform: Transform
+    pack: Pack
+    def __init__(self, cast: _Optional[_Union[Cast, _Mapping]] = ..., pad: _Optional[_Union[Pad, _Mapping]] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ..., decode_image: _Optional[_Union[DecodeImage, _Mapping]] = ..., transform: _Optional[_Union[Transform, _Mapping]] = ..., pack: _Optional[_Union[Pack, _Mapping]] = ...) -> None: ...
+
 class ReadBatchesRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "fingerprint")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "steps")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -166,7 +331,12 @@ class ReadBatchesRequest(_message.Message):
     MAX_CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     BATCH_STRIDE_FIELD_NUMBER: _ClassVar[int]
     BATCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MIXTURE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    SKIPS_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_NEW_SKIPS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -182,8 +352,13 @@ class ReadBatchesRequest(_message.Message):
     max_chunk_bytes: int
     batch_stride: int
     batch_offset: int
+    mixture: Mixture
     fingerprint: str
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    skips: SkipList
+    allow_new_skips: bool
+    token_skips: SkipList
+    steps: _containers.RepeatedCompositeFieldContainer[BatchStep]
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ...) -> None: ...
 
 class ReadBatchesResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "epoch_end", "heartbeat", "payload")
@@ -202,23 +377,31 @@ class ReadBatchesResponse(_message.Message):
     def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., batch: _Optional[_Union[BatchHeader, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class StreamStart(_message.Message):
-    __slots__ = ("dataset", "columns", "order", "global_batch_size", "epoch", "position")
+    __slots__ = ("dataset", "columns", "order", "global_batch_size", "epoch", "position", "datasets", "epoch_sample_count", "skips", "transforms")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    DATASETS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SKIPS_FIELD_NUMBER: _ClassVar[int]
+    TRANSFORMS_FIELD_NUMBER: _ClassVar[int]
     dataset: Dataset
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     order: OrderSpec
     global_batch_size: int
     epoch: int
     position: int
-    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+    datasets: _containers.RepeatedCompositeFieldContainer[Dataset]
+    epoch_sample_count: int
+    skips: SkipList
+    transforms: _containers.RepeatedCompositeFieldContainer[Transform]
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., epoch_sample_count: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., transforms: _Optional[_Iterable[_Union[Transform, _Mapping]]] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("epoch", "step", "position", "sample_count", "global_sample_count", "pad_count", "buffer_bytes", "payload_bytes", "payload_xxh3", "resume_token")
+    __slots__ = ("epoch", "step", "position", "sample_count", "global_sample_count", "pad_count", "buffer_bytes", "payload_bytes", "payload_xxh3", "resume_token", "row_count", "substitute_count", "overflow_sample_count", "overflow_element_count")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +412,10 @@ class BatchHeader(_message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_XXH3_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SUBSTITUTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OVERFLOW_SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OVERFLOW_ELEMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     position: int
@@ -239,7 +426,11 @@ class BatchHeader(_message.Message):
     payload_bytes: int
     payload_xxh3: int
     resume_token: bytes
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., position: _Optional[int] = ..., sample_count: _Optional[int] = ..., global_sample_count: _Optional[int] = ..., pad_count: _Optional[int] = ..., buffer_bytes: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., payload_xxh3: _Optional[int] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
+    row_count: int
+    substitute_count: int
+    overflow_sample_count: int
+    overflow_element_count: int
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., position: _Optional[int] = ..., sample_count: _Optional[int] = ..., global_sample_count: _Optional[int] = ..., pad_count: _Optional[int] = ..., buffer_bytes: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., payload_xxh3: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., row_count: _Optional[int] = ..., substitute_count: _Optional[int] = ..., overflow_sample_count: _Optional[int] = ..., overflow_element_count: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("payload_offset",)
@@ -248,18 +439,24 @@ class Chunk(_message.Message):
     def __init__(self, payload_offset: _Optional[int] = ...) -> None: ...
 
 class EpochEnd(_message.Message):
-    __slots__ = ("epoch", "batch_count", "sample_count", "dropped_sample_count", "resume_token")
+    __slots__ = ("epoch", "batch_count", "sample_count", "dropped_sample_count", "resume_token", "dataset_sample_counts", "substitute_count", "overflow_sample_count")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_COUNT_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     DROPPED_SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    DATASET_SAMPLE_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SUBSTITUTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OVERFLOW_SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     batch_count: int
     sample_count: int
     dropped_sample_count: int
     resume_token: bytes
-    def __init__(self, epoch: _Optional[int] = ..., batch_count: _Optional[int] = ..., sample_count: _Optional[int] = ..., dropped_sample_count: _Optional[int] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
+    dataset_sample_counts: _containers.RepeatedScalarFieldContainer[int]
+    substitute_count: int
+    overflow_sample_count: int
+    def __init__(self, epoch: _Optional[int] = ..., batch_count: _Optional[int] = ..., sample_count: _Optional[int] = ..., dropped_sample_count: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., dataset_sample_counts: _Optional[_Iterable[int]] = ..., substitute_count: _Optional[int] = ..., overflow_sample_count: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("waiting_ms",)
@@ -268,7 +465,7 @@ class Heartbeat(_message.Message):
     def __init__(self, waiting_ms: _Optional[int] = ...) -> None: ...
 
 class GetBatchRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "steps")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -282,6 +479,11 @@ class GetBatchRequest(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     MAX_CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    MIXTURE_FIELD_NUMBER: _ClassVar[int]
+    SKIPS_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_NEW_SKIPS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -295,7 +497,12 @@ class GetBatchRequest(_message.Message):
     resume_token: bytes
     max_chunk_bytes: int
     fingerprint: str
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    mixture: Mixture
+    skips: SkipList
+    allow_new_skips: bool
+    token_skips: SkipList
+    steps: _containers.RepeatedCompositeFieldContainer[BatchStep]
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ...) -> None: ...
 
 class GetBatchResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "heartbeat", "payload")
@@ -311,21 +518,33 @@ class GetBatchResponse(_message.Message):
     payload: bytes
     def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., batch: _Optional[_Union[BatchHeader, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
+class DatasetVersion(_message.Message):
+    __slots__ = ("name", "fingerprint")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    fingerprint: str
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+
 class GetSamplesRequest(_message.Message):
-    __slots__ = ("dataset", "fingerprint", "sample_ids", "columns", "with_ids", "max_chunk_bytes")
+    __slots__ = ("dataset", "fingerprint", "sample_ids", "columns", "with_ids", "max_chunk_bytes", "datasets", "dataset_indices")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_IDS_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     WITH_IDS_FIELD_NUMBER: _ClassVar[int]
     MAX_CHUNK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DATASETS_FIELD_NUMBER: _ClassVar[int]
+    DATASET_INDICES_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     fingerprint: str
     sample_ids: _containers.RepeatedScalarFieldContainer[int]
     columns: _containers.RepeatedScalarFieldContainer[str]
     with_ids: bool
     max_chunk_bytes: int
-    def __init__(self, dataset: _Optional[str] = ..., fingerprint: _Optional[str] = ..., sample_ids: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., max_chunk_bytes: _Optional[int] = ...) -> None: ...
+    datasets: _containers.RepeatedCompositeFieldContainer[DatasetVersion]
+    dataset_indices: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, dataset: _Optional[str] = ..., fingerprint: _Optional[str] = ..., sample_ids: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., max_chunk_bytes: _Optional[int] = ..., datasets: _Optional[_Iterable[_Union[DatasetVersion, _Mapping]]] = ..., dataset_indices: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetSamplesResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "heartbeat", "payload")
@@ -348,26 +567,30 @@ class ExplainBatchRequest(_message.Message):
     def __init__(self, batch: _Optional[_Union[GetBatchRequest, _Mapping]] = ...) -> None: ...
 
 class ExplainBatchResponse(_message.Message):
-    __slots__ = ("start", "header", "sample_ids", "shards")
+    __slots__ = ("start", "header", "sample_ids", "shards", "dataset_indices")
     START_FIELD_NUMBER: _ClassVar[int]
     HEADER_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_IDS_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    DATASET_INDICES_FIELD_NUMBER: _ClassVar[int]
     start: StreamStart
     header: BatchHeader
     sample_ids: _containers.RepeatedScalarFieldContainer[int]
     shards: _containers.RepeatedCompositeFieldContainer[ExplainedShard]
-    def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., header: _Optional[_Union[BatchHeader, _Mapping]] = ..., sample_ids: _Optional[_Iterable[int]] = ..., shards: _Optional[_Iterable[_Union[ExplainedShard, _Mapping]]] = ...) -> None: ...
+    dataset_indices: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., header: _Optional[_Union[BatchHeader, _Mapping]] = ..., sample_ids: _Optional[_Iterable[int]] = ..., shards: _Optional[_Iterable[_Union[ExplainedShard, _Mapping]]] = ..., dataset_indices: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ExplainedShard(_message.Message):
-    __slots__ = ("shard", "name", "blocks")
+    __slots__ = ("shard", "name", "blocks", "dataset_index")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    DATASET_INDEX_FIELD_NUMBER: _ClassVar[int]
     shard: int
     name: str
     blocks: _containers.RepeatedCompositeFieldContainer[ExplainedBlock]
-    def __init__(self, shard: _Optional[int] = ..., name: _Optional[str] = ..., blocks: _Optional[_Iterable[_Union[ExplainedBlock, _Mapping]]] = ...) -> None: ...
+    dataset_index: int
+    def __init__(self, shard: _Optional[int] = ..., name: _Optional[str] = ..., blocks: _Optional[_Iterable[_Union[ExplainedBlock, _Mapping]]] = ..., dataset_index: _Optional[int] = ...) -> None: ...
 
 class ExplainedBlock(_message.Message):
     __slots__ = ("block", "offset", "stored_bytes", "is_cached", "rows", "sample_ids")

@@ -122,9 +122,10 @@ class ShardServiceServicer(object):
         The stream ends early, always between two batches, with `UNAVAILABLE` and reason `DRAINING`,
         `REBALANCE` or `STORE_UNAVAILABLE`: the client reconnects with the resume token of the last
         batch it received in full. Other codes: `NOT_FOUND` (`DATASET_NOT_FOUND`),
-        `INVALID_ARGUMENT` (`BAD_COORDINATES`, `COLUMN_NOT_FOUND`, `TOKEN_MALFORMED`),
-        `FAILED_PRECONDITION` (`TOKEN_DATASET_CHANGED`, `TOKEN_SPEC_CHANGED`), `OUT_OF_RANGE`
-        (`POSITION_PAST_END`), `DATA_LOSS` (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`).
+        `INVALID_ARGUMENT` (`BAD_COORDINATES`, `COLUMN_NOT_FOUND`, `COLUMN_UNSUPPORTED`,
+        `TOKEN_MALFORMED`), `FAILED_PRECONDITION` (`TOKEN_DATASET_CHANGED`, `TOKEN_SPEC_CHANGED`,
+        `SKIPS_NOT_FOUND`, `STEP_FAILED`), `OUT_OF_RANGE` (`POSITION_PAST_END`), `DATA_LOSS`
+        (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,7 +147,7 @@ class ShardServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetSamples(self, request, context):
-        """Gets samples by id, in the order asked for, as one batch.
+        """Gets samples by id, in the order asked for, as one batch; of one dataset, or of several.
 
         The messages are those of `GetBatch`. Of the `BatchHeader` only `sample_count`,
         `global_sample_count` (the same) and what describes the payload are set; of the `StreamStart`

@@ -71,9 +71,10 @@ class ShardServiceStub:
     The stream ends early, always between two batches, with `UNAVAILABLE` and reason `DRAINING`,
     `REBALANCE` or `STORE_UNAVAILABLE`: the client reconnects with the resume token of the last
     batch it received in full. Other codes: `NOT_FOUND` (`DATASET_NOT_FOUND`),
-    `INVALID_ARGUMENT` (`BAD_COORDINATES`, `COLUMN_NOT_FOUND`, `TOKEN_MALFORMED`),
-    `FAILED_PRECONDITION` (`TOKEN_DATASET_CHANGED`, `TOKEN_SPEC_CHANGED`), `OUT_OF_RANGE`
-    (`POSITION_PAST_END`), `DATA_LOSS` (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`).
+    `INVALID_ARGUMENT` (`BAD_COORDINATES`, `COLUMN_NOT_FOUND`, `COLUMN_UNSUPPORTED`,
+    `TOKEN_MALFORMED`), `FAILED_PRECONDITION` (`TOKEN_DATASET_CHANGED`, `TOKEN_SPEC_CHANGED`,
+    `SKIPS_NOT_FOUND`, `STEP_FAILED`), `OUT_OF_RANGE` (`POSITION_PAST_END`), `DATA_LOSS`
+    (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`).
     """
 
     GetBatch: grpc.UnaryStreamMultiCallable[
@@ -95,7 +96,7 @@ class ShardServiceStub:
         headrace.v1.shard_service_pb2.GetSamplesRequest,
         headrace.v1.shard_service_pb2.GetSamplesResponse,
     ]
-    """Gets samples by id, in the order asked for, as one batch.
+    """Gets samples by id, in the order asked for, as one batch; of one dataset, or of several.
 
     The messages are those of `GetBatch`. Of the `BatchHeader` only `sample_count`,
     `global_sample_count` (the same) and what describes the payload are set; of the `StreamStart`
@@ -169,9 +170,10 @@ class ShardServiceAsyncStub:
     The stream ends early, always between two batches, with `UNAVAILABLE` and reason `DRAINING`,
     `REBALANCE` or `STORE_UNAVAILABLE`: the client reconnects with the resume token of the last
     batch it received in full. Other codes: `NOT_FOUND` (`DATASET_NOT_FOUND`),
-    `INVALID_ARGUMENT` (`BAD_COORDINATES`, `COLUMN_NOT_FOUND`, `TOKEN_MALFORMED`),
-    `FAILED_PRECONDITION` (`TOKEN_DATASET_CHANGED`, `TOKEN_SPEC_CHANGED`), `OUT_OF_RANGE`
-    (`POSITION_PAST_END`), `DATA_LOSS` (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`).
+    `INVALID_ARGUMENT` (`BAD_COORDINATES`, `COLUMN_NOT_FOUND`, `COLUMN_UNSUPPORTED`,
+    `TOKEN_MALFORMED`), `FAILED_PRECONDITION` (`TOKEN_DATASET_CHANGED`, `TOKEN_SPEC_CHANGED`,
+    `SKIPS_NOT_FOUND`, `STEP_FAILED`), `OUT_OF_RANGE` (`POSITION_PAST_END`), `DATA_LOSS`
+    (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`).
     """
 
     GetBatch: grpc.aio.UnaryStreamMultiCallable[
@@ -193,7 +195,7 @@ class ShardServiceAsyncStub:
         headrace.v1.shard_service_pb2.GetSamplesRequest,
         headrace.v1.shard_service_pb2.GetSamplesResponse,
     ]
-    """Gets samples by id, in the order asked for, as one batch.
+    """Gets samples by id, in the order asked for, as one batch; of one dataset, or of several.
 
     The messages are those of `GetBatch`. Of the `BatchHeader` only `sample_count`,
     `global_sample_count` (the same) and what describes the payload are set; of the `StreamStart`
@@ -273,9 +275,10 @@ class ShardServiceServicer(metaclass=abc.ABCMeta):
         The stream ends early, always between two batches, with `UNAVAILABLE` and reason `DRAINING`,
         `REBALANCE` or `STORE_UNAVAILABLE`: the client reconnects with the resume token of the last
         batch it received in full. Other codes: `NOT_FOUND` (`DATASET_NOT_FOUND`),
-        `INVALID_ARGUMENT` (`BAD_COORDINATES`, `COLUMN_NOT_FOUND`, `TOKEN_MALFORMED`),
-        `FAILED_PRECONDITION` (`TOKEN_DATASET_CHANGED`, `TOKEN_SPEC_CHANGED`), `OUT_OF_RANGE`
-        (`POSITION_PAST_END`), `DATA_LOSS` (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`).
+        `INVALID_ARGUMENT` (`BAD_COORDINATES`, `COLUMN_NOT_FOUND`, `COLUMN_UNSUPPORTED`,
+        `TOKEN_MALFORMED`), `FAILED_PRECONDITION` (`TOKEN_DATASET_CHANGED`, `TOKEN_SPEC_CHANGED`,
+        `SKIPS_NOT_FOUND`, `STEP_FAILED`), `OUT_OF_RANGE` (`POSITION_PAST_END`), `DATA_LOSS`
+        (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`).
         """
 
     @abc.abstractmethod
@@ -301,7 +304,7 @@ class ShardServiceServicer(metaclass=abc.ABCMeta):
         request: headrace.v1.shard_service_pb2.GetSamplesRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[headrace.v1.shard_service_pb2.GetSamplesResponse], collections.abc.AsyncIterator[headrace.v1.shard_service_pb2.GetSamplesResponse]]:
-        """Gets samples by id, in the order asked for, as one batch.
+        """Gets samples by id, in the order asked for, as one batch; of one dataset, or of several.
 
         The messages are those of `GetBatch`. Of the `BatchHeader` only `sample_count`,
         `global_sample_count` (the same) and what describes the payload are set; of the `StreamStart`

@@ -56,12 +56,12 @@ class Assembler:
 
         Args:
             rows: Its samples.
-            sample_ids: ``(samples,) int64``: their ids.
+            sample_ids: ``(samples,) int64``: their ids; or ``(samples, 2)`` in mixtures.
 
         Raises:
             BadArgumentError: The payload would pass the limit.
         """
-        count = sample_ids.size
+        count = len(sample_ids)
         packed = self._gather_packed(rows, count)
         ragged = {
             entry.column.name: spans(packed, entry)
@@ -75,7 +75,7 @@ class Assembler:
         memory = rows.memory if ragged else None
         for column in self._columns:
             if column.name == SAMPLE_ID_COLUMN:
-                next(buffers)[:] = sample_ids.view(np.uint8)
+                next(buffers)[:] = sample_ids.reshape(-1).view(np.uint8)
                 continue
             entry = self._projection.layout.by_name[column.name]
             if entry.valid_offset >= 0:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.order import OrderSpec
 from headrace.server._columns import WireColumn
-from headrace.server._datasets import ServedDataset
 from headrace.server._lookup import batch_spec, samples_spec
 from headrace.server._plan import Planned, PlannedBatch, planned_samples, planned_stream
 from headrace.server._request import StreamSpec, stream_spec
+from headrace.server._served import Served
 from headrace.v1 import shard_service_pb2 as pb
 
 
@@ -25,6 +28,7 @@ class Contents:
         columns: The columns of each batch, in order.
         plans: Its batches and ends of epochs, worked out as they are taken.
         max_chunk_bytes: Greatest payload of one message.
+        shown_ids: Gives what the column of sample ids shows of them.
         job: Equal for streams that read the same samples at about the same time.
     """
 
@@ -33,10 +37,11 @@ class Contents:
     columns: tuple[WireColumn, ...]
     plans: Iterator[Planned]
     max_chunk_bytes: int
+    shown_ids: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     job: Hashable = None
 
 
-def stream_contents(request: pb.ReadBatchesRequest, served: ServedDataset) -> Contents:
+def stream_contents(request: pb.ReadBatchesRequest, served: Served) -> Contents:
     """Return all that a rank asked for.
 
     Raises:
@@ -45,7 +50,7 @@ def stream_contents(request: pb.ReadBatchesRequest, served: ServedDataset) -> Co
     return _contents(stream_spec(request, served.readable), served)
 
 
-def batch_contents(request: pb.GetBatchRequest, served: ServedDataset) -> Contents:
+def batch_contents(request: pb.GetBatchRequest, served: Served) -> Contents:
     """Return the first batch of a stream, alone.
 
     Raises:
@@ -57,31 +62,32 @@ def batch_contents(request: pb.GetBatchRequest, served: ServedDataset) -> Conten
     )
 
 
-def samples_contents(request: pb.GetSamplesRequest, served: ServedDataset) -> Contents:
+def samples_contents(request: pb.GetSamplesRequest, served: Served) -> Contents:
     """Return samples as one batch.
 
     Raises:
         HeadraceError: As `samples_spec`.
     """
-    spec = samples_spec(request, served.readable)
-    start = pb.StreamStart(
-        dataset=served.to_proto(), columns=[column.to_proto() for column in spec.columns]
-    )
+    spec = samples_spec(request, served)
+    start = pb.StreamStart(columns=[column.to_proto() for column in spec.columns])
+    served.describe(start)
     plans = (planned_samples(ids, served.dataset) for ids in (spec.sample_ids,))
     title = f"{spec.sample_ids.size} samples"
-    return Contents(title, start, spec.columns, plans, spec.max_chunk_bytes)
+    return Contents(title, start, spec.columns, plans, spec.max_chunk_bytes, served.shown_ids)
 
 
-def stream_start(spec: StreamSpec, served: ServedDataset) -> pb.StreamStart:
+def stream_start(spec: StreamSpec, served: Served) -> pb.StreamStart:
     """Return the first message of a stream."""
-    return pb.StreamStart(
-        dataset=served.to_proto(),
+    start = pb.StreamStart(
         columns=[column.to_proto() for column in spec.columns],
         order=_order(spec.order),
         global_batch_size=spec.global_batch_size,
         epoch=spec.epoch,
         position=spec.position,
+        epoch_sample_count=served.readable.sample_count,
     )
+    served.describe(start)
+    return start
 
 
 def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
@@ -97,11 +103,15 @@ def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
     )
 
 
-def _contents(spec: StreamSpec, served: ServedDataset) -> Contents:
-    plans = planned_stream(spec, served.order(spec.order), served.dataset)
+def _contents(spec: StreamSpec, served: Served) -> Contents:
+    order = served.order(spec.order)
+    plans = planned_stream(spec, order, served.dataset, tally=served.tally)
     title = f"batches for rank {spec.rank} of {spec.world_size}"
     start = stream_start(spec, served)
-    return Contents(title, start, spec.columns, plans, spec.max_chunk_bytes, job=spec.order)
+    job = (served.readable.fingerprint, spec.mixture, spec.order)
+    return Contents(
+        title, start, spec.columns, plans, spec.max_chunk_bytes, served.shown_ids, job=job
+    )
 
 
 def _order(spec: OrderSpec) -> pb.OrderSpec:

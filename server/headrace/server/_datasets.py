@@ -7,8 +7,11 @@ import binascii
 import bisect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, DatasetNotFoundError, HeadraceError
 from headrace.order import Order, OrderSpec, ShardTable
@@ -20,6 +23,7 @@ from headrace.server._columns import split_schema
 from headrace.server._dataset_config import DatasetConfig
 from headrace.server._flat_blocks import FlatBlocks
 from headrace.server._request import Readable
+from headrace.server._served import Part
 from headrace.server._versions import Versions
 from headrace.storage import OpenDataset, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
@@ -52,6 +56,7 @@ class ServedDataset:
         dataset: The dataset.
         readable: What requests are checked against.
         source: Its blocks in the cache.
+        table: What its order is made of.
         versions: Its other versions; None if there are none to be had.
         retirement: Whether it is still served, under this name and in any version.
     """
@@ -82,7 +87,7 @@ class ServedDataset:
             block_layout(columns),
             block_count=dataset.block_count,
         )
-        self._table = ShardTable(
+        self.table = ShardTable(
             dataset.shard_sample_counts,
             dataset.shard_raw_bytes,
             range_reads=dataset.range_reads,
@@ -96,7 +101,7 @@ class ServedDataset:
         with self._lock:
             order = self._orders.get(spec)
             if order is None:
-                order = Order(spec, self._table)
+                order = Order(spec, self.table)
                 self._orders[spec] = order
             self._orders.move_to_end(spec)
             if len(self._orders) > _MAX_ORDERS:
@@ -120,6 +125,44 @@ class ServedDataset:
         for one in (self, *(self.versions.older if self.versions else ())):
             cache.remove_source(one.source)
             one.dataset.close()
+
+    @property
+    def retirements(self) -> tuple[Retirement, ...]:
+        """Return the retirement of all that a stream of it reads."""
+        return (self.retirement,)
+
+    def describe(self, start: pb.StreamStart) -> None:
+        """Describe the dataset in the first message of a stream."""
+        start.dataset.CopyFrom(self.to_proto())
+
+    def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
+        """Give the samples of a batch back as they are."""
+        yield Part(0, self, np.arange(sample_ids.size), sample_ids)
+
+    def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return sample ids as they are."""
+        return sample_ids
+
+    def joined_ids(
+        self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return sample ids as they are.
+
+        Raises:
+            BadArgumentError: One is outside of the dataset.
+        """
+        assert not indices.size
+        count = self.dataset.sample_count
+        outside = sample_ids[(sample_ids < 0) | (sample_ids >= count)]
+        if outside.size:
+            raise BadArgumentError(
+                f"sample_ids has {outside[0]}; ids must be in [0, {count})", field="sample_ids"
+            )
+        return sample_ids
+
+    def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return nothing: there are no datasets to tell apart."""
+        return sample_ids[:0]
 
     def to_proto(self) -> pb.Dataset:
         """Return the dataset as the wire describes it."""

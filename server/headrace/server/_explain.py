@@ -11,10 +11,10 @@ from headrace.errors import BadArgumentError
 from headrace.order import EpochPlan
 from headrace.server._cache import BlockCache
 from headrace.server._contents import batch_header, stream_start
-from headrace.server._datasets import ServedDataset
 from headrace.server._lookup import batch_spec
 from headrace.server._plan import PlannedBatch, planned_stream
 from headrace.server._request import StreamSpec
+from headrace.server._served import Part, Served
 from headrace.v1 import shard_service_pb2 as pb
 
 _MAX_SAMPLES = 131_072
@@ -38,7 +38,7 @@ class _Placed(Protocol):
 
 
 def explain(
-    request: pb.GetBatchRequest, served: ServedDataset, *, cache: BlockCache
+    request: pb.GetBatchRequest, served: Served, *, cache: BlockCache
 ) -> pb.ExplainBatchResponse:
     """Explain the batch that a request would get.
 
@@ -47,15 +47,14 @@ def explain(
         BadArgumentError: The batch is too large to explain.
     """
     spec = batch_spec(request, served.readable)
-    _check_size(spec, served.dataset.sample_count)
-    planned = next(planned_stream(spec, served.order(spec.order), served.dataset))
+    _check_size(spec, served.readable.sample_count)
+    order = served.order(spec.order)
+    planned = next(planned_stream(spec, order, served.dataset, tally=served.tally))
     assert isinstance(planned, PlannedBatch)
     response = pb.ExplainBatchResponse(
-        start=stream_start(spec, served),
-        header=batch_header(planned),
-        sample_ids=planned.sample_ids.tolist(),
-        shards=_shards(planned, served, cache),
+        start=stream_start(spec, served), header=batch_header(planned)
     )
+    _explain_rows(planned, served, response, cache)
     if response.ByteSize() > _MAX_RESPONSE_BYTES:
         raise _too_large(f"{response.ByteSize()} bytes", f"{_MAX_RESPONSE_BYTES} bytes")
     return response
@@ -76,12 +75,25 @@ def _too_large(found: str, limit: str) -> BadArgumentError:
     )
 
 
-def _shards(
-    planned: PlannedBatch, served: ServedDataset, cache: BlockCache
-) -> Iterator[pb.ExplainedShard]:
+def _explain_rows(
+    planned: PlannedBatch, served: Served, response: pb.ExplainBatchResponse, cache: BlockCache
+) -> None:
+    ids = served.shown_ids(planned.sample_ids)
+    if ids.ndim > 1:
+        response.dataset_indices.extend(ids[:, 0].tolist())
+        ids = ids[:, 1]
+    response.sample_ids.extend(ids.tolist())
+    for part in served.parts(planned.sample_ids):
+        for shard in _shards(part, cache):
+            shard.dataset_index = part.index
+            response.shards.append(shard)
+
+
+def _shards(part: Part, cache: BlockCache) -> Iterator[pb.ExplainedShard]:
+    served = part.served
     shard_ends = np.cumsum(served.dataset.shard_sample_counts)
     shard = pb.ExplainedShard(shard=-1)
-    for block in _blocks(planned, served, cache):
+    for block in _blocks(part, cache):
         ordinal = int(np.searchsorted(shard_ends, block.sample_ids[0], side="right"))
         if ordinal != shard.shard:
             if shard.blocks:
@@ -95,20 +107,21 @@ def _shards(
         yield shard
 
 
-def _blocks(
-    planned: PlannedBatch, served: ServedDataset, cache: BlockCache
-) -> Iterator[pb.ExplainedBlock]:
-    """Yield the batch's blocks in storage order, each with its rows."""
-    rows = np.argsort(planned.blocks, kind="stable")
-    edges = np.searchsorted(planned.blocks[rows], planned.touched)
-    cached = cache.is_cached(served.source, planned.touched)
-    stored_bytes = served.dataset.block_stored_bytes(planned.touched)
+def _blocks(part: Part, cache: BlockCache) -> Iterator[pb.ExplainedBlock]:
+    """Yield a dataset's blocks in storage order, each with its rows."""
+    served = part.served
+    blocks, _ = served.dataset.locate(part.sample_ids)
+    touched = np.unique(blocks)
+    rows = np.argsort(blocks, kind="stable")
+    edges = np.searchsorted(blocks[rows], touched)
+    cached = cache.is_cached(served.source, touched)
+    stored_bytes = served.dataset.block_stored_bytes(touched)
     parts = np.split(rows, edges[1:]) if edges.size else []
     for index, own in enumerate(parts):
         yield pb.ExplainedBlock(
-            block=int(planned.touched[index]),
+            block=int(touched[index]),
             stored_bytes=int(stored_bytes[index]),
             is_cached=bool(cached[index]),
-            rows=own.tolist(),
-            sample_ids=planned.sample_ids[own].tolist(),
+            rows=part.places[own].tolist(),
+            sample_ids=part.sample_ids[own].tolist(),
         )

@@ -1,34 +1,101 @@
-"""Find what a request reads: the dataset it names, in the version that it goes on with."""
+"""Find what a request reads: the datasets it names, in the versions that it goes on with."""
 
 from __future__ import annotations
 
+from headrace.errors import BadArgumentError, TokenDatasetChangedError
 from headrace.order import decode_token
 from headrace.server._access import ANYBODY, Caller
-from headrace.server._datasets import Catalog, ServedDataset
+from headrace.server._datasets import Catalog
+from headrace.server._mixture_request import MAX_DATASETS, check_mixture, mixture_spec
+from headrace.server._mixtures import Mixtures, ServedMixture
+from headrace.server._served import Served
+from headrace.server._wanted import BatchesRequest, wanted_order
 from headrace.v1 import shard_service_pb2 as pb
 
-Request = pb.ReadBatchesRequest | pb.GetBatchRequest | pb.GetSamplesRequest
+Request = BatchesRequest | pb.GetSamplesRequest
 
 
-def find(request: Request, catalog: Catalog, caller: Caller = ANYBODY) -> ServedDataset:
+def find(
+    request: Request, catalog: Catalog, mixtures: Mixtures, *, caller: Caller = ANYBODY
+) -> Served:
     """Return what a request reads.
 
     A version that the request names, or its token, is opened if the store still has it: so a run
     keeps its order after an append.
 
     Raises:
-        BadArgumentError: No dataset is named, or the token is needed and none.
+        BadArgumentError: No dataset is named, or a field is outside its range.
         DatasetNotFoundError: The caller may read no dataset of that name.
         TokenMalformedError: The token is none.
         TokenDatasetChangedError: The store has no such version, or no longer.
+        TokenSpecChangedError: The token is of another order than the one wanted.
     """
+    if isinstance(request, pb.GetSamplesRequest):
+        if request.datasets:
+            _refuse_both(request, other="datasets")
+            return _joined(request, catalog, caller)
+        return catalog.get(request.dataset, caller).version(request.fingerprint)
+    _refuse_unmade(request)
+    if request.HasField("mixture"):
+        _refuse_both(request, other="mixture")
+        return _mixture(request, catalog, mixtures, caller)
     return catalog.get(request.dataset, caller).version(_fingerprint(request))
 
 
-def _fingerprint(request: Request) -> str:
-    if request.fingerprint or isinstance(request, pb.GetSamplesRequest):
+def _refuse_unmade(request: BatchesRequest) -> None:
+    for field in ("skips", "token_skips", "steps"):
+        if field in {known.name for known, _ in request.ListFields()}:
+            raise BadArgumentError(
+                f"{field} is given, which this server cannot do; use a newer server", field=field
+            )
+
+
+def _refuse_both(request: Request, *, other: str) -> None:
+    for field in ("dataset", "fingerprint"):
+        if getattr(request, field):
+            raise BadArgumentError(
+                f"the request has {field} and {other}; it must have one of them", field=field
+            )
+
+
+def _joined(request: pb.GetSamplesRequest, catalog: Catalog, caller: Caller) -> ServedMixture:
+    if len(request.datasets) > MAX_DATASETS:
+        raise BadArgumentError(
+            f"the request has {len(request.datasets)} datasets; {MAX_DATASETS} is the most",
+            field="datasets",
+        )
+    members = [
+        catalog.get(dataset.name, caller).version(dataset.fingerprint)
+        for dataset in request.datasets
+    ]
+    return ServedMixture(members, None)
+
+
+def _mixture(
+    request: BatchesRequest, catalog: Catalog, mixtures: Mixtures, caller: Caller
+) -> ServedMixture:
+    wanted = wanted_order(request)
+    check_mixture(request.mixture)
+    members = [
+        catalog.get(dataset.name, caller).version(dataset.fingerprint)
+        for dataset in request.mixture.datasets
+    ]
+    fingerprints = [member.dataset.fingerprint for member in members]
+    spec = mixture_spec(request.mixture, wanted.order, fingerprints)
+    if wanted.token is not None and wanted.token.fingerprint != spec.fingerprint:
+        raise TokenDatasetChangedError(
+            f"the token is of datasets with the fingerprint {wanted.token.fingerprint} together, "
+            f"and those wanted have {spec.fingerprint}; name the version of each dataset that the "
+            "run began with, or start anew",
+            token_fingerprint=wanted.token.fingerprint,
+            dataset_fingerprint=spec.fingerprint,
+        )
+    mixture = mixtures.get(spec, members)
+    mixture.check_global_batch_size(wanted.global_batch_size)
+    return mixture
+
+
+def _fingerprint(request: BatchesRequest) -> str:
+    if request.fingerprint or request.WhichOneof("start") != "resume_token":
         return request.fingerprint
-    if request.WhichOneof("start") != "resume_token":
-        return ""
-    token = decode_token(request.resume_token)
-    return token.fingerprint
+    return decode_token(request.resume_token).fingerprint

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, PositionPastEndError
 from headrace.order import EpochPlan
-from headrace.server._columns import SAMPLE_IDS, WireColumn, choose_columns
+from headrace.server._columns import WireColumn, choose_columns
 from headrace.server._request import (
     DEFAULT_CHUNK_BYTES,
     Readable,
@@ -19,6 +19,7 @@ from headrace.server._request import (
     check_version,
     stream_spec,
 )
+from headrace.server._served import Served
 from headrace.v1 import shard_service_pb2 as pb
 
 # So many ids of the greatest length fit a request of 1 MiB.
@@ -62,7 +63,7 @@ def batch_spec(request: pb.GetBatchRequest, readable: Readable) -> StreamSpec:
     return spec
 
 
-def samples_spec(request: pb.GetSamplesRequest, readable: Readable) -> SamplesSpec:
+def samples_spec(request: pb.GetSamplesRequest, served: Served) -> SamplesSpec:
     """Check a request for samples.
 
     Raises:
@@ -71,14 +72,15 @@ def samples_spec(request: pb.GetSamplesRequest, readable: Readable) -> SamplesSp
         UnsupportedColumnError: As it says.
         TokenDatasetChangedError: ``fingerprint`` is of another version.
     """
+    readable = served.readable
     if request.fingerprint:
         check_version(request.dataset, request.fingerprint, readable)
     columns = choose_columns(request.columns, readable.columns, readable.refused)
     if request.with_ids:
-        columns += (SAMPLE_IDS,)
+        columns += (readable.id_column,)
     max_chunk_bytes = request.max_chunk_bytes or DEFAULT_CHUNK_BYTES
     check_chunk_bytes(max_chunk_bytes)
-    sample_ids = _sample_ids(request, readable.sample_count)
+    sample_ids = _sample_ids(request, served)
     check_payload(sample_ids.size, columns, readable, field="sample_ids")
     return SamplesSpec(sample_ids, columns, max_chunk_bytes)
 
@@ -98,6 +100,8 @@ def _stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
     )
     if request.HasField("order"):
         wanted.order.CopyFrom(request.order)
+    if request.HasField("mixture"):
+        wanted.mixture.CopyFrom(request.mixture)
     if request.WhichOneof("start") == "resume_token":
         wanted.resume_token = request.resume_token
     elif request.WhichOneof("start") == "epoch_start":
@@ -105,16 +109,18 @@ def _stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
     return wanted
 
 
-def _sample_ids(request: pb.GetSamplesRequest, sample_count: int) -> NDArray[np.int64]:
+def _sample_ids(request: pb.GetSamplesRequest, served: Served) -> NDArray[np.int64]:
     count = len(request.sample_ids)
     if not 1 <= count <= MAX_SAMPLE_IDS:
         raise BadArgumentError(
             f"sample_ids has {count} ids; it must have 1 to {MAX_SAMPLE_IDS}", field="sample_ids"
         )
-    sample_ids = np.array(request.sample_ids, np.int64)
-    outside = sample_ids[(sample_ids < 0) | (sample_ids >= sample_count)]
-    if outside.size:
+    if len(request.dataset_indices) != (count if request.datasets else 0):
         raise BadArgumentError(
-            f"sample_ids has {outside[0]}; ids must be in [0, {sample_count})", field="sample_ids"
+            f"dataset_indices has {len(request.dataset_indices)} indices for {count} ids of "
+            f"{len(request.datasets)} datasets; it must have one for each id if datasets are "
+            "named, else none",
+            field="dataset_indices",
         )
-    return sample_ids
+    indices = np.array(request.dataset_indices, np.int64)
+    return served.joined_ids(indices, np.array(request.sample_ids, np.int64))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,6 +74,7 @@ class PlannedEnd:
         sample_count: Samples that this stream sent of it, pads included.
         dropped: Samples that no rank got.
         token: Resumes at the begin of the next epoch.
+        dataset_sample_counts: Of a mixture, how many of the samples each dataset gave.
     """
 
     epoch: int
@@ -81,19 +82,27 @@ class PlannedEnd:
     sample_count: int
     dropped: int
     token: bytes
+    dataset_sample_counts: tuple[int, ...]
 
 
 Planned = PlannedBatch | PlannedEnd
 
+# Counts samples by dataset of a mixture, and nothing otherwise.
+Tally = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
-def planned_stream(spec: StreamSpec, order: SampleOrder, locator: Locator) -> Iterator[Planned]:
+
+def planned_stream(
+    spec: StreamSpec, order: SampleOrder, locator: Locator, *, tally: Tally
+) -> Iterator[Planned]:
     """Yield all that a stream sends, in order; each batch is worked out when it is taken."""
     position, step, consumed = spec.position, spec.step, spec.consumed
     for epoch in itertools.count(spec.epoch):
         if spec.epoch_count and epoch == spec.epoch + spec.epoch_count:
             return
         plan = EpochPlan(order.sample_count, position, spec.global_batch_size, spec.end)
-        batches = _Epoch(spec, order, locator, epoch=epoch, step=step, consumed=consumed, plan=plan)
+        batches = _Epoch(
+            spec, order, locator, tally, epoch=epoch, step=step, consumed=consumed, plan=plan
+        )
         yield from batches.events()
         step += plan.batch_count
         consumed += order.sample_count - position - plan.dropped
@@ -132,6 +141,7 @@ class _Epoch:
     spec: StreamSpec
     order: SampleOrder
     locator: Locator
+    tally: Tally
     epoch: int
     step: int
     consumed: int
@@ -139,13 +149,22 @@ class _Epoch:
 
     def events(self) -> Iterator[Planned]:
         batch_count = sample_count = 0
+        dataset_sample_counts = self.tally(np.empty(0, np.int64))
         for index in range(self.spec.batch_offset, self.plan.batch_count, self.spec.batch_stride):
             batch = self._batch(index)
             batch_count += 1
             sample_count += batch.sample_ids.size
+            dataset_sample_counts += self.tally(batch.sample_ids)
             yield batch
         token = self._token(self.plan.batch_count, self.order.sample_count - self.plan.dropped)
-        yield PlannedEnd(self.epoch, batch_count, sample_count, self.plan.dropped, token)
+        yield PlannedEnd(
+            epoch=self.epoch,
+            batch_count=batch_count,
+            sample_count=sample_count,
+            dropped=self.plan.dropped,
+            token=token,
+            dataset_sample_counts=tuple(dataset_sample_counts.tolist()),
+        )
 
     def _batch(self, index: int) -> PlannedBatch:
         spec = self.spec
@@ -187,6 +206,7 @@ class _Epoch:
                 global_batch_size=self.spec.global_batch_size,
                 step=self.step + batch_count,
                 sample_count=self.consumed + next_position - self.plan.base,
+                mixture=self.spec.mixture,
             )
         )
 

@@ -11,9 +11,10 @@ from headrace.errors import (
     TokenDatasetChangedError,
     TokenSpecChangedError,
 )
-from headrace.order import EndMode, EpochPlan, OrderSpec, Token, decode_token, spec_differences
+from headrace.order import EndMode, EpochPlan, OrderSpec, Token
 from headrace.server._columns import SAMPLE_IDS, WireColumn, choose_columns
 from headrace.server._gather import refuse_large
+from headrace.server._wanted import wanted_order
 from headrace.v1 import shard_service_pb2 as pb
 
 MIN_CHUNK_BYTES = 64 * 1024
@@ -22,9 +23,8 @@ MAX_CHUNK_BYTES = 3 * 1024 * 1024
 # The sweet spot of gRPC's stack is 1 to 4 MiB (measured: tests/benchmarks/bench_server.py).
 DEFAULT_CHUNK_BYTES = 2 * 1024 * 1024
 
-# The wire counts rows in int32. What one rank gets at once is bounded further, so that a hostile
-# request cannot take the server's memory before its first byte is known; the bound is arbitrary.
-_GLOBAL_BATCH_LIMIT = 1 << 31
+# What one rank gets at once is bounded, so that a hostile request cannot take the server's memory
+# before its first byte is known; the bound is arbitrary.
 _RANK_BATCH_LIMIT = 1 << 24
 _EPOCH_LIMIT = 1 << 48
 _COUNT_LIMIT = 1 << 62
@@ -42,11 +42,13 @@ class Readable:
     """What a request is checked against.
 
     Attributes:
-        fingerprint: Of the dataset.
+        fingerprint: Of the dataset, or all those of the mixture together.
         sample_count: Samples of an epoch.
         columns: The columns that can be sent.
         refused: Why each other column cannot.
         max_batch_bytes: Greatest payload of one batch.
+        id_column: The column of sample ids.
+        mixture: Digest of the mixture, as tokens hold it; empty for one dataset.
     """
 
     fingerprint: str
@@ -54,6 +56,8 @@ class Readable:
     columns: tuple[WireColumn, ...]
     refused: dict[str, str]
     max_batch_bytes: int
+    id_column: WireColumn = SAMPLE_IDS
+    mixture: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class StreamSpec:
 
     Attributes:
         order: The order's options.
+        mixture: Digest of the mixture, for tokens; empty for one dataset.
         global_batch_size: Samples of one batch over all ranks.
         rank: In [0, `world_size`).
         world_size: Number of ranks.
@@ -79,6 +84,7 @@ class StreamSpec:
     """
 
     order: OrderSpec
+    mixture: str
     global_batch_size: int
     rank: int
     world_size: int
@@ -107,18 +113,19 @@ def stream_spec(request: pb.ReadBatchesRequest, readable: Readable) -> StreamSpe
         TokenDatasetChangedError: The token is of another version of the dataset.
         TokenSpecChangedError: The token is of another order than the one wanted.
     """
-    token = _token(request, readable)
-    global_batch_size = request.global_batch_size
-    if not global_batch_size and token is not None:
-        global_batch_size = token.global_batch_size
-    _check("global_batch_size", global_batch_size, low=1, high=_GLOBAL_BATCH_LIMIT)
+    wanted = wanted_order(request)
+    token = wanted.token
+    if token is not None:
+        check_version(request.dataset, token.fingerprint, readable)
+        _check_mixture(token, readable)
     columns = choose_columns(request.columns, readable.columns, readable.refused)
     if request.with_ids:
-        columns += (SAMPLE_IDS,)
+        columns += (readable.id_column,)
     epoch, position = _start(request, token, readable)
     spec = StreamSpec(
-        order=_order(request, token, global_batch_size),
-        global_batch_size=global_batch_size,
+        order=wanted.order,
+        mixture=readable.mixture,
+        global_batch_size=wanted.global_batch_size,
         rank=request.rank,
         world_size=request.world_size,
         replication=request.replication or 1,
@@ -136,6 +143,21 @@ def stream_spec(request: pb.ReadBatchesRequest, readable: Readable) -> StreamSpe
     _check_ranges(spec)
     _check_batches(spec, readable)
     return spec
+
+
+def _check_mixture(token: Token, readable: Readable) -> None:
+    if token.mixture == readable.mixture:
+        return
+    found, wanted = (
+        f"the mixture {digest}" if digest else "one dataset"
+        for digest in (token.mixture, readable.mixture)
+    )
+    raise TokenSpecChangedError(
+        f"the token is of {found}, and {wanted} is wanted; ask for the token's datasets with the "
+        "amounts, batching and schedule of its run, or start anew",
+        token_mixture=token.mixture,
+        mixture=readable.mixture,
+    )
 
 
 def check_version(dataset: str, fingerprint: str, readable: Readable) -> None:
@@ -173,14 +195,6 @@ def check_payload(
     refuse_large(rows * _least_row_bytes(columns), readable.max_batch_bytes, field=field)
 
 
-def _token(request: pb.ReadBatchesRequest, readable: Readable) -> Token | None:
-    if request.WhichOneof("start") != "resume_token":
-        return None
-    token = decode_token(request.resume_token)
-    check_version(request.dataset, token.fingerprint, readable)
-    return token
-
-
 def _start(
     request: pb.ReadBatchesRequest, token: Token | None, readable: Readable
 ) -> tuple[int, int]:
@@ -203,47 +217,6 @@ def _start(
             sample_count=readable.sample_count,
         )
     return epoch, position
-
-
-def _order(
-    request: pb.ReadBatchesRequest, token: Token | None, global_batch_size: int
-) -> OrderSpec:
-    if not request.HasField("order"):
-        if token is None:
-            return OrderSpec()
-        return token.spec
-    wanted = _wanted_order(request.order, token, global_batch_size)
-    if token is not None and wanted != token.spec:
-        differences = "; ".join(spec_differences(wanted, token.spec))
-        raise TokenSpecChangedError(
-            f"the token is of another order ({differences}); ask for the token's, or start anew",
-            differences=differences,
-        )
-    return wanted
-
-
-def _wanted_order(order: pb.OrderSpec, token: Token | None, global_batch_size: int) -> OrderSpec:
-    lanes = order.lanes or 1
-    unit = order.unit
-    if not unit:
-        # With one lane it says nothing, and must not make two orders out of one.
-        unit = token.spec.unit if token else global_batch_size if lanes > 1 else 1
-    defaults = OrderSpec()
-    try:
-        return OrderSpec(
-            version=order.version or defaults.version,
-            seed=order.seed,
-            shuffle=order.shuffle if order.HasField("shuffle") else defaults.shuffle,
-            window=order.window if order.HasField("window") else defaults.window,
-            window_bytes=(
-                order.window_bytes if order.HasField("window_bytes") else defaults.window_bytes
-            ),
-            lanes=lanes,
-            unit=unit,
-        )
-    except BadArgumentError as error:
-        field = f"order.{error.metadata.get('field', '')}"
-        raise BadArgumentError(f"order: {error.message}", field=field) from error
 
 
 def _end(value: pb.EndMode) -> EndMode:

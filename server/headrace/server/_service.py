@@ -20,10 +20,12 @@ from headrace.server._contents import (
     samples_contents,
     stream_contents,
 )
-from headrace.server._datasets import Catalog, ServedDataset
+from headrace.server._datasets import Catalog
 from headrace.server._explain import explain
 from headrace.server._find import find
 from headrace.server._metrics import Metrics
+from headrace.server._mixtures import Mixtures
+from headrace.server._served import Served
 from headrace.server._status import Failure, abort, failure_of, internal_failure
 from headrace.server._stream import BatchStream, StreamLimits
 from headrace.server._streams import OpenStreams
@@ -74,6 +76,7 @@ class ShardService:
         self._streams = streams
         self._metrics = metrics
         self._access = access
+        self._mixtures = Mixtures()
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the RPCs for a gRPC server."""
@@ -100,12 +103,12 @@ class ShardService:
     def _explain_batch(
         self, request: pb.ExplainBatchRequest, caller: Caller
     ) -> pb.ExplainBatchResponse:
-        served = find(request.batch, self._catalog, caller)
+        served = find(request.batch, self._catalog, self._mixtures, caller=caller)
         return explain(request.batch, served, cache=self._cache)
 
     def _streaming(
         self,
-        contents: Callable[[_StreamRequest, ServedDataset], Contents],
+        contents: Callable[[_StreamRequest, Served], Contents],
         request: type[_StreamRequest],
     ) -> grpc.RpcMethodHandler[_StreamRequest, bytes]:
         def respond(message: _StreamRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -118,7 +121,7 @@ class ShardService:
 
     def _call(
         self,
-        contents: Callable[[ServedDataset], Contents],
+        contents: Callable[[Served], Contents],
         request: pb.ReadBatchesRequest | pb.GetBatchRequest | pb.GetSamplesRequest,
         context: grpc.ServicerContext,
     ) -> Iterator[bytes]:
@@ -129,7 +132,7 @@ class ShardService:
         try:
             caller = self._access.caller(context.invocation_metadata())
             with self._streams.admit(caller):
-                served = find(request, self._catalog, caller)
+                served = find(request, self._catalog, self._mixtures, caller=caller)
                 yield from self._stream(contents(served), served, context)
         except HeadraceError as error:
             failure = failure_of(error)
@@ -140,7 +143,7 @@ class ShardService:
         abort(context, failure)
 
     def _stream(
-        self, contents: Contents, served: ServedDataset, context: grpc.ServicerContext
+        self, contents: Contents, served: Served, context: grpc.ServicerContext
     ) -> Iterator[bytes]:
         stream = BatchStream(
             contents,
@@ -153,7 +156,7 @@ class ShardService:
         self._metrics.stream_opened()
         _log.info("%s of %s asked for by %s", contents.title, served.name, context.peer())
         try:
-            with self._streams.track(stream, [served.retirement]):
+            with self._streams.track(stream, served.retirements):
                 if not context.add_callback(stream.cancel):
                     return
                 yield from stream.messages()
@@ -186,7 +189,7 @@ class ShardService:
             response_serializer=lambda response: response.SerializeToString(),
         )
 
-    def _limits(self, served: ServedDataset) -> StreamLimits:
+    def _limits(self, served: Served) -> StreamLimits:
         config = self._config
         jitter = random.uniform(1 - _LIFETIME_JITTER, 1 + _LIFETIME_JITTER)
         return StreamLimits(
@@ -197,7 +200,7 @@ class ShardService:
             prefetch_bytes=lambda: self._prefetch_bytes(served),
         )
 
-    def _prefetch_bytes(self, served: ServedDataset) -> int:
+    def _prefetch_bytes(self, served: Served) -> int:
         raw_bytes = max(1, served.dataset.raw_bytes)
         share = self._config.cache_bytes // (_PREFETCH_SHARE * max(1, self._streams.count))
         stored_share = share * served.dataset.stored_bytes // raw_bytes

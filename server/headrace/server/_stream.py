@@ -156,9 +156,12 @@ class BatchStream:
         with self._blocks.lease(planned.touched) as is_whole:
             if is_whole:
                 rows = self._blocks.rows(planned.blocks, planned.offsets)
-                return self._assembler.assemble(rows, planned.sample_ids)
+                return self._assembler.assemble(rows, self._shown_ids(planned))
         staged = yield from self._staged(planned)
-        return self._assembler.assemble(staged, planned.sample_ids)
+        return self._assembler.assemble(staged, self._shown_ids(planned))
+
+    def _shown_ids(self, planned: PlannedBatch) -> NDArray[np.int64]:
+        return self._contents.shown_ids(planned.sample_ids)
 
     def _staged(self, planned: PlannedBatch) -> Generator[bytes, None, StagedRows]:
         """Copy the batch's samples out of its blocks as these come."""
@@ -217,5 +220,6 @@ def _epoch_end(planned: PlannedEnd) -> pb.EpochEnd:
         batch_count=planned.batch_count,
         sample_count=planned.sample_count,
         dropped_sample_count=planned.dropped,
+        dataset_sample_counts=planned.dataset_sample_counts,
         resume_token=planned.token,
     )

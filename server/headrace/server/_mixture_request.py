@@ -1,0 +1,104 @@
+"""Mixtures as requests name them: checked, and made a spec of the order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from headrace.errors import BadArgumentError
+from headrace.order import Batching, Choice, MixtureDataset, MixtureSpec, OrderSpec, Schedule
+from headrace.v1 import shard_service_pb2 as pb
+
+# The head of a stream names them all in one message of some 100 bytes each.
+MAX_DATASETS = 10_000
+
+_Name = TypeVar("_Name")
+
+_BATCHINGS: Mapping[int, Batching] = {
+    pb.BATCHING_UNSPECIFIED: Batching.RANDOM,
+    pb.BATCHING_RANDOM: Batching.RANDOM,
+    pb.BATCHING_STRATIFIED: Batching.STRATIFIED,
+    pb.BATCHING_PER_DATASET: Batching.PER_DATASET,
+}
+_CHOICES: Mapping[int, Choice] = {
+    pb.CHOICE_UNSPECIFIED: Choice.FRESH,
+    pb.CHOICE_FRESH: Choice.FRESH,
+    pb.CHOICE_FIXED: Choice.FIXED,
+}
+
+
+def check_mixture(mixture: pb.Mixture) -> None:
+    """Refuse a mixture of no dataset or too many, before any of them is looked for.
+
+    Raises:
+        BadArgumentError: It is one.
+    """
+    count = len(mixture.datasets)
+    if not 1 <= count <= MAX_DATASETS:
+        raise BadArgumentError(
+            f"the mixture has {count} datasets; it must have 1 to {MAX_DATASETS}",
+            field="mixture.datasets",
+        )
+
+
+def mixture_spec(mixture: pb.Mixture, order: OrderSpec, fingerprints: Sequence[str]) -> MixtureSpec:
+    """Return the spec of a mixture.
+
+    Args:
+        mixture: As it came.
+        order: Seed, window, lanes and unit.
+        fingerprints: Of the datasets, in the order of the mixture.
+
+    Raises:
+        BadArgumentError: A field is outside its range; ``metadata["field"]`` names it.
+    """
+    try:
+        return MixtureSpec(
+            datasets=tuple(
+                _dataset(dataset, fingerprint)
+                for dataset, fingerprint in zip(mixture.datasets, fingerprints, strict=True)
+            ),
+            order=order,
+            batching=_known(mixture.batching, _BATCHINGS, field="batching"),
+            epoch_size=mixture.epoch_size,
+            schedule=_schedule(mixture) if mixture.schedule else None,
+        )
+    except BadArgumentError as error:
+        field = f"mixture.{error.metadata.get('field', '')}"
+        raise BadArgumentError(f"mixture: {error.message}", field=field) from error
+
+
+def _dataset(dataset: pb.MixtureDataset, fingerprint: str) -> MixtureDataset:
+    amount = dataset.WhichOneof("amount")
+    return MixtureDataset(
+        name=dataset.name,
+        fingerprint=fingerprint,
+        proportion=dataset.proportion if amount == "proportion" else None,
+        repeat=dataset.repeat if amount == "repeat" else None,
+        choose=dataset.choose if amount == "choose" else None,
+        choice=_known(dataset.choice, _CHOICES, field="choice"),
+        granularity=dataset.granularity or 1,
+    )
+
+
+def _schedule(mixture: pb.Mixture) -> Schedule:
+    wanted = len(mixture.datasets)
+    for piece in mixture.schedule:
+        if len(piece.weights) != wanted:
+            raise BadArgumentError(
+                f"the piece of the schedule at {piece.start} has {len(piece.weights)} weights, "
+                f"the mixture has {wanted} datasets",
+                field="schedule",
+            )
+    return Schedule(
+        tuple(piece.start for piece in mixture.schedule),
+        np.array([list(piece.weights) for piece in mixture.schedule], np.float64),
+    )
+
+
+def _known(value: int, names: Mapping[int, _Name], *, field: str) -> _Name:
+    if value not in names:
+        raise BadArgumentError(f"{field} is {value}, which is none that there is", field=field)
+    return names[value]
