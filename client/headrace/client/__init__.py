@@ -1,7 +1,8 @@
 """The thin client: batches of a headrace server, as a PyTorch dataset.
 
-Importing this package does not import torch; touching `RemoteDataset` does. `BatchReader` gives
-the same batches as NumPy views, without torch.
+Importing this package does not import torch; touching `RemoteDataset` does. `NumpyDataset` gives
+the same batches as arrays without torch, `tf_dataset` gives them to TensorFlow, and `BatchReader`
+is what they are all made of.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from headrace.client._access import TlsConfig
 from headrace.client._assembler import BatchEvent, EpochEndEvent
 from headrace.client._config import Deadlines
 from headrace.client._layout import ColumnView
+from headrace.client._numpy import NumpyDataset
 from headrace.client._reader import BatchReader, Place
 from headrace.client._request import ReadOptions
+from headrace.client._tensorflow import tf_dataset
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -35,12 +38,14 @@ __all__ = [
     "Deadlines",
     "EpochEndEvent",
     "HeadraceError",
+    "NumpyDataset",
     "Place",
     "RaggedColumn",
     "ReadOptions",
     "RemoteDataset",
     "StringColumn",
     "TlsConfig",
+    "tf_dataset",
 ]
 
 _NEED_TORCH = {

@@ -1,0 +1,182 @@
+"""Batches as NumPy arrays, for loops that know nothing of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.client._access import Access, Auth, TlsConfig
+from headrace.client._arguments import check_sizes, end_mode
+from headrace.client._assembler import BatchEvent
+from headrace.client._config import Deadlines
+from headrace.client._endpoints import PrivateEndpoints, fixed_endpoints
+from headrace.client._layout import SAMPLE_ID_COLUMN, ColumnView
+from headrace.client._places import place_after
+from headrace.client._private import name_of_source, private_server
+from headrace.client._reader import BatchReader, Place
+from headrace.client._request import ReadOptions
+from headrace.order import DEFAULT_WINDOW, OrderSpec
+from headrace.v1 import shard_service_pb2 as pb
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class NumpyDataset:
+    """Iterate over the batches of one rank as dictionaries of NumPy arrays.
+
+    ``for arrays in dataset`` yields the rest of the current epoch; the next ``for`` goes on after
+    the last batch handed over. Columns of numbers are ``(samples, *shape)``; strings, bytes and
+    ragged columns are object arrays of `str`, `bytes` and arrays, with `None` for null. A column
+    of numbers that may hold nulls has a second entry ``name.valid``.
+    """
+
+    def __init__(
+        self,
+        target: str | Sequence[str] | None,
+        dataset: str,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        window: int | None = None,
+        columns: Sequence[str] = (),
+        rank: int = 0,
+        world_size: int = 1,
+        epochs: int | None = None,
+        end: Literal["drop_last", "uneven", "pad"] = "drop_last",
+        token: bytes | None = None,
+        auth: Auth | None = None,
+        tls: TlsConfig | None = None,
+        deadlines: Deadlines | None = None,
+    ) -> None:
+        """Describe what to read; no server is asked, or started, before the first batch.
+
+        Args:
+            target: Address of a server, or several; None for a private one on this machine.
+            dataset: The dataset's name on the server; its URL for a private server.
+            batch_size: Samples a batch of this rank, >= 1.
+            seed: Seed of the order, >= 0.
+            shuffle: False for storage order.
+            window: Samples that are shuffled together; 0 for the whole epoch, None for the
+                default of docs/order.md.
+            columns: Names of the columns wanted; empty for all.
+            rank: This rank, in ``[0, world_size)``.
+            world_size: Number of ranks.
+            epochs: Epochs of the run; None to go on for ever.
+            end: What becomes of an incomplete last batch, as for `RemoteDataset`.
+            token: Where to begin: `token` of another dataset, or `Batch.token`.
+            auth: Bearer token for the server, or a function that returns one.
+            tls: How to encrypt; None for plain text.
+            deadlines: How long to wait; None for `Deadlines()`.
+
+        Raises:
+            BadArgumentError: An argument is out of range.
+            ConfigurationError: There is no folder in which a private server could be met.
+            TokenMalformedError: ``token`` is damaged.
+        """
+        check_sizes(batch_size, None, epochs, 0)
+        name = name_of_source(dataset) if target is None else dataset
+        self._endpoints = (
+            PrivateEndpoints(private_server({name: dataset}))
+            if target is None
+            else fixed_endpoints([target] if isinstance(target, str) else target, Access(tls, auth))
+        )
+        self._options = ReadOptions(
+            dataset=name,
+            order=OrderSpec(
+                seed=seed,
+                shuffle=shuffle,
+                window=DEFAULT_WINDOW if window is None else window,
+                unit=batch_size * world_size,
+            ),
+            global_batch_size=batch_size * world_size,
+            rank=rank,
+            world_size=world_size,
+            end=end_mode(end),
+            columns=tuple(columns),
+            end_epoch=epochs,
+        )
+        self._deadlines = deadlines or Deadlines()
+        self._place = Place() if token is None else place_after(token)
+
+    @property
+    def token(self) -> bytes | None:
+        """The resume token after the last batch handed over; None before the first."""
+        return self._place.token
+
+    def __iter__(self) -> Iterator[Arrays]:
+        """Yield the batches that the current epoch has left.
+
+        Raises:
+            HeadraceError: No batch can be had any more; the next ``for`` tries again from there.
+        """
+        return (arrays_of(columns) for columns in self.views())
+
+    def views(self) -> Iterator[dict[str, ColumnView]]:
+        """Yield the same as views of the batches' memory, strings and bytes undecoded."""
+        if self._options.end_epoch is not None and self._place.epoch >= self._options.end_epoch:
+            return
+        reader = self._open()
+        try:
+            for event in reader.events():
+                if not isinstance(event, BatchEvent):
+                    self._place = place_after(event.resume_token)
+                    return
+                self._place = place_after(event.header.resume_token)
+                yield event.columns
+        finally:
+            reader.close()
+
+    def peek(self) -> dict[str, ColumnView]:
+        """Return the columns of the next batch, which stays the next; empty after the last."""
+        reader = self._open()
+        try:
+            event = next(reader.events(), None)
+        finally:
+            reader.close()
+        return event.columns if isinstance(event, BatchEvent) else {}
+
+    def _open(self) -> BatchReader:
+        return BatchReader(
+            self._endpoints,
+            self._options,
+            place=self._place,
+            deadlines=self._deadlines,
+            allocate=lambda length: np.empty(length, np.uint8),
+        )
+
+
+def arrays_of(columns: dict[str, ColumnView]) -> Arrays:
+    """Return the columns as arrays; those of numbers share the batch's memory."""
+    arrays: Arrays = {}
+    for name, view in columns.items():
+        if name == SAMPLE_ID_COLUMN:
+            continue
+        if view.kind == pb.COLUMN_KIND_TENSOR:
+            arrays[name] = view.values
+        else:
+            arrays[name] = _objects(view)
+        if view.valid is not None:
+            arrays[f"{name}.valid"] = view.valid
+    return arrays
+
+
+def _objects(view: ColumnView) -> NDArray[np.object_]:
+    assert view.offsets is not None
+    ends = view.offsets.tolist()
+    objects = np.empty(len(ends) - 1, np.object_)
+    for index in range(len(objects)):
+        objects[index] = _object(view.values[ends[index] : ends[index + 1]], view.kind)
+    if view.valid is not None:
+        objects[~view.valid] = None
+    return objects
+
+
+def _object(value: NDArray[np.generic], kind: int) -> object:
+    if kind == pb.COLUMN_KIND_RAGGED:
+        return value
+    content = value.tobytes()
+    return content.decode() if kind == pb.COLUMN_KIND_STRING else content

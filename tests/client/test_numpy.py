@@ -1,0 +1,103 @@
+"""Batches as NumPy arrays: the same samples as torch gets, without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.client import NumpyDataset, RemoteDataset
+from headrace.errors import BadArgumentError
+from support.mixed import SAMPLES, mixed_server, write_mixed
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of 100 samples with columns of each kind."""
+    url = str(tmp_path_factory.mktemp("mixed") / "mixed")
+    write_mixed(url)
+    with mixed_server(url) as running:
+        yield running
+
+
+def _numbers(dataset: NumpyDataset) -> list[list[int]]:
+    return [arrays["number"].tolist() for arrays in dataset]
+
+
+def test_the_batches_are_those_of_torch(address: str) -> None:
+    """One seed is one order, whichever library reads, in this epoch and the next."""
+    torch_dataset = RemoteDataset(address, "mixed", batch_size=16, seed=3, epochs=2)
+    wanted = []
+    for batch in [*torch_dataset, *torch_dataset]:
+        number = batch["number"]
+        assert isinstance(number, torch.Tensor)
+        wanted.append(number.tolist())
+    torch_dataset.close()
+
+    dataset = NumpyDataset(address, "mixed", batch_size=16, seed=3, epochs=2)
+
+    assert wanted == _numbers(dataset) + _numbers(dataset)
+    assert [] == _numbers(dataset)
+
+
+def test_every_column_has_its_values(address: str) -> None:
+    """Numbers in their dtype, text and bytes and lists as objects, nulls as None or not valid."""
+    (arrays,) = NumpyDataset(address, "mixed", batch_size=SAMPLES, shuffle=False, epochs=1)
+
+    assert (np.dtype(np.int64), (SAMPLES,)) == (arrays["number"].dtype, arrays["number"].shape)
+    assert (np.dtype(np.int16), (SAMPLES, 2)) == (arrays["grid"].dtype, arrays["grid"].shape)
+    assert [None, "sample 1"] == arrays["name"][:2].tolist()
+    assert [b"", b"\x01", b"\x02\x02"] == arrays["blob"][:3].tolist()
+    assert [0, 1, 2] == arrays["ragged"][3].tolist()
+    assert [i % 7 != 0 for i in range(SAMPLES)] == arrays["maybe.valid"].tolist()
+    assert 0.5 == arrays["maybe"][1]
+
+
+def test_it_goes_on_after_a_break_and_from_a_token(address: str) -> None:
+    """The rest of the epoch follows, here or in another process that was given the token."""
+    whole = _numbers(NumpyDataset(address, "mixed", batch_size=10, epochs=1))
+    dataset = NumpyDataset(address, "mixed", batch_size=10, epochs=1)
+    for _ in dataset:
+        break
+    elsewhere = NumpyDataset(address, "mixed", batch_size=10, epochs=1, token=dataset.token)
+
+    assert whole[1:] == _numbers(dataset)
+    assert whole[1:] == _numbers(elsewhere)
+
+
+def test_ranks_share_the_epoch(address: str) -> None:
+    """Two ranks see every sample once."""
+    ranks = [
+        NumpyDataset(
+            address, "mixed", batch_size=8, rank=rank, world_size=2, epochs=1, end="uneven"
+        )
+        for rank in range(2)
+    ]
+
+    seen = [number for rank in ranks for numbers in _numbers(rank) for number in numbers]
+
+    assert list(range(SAMPLES)) == sorted(seen)
+
+
+def test_bad_sizes_are_refused_at_once() -> None:
+    """Nothing is asked of a server that is not there."""
+    with pytest.raises(BadArgumentError, match="batch_size is 0"):
+        NumpyDataset("127.0.0.1:1", "mixed", batch_size=0)
+
+
+def test_torch_is_not_imported(address: str) -> None:
+    """A process that reads arrays pays for no torch, and needs none."""
+    program = (
+        "import sys; from headrace.client import NumpyDataset; "
+        f"n = sum(1 for _ in NumpyDataset({address!r}, 'mixed', batch_size=10, epochs=1)); "
+        "print(n, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert ["10", "False"] == done.stdout.split()
