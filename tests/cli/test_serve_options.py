@@ -28,7 +28,7 @@ def test_the_defaults_are_the_servers() -> None:
 
     for name, default in default_texts().items():
         found = config.addresses[0] if name == "listen" else getattr(config, name)
-        assert (default or "") == found, name
+        assert ("" if default is None else default) == found, name
 
 
 def test_every_setting_has_an_option() -> None:

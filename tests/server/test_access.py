@@ -19,8 +19,11 @@ from headrace.server import Server, ServerConfig, start_server
 from headrace.server._access import Access
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
-from support.served import TIMEOUT_S, failure_of, stub_of
+from support.served import TIMEOUT_S, failure_of, messages_of, stub_of
 
+_ENDLESS = pb.ReadBatchesRequest(
+    dataset="rich", global_batch_size=2, world_size=1, epoch_start=pb.EpochStart()
+)
 _RED, _BLUE, _IDLE = "red-secret-0123456789", "blue-secret-0123456789", "idle-secret-0123456789"
 
 
@@ -96,10 +99,7 @@ def test_a_token_that_may_read_nothing_is_denied(start: StartServer, tmp_path: P
 def test_a_token_has_its_own_limit_of_streams(start: StartServer, tmp_path: Path) -> None:
     """A second stream of a token that may have one is refused; the first goes on."""
     running = start(tokens=_tokens(tmp_path / "tokens"))
-    request = pb.ReadBatchesRequest(
-        dataset="rich", global_batch_size=2, world_size=1, epoch_start=pb.EpochStart()
-    )
-    stream = stub_of(running.channel).ReadBatches(request, timeout=TIMEOUT_S, metadata=_as(_RED))
+    stream = stub_of(running.channel).ReadBatches(_ENDLESS, timeout=TIMEOUT_S, metadata=_as(_RED))
     next(iter(stream))
 
     seen = _refusal(running.channel, _RED, "rich")
@@ -139,6 +139,10 @@ def test_tokens_are_read_again_when_they_change(
         '{"tokens": [{"name": "a", "token": "0123456789abcdef"}]}',
         '{"tokens": [{"name": "a", "token": "0123456789abcdef", "datasets": "*"}]}',
         '{"tokens": [{"token": "0123456789abcdef", "datasets": []}]}',
+        '{"tokens": [{"name": "a", "subject": "", "datasets": []}]}',
+        '{"tokens": [{"name": "a", "subject": "s", "token": "0123456789abcdef", "datasets": []}]}',
+        """{"tokens": [{"name": "a", "subject": "s", "datasets": []},
+                       {"name": "b", "subject": "s", "datasets": []}]}""",
         '{"tokens": [{"name": "a", "token": "0123456789abcdef", "datasets": [], "x": 1}]}',
         '{"tokens": [{"name":"a","token":"0123456789abcdef","datasets":[],"max_streams":true}]}',
     ],
@@ -154,7 +158,9 @@ def test_bad_files_of_tokens_are_refused(tmp_path: Path, content: str) -> None:
     assert not any(secret in str(caught.value) for secret in ("short-secret", "0123456789abcdef"))
 
 
-def _tls_server(url: str, path: Path, *, authority: trustme.CA, mutual: bool) -> Server:
+def _tls_server(
+    url: str, path: Path, *, authority: trustme.CA, mutual: bool, tokens: str = ""
+) -> Server:
     server = authority.issue_cert("localhost")
     (path / "cert").write_bytes(b"".join(blob.bytes() for blob in server.cert_chain_pems))
     (path / "key").write_bytes(server.private_key_pem.bytes())
@@ -165,6 +171,7 @@ def _tls_server(url: str, path: Path, *, authority: trustme.CA, mutual: bool) ->
         tls_cert=str(path / "cert"),
         tls_key=str(path / "key"),
         tls_client_ca=str(path / "ca") if mutual else "",
+        tokens=tokens,
     )
     return start_server(config)
 
@@ -194,6 +201,104 @@ def test_tls_and_client_certificates(rich_url: str, tmp_path: Path) -> None:
                 with pytest.raises(grpc.RpcError) as caught:
                     _names(channel)
                 assert expected == caught.value.code()
+
+
+def test_a_certificate_sees_its_datasets_and_nothing_else(rich_url: str, tmp_path: Path) -> None:
+    """Its names are looked up as tokens are; a token that comes beside it counts alone."""
+    authority = trustme.CA()
+    entries = [
+        {"name": "a", "subject": "a.trainers", "datasets": ["rich"], "max_streams": 1},
+        {"name": "b", "subject": "b by name", "datasets": ["other"]},
+        {"name": "red", "token": _RED, "datasets": ["*"]},
+    ]
+    (tmp_path / "tokens").write_text(json.dumps({"tokens": entries}))
+
+    def channel(server: Server, certificate: trustme.LeafCert) -> grpc.Channel:
+        key, chain = certificate.private_key_pem, certificate.cert_chain_pems[0]
+        credentials = grpc.ssl_channel_credentials(
+            authority.cert_pem.bytes(), key.bytes(), chain.bytes()
+        )
+        return grpc.secure_channel(server.address, credentials)
+
+    with (
+        _tls_server(
+            rich_url, tmp_path, authority=authority, mutual=True, tokens=str(tmp_path / "tokens")
+        ) as server,
+        channel(server, authority.issue_cert("a.trainers")) as as_a,
+        channel(server, authority.issue_cert("x.trainers", common_name="b by name")) as as_b,
+        channel(server, authority.issue_cert("nobody")) as as_nobody,
+    ):
+        assert ["rich"] == _names(as_a)
+        assert [] == _names(as_b)
+        assert ["rich"] == _names(as_b, _RED)
+        assert "UNAUTHENTICATED" == _refusal(as_a, _RED + "x", "rich")[0]
+        assert ("UNAUTHENTICATED", "UNAUTHENTICATED") == _refusal(as_nobody, None, "rich")[:2]
+        denied, unknown = (_refusal(as_b, None, name) for name in ("rich", "poor"))
+        assert denied == (*unknown[:2], unknown[2].replace("poor", "rich"))
+        stream = messages_of(as_a, _ENDLESS)
+        next(stream)
+        assert "RESOURCE_EXHAUSTED" == _refusal(as_a, None, "rich")[0]
+
+
+def test_an_address_has_its_own_limit_of_streams(start: StartServer, tmp_path: Path) -> None:
+    """A second stream from one address is told to wait, whatever its token; a unix peer is not."""
+    running = start(
+        max_streams_per_peer=1,
+        listen=("127.0.0.1:0", f"unix:{tmp_path}/s"),
+        tokens=_tokens(tmp_path / "tokens"),
+    )
+    stream = stub_of(running.channel).ReadBatches(_ENDLESS, timeout=TIMEOUT_S, metadata=_as(_RED))
+    next(iter(stream))
+
+    with grpc.insecure_channel(running.server.address) as channel:
+        seen = _refusal(channel, _BLUE, "other")
+    with grpc.insecure_channel(running.server.addresses[1]) as channel:
+        elsewhere = _refusal(channel, _BLUE, "other")
+
+    stream.cancel()  # type: ignore[no-untyped-call]  # of grpc-stubs
+    assert ("RESOURCE_EXHAUSTED", "STREAM_LIMIT") == seen[:2]
+    assert "this address has 1 streams" in seen[2]
+    assert "DATASET_NOT_FOUND" == elsewhere[1]
+
+
+def test_every_call_hides_what_others_have(start: StartServer, tmp_path: Path) -> None:
+    """Each RPC answers for a forbidden dataset, to the byte, what it answers for one not there."""
+    running = start(tokens=_tokens(tmp_path / "tokens"))
+    stub = stub_of(running.channel)
+
+    def answer(call: Any, request: Any) -> tuple[Any, str, bytes]:
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call(request, timeout=TIMEOUT_S, metadata=_as(_BLUE)))
+        error: Any = caught.value
+        packed = [value for key, value in error.trailing_metadata() if key.endswith("-bin")]
+        return error.code(), error.details(), b"".join(packed)
+
+    def batch(name: str) -> pb.GetBatchRequest:
+        return pb.GetBatchRequest(
+            dataset=name, global_batch_size=2, world_size=1, epoch_start=pb.EpochStart()
+        )
+
+    def read(name: str) -> pb.ReadBatchesRequest:
+        request = pb.ReadBatchesRequest()
+        request.CopyFrom(_ENDLESS)
+        request.dataset = name
+        return request
+
+    calls = (
+        (stub.GetDataset, lambda name: pb.GetDatasetRequest(name=name)),
+        (stub.ReadBatches, read),
+        (stub.GetBatch, batch),
+        (stub.GetSamples, lambda name: pb.GetSamplesRequest(dataset=name, sample_ids=[1])),
+        (stub.ExplainBatch, lambda name: pb.ExplainBatchRequest(batch=batch(name))),
+    )
+    for call, request in calls:
+        forbidden, absent = (answer(call, request(name)) for name in ("rich", "poor"))
+        code, text, details = absent
+        assert forbidden == (
+            code,
+            text.replace("poor", "rich"),
+            details.replace(b"poor", b"rich"),
+        )
 
 
 def test_what_makes_no_tls_is_refused(rich_url: str, tmp_path: Path) -> None:

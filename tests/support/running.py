@@ -24,6 +24,7 @@ class Running:
 @contextmanager
 def running(url: str, **settings: object) -> Iterator[Running]:
     """Run a server of the dataset ``rich`` on a free port."""
-    config = ServerConfig(datasets={"rich": url}, listen="127.0.0.1:0", **settings)  # type: ignore[arg-type]  # tests name the settings they mean
+    stated = {"listen": "127.0.0.1:0", **settings}
+    config = ServerConfig(datasets={"rich": url}, **stated)  # type: ignore[arg-type]  # tests name the settings they mean
     with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
         yield Running(server, channel)

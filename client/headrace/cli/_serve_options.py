@@ -55,6 +55,12 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
     ("prefetch_bytes", SIZE, "64MiB", "Stored bytes that one stream asks for ahead of need."),
     ("fetch_threads", _COUNT, "16", "Blocks fetched at once."),
     ("max_streams", _COUNT, "256", "Most streams at once."),
+    (
+        "max_streams_per_peer",
+        click.IntRange(min=0),
+        "0",
+        "Most streams at once from one address; 0 for as many as the server.",
+    ),
     ("max_batch_bytes", SIZE, "1GiB", "Greatest payload of one batch."),
     (
         "max_stream_s",
@@ -78,7 +84,7 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "tokens",
         _FILE,
         "none",
-        "JSON file of bearer tokens and what each may read; read again when it changes.",
+        "JSON file of tokens and certificates, and what each may read; read again on a change.",
     ),
     ("unix_mode", OctalType(), "600", "Permissions of a unix socket, in octal."),
     (

@@ -7,10 +7,12 @@ import binascii
 import json
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli._access_options import access_of, access_options
 from headrace.cli._options import order_options, rank_options
 from headrace.errors import TokenMalformedError
 
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds to wait for the server.",
 )
+@access_options
 def command(
     *,
     target: str,
@@ -84,6 +87,11 @@ def command(
     ids: bool,
     as_json: bool,
     connect_s: float,
+    tls: bool,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    token_file: Path | None,
 ) -> None:
     """Stream batches of DATASET from the server at TARGET, one line a batch.
 
@@ -93,6 +101,7 @@ def command(
     \b
     headrace read localhost:50051 flights --batch-size 256 --ids
     headrace read localhost:50051 flights --rank 1 --world-size 4 --json
+    headrace read feeder:50051 flights --tls-ca ca.pem --token-file token
     """
     import numpy as np  # noqa: PLC0415 - a command loads its layers when it is called
 
@@ -123,6 +132,9 @@ def command(
         place=begin.place(),
         deadlines=Deadlines(connect_s=connect_s),
         allocate=lambda length: np.empty(length, dtype=np.uint8),
+        access=access_of(
+            tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
+        ),
     )
     show = _json_line if as_json else _text_line
     found = (event for event in reader.events() if isinstance(event, BatchEvent))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from headrace.client._access import TlsConfig
+from headrace.client._access import Access, TlsConfig
 from headrace.client._assembler import BatchEvent, EpochEndEvent
 from headrace.client._config import Deadlines
 from headrace.client._layout import ColumnView
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.client._loader import BatchLoader
 
 __all__ = [
+    "Access",
     "Batch",
     "BatchEvent",
     "BatchLoader",

@@ -1,8 +1,9 @@
-"""Who may read what: bearer tokens from a file that is read again when it changes.
+"""Who may read what: callers from a file that is read again when it changes.
 
-The file is JSON, ``{"tokens": [{"name", "sha256" or "token", "datasets", "max_streams"}, …]}``;
-docs/security.md describes it. A token is compared by its SHA-256, with every entry and in constant
-time; neither it nor its digest is ever logged, nor part of a message.
+The file is JSON, ``{"tokens": [{"name", "sha256" or "token" or "subject", "datasets",
+"max_streams"}, …]}``; docs/security.md describes it. A token is compared by its SHA-256, with every
+entry and in constant time; neither it nor its digest is ever logged, nor part of a message. A
+subject is a name in the certificate of a client that mutual TLS has verified.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from headrace.errors import AccessDeniedError, ConfigurationError, UnauthenticatedError
 
 _EVERYTHING = "*"
-_KEYS = {"name", "sha256", "token", "datasets", "max_streams"}
+_KEYS = {"name", "sha256", "token", "subject", "datasets", "max_streams"}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 # Shorter ones can be guessed (arbitrary).
 _MIN_TOKEN_LENGTH = 16
@@ -34,7 +35,7 @@ class Caller:
     """Who calls.
 
     Attributes:
-        name: For the log; of the token, never the token itself.
+        name: For the log; of the entry, never the token itself.
         datasets: Names that it may read; None means all.
         max_streams: Streams that it may have open at once; 0 means as many as the server.
     """
@@ -53,8 +54,9 @@ ANYBODY = Caller()
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    digest: bytes = field(repr=False)
     caller: Caller
+    digest: bytes = field(default=b"", repr=False)
+    subject: str = ""
 
 
 class Access:
@@ -81,34 +83,45 @@ class Access:
         """Whether everybody may read everything."""
         return self._path is None
 
-    def caller(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller:
-        """Return who calls, by the metadata of the call.
+    def caller(
+        self, metadata: Iterable[tuple[str, str | bytes]], subjects: Iterable[str] = ()
+    ) -> Caller:
+        """Return who calls: whose token it is, or without one whose certificate.
+
+        Args:
+            metadata: Of the call.
+            subjects: The names in the client's verified certificate.
 
         Raises:
-            UnauthenticatedError: There is no token, or none that is known.
-            AccessDeniedError: The token may read nothing.
+            UnauthenticatedError: There is no token and no name that is known.
+            AccessDeniedError: The caller may read nothing.
         """
         if self._path is None:
             return ANYBODY
         self._refresh(self._path)
         token = _presented(metadata)
-        found = self._find(hashlib.sha256(token).digest())
-        # An entry might hold the digest of nothing, which would let everybody in.
-        if found is None or not token:
+        found = self._of_token(token) if token else self._of_subjects(subjects)
+        if found is None:
             raise UnauthenticatedError(
-                "the call has no bearer token that this server knows; give one that is valid"
+                "the call has no bearer token or certificate that this server knows; give one "
+                "that is valid"
             )
         if found.datasets == frozenset():
-            raise AccessDeniedError("the token is known and may read nothing here")
+            raise AccessDeniedError("the caller is known and may read nothing here")
         return found
 
-    def _find(self, digest: bytes) -> Caller | None:
+    def _of_token(self, token: bytes) -> Caller | None:
+        digest = hashlib.sha256(token).digest()
         found = None
         # To the end, whatever was found: the time must not tell which entry it was.
         for entry in self._entries:
             if hmac.compare_digest(entry.digest, digest):
                 found = entry.caller
         return found
+
+    def _of_subjects(self, subjects: Iterable[str]) -> Caller | None:
+        names = frozenset(subjects) - {""}
+        return next((entry.caller for entry in self._entries if entry.subject in names), None)
 
     def _refresh(self, path: Path) -> None:
         """Read the file again if it changed; while it is damaged the tokens stay as they were."""
@@ -120,9 +133,9 @@ class Access:
                 self._stamp = stamp
                 self._entries = read_tokens(path)
             except ConfigurationError as error:
-                _log.error("the tokens stay as they were: %s", error.message)
+                _log.error("the callers stay as they were: %s", error.message)
             else:
-                _log.info("%d tokens read from %s", len(self._entries), path)
+                _log.info("%d callers read from %s", len(self._entries), path)
 
 
 def read_tokens(path: Path) -> tuple[_Entry, ...]:
@@ -146,7 +159,7 @@ def read_tokens(path: Path) -> tuple[_Entry, ...]:
     entries = tuple(_entry(path, index, one) for index, one in enumerate(stated))
     for what, count in (
         ("names", len({entry.caller.name for entry in entries})),
-        ("tokens", len({entry.digest for entry in entries})),
+        ("tokens or subjects", len({(entry.digest, entry.subject) for entry in entries})),
     ):
         if count < len(entries):
             raise _refusal(path, f"has two entries with equal {what}")
@@ -165,19 +178,24 @@ def _entry(path: Path, index: int, stated: object) -> _Entry:
     if type(max_streams) is not int or max_streams < 0:
         raise _refusal(path, f"entry {index} must have max_streams >= 0, or leave it out")
     allowed = None if _EVERYTHING in datasets else frozenset(datasets)
-    return _Entry(_digest(path, index, stated), Caller(name, allowed, max_streams))
+    caller = Caller(name, allowed, max_streams)
+    subject = stated.get("subject")
+    if isinstance(subject, str) and subject and not {"token", "sha256"} & set(stated):
+        return _Entry(caller, subject=subject)
+    return _Entry(caller, digest=_digest(path, index, stated))
 
 
 def _digest(path: Path, index: int, stated: Mapping[str, object]) -> bytes:
     token, digest = stated.get("token"), stated.get("sha256")
-    if isinstance(digest, str) and token is None and _DIGEST.fullmatch(digest):
-        return bytes.fromhex(digest)
-    if isinstance(token, str) and digest is None and len(token) >= _MIN_TOKEN_LENGTH:
-        return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+    if "subject" not in stated:
+        if isinstance(digest, str) and token is None and _DIGEST.fullmatch(digest):
+            return bytes.fromhex(digest)
+        if isinstance(token, str) and digest is None and len(token) >= _MIN_TOKEN_LENGTH:
+            return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
     raise _refusal(
         path,
-        f"entry {index} must have either sha256, 64 lower-case hexadecimal digits, or token, "
-        f"{_MIN_TOKEN_LENGTH} characters or more",
+        f"entry {index} must have one of sha256, 64 lower-case hexadecimal digits, token, "
+        f"{_MIN_TOKEN_LENGTH} characters or more, and subject, a name in a client's certificate",
     )
 
 

@@ -36,8 +36,9 @@ class ServerConfig:
             speak TLS. Unix sockets never do. Read once, at the start.
         tls_key: PEM file of its private key.
         tls_client_ca: PEM file of authorities: clients must have a certificate of one of them.
-        tokens: JSON file of the bearer tokens that callers must have; without it, everybody may
-            read everything. Read again when it changes; docs/security.md describes it.
+        tokens: JSON file of the callers: bearer tokens or subjects of certificates, and what each
+            may read; without it, everybody may read everything. Read again when it changes;
+            docs/security.md describes it.
         unix_mode: Permissions of unix sockets. By default they are this user's alone.
         metrics_listen: ``host:port`` of the Prometheus endpoint; empty for none.
         cache_bytes: Greatest size of all decoded blocks together. The default is twice the default
@@ -48,6 +49,8 @@ class ServerConfig:
         fetch_threads: Blocks fetched at once. The default is where S3 from one host levels off
             for ranges of 1 MiB.
         max_streams: Streams open at once. Each holds a thread.
+        max_streams_per_peer: Streams open at once from one address; 0 means as many as the server.
+            Behind a proxy all callers have one address, so there is no limit by default.
         max_batch_bytes: Greatest payload of one batch. The default is arbitrary.
         item_nulls: Whether lists may hold null items, in datasets that do not say so themselves;
             says which with a byte an item.
@@ -75,6 +78,7 @@ class ServerConfig:
     prefetch_bytes: int = 64 * _MIB
     fetch_threads: int = 16
     max_streams: int = 256
+    max_streams_per_peer: int = 0
     max_batch_bytes: int = 1024 * _MIB
     item_nulls: bool = False
     max_stream_s: float = 900.0
@@ -146,6 +150,7 @@ class ServerConfig:
             ("prefetch_bytes", 0),
             ("fetch_threads", 1),
             ("max_streams", 1),
+            ("max_streams_per_peer", 0),
             ("max_batch_bytes", 1),
             ("max_stream_s", 0),
             ("drain_s", 0),

@@ -71,7 +71,9 @@ class Server:
         self._config = config
         self._catalog = catalog
         self._cache = cache
-        self._streams = OpenStreams(config.max_streams)
+        self._streams = OpenStreams(
+            config.max_streams, max_streams_per_peer=config.max_streams_per_peer
+        )
         self._health = health.HealthServicer()
         self._threads = ThreadPoolExecutor(
             config.max_streams + _EXTRA_THREADS, thread_name_prefix="headrace-rpc"

@@ -25,6 +25,7 @@ from headrace.server._explain import explain
 from headrace.server._find import find
 from headrace.server._metrics import Metrics
 from headrace.server._mixtures import Mixtures
+from headrace.server._peer import host_of, subjects_of
 from headrace.server._served import Served
 from headrace.server._status import Failure, abort, failure_of, internal_failure
 from headrace.server._stream import BatchStream, StreamLimits
@@ -130,8 +131,8 @@ class ShardService:
             self._streams.call_ended()
             return
         try:
-            caller = self._access.caller(context.invocation_metadata())
-            with self._streams.admit(caller):
+            caller = self._caller(context)
+            with self._streams.admit(caller, host_of(context)):
                 served = find(request, self._catalog, self._mixtures, caller=caller)
                 yield from self._stream(contents(served), served, context)
         except HeadraceError as error:
@@ -176,7 +177,7 @@ class ShardService:
     ) -> grpc.RpcMethodHandler[_Request, _Response]:
         def respond(message: _Request, context: grpc.ServicerContext) -> _Response:
             try:
-                return answer(message, self._access.caller(context.invocation_metadata()))
+                return answer(message, self._caller(context))
             except HeadraceError as error:
                 failure = failure_of(error)
             except Exception:  # noqa: BLE001 - the servicer's boundary
@@ -188,6 +189,9 @@ class ShardService:
             request_deserializer=request.FromString,
             response_serializer=lambda response: response.SerializeToString(),
         )
+
+    def _caller(self, context: grpc.ServicerContext) -> Caller:
+        return self._access.caller(context.invocation_metadata(), subjects_of(context))
 
     def _limits(self, served: Served) -> StreamLimits:
         config = self._config

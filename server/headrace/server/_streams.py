@@ -19,13 +19,15 @@ class OpenStreams:
 
     Args:
         max_streams: Streams open at once.
+        max_streams_per_peer: Of one address at once; 0 means as many as the server.
     """
 
-    def __init__(self, max_streams: int) -> None:
+    def __init__(self, max_streams: int, *, max_streams_per_peer: int = 0) -> None:
         self._max_streams = max_streams
+        self._max_streams_per_peer = max_streams_per_peer
         self._changed = threading.Condition()
         self._admitted = 0
-        self._admitted_of: Counter[str] = Counter()
+        self._admitted_of: Counter[tuple[str, str]] = Counter()
         self._streams: dict[BatchStream, tuple[Retirement, ...]] = {}
         self._calls = 0
         self._draining = False
@@ -41,36 +43,33 @@ class OpenStreams:
         return self._calls
 
     @contextmanager
-    def admit(self, caller: Caller = ANYBODY) -> Iterator[None]:
+    def admit(self, caller: Caller = ANYBODY, peer: str = "") -> Iterator[None]:
         """Hold a place for one stream.
+
+        Args:
+            caller: Who asks.
+            peer: The address that it asks from.
 
         Raises:
             DrainingError: The server is shutting down.
             StreamLimitError: There are as many as there may be.
         """
+        counted = (("caller", caller.name), ("peer", peer))
         with self._changed:
             self._check_draining()
-            if self._admitted >= self._max_streams:
-                raise StreamLimitError(
-                    f"this server has {self._max_streams} streams, as many as it may; wait, or "
-                    "use another replica",
-                    max_streams=self._max_streams,
-                )
-            if caller.max_streams and self._admitted_of[caller.name] >= caller.max_streams:
-                raise StreamLimitError(
-                    f"this token has {caller.max_streams} streams, as many as it may; wait",
-                    max_streams=caller.max_streams,
-                )
+            self._check_limits(caller, peer)
             self._admitted += 1
-            self._admitted_of[caller.name] += 1
+            self._admitted_of.update(counted)
         try:
             yield
         finally:
             with self._changed:
                 self._admitted -= 1
-                self._admitted_of[caller.name] -= 1
-                if not self._admitted_of[caller.name]:
-                    del self._admitted_of[caller.name]
+                self._admitted_of.subtract(counted)
+                # Peers come and go for months.
+                for key in counted:
+                    if not self._admitted_of[key]:
+                        del self._admitted_of[key]
 
     @contextmanager
     def track(self, stream: BatchStream, retirements: Iterable[Retirement]) -> Iterator[None]:
@@ -139,6 +138,27 @@ class OpenStreams:
             return self._changed.wait_for(
                 lambda: not self._calls, max(0.0, deadline - time.monotonic())
             )
+
+    def _check_limits(self, caller: Caller, peer: str) -> None:
+        for limit, count, text in (
+            (
+                self._max_streams,
+                self._admitted,
+                "this server has {} streams, as many as it may; wait, or use another replica",
+            ),
+            (
+                caller.max_streams,
+                self._admitted_of["caller", caller.name],
+                "this caller has {} streams, as many as it may; wait",
+            ),
+            (
+                self._max_streams_per_peer,
+                self._admitted_of["peer", peer],
+                "this address has {} streams, as many as it may; wait",
+            ),
+        ):
+            if limit and count >= limit:
+                raise StreamLimitError(text.format(limit), max_streams=limit)
 
     def _check_draining(self) -> None:
         if self._draining:

@@ -1,0 +1,78 @@
+"""Options for getting in at a server: TLS and a bearer token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from headrace.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from headrace.client import Access
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+_OPTIONS = (
+    click.option(
+        "--tls", is_flag=True, help="Speak TLS, and trust the authorities that gRPC trusts."
+    ),
+    click.option("--tls-ca", type=_FILE, help="Speak TLS, and trust this PEM file's authorities."),
+    click.option("--tls-cert", type=_FILE, help="PEM file of a client certificate; needs its key."),
+    click.option("--tls-key", type=_FILE, help="PEM file of its private key."),
+    click.option(
+        "--token-file",
+        type=_FILE,
+        envvar="HEADRACE_TOKEN_FILE",
+        help="File that holds a bearer token and nothing else; read for each stream.",
+    ),
+)
+
+
+def access_options(command: _Decorated) -> _Decorated:
+    """Add ``--tls``, ``--tls-ca``, ``--tls-cert``, ``--tls-key`` and ``--token-file``.
+
+    They arrive as arguments of those names; `access_of` takes them.
+    """
+    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), command)
+
+
+def access_of(
+    *,
+    tls: bool,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    token_file: Path | None,
+) -> Access:
+    """Return how to get in.
+
+    Raises:
+        ConfigurationError: The token cannot be read.
+        BadArgumentError: A certificate comes without its key, or the token is none.
+    """
+    from headrace.client import Access, TlsConfig  # noqa: PLC0415 - a command loads its layers
+
+    config = None
+    if tls or tls_ca or tls_cert or tls_key:
+        config = TlsConfig(ca=tls_ca, cert=tls_cert, key=tls_key)
+    if token_file is None:
+        return Access(config)
+    # Once now, so that a wrong name is told at once and not for each stream.
+    _token(token_file)
+    return Access(config, partial(_token, token_file))
+
+
+def _token(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigurationError(
+            f"cannot read the token in {path} ({why}); give a file that holds a token alone"
+        ) from None
