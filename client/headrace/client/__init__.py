@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 
 from headrace.client._access import Access, TlsConfig
 from headrace.client._assembler import BatchEvent, EpochEndEvent
+from headrace.client._buffers import BufferPool
+from headrace.client._call import fetch_dataset
 from headrace.client._config import Deadlines
 from headrace.client._layout import ColumnView
 from headrace.client._numpy import NumpyDataset
+from headrace.client._prefetch import Prefetcher
 from headrace.client._reader import BatchReader, Place
 from headrace.client._request import ReadOptions
 from headrace.client._tensorflow import tf_dataset
@@ -33,6 +36,7 @@ __all__ = [
     "BatchEvent",
     "BatchLoader",
     "BatchReader",
+    "BufferPool",
     "BytesColumn",
     "ClientStats",
     "ColumnView",
@@ -41,11 +45,13 @@ __all__ = [
     "HeadraceError",
     "NumpyDataset",
     "Place",
+    "Prefetcher",
     "RaggedColumn",
     "ReadOptions",
     "RemoteDataset",
     "StringColumn",
     "TlsConfig",
+    "fetch_dataset",
     "tf_dataset",
 ]
 

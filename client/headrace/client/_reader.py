@@ -22,7 +22,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.client._access import Access
@@ -72,6 +72,7 @@ class BatchReader:
         allocate: Allocate,
         backoff: Backoff | None = None,
         access: Access | None = None,
+        on_failure: Callable[[HeadraceError], None] | None = None,
     ) -> None:
         """Prepare to read; nothing is connected before the first event is asked for.
 
@@ -84,7 +85,9 @@ class BatchReader:
             allocate: Where payloads go.
             backoff: The waits between two tries; None means `Backoff()`.
             access: How to get in at the addresses; None for plain text and no token.
+            on_failure: Called with each failure of a stream, before it is retried or raised.
         """
+        self._on_failure = on_failure
         self._endpoints = (
             fixed_endpoints(targets, access) if isinstance(targets, Sequence) else targets
         )
@@ -187,6 +190,8 @@ class BatchReader:
         now = time.monotonic()
         since = self._failing_since = self._failing_since or now
         self._attempt += 1
+        if self._on_failure is not None:
+            self._on_failure(error)
         limit = self._deadlines.give_up_s if self._ever_heard else self._deadlines.connect_s
         if not may_retry(error):
             raise error
