@@ -24,6 +24,7 @@ _EXTRA_OF_PACKAGE = {
     "fsspec": "storage",
     "grpc_health": "server",
     "grpc_reflection": "server",
+    "matplotlib": "loadtest",
     "pandas": "converter",
     "prometheus_client": "server",
     "pyarrow": "storage",

@@ -14,6 +14,7 @@ from headrace.cli._show import size
 
 if TYPE_CHECKING:
     from headrace.converter import Progress
+    from headrace.loadtest import Progress as SwarmProgress
 
 _LINE_S = 10.0
 """Seconds between two lines where there is no terminal. Arbitrary."""
@@ -94,6 +95,40 @@ def shard_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def swarm_progress() -> Iterator[Callable[[SwarmProgress], None]]:
+    """Yield a function to be told how far a load test is."""
+    if not sys.stderr.isatty():
+        every = _Seldom()
+
+        def show_line(progress: SwarmProgress) -> None:
+            if every():
+                click.echo(f"load test: {_swarm_amount(progress)}", err=True)
+
+        yield show_line
+        return
+    from rich.console import Console  # noqa: PLC0415 - only on a terminal
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    columns = (BarColumn(), TextColumn("{task.fields[amount]}"), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("load test", total=1.0, amount="")
+        yield lambda progress: bar.update(
+            task, completed=progress.share, amount=_swarm_amount(progress)
+        )
+
+
+def _swarm_amount(progress: SwarmProgress) -> str:
+    elapsed_s = max(progress.elapsed_s, 1e-9)
+    waiting = progress.waited_s / (elapsed_s * progress.ranks)
+    return (
+        f"{progress.ranks:,} ranks  {progress.batches:,} batches  "
+        f"{progress.samples / elapsed_s:,.0f} samples/s  "
+        f"{size(int(progress.payload_bytes / elapsed_s))}/s  waiting {min(waiting, 1.0):.0%}"
+    )
 
 
 def _count_lines(what: str, total: int, unit: str) -> Callable[[int], None]:

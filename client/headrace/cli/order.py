@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli._options import order_options, rank_options
+from headrace.cli._tables import read_tables
 from headrace.cli._types import WEIGHTED_URL
 from headrace.errors import TokenDatasetChangedError
 
 if TYPE_CHECKING:
-    from headrace.order import MixtureOrder, MixtureSpec, Order, OrderSpec, RankBatch, ShardTable
+    from headrace.order import MixtureOrder, MixtureSpec, Order, OrderSpec, RankBatch
 
 Weighted = tuple[str, float | None]
 
@@ -154,7 +155,7 @@ def _open_order(
         load_mixture,
     )
 
-    tables, fingerprints = _read_tables([url for url, _ in specs])
+    tables, fingerprints = read_tables([url for url, _ in specs])
     if mixture is not None:
         loaded = load_mixture(mixture)
         _check_fingerprints(loaded, fingerprints)
@@ -166,24 +167,6 @@ def _open_order(
         for (url, weight), fingerprint in zip(specs, fingerprints, strict=True)
     )
     return MixtureOrder(MixtureSpec(datasets, order=spec, batching=Batching(batching)), tables)
-
-
-def _read_tables(urls: Sequence[str]) -> tuple[list[ShardTable], list[str]]:
-    from headrace.order import ShardTable  # noqa: PLC0415
-    from headrace.storage import open_dataset  # noqa: PLC0415 - needs the [storage] extra
-
-    tables, fingerprints = [], []
-    for url in urls:
-        with open_dataset(url) as dataset:
-            tables.append(
-                ShardTable(
-                    dataset.shard_sample_counts,
-                    dataset.shard_raw_bytes,
-                    range_reads=dataset.range_reads,
-                )
-            )
-            fingerprints.append(dataset.fingerprint)
-    return tables, fingerprints
 
 
 def _check_fingerprints(mixture: MixtureSpec, found: Sequence[str]) -> None:

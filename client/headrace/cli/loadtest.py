@@ -1,0 +1,324 @@
+"""`headrace loadtest`: a swarm of simulated trainers, and proof of what they got."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli._faults import CutType, PauseType, RescaleType
+from headrace.cli._loadtest_report import Report
+from headrace.cli._options import order_options
+from headrace.cli._progress import swarm_progress
+from headrace.errors import TokenDatasetChangedError
+
+if TYPE_CHECKING:
+    from headrace.loadtest import (
+        Cut,
+        FaultyProxy,
+        Kill,
+        Pause,
+        Progress,
+        Rescale,
+        Summary,
+        SwarmResult,
+        SwarmSpec,
+    )
+    from headrace.order import Order
+    from headrace.v1 import shard_service_pb2 as pb
+
+_PREFETCH_BYTES = 16 << 20  # of a rank: some batches
+_MOST_PREFETCH_BYTES = 1 << 30  # of all ranks: little beside the memory of a machine that tests
+_ENDLESS = 1 << 40  # steps; more than a run of bounded seconds has
+
+
+@click.command(name="loadtest")
+@click.argument("targets", metavar="TARGET[,TARGET...]")
+@click.argument("dataset", metavar="DATASET")
+@click.option("--ranks", type=click.IntRange(min=1), default=8, show_default=True, help="Trainers.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Jobs at once, each with so many ranks and a seed of its own.",
+)
+@click.option("--batch-size", type=click.IntRange(min=1), default=256, help="Samples a rank. [256]")
+@click.option("--global-batch-size", type=click.IntRange(min=1), help="Over all ranks, instead.")
+@click.option("--epochs", type=click.IntRange(min=1), help="Epochs to read. [1]")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps to read, instead.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after so long, instead.")
+@click.option(
+    "--step-ms",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Milliseconds that a step takes; 0 to read as fast as can be.",
+)
+@order_options
+@click.option(
+    "--end",
+    type=click.Choice(["drop_last", "uneven", "pad"]),
+    default="drop_last",
+    show_default=True,
+    help="What becomes of an incomplete last batch.",
+)
+@click.option("--columns", help="Names of the columns to send, with commas between.")
+@click.option(
+    "--processes", type=click.IntRange(min=1), help="Processes for the ranks. [one a core]"
+)
+@click.option(
+    "--manifest",
+    metavar="URL",
+    help="Where the dataset lies: compare every sample with what its manifest says.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=0),
+    default=8,
+    show_default=True,
+    help="Tokens to resume with a second reader.",
+)
+@click.option("--kill", "kills", type=int, multiple=True, metavar="PID", help="Kill this process.")
+@click.option(
+    "--restart",
+    metavar="CMD",
+    help="Run this after each kill, its output dropped; it is the next victim.",
+)
+@click.option(
+    "--every",
+    type=float,
+    default=5.0,
+    show_default=True,
+    help="Seconds between two faults, or until batches come again.",
+)
+@click.option("--rescale", "rescales", type=RescaleType(), multiple=True, help="Such as 8:6@50%.")
+@click.option("--pause-rank", "pauses", type=PauseType(), multiple=True, help="Such as 3:10@25%.")
+@click.option(
+    "--cut-network",
+    "cuts",
+    type=CutType(),
+    multiple=True,
+    help="reset, blackhole:5, latency=0.02 or bandwidth=1048576, through a built-in proxy.",
+)
+@click.option("--give-up-s", type=float, default=60.0, show_default=True, help="Of each rank.")
+@click.option("--min-samples-per-s", type=float, help="Fail if all ranks together get less.")
+@click.option("--max-p99-ms", type=float, help="Fail if the P99 of the wait is longer.")
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the run: a PNG or SVG."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
+def command(**given: Any) -> int:
+    """Read DATASET from the server at TARGET as many trainers would, and prove what they got.
+
+    Each rank reads through the thin client and keeps a digest of every batch. At the end each
+    batch is compared with the plan, and with --manifest with the samples that the manifest alone
+    puts there: nothing lost, nothing twice, nothing out of order. Exit code 1 says that something
+    was, or that a limit was missed.
+
+    \b
+    headrace loadtest localhost:50051 flights --ranks 256 --step-ms 50
+    headrace loadtest localhost:50051 flights --manifest s3://bucket/flights --rescale 8:6@50%
+    headrace loadtest localhost:50051 flights --kill 4711 --restart 'headrace serve …' --every 5
+    """
+    from headrace.loadtest import (  # noqa: PLC0415 - a command loads its layers when it is called
+        Kill,
+        check_tokens,
+        prove,
+        run_faults,
+        run_swarm,
+        summarise,
+    )
+
+    options = _Options(**given)
+    found = _ask(options)
+    spec = _spec(options, found)
+    orders = None if options.manifest is None else _orders(options.manifest, found, spec)
+    victims = [Kill(pid, restart=shlex.split(options.restart or "")) for pid in options.kills]
+    pulse = _Pulse()
+    with (
+        _network(spec, options.cuts) as (through, proxies),
+        swarm_progress() as pulse.show,
+        run_faults(
+            victims,
+            proxies=proxies,
+            cuts=options.cuts,
+            every_s=options.every,
+            batches=lambda: pulse.batches,
+        ),
+    ):
+        result = run_swarm(through, progress=pulse)
+    summary = summarise(result)
+    report = Report(
+        summary=summary,
+        proof=prove(spec, result.results, orders),
+        tokens=check_tokens(spec, result.results, most=options.tokens),
+        kills=sum(victim.count for victim in victims),
+        limits=_missed(summary, options),
+    )
+    _show(report, result, victims, options)
+    return 0 if report.passed else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """What the command line says; the options' help has the meanings."""
+
+    targets: str
+    dataset: str
+    ranks: int
+    jobs: int
+    batch_size: int
+    global_batch_size: int | None
+    epochs: int | None
+    steps: int | None
+    seconds: float | None
+    step_ms: float
+    seed: int
+    shuffle: bool
+    window: int | None
+    end: str
+    columns: str | None
+    processes: int | None
+    manifest: str | None
+    tokens: int
+    kills: Sequence[int]
+    restart: str | None
+    every: float
+    rescales: Sequence[tuple[int, Rescale]]
+    pauses: Sequence[Pause]
+    cuts: Sequence[Cut]
+    give_up_s: float
+    min_samples_per_s: float | None
+    max_p99_ms: float | None
+    picture: Path | None
+    as_json: bool
+
+    def __post_init__(self) -> None:
+        if sum(given is not None for given in (self.epochs, self.steps, self.seconds)) > 1:
+            raise click.UsageError("--epochs, --steps and --seconds exclude one another.")
+        ranks = self.ranks
+        for old, rescale in self.rescales:
+            if old != ranks:
+                raise click.UsageError(
+                    f"--rescale: it begins with {old} ranks, there are {ranks} by then."
+                )
+            ranks = rescale.ranks
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(filter(None, self.targets.split(",")))
+
+
+class _Pulse:
+    """Passes progress on, and remembers how far the swarm is."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.show: Callable[[Progress], None] = lambda _: None
+
+    def __call__(self, progress: Progress) -> None:
+        self.batches = progress.batches
+        self.show(progress)
+
+
+def _ask(options: _Options) -> pb.Dataset:
+    from headrace.client import Access, Deadlines, fetch_dataset  # noqa: PLC0415
+
+    deadlines = Deadlines(connect_s=options.give_up_s)
+    return fetch_dataset(
+        options.addresses[0], options.dataset, deadlines=deadlines, access=Access()
+    )
+
+
+def _spec(options: _Options, found: pb.Dataset) -> SwarmSpec:
+    from headrace.client import Deadlines  # noqa: PLC0415
+    from headrace.loadtest import SwarmSpec  # noqa: PLC0415
+    from headrace.order import DEFAULT_WINDOW, EndMode, OrderSpec  # noqa: PLC0415
+
+    size = options.global_batch_size or options.batch_size * options.ranks
+    trainers = options.ranks * options.jobs
+    spec = SwarmSpec(
+        targets=options.addresses,
+        dataset=found.name,
+        sample_count=found.sample_count,
+        order=OrderSpec(
+            seed=options.seed,
+            shuffle=options.shuffle,
+            window=DEFAULT_WINDOW if options.window is None else options.window,
+            unit=size,
+        ),
+        global_batch_size=size,
+        ranks=options.ranks,
+        jobs=options.jobs,
+        steps=options.steps or 1,
+        end=EndMode(options.end),
+        columns=tuple(filter(None, (options.columns or "").split(","))),
+        step_s=options.step_ms / 1e3,
+        seconds=options.seconds,
+        prefetch_bytes=min(_PREFETCH_BYTES, _MOST_PREFETCH_BYTES // trainers),
+        processes=options.processes or min(os.cpu_count() or 1, trainers),
+        rescales=tuple(rescale for _, rescale in options.rescales),
+        pauses=tuple(options.pauses),
+        deadlines=Deadlines(connect_s=options.give_up_s, give_up_s=options.give_up_s),
+    )
+    if options.steps is not None:
+        return spec
+    whole = spec.plan.batch_count * (options.epochs or 1)
+    return replace(spec, steps=whole if options.seconds is None else _ENDLESS)
+
+
+def _orders(url: str, found: pb.Dataset, spec: SwarmSpec) -> list[Order]:
+    from headrace.cli._tables import read_tables  # noqa: PLC0415 - needs the [storage] extra
+    from headrace.order import Order  # noqa: PLC0415
+
+    tables, fingerprints = read_tables([url])
+    if fingerprints[0] != found.fingerprint:
+        raise TokenDatasetChangedError(
+            f"the server's dataset {found.name!r} has fingerprint {found.fingerprint}, the "
+            f"manifest at {url} has {fingerprints[0]}; give --manifest the version that is served"
+        )
+    seeds = range(spec.order.seed, spec.order.seed + spec.jobs)
+    return [Order(replace(spec.order, seed=seed), tables[0]) for seed in seeds]
+
+
+@contextmanager
+def _network(spec: SwarmSpec, cuts: Sequence[Cut]) -> Iterator[tuple[SwarmSpec, list[FaultyProxy]]]:
+    from headrace.loadtest import FaultyProxy  # noqa: PLC0415
+
+    if not cuts:
+        yield spec, []
+        return
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultyProxy(target)) for target in spec.targets]
+        yield replace(spec, targets=tuple(proxy.address for proxy in proxies)), proxies
+
+
+def _missed(summary: Summary, options: _Options) -> tuple[str, ...]:
+    missed = []
+    least, most = options.min_samples_per_s, options.max_p99_ms
+    if least is not None and summary.samples_per_s < least:
+        missed.append(f"{summary.samples_per_s:,.0f} samples/s; wanted {least:,.0f} at least")
+    p99 = summary.wait_ms.get("p99", 0.0)
+    if most is not None and p99 > most:
+        missed.append(f"the P99 of the wait is {p99:,.1f} ms; wanted {most:,.1f} at most")
+    return tuple(missed)
+
+
+def _show(report: Report, result: SwarmResult, victims: Sequence[Kill], options: _Options) -> None:
+    if options.picture is not None and report.proof.batches:
+        from headrace.loadtest import draw  # noqa: PLC0415
+
+        draw(result, options.picture)
+    for victim in victims:
+        if victim.last_pid is not None:
+            click.echo(f"left running: process {victim.last_pid}", err=True)
+    if options.as_json:
+        click.echo(report.as_json())
+    else:
+        report.show()

@@ -1,0 +1,181 @@
+"""A TCP proxy that can be told to misbehave: to test what a bad network does.
+
+Contract:
+
+1. Without a cut every byte passes, in both directions, in order.
+2. ``latency`` delays every byte, ``bandwidth`` paces them, per connection and direction;
+   ``blackhole`` passes nothing on and closes nothing; ``reset`` aborts every connection, once.
+3. `close` ends every connection and the thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from headrace.errors import ConfigurationError
+
+_CHUNK = 64 << 10
+_WAIT_S = 10.0
+_MOST_CHUNKS = 64  # on their way in one direction of one connection
+
+CutKind = Literal["latency", "bandwidth", "blackhole", "reset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is wrong with the network.
+
+    Attributes:
+        kind: What happens.
+        value: Seconds of ``latency``, or bytes a second of ``bandwidth``; else without meaning.
+        seconds: How long it lasts; 0 for the whole run.
+    """
+
+    kind: CutKind
+    value: float = 0.0
+    seconds: float = 0.0
+
+
+class FaultyProxy:
+    """Owns a listening socket on the loopback and the thread that serves it."""
+
+    def __init__(self, target: str) -> None:
+        """Begin to listen.
+
+        Args:
+            target: ``host:port`` to connect to.
+
+        Raises:
+            ConfigurationError: ``target`` is no such pair.
+        """
+        host, colon, port = target.rpartition(":")
+        if not colon or not port.isdigit() or ":" in host.strip("[]"):
+            raise ConfigurationError(
+                f"{target!r} cannot be cut off: wanted HOST:PORT; names with a scheme, unix "
+                "sockets and IPv6 addresses do not go through the built-in proxy"
+            )
+        self._target = (host, int(port))
+        self._cut: Cut | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._loop = asyncio.new_event_loop()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-proxy")
+        self._thread.start()
+        self._server = self._call(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.address = "{}:{}".format(*self._server.sockets[0].getsockname()[:2])
+
+    def __enter__(self) -> Self:
+        """Return the running proxy."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def apply(self, cut: Cut | None) -> None:
+        """Begin a cut, in place of the one before; None to mend the network."""
+        self._call(self._apply(cut))
+
+    def close(self) -> None:
+        """End the proxy; may be called again."""
+        if self._thread.is_alive():
+            self._call(self._end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_WAIT_S)
+            self._loop.close()
+
+    def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_WAIT_S)
+
+    async def _apply(self, cut: Cut | None) -> None:
+        if cut is not None and cut.kind == "reset":
+            for writer in list(self._writers):
+                _abort(writer)
+            return
+        self._cut = cut
+        if cut is not None and cut.kind == "blackhole":
+            self._flowing.clear()
+        else:
+            self._flowing.set()
+
+    async def _end(self) -> None:
+        self._server.close()
+        self._flowing.set()
+        for writer in list(self._writers):
+            _abort(writer)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._flowing.wait()
+        try:
+            there_reader, there_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            _abort(writer)
+            return
+        writers = {writer, there_writer}
+        self._writers |= writers
+        pumps = (self._pump(reader, there_writer), self._pump(there_reader, writer))
+        try:
+            await asyncio.gather(*pumps)
+        except OSError:
+            pass
+        finally:
+            self._writers -= writers
+            for each in writers:
+                _abort(each)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MOST_CHUNKS)
+        sender = asyncio.create_task(self._send(under_way, writer))
+        try:
+            while chunk := await reader.read(_CHUNK):
+                await under_way.put((self._loop.time(), chunk))
+            await under_way.put((self._loop.time(), b""))
+            await sender
+        finally:
+            sender.cancel()
+
+    async def _send(
+        self, under_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
+    ) -> None:
+        while True:
+            came_at, chunk = await under_way.get()
+            await self._flowing.wait()
+            cut = self._cut
+            if cut is not None and cut.kind == "latency":
+                await asyncio.sleep(max(0.0, came_at + cut.value - self._loop.time()))
+            if cut is not None and cut.kind == "bandwidth":
+                await asyncio.sleep(len(chunk) / cut.value)
+            if not chunk:
+                if writer.can_write_eof():
+                    writer.write_eof()
+                return
+            writer.write(chunk)
+            await writer.drain()
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    # With a linger time of 0 the other side sees a reset and not an orderly end.
+    transport_socket = writer.get_extra_info("socket")
+    if transport_socket is not None:
+        with contextlib.suppress(OSError):
+            transport_socket.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
+    writer.transport.abort()

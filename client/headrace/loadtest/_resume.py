@@ -1,0 +1,85 @@
+"""Resume some tokens of the ranks, and compare what follows with what followed in the run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.client import BatchEvent, BatchReader, BufferPool, Place
+from headrace.errors import HeadraceError
+from headrace.loadtest._rank import SAMPLE_IDS, NextBatch, RankResult
+from headrace.loadtest._records import order_sum
+from headrace.loadtest._spec import SwarmSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCheck:
+    """What resuming tokens showed.
+
+    Attributes:
+        tokens: Tokens that a second reader resumed.
+        wrong: Those after which another batch came than in the run, or none.
+        examples: Some of those, in words.
+    """
+
+    tokens: int
+    wrong: int
+    examples: tuple[str, ...] = ()
+
+
+def check_tokens(
+    spec: SwarmSpec, results: Sequence[RankResult], *, most: int, seed: int = 0
+) -> TokenCheck:
+    """Resume a random choice of the tokens that ranks have kept.
+
+    Args:
+        spec: What the swarm was asked to do.
+        results: What its ranks did.
+        most: Tokens to resume at most.
+        seed: Of the choice.
+    """
+    known = [following for result in results for following in result.next_batches]
+    chosen = random.Random(seed).sample(known, min(most, len(known)))
+    faults = [fault for following in chosen if (fault := _fault(spec, following))]
+    return TokenCheck(tokens=len(chosen), wrong=len(faults), examples=tuple(faults[:5]))
+
+
+def _fault(spec: SwarmSpec, wanted: NextBatch) -> str:
+    seat = wanted.seat
+    size = spec.generations()[seat.generation].world_size
+    reader = BatchReader(
+        spec.targets,
+        spec.options(job=seat.job, rank=seat.rank, world_size=size),
+        place=Place(token=wanted.token),
+        deadlines=spec.deadlines,
+        allocate=BufferPool(idle_bytes=0).take,
+        access=spec.access,
+    )
+    where = (
+        f"the token before epoch {wanted.epoch} position {wanted.position} of job {seat.job} rank "
+        f"{seat.rank}"
+    )
+    try:
+        for event in reader.events():
+            if isinstance(event, BatchEvent):
+                return "" if _is_wanted(spec, event, wanted, size) else f"{where}: another batch"
+    except HeadraceError as error:
+        return f"{where}: {error}"
+    finally:
+        reader.close()
+    return f"{where}: the stream ended"
+
+
+def _is_wanted(spec: SwarmSpec, event: BatchEvent, wanted: NextBatch, world_size: int) -> bool:
+    header = event.header
+    count = header.sample_count - header.pad_count
+    place = (header.epoch, header.position, count)
+    if place != (wanted.epoch, wanted.position, wanted.sample_count):
+        return False
+    part = spec.part(header.position, rank=wanted.seat.rank, world_size=world_size)
+    sample_ids = np.asarray(event.columns[SAMPLE_IDS].values)[:count]
+    digest = order_sum(sample_ids, epoch=header.epoch, start=part.start)
+    return digest == wanted.order_sum

@@ -1,0 +1,115 @@
+"""`headrace loadtest` as a real process, against a real server that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.command import HEADRACE, run, serving
+from support.datasets import small_table, write_dataset
+
+_SAMPLES = 2000
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of 2,000 samples."""
+    where = str(tmp_path_factory.mktemp("loadtest") / "ds")
+    write_dataset(where, small_table(_SAMPLES), shard_samples=[500] * 4)
+    return where
+
+
+def test_a_server_that_is_killed_loses_nothing(url: str) -> None:
+    """Killed and started again, over a network that is cut: proved, and exit code 0."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    again = shlex.join([str(HEADRACE), "serve", "--listen", listen, f"ds={url}"])
+    with serving({"ds": url}, listen=listen) as server:
+        found = run(
+            *("loadtest", server.address, "ds", "--ranks", "4", "--global-batch-size", "20"),
+            *("--epochs", "1", "--step-ms", "50", "--manifest", url, "--rescale", "4:3@50%"),
+            *("--kill", str(server.process.pid), "--restart", again, "--every", "1"),
+            *("--cut-network", "reset", "--cut-network", "latency=0.002", "--json"),
+            timeout_s=240,
+        )
+    left = [line for line in found.stderr.splitlines() if line.startswith("left running")]
+    try:
+        report = json.loads(found.stdout)
+    finally:
+        _end_servers(left)
+
+    assert 0 == found.returncode, found.stderr
+    assert report["passed"]
+    assert report["proof"]["digest"] == report["proof"]["wanted_digest"]
+    assert _SAMPLES == report["proof"]["samples"]
+    assert (1, 1) == (report["proof"]["epochs_whole"], report["proof"]["epochs_complete"])
+    assert report["kills"] >= 1
+    assert report["reconnects"] >= 1
+    assert (8, 0) == (report["tokens"]["tokens"], report["tokens"]["wrong"])
+
+
+def _end_servers(lines: list[str]) -> None:
+    for line in lines:
+        os.kill(int(line.rsplit(" ", 1)[1]), signal.SIGKILL)
+
+
+def test_a_missed_limit_fails(url: str, tmp_path: Path) -> None:
+    """Too slow is exit code 1; the table says by how much, and the picture is drawn."""
+    picture = tmp_path / "run.png"
+    with serving({"ds": url}) as server:
+        found = run(
+            *("loadtest", server.address, "ds", "--batch-size", "10", "--steps", "5"),
+            *("--min-samples-per-s", "1e12", "--max-p99-ms", "1e-9", "--picture", str(picture)),
+        )
+
+    assert 1 == found.returncode
+    assert "wanted 1,000,000,000,000 at least" in found.stdout
+    assert "the P99 of the wait is" in found.stdout
+    assert "FAILED" in found.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture(scope="module")
+def address(url: str) -> Iterator[str]:
+    """One server for the tests that only ask."""
+    with serving({"ds": url}) as server:
+        yield server.address
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rescale", "8:6"], "wanted one such as 8:6@50%"),
+        (["--rescale", "5:6@50%"], "it begins with 5 ranks, there are 8 by then"),
+        (["--pause-rank", "3@25%"], "wanted one such as 3:10@25%"),
+        (["--cut-network", "latency"], "need a value above 0"),
+        (["--cut-network", "blackhole"], "needs an end, such as blackhole:5"),
+        (["--epochs", "1", "--steps", "5"], "exclude one another"),
+        (["--batch-size", "10", "--kill", "999999999"], "process 999999999 cannot be killed"),
+        (["--batch-size", "9000"], "less than one global batch"),
+    ],
+)
+def test_misuse_says_what_is_wanted(address: str, arguments: list[str], message: str) -> None:
+    """One line on standard error, and no trace."""
+    found = run("loadtest", address, "ds", *arguments)
+
+    assert found.returncode in (1, 2)
+    assert message in " ".join(found.stderr.split())
+    assert "Traceback" not in found.stderr
+
+
+def test_another_version_of_the_data_is_refused(address: str, tmp_path: Path) -> None:
+    """A manifest that is not the server's proves nothing, and both fingerprints are named."""
+    other = str(tmp_path / "other")
+    write_dataset(other, small_table(100), shard_samples=[100])
+    found = run("loadtest", address, "ds", "--batch-size", "10", "--manifest", other)
+
+    assert 1 == found.returncode
+    assert "has fingerprint" in found.stderr

@@ -1,0 +1,220 @@
+"""A swarm against a real server, and against servers that lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import xxhash
+
+from headrace.client import Deadlines
+from headrace.loadtest import (
+    Pause,
+    Progress,
+    Proof,
+    Rescale,
+    SwarmResult,
+    SwarmSpec,
+    check_tokens,
+    draw,
+    prove,
+    run_swarm,
+    summarise,
+)
+from headrace.order import EndMode, Order, OrderSpec, ShardTable
+from headrace.server import ServerConfig, start_server
+from headrace.storage import open_dataset
+from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import shard_service_pb2_grpc as rpc
+from support.datasets import small_table, write_dataset
+from support.scripted_server import scripted_server
+
+_SAMPLES = 1000
+_GLOBAL_BATCH = 50
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of 20 global batches."""
+    where = str(tmp_path_factory.mktemp("loadtest") / "ds")
+    write_dataset(where, small_table(_SAMPLES), shard_samples=[400, 400, 200])
+    return where
+
+
+@pytest.fixture(scope="module")
+def address(url: str) -> Iterator[str]:
+    """A real server of it."""
+    with start_server(ServerConfig(datasets={"ds": url}, listen="127.0.0.1:0")) as server:
+        yield server.address
+
+
+def _spec(address: str, **changed: object) -> SwarmSpec:
+    spec = SwarmSpec(
+        targets=(address,),
+        dataset="ds",
+        sample_count=_SAMPLES,
+        order=OrderSpec(seed=3, window=200, unit=_GLOBAL_BATCH),
+        global_batch_size=_GLOBAL_BATCH,
+        ranks=4,
+        steps=40,
+        columns=("number",),
+        deadlines=Deadlines(connect_s=60, give_up_s=60),
+    )
+    return replace(spec, **changed)  # type: ignore[arg-type] # tests name the settings they mean
+
+
+def _orders(url: str, spec: SwarmSpec) -> list[Order]:
+    with open_dataset(url) as dataset:
+        table = ShardTable(dataset.shard_sample_counts, dataset.shard_raw_bytes)
+    return [
+        Order(replace(spec.order, seed=spec.order.seed + job), table) for job in range(spec.jobs)
+    ]
+
+
+def test_a_rescaled_run_of_two_jobs_is_proved(address: str, url: str, tmp_path: Path) -> None:
+    """4 ranks, then 3, in two processes and two jobs: everything once, in order, as planned."""
+    spec = _spec(
+        address,
+        jobs=2,
+        processes=2,
+        rescales=(Rescale(3, 0.4),),
+        pauses=(Pause(rank=1, seconds=0.1, share=0.2),),
+    )
+    seen: list[Progress] = []
+
+    result = run_swarm(spec, progress=seen.append)
+    proof = prove(spec, result.results, _orders(url, spec))
+    tokens = check_tokens(spec, result.results, most=6)
+    summary = summarise(result)
+    draw(result, tmp_path / "run.svg")
+
+    assert proof.holds, proof
+    assert proof.digest == proof.wanted_digest
+    assert 2 * (16 * 4 + 24 * 3) == proof.batches == seen[-1].batches_wanted
+    assert 2 * 2 * _SAMPLES == proof.samples
+    assert (4, 4) == (proof.epochs_whole, proof.epochs_complete)
+    assert (6, 0) == (tokens.tokens, tokens.wrong)
+    assert summary.samples_per_s > 0
+    assert {"p50", "p90", "p99", "p99.9"} == set(summary.wait_ms)
+    assert 0 < summary.fairness <= 1
+    assert (tmp_path / "run.svg").read_text().startswith("<?xml")
+
+
+def test_the_digest_depends_on_the_seed_alone(address: str) -> None:
+    """Other numbers of ranks see the same; another seed does not."""
+    specs = [
+        _spec(address, ranks=1, steps=20),
+        _spec(address, ranks=5, steps=20, end=EndMode.UNEVEN),
+        _spec(address, ranks=1, steps=20, order=OrderSpec(seed=4, window=200, unit=_GLOBAL_BATCH)),
+    ]
+
+    digests = [prove(spec, run_swarm(spec).results, None).digest for spec in specs]
+
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_run_of_bounded_time_loses_nothing(address: str, url: str) -> None:
+    """Ranks that are stopped anywhere have received what comes first, and nothing else."""
+    spec = _spec(address, steps=1 << 40, seconds=0.5, step_s=0.01)
+
+    proof = prove(spec, run_swarm(spec).results, _orders(url, spec))
+
+    assert proof.holds, proof
+    assert proof.batches
+
+
+Lie = Callable[[int, pb.ReadBatchesResponse], Sequence[pb.ReadBatchesResponse]]
+
+
+def _lose(number: int, message: pb.ReadBatchesResponse) -> Sequence[pb.ReadBatchesResponse]:
+    return [] if number == 3 else [message]
+
+
+def _repeat(number: int, message: pb.ReadBatchesResponse) -> Sequence[pb.ReadBatchesResponse]:
+    return [message, message] if number == 3 else [message]
+
+
+def _swap(number: int, message: pb.ReadBatchesResponse) -> Sequence[pb.ReadBatchesResponse]:
+    if number != 3:
+        return [message]
+    changed = pb.ReadBatchesResponse.FromString(message.SerializeToString())
+    payload = np.frombuffer(bytearray(changed.payload), dtype=np.uint8)
+    size = message.batch.buffer_bytes[-1]
+    ids = payload[payload.size - size :].view(np.int64)
+    ids[[0, 1]] = ids[[1, 0]]
+    changed.payload = payload.tobytes()
+    changed.batch.payload_xxh3 = xxhash.xxh3_64_intdigest(changed.payload)
+    return [changed]
+
+
+@contextmanager
+def _liar(honest: str, lie: Lie) -> Iterator[str]:
+    """Pass the streams of an honest server on, but for what the lie does to a batch."""
+
+    def script(
+        request: pb.ReadBatchesRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ReadBatchesResponse]:
+        del context
+        number = 0
+        with grpc.insecure_channel(honest) as channel:
+            for message in rpc.ShardServiceStub(channel).ReadBatches(request, timeout=60):
+                if message.WhichOneof("event") != "batch":
+                    yield message
+                    continue
+                yield from lie(number, message)
+                number += 1
+
+    with scripted_server(script, sample_count=_SAMPLES) as service:
+        yield service.address
+
+
+def _run_with(honest: str, lie: Lie) -> tuple[SwarmSpec, SwarmResult]:
+    with _liar(honest, lie) as address:
+        # Shorter than an epoch: at its end the client itself would notice.
+        spec = _spec(address, ranks=2, steps=10)
+        return spec, run_swarm(spec)
+
+
+def test_the_honest_relay_is_believed(address: str, url: str) -> None:
+    """The relay of the tests below changes nothing by itself."""
+    spec, result = _run_with(address, lambda _, message: [message])
+
+    assert prove(spec, result.results, _orders(url, spec)).holds
+
+
+@pytest.mark.parametrize(
+    ("lie", "fault"),
+    [(_lose, "lost"), (_repeat, "repeated"), (_swap, "altered")],
+    ids=["lost", "repeated", "altered"],
+)
+def test_lies_are_found(address: str, url: str, lie: Lie, fault: str) -> None:
+    """A batch left out, sent twice, or with two samples exchanged fails the proof of both ranks."""
+    spec, result = _run_with(address, lie)
+
+    proof = prove(spec, result.results, _orders(url, spec))
+
+    assert not proof.holds
+    assert 2 == getattr(proof, fault), proof
+    assert proof.examples
+
+
+def test_nothing_received_is_no_proof_of_anything() -> None:
+    """A proof without batches holds of nothing; the command fails then."""
+    assert 0 == Proof().batches
+
+
+def test_ranks_that_give_up_are_named() -> None:
+    """No server: every rank says so, and nothing is claimed to be lost."""
+    spec = _spec("127.0.0.1:9", deadlines=Deadlines(connect_s=0.5, give_up_s=0.5))
+
+    result = run_swarm(spec)
+    summary = summarise(result)
+
+    assert 4 == len(summary.failed)
+    assert "SERVER_UNREACHABLE" in summary.failed[0]
+    assert 0 == prove(spec, result.results, None).batches
