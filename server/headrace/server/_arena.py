@@ -34,10 +34,18 @@ class Memory:
         self.buffer = pa.py_buffer(array.data)
         self.view = array.data
 
-    def rows(self, row_bytes: int) -> NDArray[np.uint8]:
-        """Return the memory as ``(size // row_bytes, row_bytes) uint8``, without copying."""
+    def rows(self, row_bytes: int) -> NDArray[np.void]:
+        """Return the memory as ``(size // row_bytes,)`` items of that size, without copying."""
         count = self.array.size // row_bytes
-        return self.array[: count * row_bytes].reshape(count, row_bytes)
+        return as_items(self.array[: count * row_bytes], row_bytes)
+
+
+def as_items(array: NDArray[np.uint8], item_bytes: int) -> NDArray[np.void]:
+    """Return contiguous bytes as items of some size, without copying.
+
+    NumPy gathers opaque items twice as fast as rows of bytes.
+    """
+    return array.reshape(-1).view(np.dtype((np.void, item_bytes)))
 
 
 class ExtentAllocator:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-from headrace.server._arena import Memory
+from headrace.server._arena import Memory, as_items
 from headrace.server._block import TAKE_BYTES, BlockLayout, Field, Part
 
 
@@ -222,7 +222,7 @@ def _gather_part(
     if part.aligned:
         # Any mode but "clip" gathers into a buffer of its own first.
         rows = memory.rows(part.row_bytes)
-        np.take(rows, bases + offsets, axis=0, out=out, mode="clip")
+        np.take(rows, bases + offsets, out=as_items(out, part.row_bytes), mode="clip")
         return
     lengths = np.full(offsets.size, part.row_bytes, np.int64)
     _copy_each(memory, bases + offsets * part.row_bytes, lengths, out.reshape(-1))
