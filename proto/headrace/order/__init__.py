@@ -29,6 +29,7 @@ from headrace.order._token import (
     TOKEN_LIMIT_BYTES,
     TOKEN_VERSION,
     Token,
+    TokenEncoder,
     decode_token,
     encode_token,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "ShardTable",
     "Skips",
     "Token",
+    "TokenEncoder",
     "batch_sample_ids",
     "check_skips",
     "decode_token",

@@ -66,27 +66,55 @@ class Token:
 
 def encode_token(token: Token) -> bytes:
     """Encode a token, to at most `TOKEN_LIMIT_BYTES`."""
-    spec = token.spec
-    flags = _SHUFFLE * spec.shuffle | _MIXTURE * bool(token.mixture) | _SKIPS * bool(token.skips)
-    body = bytearray(_MAGIC)
-    body += bytes((TOKEN_VERSION, flags))
-    for digest in (token.fingerprint, token.mixture, token.skips):
-        body += bytes.fromhex(digest)
-    for number in (
-        spec.version,
-        spec.seed,
-        spec.window,
-        spec.window_bytes,
-        spec.lanes,
-        spec.unit,
-        token.epoch,
-        token.position,
-        token.global_batch_size,
-        token.step,
-        token.sample_count,
-    ):
-        body += _varint(number)
-    return bytes(body) + _checksum(body)
+    return TokenEncoder(token).encode(
+        epoch=token.epoch,
+        position=token.position,
+        step=token.step,
+        sample_count=token.sample_count,
+    )
+
+
+class TokenEncoder:
+    """Encode the tokens of one stream, whose common part is made once.
+
+    Args:
+        token: One of them.
+    """
+
+    def __init__(self, token: Token) -> None:
+        spec = token.spec
+        flags = (
+            _SHUFFLE * spec.shuffle | _MIXTURE * bool(token.mixture) | _SKIPS * bool(token.skips)
+        )
+        head = bytearray(_MAGIC)
+        head += bytes((TOKEN_VERSION, flags))
+        for digest in (token.fingerprint, token.mixture, token.skips):
+            head += bytes.fromhex(digest)
+        for number in (
+            spec.version,
+            spec.seed,
+            spec.window,
+            spec.window_bytes,
+            spec.lanes,
+            spec.unit,
+        ):
+            head += _varint(number)
+        self._head = bytes(head)
+        self._global_batch_size = _varint(token.global_batch_size)
+
+    def encode(self, *, epoch: int, position: int, step: int, sample_count: int) -> bytes:
+        """Return the token of a place; the numbers are those of a `Token`, and not checked."""
+        body = b"".join(
+            (
+                self._head,
+                _varint(epoch),
+                _varint(position),
+                self._global_batch_size,
+                _varint(step),
+                _varint(sample_count),
+            )
+        )
+        return body + _checksum(body)
 
 
 def decode_token(token: bytes) -> Token:
@@ -199,7 +227,7 @@ def _varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def _checksum(body: bytes | bytearray) -> bytes:
+def _checksum(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES, person=b"headrace-token").digest()
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import EpochPlan, RankBatch, Token, encode_token
+from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder
 from headrace.server._request import StreamSpec
 
 # Blocks within so many times the samples are counted (6 us for 4,096 samples), not sorted (50 us).
 _CLOSE = 8
+
+# Batches worked out at once, so that the calls that this takes are shared: the first alone, since
+# somebody waits for it, then twice as many each time, up to these bounds (measured: from there on
+# the work itself is what counts).
+_GROUP_BATCHES = 8
+_GROUP_SAMPLES = 1 << 15
 
 
 class SampleOrder(Protocol):
@@ -94,7 +100,7 @@ Tally = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 def planned_stream(
     spec: StreamSpec, order: SampleOrder, locator: Locator, *, tally: Tally
 ) -> Iterator[Planned]:
-    """Yield all that a stream sends, in order; each batch is worked out when it is taken."""
+    """Yield all that a stream sends, in order; a few batches are worked out at a time."""
     position, step, consumed = spec.position, spec.step, spec.consumed
     for epoch in itertools.count(spec.epoch):
         if spec.epoch_count and epoch == spec.epoch + spec.epoch_count:
@@ -148,41 +154,69 @@ class _Epoch:
     plan: EpochPlan
 
     def events(self) -> Iterator[Planned]:
-        batch_count = sample_count = 0
+        indices = range(self.spec.batch_offset, self.plan.batch_count, self.spec.batch_stride)
+        encoder = self._encoder()
         dataset_sample_counts = self.tally(np.empty(0, np.int64))
-        for index in range(self.spec.batch_offset, self.plan.batch_count, self.spec.batch_stride):
-            batch = self._batch(index)
-            batch_count += 1
-            sample_count += batch.sample_ids.size
-            dataset_sample_counts += self.tally(batch.sample_ids)
-            yield batch
-        token = self._token(self.plan.batch_count, self.order.sample_count - self.plan.dropped)
+        sample_count = at = 0
+        size = 1
+        while at < len(indices):
+            sample_ids, batches = self._batches(indices[at : at + size], encoder)
+            sample_count += sample_ids.size
+            dataset_sample_counts += self.tally(sample_ids)
+            yield from batches
+            at += size
+            size = min(2 * size, _GROUP_BATCHES)
+            size = max(1, min(size, _GROUP_SAMPLES // max(1, batches[0].sample_ids.size)))
+        token = self._token(
+            encoder, self.plan.batch_count, self.order.sample_count - self.plan.dropped
+        )
         yield PlannedEnd(
             epoch=self.epoch,
-            batch_count=batch_count,
+            batch_count=len(indices),
             sample_count=sample_count,
             dropped=self.plan.dropped,
             token=token,
             dataset_sample_counts=tuple(dataset_sample_counts.tolist()),
         )
 
-    def _batch(self, index: int) -> PlannedBatch:
+    def _batches(
+        self, indices: range, encoder: TokenEncoder
+    ) -> tuple[NDArray[np.int64], list[PlannedBatch]]:
         spec = self.spec
-        part = self.plan.batch(
-            index, rank=spec.rank, world_size=spec.world_size, replication=spec.replication
-        )
-        sample_ids = self._sample_ids(part)
+        parts = [
+            self.plan.batch(
+                index, rank=spec.rank, world_size=spec.world_size, replication=spec.replication
+            )
+            for index in indices
+        ]
+        sample_ids = self._all_sample_ids(parts)
         blocks, offsets = self.locator.locate(sample_ids)
-        return PlannedBatch(
-            epoch=self.epoch,
-            step=self.step + index,
-            part=part,
-            token=self._token(index + 1, part.next_position),
-            sample_ids=sample_ids,
-            blocks=blocks,
-            offsets=offsets,
-            touched=_distinct(blocks),
-        )
+        batches = []
+        end = 0
+        for index, part in zip(indices, parts, strict=True):
+            own = slice(end, end := end + part.sample_count)
+            batches.append(
+                PlannedBatch(
+                    epoch=self.epoch,
+                    step=self.step + index,
+                    part=part,
+                    token=self._token(encoder, index + 1, part.next_position),
+                    sample_ids=sample_ids[own],
+                    blocks=blocks[own],
+                    offsets=offsets[own],
+                    touched=_distinct(blocks[own]),
+                )
+            )
+        return sample_ids, batches
+
+    def _all_sample_ids(self, parts: Sequence[RankBatch]) -> NDArray[np.int64]:
+        """Return the ids of several batches, one after the other."""
+        if all(a.stop == b.start for a, b in itertools.pairwise(parts)) and not any(
+            part.pad_positions for part in parts
+        ):
+            # The batches of a world of one rank follow one another.
+            return self.order.sample_ids(self.epoch, parts[0].start, parts[-1].stop)
+        return np.concatenate([self._sample_ids(part) for part in parts])
 
     def _sample_ids(self, part: RankBatch) -> NDArray[np.int64]:
         own = self.order.sample_ids(self.epoch, part.start, part.stop)
@@ -194,20 +228,28 @@ class _Epoch:
         repeats = [self.order.sample_ids(self.epoch, int(run[0]), int(run[-1]) + 1) for run in runs]
         return np.concatenate([own, *repeats])
 
-    def _token(self, batch_count: int, next_position: int) -> bytes:
-        """Return the token after so many batches; after the last it opens the next epoch."""
-        is_last = batch_count == self.plan.batch_count
-        return encode_token(
+    def _encoder(self) -> TokenEncoder:
+        return TokenEncoder(
             Token(
                 fingerprint=self.locator.fingerprint,
                 spec=self.spec.order,
-                epoch=self.epoch + is_last,
-                position=0 if is_last else next_position,
+                epoch=self.epoch,
+                position=0,
                 global_batch_size=self.spec.global_batch_size,
-                step=self.step + batch_count,
-                sample_count=self.consumed + next_position - self.plan.base,
+                step=0,
+                sample_count=0,
                 mixture=self.spec.mixture,
             )
+        )
+
+    def _token(self, encoder: TokenEncoder, batch_count: int, next_position: int) -> bytes:
+        """Return the token after so many batches; after the last it opens the next epoch."""
+        is_last = batch_count == self.plan.batch_count
+        return encoder.encode(
+            epoch=self.epoch + is_last,
+            position=0 if is_last else next_position,
+            step=self.step + batch_count,
+            sample_count=self.consumed + next_position - self.plan.base,
         )
 
 
