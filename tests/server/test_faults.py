@@ -234,7 +234,7 @@ def test_a_waiting_stream_ends_at_once(bench: _Bench, how: str) -> None:
     assert bench.store.asked.wait(10)
 
     if how == "close":
-        messages.close()  # type: ignore[attr-defined]  # a generator
+        messages.close()
     elif how == "cancel":
         bench.stream.cancel()
         rest = [pb.ReadBatchesResponse.FromString(message) for message in messages]

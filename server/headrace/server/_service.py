@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from headrace.errors import HeadraceError, InternalError
 from headrace.server._access import Access, Caller
+from headrace.server._ahead import Ahead, Messages
 from headrace.server._cache import BlockCache
 from headrace.server._config import ServerConfig
 from headrace.server._contents import (
@@ -134,7 +135,13 @@ class ShardService:
             caller = self._caller(context)
             with self._streams.admit(caller, host_of(context)):
                 served = find(request, self._catalog, self._mixtures, caller=caller)
-                yield from self._stream(contents(served), served, context)
+                yield from self._stream(
+                    contents(served),
+                    served,
+                    context,
+                    # One batch has nothing to be sent beside.
+                    run=Ahead if isinstance(request, pb.ReadBatchesRequest) else _at_once,
+                )
         except HeadraceError as error:
             failure = failure_of(error)
         except Exception:  # noqa: BLE001 - the servicer's boundary
@@ -144,7 +151,12 @@ class ShardService:
         abort(context, failure)
 
     def _stream(
-        self, contents: Contents, served: Served, context: grpc.ServicerContext
+        self,
+        contents: Contents,
+        served: Served,
+        context: grpc.ServicerContext,
+        *,
+        run: Callable[[BatchStream], Messages],
     ) -> Iterator[bytes]:
         stream = BatchStream(
             contents,
@@ -158,9 +170,10 @@ class ShardService:
         _log.info("%s of %s asked for by %s", contents.title, served.name, context.peer())
         try:
             with self._streams.track(stream, served.retirements):
-                if not context.add_callback(stream.cancel):
+                running = run(stream)
+                if not context.add_callback(running.cancel):
                     return
-                yield from stream.messages()
+                yield from running.messages()
                 reason = "OK" if context.is_active() else "CANCELLED"
         except HeadraceError as error:
             reason = error.reason
@@ -209,6 +222,10 @@ class ShardService:
         share = self._config.cache_bytes // (_PREFETCH_SHARE * max(1, self._streams.count))
         stored_share = share * served.dataset.stored_bytes // raw_bytes
         return min(self._config.prefetch_bytes, stored_share)
+
+
+def _at_once(stream: BatchStream) -> Messages:
+    return stream
 
 
 def _bug(call: str) -> Failure:

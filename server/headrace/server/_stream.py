@@ -112,7 +112,7 @@ class BatchStream:
         """End the stream with an error, between two batches."""
         self._end(error)
 
-    def messages(self) -> Iterator[bytes]:
+    def messages(self) -> Generator[bytes, None, None]:
         """Yield the stream's messages as they go to the wire."""
         try:
             yield message_frame(pb.ReadBatchesResponse(start=self._contents.start))

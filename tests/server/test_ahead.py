@@ -1,0 +1,115 @@
+"""Claims about messages that are worked out ahead: the contract of `headrace.server._ahead`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+
+import pytest
+
+from headrace.errors import RebalanceError
+from headrace.server._ahead import Ahead
+
+_WAIT_S = 30
+
+
+class _Stream:
+    """Yields what it is given until it is cancelled."""
+
+    def __init__(self, make: Callable[[_Stream], Generator[bytes, None, None]]) -> None:
+        self._make = make
+        self.cancelled = threading.Event()
+        self.closed = threading.Event()
+        self.made = 0
+        self.grown = threading.Condition()
+
+    def messages(self) -> Generator[bytes, None, None]:
+        try:
+            for message in self._make(self):
+                with self.grown:
+                    self.made += 1
+                    self.grown.notify_all()
+                yield message
+        finally:
+            self.closed.set()
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def wait_made(self, count: int) -> bool:
+        """Wait until so many messages were made; return whether they were."""
+        with self.grown:
+            return self.grown.wait_for(lambda: self.made >= count, _WAIT_S)
+
+
+def _endless(_stream: _Stream) -> Generator[bytes, None, None]:
+    while True:
+        yield bytes(100)
+
+
+def _ahead_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name == "headrace-ahead"]
+
+
+def test_messages_come_in_order() -> None:
+    """All messages come out, once, in the order in which they were made."""
+    wanted = [str(index).encode() for index in range(500)]
+    ahead = Ahead(_Stream(lambda _: (message for message in wanted)), budget_bytes=20)
+
+    assert wanted == list(ahead.messages())
+
+
+def test_a_failure_comes_after_what_was_made() -> None:
+    """A failure is raised behind the messages before it, and ends the thread."""
+
+    def fail(_stream: _Stream) -> Generator[bytes, None, None]:
+        yield b"one"
+        yield b"two"
+        raise RebalanceError("go elsewhere")
+
+    messages = Ahead(_Stream(fail)).messages()
+
+    assert [b"one", b"two"] == [next(messages), next(messages)]
+    with pytest.raises(RebalanceError):
+        next(messages)
+    assert not _ahead_threads()
+
+
+def test_messages_are_made_before_they_are_asked_for() -> None:
+    """While one message is sent the next ones are made, up to the budget and one."""
+    stream = _Stream(_endless)
+    messages = Ahead(stream, budget_bytes=250).messages()
+
+    next(messages)
+
+    # One was taken; 300 bytes wait; one more is made and finds no room.
+    assert stream.wait_made(5)
+    messages.close()
+    assert stream.made == 5
+
+
+def test_closing_leaves_nothing_behind() -> None:
+    """A generator closed in the middle cancels its stream and joins its thread."""
+    stream = _Stream(_endless)
+    messages = Ahead(stream, budget_bytes=250).messages()
+    next(messages)
+
+    messages.close()
+
+    assert stream.cancelled.is_set()
+    assert stream.closed.is_set()
+    assert not _ahead_threads()
+
+
+def test_cancel_ends_a_thread_that_waits_for_room() -> None:
+    """A client that goes while nothing is taken does not keep the stream open."""
+    stream = _Stream(_endless)
+    ahead = Ahead(stream, budget_bytes=250)
+    messages = ahead.messages()
+    next(messages)
+    assert stream.wait_made(5)
+
+    ahead.cancel()
+
+    assert stream.closed.wait(_WAIT_S)
+    messages.close()
