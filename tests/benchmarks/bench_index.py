@@ -1,15 +1,21 @@
 """What a stored index saves: opening a source by itself and by its index.
 
-Run: ``python tests/benchmarks/bench_index.py [--files 5000] [--shards 100000]``. The ceiling is a
+Run: ``python tests/benchmarks/bench_index.py [--files 5000] [--shards 100000] [--tars 500]``. Each
+opening is in a process of its own, which says how far its memory grew at most. The ceiling is a
 listing of the files, which both need.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import platform
+import statistics
+import subprocess
+import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.storage import open_dataset, store_index
+from headrace.storage import store_index
 
 _COLUMNS, _ROWS = 20, 100
 
@@ -29,31 +35,73 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=5000)
     parser.add_argument("--shards", type=int, default=100_000)
+    parser.add_argument("--tars", type=int, default=500)
     wanted = parser.parse_args()
     print(f"# {platform.platform()}, {os.cpu_count()} cores, pyarrow {pa.__version__}, local disk")
-    print(f"{'source':24} {'by itself s':>12} {'index s':>9} {'by index s':>11} {'index kB':>9}")
+    print(
+        f"{'source':24} {'by itself s':>12} {'grown MiB':>10} {'index s':>9} {'by index s':>11} "
+        f"{'grown MiB':>10} {'index kB':>9}"
+    )
     with tempfile.TemporaryDirectory() as folder:
         _measure(f"parquet, {wanted.files} files", folder, lambda d: _parquet(d, wanted.files))
     with tempfile.TemporaryDirectory() as folder:
         _measure(f"mds, {wanted.shards} shards", folder, lambda d: _mds(d, wanted.shards))
+    with tempfile.TemporaryDirectory() as folder:
+        _measure(f"webdataset, {wanted.tars} tars", folder, lambda d: _tars(d, wanted.tars))
 
 
 def _measure(name: str, folder: str, write: Callable[[Path], None]) -> None:
     source, url = Path(folder, "source"), str(Path(folder, "index"))
     source.mkdir()
     write(source)
-    alone = _seconds(lambda: open_dataset(str(source)).close())
-    storing = _seconds(lambda: store_index(str(source), url))
-    by_index = _seconds(lambda: open_dataset(url).close())
+    alone_s, alone_grown = _opened(str(source))
+    begin = time.perf_counter()
+    store_index(str(source), url)
+    storing = time.perf_counter() - begin
+    indexed_s, indexed_grown = _opened(url)
     [index] = Path(url, "manifests").iterdir()
     kilobytes = index.stat().st_size / 1000
-    print(f"{name:24} {alone:12.2f} {storing:9.2f} {by_index:11.2f} {kilobytes:9.0f}")
+    print(
+        f"{name:24} {alone_s:12.2f} {alone_grown:10.0f} {storing:9.2f} {indexed_s:11.2f} "
+        f"{indexed_grown:10.0f} {kilobytes:9.0f}"
+    )
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
+_OPEN = """
+import sys, time
+import headrace.storage.mds._stored_index, headrace.storage.parquet, headrace.storage.webdataset
+from headrace.storage import _arrow_source, _local, open_dataset
+
+def most():
+    lines = open("/proc/self/status").read().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
+
+before, begin = most(), time.perf_counter()
+open_dataset(sys.argv[1]).close()
+print(time.perf_counter() - begin, (most() - before) / 1024)
+"""
+
+
+def _opened(url: str) -> tuple[float, float]:
+    """Return seconds and MiB of opening in a new process; medians of three (Linux)."""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", _OPEN, url], check=True, capture_output=True, text=True
+        ).stdout.split()
+        for _ in range(3)
+    ]
+    seconds, grown = (statistics.median(map(float, column)) for column in zip(*runs, strict=True))
+    return seconds, grown
+
+
+def _tars(folder: Path, count: int) -> None:
+    for number in range(count):
+        with tarfile.open(folder / f"{number:06d}.tar", "w") as tar:
+            for sample in range(_ROWS):
+                for ending, size in (("jpg", 2000), ("cls", 1)):
+                    member = tarfile.TarInfo(f"{number:06d}{sample:06d}.{ending}")
+                    member.size = size
+                    tar.addfile(member, io.BytesIO(b"1" * size))
 
 
 def _parquet(folder: Path, count: int) -> None:

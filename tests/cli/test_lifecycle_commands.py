@@ -54,6 +54,21 @@ def test_gc_leaves_young_files(url: str) -> None:
     assert "removed 0 versions, 0 files" in done.stdout
 
 
+def test_inspect_lists_the_versions_that_can_be_opened(url: str) -> None:
+    """Each with samples and time, the current one marked; the one that is shown may be older."""
+    versions = json.loads(run("inspect", url, "--json").stdout)["versions"]
+    old, current = (version["fingerprint"] for version in versions)
+    text = run("inspect", url).stdout.splitlines()[-2:]
+    older = run("inspect", url, "--fingerprint", old).stdout.splitlines()[-2:]
+
+    assert [50, 80] == [version["sample_count"] for version in versions]
+    assert [current, old] == [line.split()[0] for line in text]
+    assert ["80 samples  current, shown", "50 samples"] == [line.split(None, 2)[2] for line in text]
+    assert ["80 samples  current", "50 samples  shown"] == [
+        line.split(None, 2)[2] for line in older
+    ]
+
+
 @pytest.mark.parametrize("older_than", ["soon", "-1h"])
 def test_gc_refuses_what_is_no_time(url: str, older_than: str) -> None:
     """A wrong time is misuse."""

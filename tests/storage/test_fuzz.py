@@ -20,13 +20,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError
-from headrace.storage import Store, open_dataset, open_store, sample_bytes
+from headrace.storage import Place, Store, StoreOptions, open_dataset, open_store, sample_bytes
 from headrace.storage._block_table import decode_page
 from headrace.storage._manifest import decode_shard_table
 from headrace.storage._open import read_manifest, read_pointer
 from headrace.storage._pointer import Pointer, VersionEntry, decode_pointer
+from headrace.storage.mds import _stored_index as mds_index
+from headrace.storage.webdataset import decode_stored_index, encode_stored_index, open_webdataset
 from storage.hostile_blocks import Codec, HostileBlock, honest_batch, message_of
 from storage.mds.mds_make import texts, write_mds
+from storage.webdataset.tar_files import samples, write_tar
 from support.shards import numbered_batch, write_shards_of
 
 _EXTREMES = (0, 1, 2, 7, 8, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63)
@@ -175,6 +178,19 @@ def _write_mds_zstd(root: Path) -> None:
     write_mds(root, texts(40), compression="zstd")
 
 
+def _stored_mds_index(root: Path) -> Target:
+    _write_mds(root)
+    _, content = mds_index.stored_index_of(Place(str(root), open_store(str(root))))
+    return Target(content, lambda found: mds_index.decode_stored_index(found, place="x"))
+
+
+def _stored_webdataset_index(root: Path) -> Target:
+    write_tar(root / "a.tar", samples(0, 20))
+    with open_webdataset(str(root), options=StoreOptions()) as dataset:
+        content = encode_stored_index(dataset.index)
+    return Target(content, lambda found: decode_stored_index(found, place="x"))
+
+
 def _write_parquet(root: Path) -> None:
     pq.write_table(pa.Table.from_batches([numbered_batch(0, 70)]), root / "a.parquet")
 
@@ -203,6 +219,8 @@ _TARGETS: dict[str, Callable[[Path], Target]] = {
     "MDS shard": lambda root: _file(root, _write_mds, "shard.00000.mds"),
     "MDS index": lambda root: _file(root, _write_mds, "index.json"),
     "compressed MDS shard": lambda root: _file(root, _write_mds_zstd, "shard.00000.mds.zstd"),
+    "stored MDS index": _stored_mds_index,
+    "stored WebDataset index": _stored_webdataset_index,
     "Parquet footer": _parquet_footer,
     "Parquet": lambda root: _file(root, _write_parquet, "a.parquet"),
 }

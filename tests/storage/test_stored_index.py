@@ -35,6 +35,7 @@ from headrace.storage import (
 )
 from headrace.storage._pointer import TableFile, encode_pointer
 from headrace.storage.mds import MdsWriter, commit_mds
+from storage.webdataset.tar_files import tar_bytes
 from support.s3 import S3
 from support.shards import numbered_batch, write_shards_of
 
@@ -57,10 +58,25 @@ def _write_parquet(url: str) -> None:
         store.write(f"part-{part}.parquet", sink.getvalue().to_pybytes())
 
 
-_WRITERS: dict[str, Callable[[str], None]] = {"mds": _write_mds, "parquet": _write_parquet}
+def _write_webdataset(url: str) -> None:
+    store = open_store(url)
+    for part in range(3):
+        rows = _TABLE.slice(part * 100, 100).to_pylist()
+        members = {f"{row['number']:03d}.cls": str(row["number"]).encode() for row in rows}
+        members |= {f"{row['number']:03d}.txt": row["text"].encode() for row in rows}
+        store.write(f"part-{part}.tar", tar_bytes(dict(sorted(members.items()))))
 
 
-@pytest.fixture(params=["mds", "parquet"])
+_WRITERS: dict[str, Callable[[str], None]] = {
+    "mds": _write_mds,
+    "parquet": _write_parquet,
+    "webdataset": _write_webdataset,
+}
+_CHANGED = {"mds": "index.json", "parquet": "part-1.parquet", "webdataset": "part-1.tar"}
+_COLUMNS = {"cls": "number", "txt": "text"}  # what they are called in tar files
+
+
+@pytest.fixture(params=_WRITERS)
 def kind(request: pytest.FixtureRequest) -> str:
     """Each source in turn."""
     return str(request.param)
@@ -76,7 +92,9 @@ def source(kind: str, tmp_path: Path) -> Path:
 def _samples(url: str) -> list[dict[str, object]]:
     with open_dataset(url) as dataset:
         blocks = [dataset.read_block(block) for block in range(dataset.block_count)]
-    samples: list[dict[str, object]] = pa.Table.from_batches(blocks).to_pylist()
+    table = pa.Table.from_batches(blocks)
+    table = table.rename_columns([_COLUMNS.get(name, name) for name in table.column_names])
+    samples: list[dict[str, object]] = table.select(_TABLE.column_names).to_pylist()
     return samples
 
 
@@ -116,12 +134,16 @@ def test_one_parquet_file_has_an_index_too(tmp_path: Path) -> None:
 def test_a_changed_file_is_named(kind: str, source: Path, tmp_path: Path) -> None:
     """What has changed since is refused, by name, until the index is stored again."""
     url = _index(source, tmp_path)
-    name = "index.json" if kind == "mds" else "part-1.parquet"
-    if kind == "mds":
-        text = (source / name).read_text()
-        (source / name).write_text(text + " ")
-    else:
-        pq.write_table(_TABLE.slice(100, 90), source / name)
+    name = _CHANGED[kind]
+    match kind:
+        case "mds":
+            text = (source / name).read_text()
+            (source / name).write_text(text + " ")
+        case "parquet":
+            pq.write_table(_TABLE.slice(100, 90), source / name)
+        case _:
+            members = {f"{number}.cls": b"1" for number in range(90)}
+            (source / name).write_bytes(tar_bytes(members))
 
     with pytest.raises(ShardCorruptError, match=rf"file {name} in .* has changed.*headrace index"):
         open_dataset(url)
@@ -133,18 +155,19 @@ def test_a_changed_file_is_named(kind: str, source: Path, tmp_path: Path) -> Non
 def test_a_lost_file_is_named(kind: str, source: Path, tmp_path: Path) -> None:
     """What is gone is named."""
     url = _index(source, tmp_path)
-    name = "index.json" if kind == "mds" else "part-1.parquet"
+    name = _CHANGED[kind]
     (source / name).unlink()
 
     with pytest.raises(ObjectNotFoundError, match=name):
         open_dataset(url)
 
 
-def test_added_files_wait_for_the_next_index(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["parquet", "webdataset"], indirect=True)
+def test_added_files_wait_for_the_next_index(kind: str, source: Path, tmp_path: Path) -> None:
     """A running job's dataset does not grow."""
-    _write_parquet(str(tmp_path / "source"))
-    url = _index(tmp_path / "source", tmp_path)
-    pq.write_table(_TABLE, tmp_path / "source" / "part-9.parquet")
+    url = _index(source, tmp_path)
+    added = _CHANGED[kind].replace("1", "9")
+    shutil.copy(source / _CHANGED[kind], source / added)
 
     assert _TABLE.to_pylist() == _samples(url)
 
@@ -155,7 +178,7 @@ def _flip(path: Path, place: int) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("place", [0, 7, 9, 30, -1])
+@pytest.mark.parametrize("place", [0, 7, 9, 15, 30, -1])
 def test_a_damaged_index_is_refused(source: Path, tmp_path: Path, place: int) -> None:
     """A flipped bit anywhere in the index, or its end missing, is told with its place."""
     url = _index(source, tmp_path)
@@ -276,7 +299,7 @@ def test_nothing_to_index(tmp_path: Path) -> None:
     """A folder without a source, and one of our own shards, have no index."""
     write_shards_of(str(tmp_path / "shards"), [numbered_batch(0, 5)])
     for name in ("nothing", "shards"):
-        with pytest.raises(NotADatasetError, match="neither an MDS dataset nor Parquet"):
+        with pytest.raises(NotADatasetError, match=r"neither an MDS .* nor WebDataset tars"):
             store_index(str(tmp_path / name), str(tmp_path / "index"))
 
     assert not os.path.lexists(tmp_path / "index")

@@ -17,7 +17,7 @@ from headrace.cli._show import size
 @click.option(
     "--source",
     "source_name",
-    type=click.Choice(["mds", "parquet"]),
+    type=click.Choice(["mds", "parquet", "webdataset"]),
     help="What SRC is; found out if left out.",
 )
 @click.option("--table-version", type=click.IntRange(min=0), help="Version of a Delta table.")
@@ -25,11 +25,11 @@ from headrace.cli._show import size
 def command(
     *, source: str, url: str, source_name: str | None, table_version: int | None, as_json: bool
 ) -> None:
-    """Store the index of the MDS dataset, Parquet files or Delta table at SRC.
+    """Store the index of the MDS dataset, Parquet files, Delta table or WebDataset tars at SRC.
 
-    URL is then a dataset like any other, with the samples of SRC: opening it reads no footers. It
-    stays what it is: a file of SRC that changes is an error that names it, and files that are
-    added are left out until the index is stored again.
+    URL is then a dataset like any other, with the samples of SRC: opening it reads no footers
+    and no headers. It stays what it is: a file of SRC that changes is an error that names it, and
+    files that are added are left out until the index is stored again.
 
     \b
     headrace index s3://bucket/warehouse/trips --to s3://bucket/trips
@@ -40,7 +40,7 @@ def command(
         store_index,
     )
 
-    with shard_progress("reading footers") as progress:
+    with shard_progress("reading files") as progress:
         pointer = store_index(
             source,
             url,

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli._show import size
+
+if TYPE_CHECKING:
+    from headrace.storage import OpenDataset
 
 
 @click.command(name="inspect")
@@ -14,15 +19,29 @@ from headrace.cli._show import size
 @click.option("--fingerprint", help="An older version, by its fingerprint.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, url: str, fingerprint: str | None, as_json: bool) -> None:
-    """Show the columns, counts and sizes of the dataset at URL.
+    """Show the columns, counts, sizes and versions of the dataset at URL.
 
     \b
     headrace inspect s3://bucket/flights
     """
-    from headrace.storage import open_dataset  # noqa: PLC0415 - needs the [storage] extra
+    from headrace.storage import (  # noqa: PLC0415 - needs the [storage] extra
+        list_versions,
+        open_dataset,
+    )
 
-    dataset = open_dataset(url, fingerprint=fingerprint)
-    facts = {
+    versions = [asdict(version) for version in list_versions(url)]
+    with open_dataset(url, fingerprint=fingerprint) as dataset:
+        facts, columns = _facts(url, dataset), _columns(dataset)
+    if as_json:
+        click.echo(json.dumps({**facts, "columns": columns, "versions": versions}))
+        return
+    _show_facts(facts)
+    _show_columns(columns)
+    _show_versions(versions, shown=str(facts["fingerprint"]))
+
+
+def _facts(url: str, dataset: OpenDataset) -> dict[str, object]:
+    return {
         "url": url,
         "fingerprint": dataset.fingerprint,
         "sample_count": dataset.sample_count,
@@ -31,15 +50,13 @@ def command(*, url: str, fingerprint: str | None, as_json: bool) -> None:
         "raw_bytes": dataset.raw_bytes,
         "stored_bytes": dataset.stored_bytes,
     }
-    columns = [
+
+
+def _columns(dataset: OpenDataset) -> list[dict[str, object]]:
+    return [
         {"name": field.name, "type": str(field.type), "nullable": field.nullable}
         for field in dataset.schema
     ]
-    if as_json:
-        click.echo(json.dumps({**facts, "columns": columns}))
-        return
-    _show_facts(facts)
-    _show_columns(columns)
 
 
 def _show_facts(facts: dict[str, object]) -> None:
@@ -66,3 +83,16 @@ def _show_columns(columns: list[dict[str, object]]) -> None:
         # Types have brackets, which are markup to rich.
         table.add_row(escape(str(column["name"])), escape(str(column["type"])), nulls)
     Console().print(table)
+
+
+def _show_versions(versions: list[dict[str, Any]], *, shown: str) -> None:
+    """Show the versions, the newest first; a source that keeps none is silent."""
+    if versions:
+        click.echo("versions, the newest first:")
+    for age, version in enumerate(reversed(versions)):
+        marks = ["current"] * (age == 0) + ["shown"] * (version["fingerprint"] == shown)
+        # No table: it would cut fingerprints on a narrow terminal, and they are there to be copied.
+        click.echo(
+            f"  {version['fingerprint']}  {version['created']}  "
+            f"{version['sample_count']:,} samples  {', '.join(marks)}".rstrip()
+        )

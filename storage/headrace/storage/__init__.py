@@ -38,6 +38,7 @@ from headrace.storage._store import (
 )
 from headrace.storage._types import schema_texts, type_text
 from headrace.storage._verify import DEFAULT_VERIFY_THREADS, Fault, verify_blocks
+from headrace.storage._versions import DatasetVersion, list_versions
 
 __all__ = [
     "BLOCK_DTYPE",
@@ -53,6 +54,7 @@ __all__ = [
     "ColumnStats",
     "Compression",
     "Dataset",
+    "DatasetVersion",
     "Fault",
     "GarbagePlan",
     "IndexPointer",
@@ -77,6 +79,7 @@ __all__ = [
     "check_mode",
     "collect_garbage",
     "commit_dataset",
+    "list_versions",
     "open_dataset",
     "open_store",
     "options_with_environment",

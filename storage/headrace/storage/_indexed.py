@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -52,11 +52,11 @@ def store_index(
     """Read what opening a source reads, and store it at another URL.
 
     Args:
-        source_url: An MDS dataset, Parquet files, or a Delta table.
+        source_url: An MDS dataset, Parquet files, a Delta table, or WebDataset tars.
         url: Where the index goes; may be the same URL.
         options: How to reach both.
         source_options: Which source it is, and which version of a table.
-        progress: Called with the number of Parquet footers read and of files.
+        progress: Called with the number of Parquet or tar files read and of all.
 
     Returns:
         What ``headrace.json`` at ``url`` says now.
@@ -132,8 +132,9 @@ def open_indexed(
             "`headrace index`",
             place=where,
         )
-    opener = _open_mds if pointer.source == "mds" else _open_parquet
-    dataset = opener(content, pointer.target, place=place, where=where, options=options)
+    dataset = _OPENERS[pointer.source](
+        content, pointer.target, place=place, where=where, options=options
+    )
     if dataset.fingerprint != pointer.fingerprint:
         dataset.close()
         raise ManifestCorruptError(
@@ -157,24 +158,42 @@ def _index_of(
     target: str, options: StoreOptions, asked: SourceOptions, progress: Progress | None
 ) -> _Indexed:
     # Each source is imported where it is used, as everywhere.
+    from headrace.storage import parquet, webdataset  # noqa: PLC0415
     from headrace.storage.mds import _source as mds  # noqa: PLC0415
-    from headrace.storage.mds._stored_index import stored_index_of  # noqa: PLC0415
-    from headrace.storage.parquet import detect  # noqa: PLC0415
 
     place = Place(target, open_store(target, options=options), options)
     try:
         if asked.source in {None, "mds"} and mds.detect(place):
-            index, content = stored_index_of(place)
-            return _Indexed("mds", index.fingerprint, int(index.sample_counts.sum()), content)
-        if asked.source in {None, "parquet"} and detect(place):
+            return _index_mds(place)
+        if asked.source in {None, "parquet"} and parquet.detect(place):
             return _index_parquet(target, options, asked, progress)
+        if asked.source in {None, "webdataset"} and webdataset.detect(place):
+            return _index_webdataset(place, progress)
     finally:
         place.store.close()
     raise NotADatasetError(
-        f"{target} holds neither an MDS dataset nor Parquet files; datasets of other sources "
-        "have no index to store",
+        f"{target} holds neither an MDS dataset nor Parquet files nor WebDataset tars; datasets "
+        "of other sources have no index to store",
         url=target,
     )
+
+
+def _index_mds(place: Place) -> _Indexed:
+    from headrace.storage.mds._stored_index import stored_index_of  # noqa: PLC0415
+
+    index, content = stored_index_of(place)
+    return _Indexed("mds", index.fingerprint, int(index.sample_counts.sum()), content)
+
+
+def _index_webdataset(place: Place, progress: Progress | None) -> _Indexed:
+    from headrace.storage.webdataset import (  # noqa: PLC0415
+        encode_stored_index,
+        open_webdataset,
+    )
+
+    with open_webdataset(place.url, options=place.options, progress=progress) as dataset:
+        content = encode_stored_index(dataset.index)
+        return _Indexed("webdataset", dataset.fingerprint, dataset.sample_count, content)
 
 
 def _index_parquet(
@@ -198,9 +217,7 @@ def _open_mds(
     )
 
     stored = decode_stored_index(content, place=where)
-    return open_by_index(
-        stored, target, options=place.options, where=where, allow_pickle=options.allow_pickle
-    )
+    return open_by_index(stored, target, options=place.options, allow_pickle=options.allow_pickle)
 
 
 def _open_parquet(
@@ -216,6 +233,26 @@ def _open_parquet(
             field="table_version",
         )
     return open_parquet(target, options=place.options, index=index)
+
+
+def _open_webdataset(
+    content: bytes, target: str, *, place: Place, where: str, options: SourceOptions
+) -> OpenDataset:
+    from headrace.storage.webdataset import (  # noqa: PLC0415
+        decode_stored_index,
+        open_by_index,
+    )
+
+    del options
+    index = decode_stored_index(content, place=where)
+    return open_by_index(index, target, options=place.options)
+
+
+_OPENERS: Mapping[str, Callable[..., OpenDataset]] = {
+    "mds": _open_mds,
+    "parquet": _open_parquet,
+    "webdataset": _open_webdataset,
+}
 
 
 def _replaced(store: Store) -> Version | None:

@@ -17,7 +17,7 @@ from headrace.storage._names import name_problem
 POINTER_NAME = "headrace.json"
 POINTER_VERSION = 1
 INDEX_POINTER_VERSION = 2
-INDEXED_SOURCES = ("mds", "parquet")
+INDEXED_SOURCES = ("mds", "parquet", "webdataset")
 MAX_POINTER_BYTES = 16 << 20
 _MAX_TABLE_BYTES = 4 << 30
 _FINGERPRINT = re.compile("[0-9a-f]{32}")
@@ -140,7 +140,7 @@ def _decode(content: bytes) -> Pointer | IndexPointer:
             raise _DamageError(
                 f"version {str(version)[:100]} of source {str(source)[:100]!r} found, this "
                 f"headrace reads version {POINTER_VERSION} of 'arrow' and version "
-                f"{INDEX_POINTER_VERSION} of {' and '.join(INDEXED_SOURCES)}; a newer headrace "
+                f"{INDEX_POINTER_VERSION} of {', '.join(INDEXED_SOURCES)}; a newer headrace "
                 "may read it"
             )
 

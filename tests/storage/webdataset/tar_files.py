@@ -11,12 +11,19 @@ from pathlib import Path
 def write_tar(path: Path, members: Mapping[str, bytes], *, form: int = tarfile.PAX_FORMAT) -> bytes:
     """Write members in the order given and return the file's bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w", format=form) as tar:
+    path.write_bytes(tar_bytes(members, form=form))
+    return path.read_bytes()
+
+
+def tar_bytes(members: Mapping[str, bytes], *, form: int = tarfile.PAX_FORMAT) -> bytes:
+    """Return a tar file of the members in the order given."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w", format=form) as tar:
         for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-    return path.read_bytes()
+    return sink.getvalue()
 
 
 def samples(first: int, stop: int, *, size: int = 100) -> dict[str, bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
@@ -216,6 +216,64 @@ class _Collected:
             "with `headrace convert`",
             place=self.place,
         )
+
+
+def schema_object(schema: ShardSchema) -> Mapping[str, object]:
+    """Return a schema as a JSON value, as `schema_from_object` reads it."""
+    return {
+        "names": list(schema.names),
+        "encodings": [encoding.text for encoding in schema.encodings],
+        "sizes": list(schema.sizes),
+        "compression": schema.compression.text if schema.compression else None,
+    }
+
+
+def schema_from_object(value: Mapping[str, object]) -> ShardSchema:
+    """Return the schema that `schema_object` wrote.
+
+    Raises:
+        ValueError: It is no schema; says why.
+        KeyError: The same.
+    """
+    return _schema(
+        _sequence(value, "names"),
+        _sequence(value, "encodings"),
+        _sequence(value, "sizes"),
+        value["compression"],
+    )
+
+
+def check_shards(index: Index) -> None:
+    """Check what `decode_index` checks shard by shard, of an index that was stored.
+
+    Raises:
+        ValueError: A shard cannot be; says which and why.
+    """
+    ordinals, counts = index.schema_ordinals, index.sample_counts
+    sizes = np.stack([counts, index.raw_bytes, index.stored_bytes])
+    is_bad = (ordinals < 0) | (ordinals >= len(index.schemas))
+    is_bad |= ((sizes < 0) | (sizes > MAX_SHARD_BYTES)).any(axis=0)
+    is_bad |= index.raw_bytes < header_bytes(counts)
+    if is_bad.any():
+        raise ValueError(f"shard {int(is_bad.argmax())} has counts that cannot be")
+    for names in {id(part): part for part in (index.raw_names, index.stored_names)}.values():
+        for name in _each(names):
+            problem = None if _PLAIN_NAME.fullmatch(name) else name_problem(name)
+            if problem is not None:
+                raise ValueError(f"basename {name[:200]!r}: {problem}")
+    for hashes in {id(part): part for part in (index.raw_hashes, index.stored_hashes)}.values():
+        for text in _each(hashes):
+            algorithm, _, digest = text.partition(":")
+            if text and (algorithm not in HASHES or not digest.isalnum()):
+                raise ValueError(f"hash {text[:200]!r} is none of {sorted(HASHES)}")
+
+
+def _each(texts: pa.StringArray) -> Iterator[str]:
+    """Yield texts, of which few are Python objects at once."""
+    for start in range(0, len(texts), _PART_SHARDS):
+        for text in texts.slice(start, _PART_SHARDS).to_pylist():
+            assert text is not None  # an index has no nulls
+            yield text
 
 
 def schema_text(schema: ShardSchema) -> str:

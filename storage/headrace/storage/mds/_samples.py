@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from headrace.storage.mds._damage import DamageError
 
 Bytes: TypeAlias = NDArray[np.uint8]
 WORD = np.dtype("<u4")
+_Count = TypeVar("_Count", int, NDArray[np.int64])
 MAX_SHARD_BYTES = 2**32 - 1  # offsets have 32 bits
 
 
@@ -42,8 +43,8 @@ class Spans:
         return Spans(self.begins + head, self.sizes - head)
 
 
-def header_bytes(sample_count: int) -> int:
-    """Return the length of a shard's header: the count and all offsets."""
+def header_bytes(sample_count: _Count) -> _Count:
+    """Return the length of a shard's header, or of many: the count and all offsets."""
     return WORD.itemsize * (sample_count + 2)
 
 

@@ -1,56 +1,92 @@
-"""The codec of a stored index: which ``index.json`` it was, and its text, compressed.
+"""What opening an MDS dataset parses of ``index.json``, stored as columns.
 
-::
-
-    bytes 0-7    HRMDIDX and the version, one byte
-    bytes 8-11   length of the next part, int32
-    then         a JSON object: stored_bytes and version of index.json as its store states them
-    then         index.json, one ZSTD frame
+``headrace.storage._packed`` says how. There is a row a shard; of the columns, those of the stored
+files are empty where they are those of the uncompressed ones. The facts beside them are the state
+of ``index.json`` in its store, the schemas of the shards, and the fingerprint, which follows from
+``index.json`` alone.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from headrace.errors import ManifestCorruptError, ObjectNotFoundError
+from headrace.storage._buffers import offsets_of, values_of
 from headrace.storage._options import StoreOptions
+from headrace.storage._packed import Packed, PackedForm, pack, unpack
 from headrace.storage._source import Place
 from headrace.storage._store import open_store
 from headrace.storage.mds._dataset import MdsDataset
-from headrace.storage.mds._index import INDEX_NAME, MAX_INDEX_BYTES, Index, decode_index
+from headrace.storage.mds._index import (
+    INDEX_NAME,
+    MAX_INDEX_BYTES,
+    Index,
+    check_shards,
+    decode_index,
+    schema_from_object,
+    schema_object,
+)
 from headrace.storage.parquet._objects import FileEntry, FileStore, open_files
 
-INDEX_VERSION = 1
-_MAGIC = b"HRMDIDX"
-_HEADER_BYTES = len(_MAGIC) + 1 + 4
-_MAX_STATE_BYTES = 4096
+if TYPE_CHECKING:
+    _Array = pa.Array[Any]  # pyarrow's stubs have these generic, pyarrow itself has not
+    _Field = pa.Field[Any]
+
+_NUMBERS = ("sample_count", "raw_bytes", "stored_bytes")
+_TEXTS = ("raw_name", "stored_name", "raw_hash", "stored_hash")
+_FIELDS: list[_Field] = [
+    pa.field("schema", pa.int32(), nullable=False),
+    *(pa.field(name, pa.int64(), nullable=False) for name in _NUMBERS),
+    *(pa.field(name, pa.string(), nullable=False) for name in _TEXTS),
+]
+_FORM = PackedForm(
+    magic=b"HRMDIDX",
+    version=2,
+    schema=pa.schema(_FIELDS),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """An ``index.json`` that was stored elsewhere.
+    """An ``index.json`` that was parsed and stored.
 
     Attributes:
         entry: The file as it was when it was indexed.
-        content: What it held.
+        index: What it said.
     """
 
     entry: FileEntry
-    content: bytes
+    index: Index
 
 
-def encode_stored_index(index: StoredIndex) -> bytes:
+def encode_stored_index(stored: StoredIndex) -> bytes:
     """Return the bytes to store."""
-    state = json.dumps(
-        {"stored_bytes": index.entry.stored_bytes, "version": index.entry.version}
-    ).encode()
-    packed = pa.compress(index.content, codec="zstd", asbytes=True)
-    return b"".join(
-        (_MAGIC, bytes([INDEX_VERSION]), len(state).to_bytes(4, "little"), state, packed)
-    )
+    index = stored.index
+    facts = {
+        "stored_bytes": stored.entry.stored_bytes,
+        "version": stored.entry.version,
+        "fingerprint": index.fingerprint,
+        "schemas": [schema_object(schema) for schema in index.schemas],
+    }
+    is_same = index.stored_names.equals(index.raw_names)
+    none = pa.array([""] * len(index.raw_names), pa.string())
+    columns: list[_Array] = [
+        pa.array(index.schema_ordinals),
+        pa.array(index.sample_counts),
+        pa.array(index.raw_bytes),
+        pa.array(index.stored_bytes),
+        index.raw_names,
+        none if is_same else index.stored_names,
+        index.raw_hashes,
+        none if is_same else index.stored_hashes,
+    ]
+    return pack(_FORM, Packed(facts, pa.RecordBatch.from_arrays(columns, schema=_FORM.schema)))
 
 
 def decode_stored_index(content: bytes, *, place: str) -> StoredIndex:
@@ -91,11 +127,11 @@ def stored_index_of(place: Place) -> tuple[Index, bytes]:
     finally:
         files.close()
     index = decode_index(content, place=f"{place.url}/{INDEX_NAME}")
-    return index, encode_stored_index(StoredIndex(entry, content))
+    return index, encode_stored_index(StoredIndex(entry, index))
 
 
 def open_by_index(
-    stored: StoredIndex, target: str, *, options: StoreOptions, where: str, allow_pickle: bool
+    stored: StoredIndex, target: str, *, options: StoreOptions, allow_pickle: bool
 ) -> MdsDataset:
     """Open a dataset whose ``index.json`` still is as it was stored; asks for its state alone.
 
@@ -103,13 +139,11 @@ def open_by_index(
         stored: What was stored.
         target: URL of the dataset.
         options: How to reach it.
-        where: Where the index is stored, for errors.
         allow_pickle: Serve pickles, as bytes.
 
     Raises:
         ShardCorruptError: ``index.json`` has changed.
         ObjectNotFoundError: It is gone.
-        ManifestCorruptError: What was stored is damaged.
     """
     files = open_files(target, options=options)
     try:
@@ -118,10 +152,9 @@ def open_by_index(
         files.close()
     if entry != stored.entry:
         raise stored.entry.changed(entry, url=target)
-    index = decode_index(stored.content, place=where)
     store = open_store(target, options=options)
     try:
-        return MdsDataset(store, index, allow_pickle=allow_pickle)
+        return MdsDataset(store, stored.index, allow_pickle=allow_pickle)
     except BaseException:
         store.close()
         raise
@@ -140,24 +173,37 @@ def _entry(files: FileStore, url: str) -> FileEntry:
 
 
 def _decode(content: bytes) -> StoredIndex:
-    if not content.startswith(_MAGIC) or len(content) < _HEADER_BYTES:
-        raise ValueError(f"it begins with {content[:8]!r}, an index with {_MAGIC!r}")
-    if content[len(_MAGIC)] != INDEX_VERSION:
-        raise ValueError(
-            f"version {content[len(_MAGIC)]} found, this headrace reads {INDEX_VERSION}; a newer "
-            "headrace may read it"
-        )
-    state_bytes = int.from_bytes(content[len(_MAGIC) + 1 : _HEADER_BYTES], "little")
-    if state_bytes > _MAX_STATE_BYTES:
-        raise ValueError(f"a state of {state_bytes} bytes")
-    body = _HEADER_BYTES + state_bytes
-    state = json.loads(content[_HEADER_BYTES:body])
-    stored_bytes, version = state["stored_bytes"], state["version"]
+    packed = unpack(_FORM, content)
+    facts = packed.facts
+    stored_bytes, version = facts["stored_bytes"], facts["version"]
     if type(stored_bytes) is not int or not 0 < stored_bytes <= MAX_INDEX_BYTES:
         raise ValueError(f"{INDEX_NAME} of {str(stored_bytes)[:100]} bytes")
     if not isinstance(version, str):
         raise TypeError(f"version {str(version)[:100]} is no text")
-    packed = pa.py_buffer(content)[body:]
-    # One byte more than wanted would show a frame that is longer; Arrow refuses it by itself.
-    raw = pa.decompress(packed, decompressed_size=stored_bytes, codec="zstd", asbytes=True)
-    return StoredIndex(FileEntry(INDEX_NAME, stored_bytes, version), raw)
+    index = _index(packed.batch, facts)
+    check_shards(index)
+    return StoredIndex(FileEntry(INDEX_NAME, stored_bytes, version), index)
+
+
+def _index(batch: pa.RecordBatch, facts: Mapping[str, Any]) -> Index:
+    raw_names, stored_names, raw_hashes, stored_hashes = (
+        cast("pa.StringArray", batch.column(name)) for name in _TEXTS
+    )
+    is_same = offsets_of(stored_names)[-1] == 0
+    return Index(
+        fingerprint=str(facts["fingerprint"]),
+        schemas=tuple(schema_from_object(value) for value in facts["schemas"]),
+        schema_ordinals=values_of(batch.column("schema"), np.dtype(np.int32)),
+        sample_counts=_numbers(batch, "sample_count"),
+        raw_bytes=_numbers(batch, "raw_bytes"),
+        stored_bytes=_numbers(batch, "stored_bytes"),
+        raw_names=raw_names,
+        stored_names=raw_names if is_same else stored_names,
+        raw_hashes=raw_hashes,
+        stored_hashes=raw_hashes if is_same else stored_hashes,
+    )
+
+
+def _numbers(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+    numbers: NDArray[np.int64] = values_of(batch.column(name), np.dtype(np.int64))
+    return numbers

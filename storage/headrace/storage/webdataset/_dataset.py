@@ -37,6 +37,7 @@ class WebDataset:
         shard_sample_counts: ``(shards,) int64``; not to be written to.
         shard_raw_bytes: ``(shards,) int64``; not to be written to.
         range_reads: Every shard has blocks that can be read alone.
+        index: What was read of the files; `encode_stored_index` stores it.
     """
 
     range_reads = True
@@ -51,6 +52,7 @@ class WebDataset:
         self.shard_raw_bytes = _read_only([int(shard.sizes.sum()) for shard in index.shards])
         self.raw_bytes = int(self.shard_raw_bytes.sum())
         self._files = files
+        self.index = index
         self._shards = index.shards
         starts = [shard.block_starts for shard in index.shards]
         self._first_blocks = _starts(np.array([len(part) - 1 for part in starts], np.int64))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -28,6 +28,9 @@ BLOCK_BYTES = (
 )  # as the blocks of our own shards: a range read of this size is worth its trip
 INDEX_THREADS = 16
 """Tar files whose headers are read at once."""
+
+Progress = Callable[[int, int], None]
+"""Called with files done and files in all, by the thread that opens the dataset."""
 
 _PREFIX = b"headrace webdataset v1\n"
 
@@ -91,8 +94,12 @@ def is_shard_name(name: str) -> bool:
     return name.lower().endswith(".tar") and not name.rpartition("/")[2].startswith((".", "_"))
 
 
-def build_index(files: FileStore) -> WebDatasetIndex:
+def build_index(files: FileStore, *, progress: Progress | None = None) -> WebDatasetIndex:
     """Read the headers of all tar files.
+
+    Args:
+        files: Where they are.
+        progress: Called with the number of files read and of all.
 
     Raises:
         NotADatasetError: There are no tar files, or no samples in them.
@@ -105,12 +112,25 @@ def build_index(files: FileStore) -> WebDatasetIndex:
     )
     with ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="headrace-tar") as pool:
         # Each wait ends with the store's own deadlines.
-        shards = tuple(pool.map(lambda entry: _indexed(files, entry), entries))
+        shards = []
+        for shard in pool.map(lambda entry: _indexed(files, entry), entries):
+            shards.append(shard)
+            if progress is not None:
+                progress(len(shards), len(entries))
     if not any(shard.sample_count for shard in shards):
         raise NotADatasetError(
             f"the {len(shards)} tar files at {files.url} hold no samples", url=files.url
         )
-    return WebDatasetIndex(shards, _schema(shards), _fingerprint(shards))
+    return index_of(shards)
+
+
+def index_of(shards: Sequence[TarIndex]) -> WebDatasetIndex:
+    """Return the index that the headers of all files make.
+
+    Raises:
+        ConfigurationError: There are too many columns.
+    """
+    return WebDatasetIndex(tuple(shards), _schema(shards), _fingerprint(shards))
 
 
 @dataclass(slots=True)

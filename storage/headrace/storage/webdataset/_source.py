@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import islice
 
 from headrace.errors import NotADatasetError
+from headrace.storage._options import StoreOptions
 from headrace.storage._source import Place, SourceOptions
 from headrace.storage.parquet._objects import open_files
 from headrace.storage.webdataset._dataset import WebDataset
-from headrace.storage.webdataset._index import build_index, is_shard_name
+from headrace.storage.webdataset._index import Progress, build_index, is_shard_name
 
 MARK = "*.tar"
 _LOOKED_AT = 1000  # one page of a listing of S3
@@ -26,15 +27,37 @@ def detect(place: Place) -> bool:
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> WebDataset:
     """Open the tar files; reads every header of every one."""
     del options
-    files = open_files(place.url, options=place.options)
+    dataset = open_webdataset(place.url, options=place.options)
     try:
-        index = build_index(files)
-        _check_fingerprint(index.fingerprint, fingerprint, files.url)
+        _check_fingerprint(dataset.fingerprint, fingerprint, dataset.url)
+    except BaseException:
+        dataset.close()
+        raise
+    place.store.close()
+    return dataset
+
+
+def open_webdataset(
+    url: str, *, options: StoreOptions, progress: Progress | None = None
+) -> WebDataset:
+    """Open the tar files at a URL; reads every header of every one.
+
+    Args:
+        url: A directory.
+        options: How to reach it.
+        progress: Called with the number of files read and of all.
+
+    Raises:
+        NotADatasetError: There are no tar files, or no samples in them.
+        ShardCorruptError: A file is damaged.
+        ConfigurationError: A member is too large or sparse, or there are too many columns.
+    """
+    files = open_files(url, options=options)
+    try:
+        return WebDataset(files, build_index(files, progress=progress))
     except BaseException:
         files.close()
         raise
-    place.store.close()
-    return WebDataset(files, index)
 
 
 def _check_fingerprint(found: str, wanted: str | None, url: str) -> None:
