@@ -52,6 +52,13 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
             "1 GiB; give each further job with an order of its own as much."
         ),
     ),
+    (
+        "cache_dir",
+        click.Path(file_okay=False),
+        "none",
+        "Folder on a local disk that keeps fetched blocks, also over restarts.",
+    ),
+    ("cache_dir_bytes", SIZE, "64GiB", "Greatest size of the files in that folder."),
     ("prefetch_bytes", SIZE, "64MiB", "Stored bytes that one stream asks for ahead of need."),
     ("fetch_threads", _COUNT, "16", "Blocks fetched at once."),
     ("max_streams", _COUNT, "256", "Most streams at once."),

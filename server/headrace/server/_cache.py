@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -41,6 +41,7 @@ from headrace.errors import (
 from headrace.server._arena import ExtentAllocator, map_memory
 from headrace.server._block import BlockLayout
 from headrace.server._decode import DecodedBlock
+from headrace.server._disk import DiskCache
 from headrace.server._eviction import Victims
 from headrace.server._gather import BlockRows
 from headrace.server._queue import FairQueue
@@ -78,6 +79,7 @@ class BlockCache:
         budget_bytes: Greatest size of all decoded blocks together.
         fetch_threads: Blocks fetched at once.
         observer: Is told what happens.
+        disk: Keeps stored blocks in a folder; the cache closes it.
     """
 
     def __init__(
@@ -86,7 +88,9 @@ class BlockCache:
         *,
         fetch_threads: int,
         observer: CacheObserver,
+        disk: DiskCache | None = None,
     ) -> None:
+        self.disk = disk
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
@@ -119,10 +123,24 @@ class BlockCache:
         """Return the bytes of the arena that hold blocks now."""
         return self._extents.used
 
-    def add_source(self, reader: BlockReader, layout: BlockLayout, *, block_count: int) -> Source:
-        """Let the blocks of a dataset into the cache."""
+    def add_source(
+        self,
+        reader: BlockReader,
+        layout: BlockLayout,
+        *,
+        block_count: int,
+        on_removed: Callable[[], None] | None = None,
+    ) -> Source:
+        """Let the blocks of a dataset into the cache.
+
+        Args:
+            reader: Fetches them.
+            layout: How they lie when decoded.
+            block_count: How many there are.
+            on_removed: Called once when `remove_source` is done.
+        """
         with self._lock:
-            source = Source(self._source_count, reader, layout, block_count)
+            source = Source(self._source_count, reader, layout, block_count, on_removed=on_removed)
             self._source_count += 1
             self._sources[source.index] = source
         return source
@@ -144,6 +162,9 @@ class BlockCache:
             self._room.wait_for(
                 lambda: self._closed or not self._is_reading(source), _ROOM_TIMEOUT_S
             )
+            on_removed, source.on_removed = source.on_removed, None
+        if on_removed is not None:
+            on_removed()
 
     def waiter(self, job: Hashable = None) -> Waiter:
         """Return a new stream's handle.
@@ -297,6 +318,8 @@ class BlockCache:
             self._room.notify_all()
         for thread in self._threads:
             thread.join()
+        if self.disk is not None:
+            self.disk.close()
 
     def _check_open(self) -> None:
         if self._closed:

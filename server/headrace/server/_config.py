@@ -43,6 +43,10 @@ class ServerConfig:
         metrics_listen: ``host:port`` of the Prometheus endpoint; empty for none.
         cache_bytes: Greatest size of all decoded blocks together. The default is twice the default
             window of 1 GiB: a stream needs two windows where one ends and the next begins.
+        cache_dir: Folder on a local disk that keeps stored blocks over restarts; empty for none.
+            One server has it at a time.
+        cache_dir_bytes: Greatest size of the files in it, in whole pages of 4 KiB. The default is
+            arbitrary.
         prefetch_bytes: Greatest size of the blocks that one stream asks for before it needs them,
             as they are stored. The default keeps 16 fetches of 1 MiB going over a store that
             answers in 100 ms at 600 MB/s.
@@ -75,6 +79,8 @@ class ServerConfig:
     unix_mode: int = 0o600
     metrics_listen: str = ""
     cache_bytes: int = 2048 * _MIB
+    cache_dir: str = ""
+    cache_dir_bytes: int = 64 * 1024 * _MIB
     prefetch_bytes: int = 64 * _MIB
     fetch_threads: int = 16
     max_streams: int = 256
@@ -147,6 +153,7 @@ class ServerConfig:
     def _check_numbers(self) -> None:
         for name, least in (
             ("cache_bytes", 1),
+            ("cache_dir_bytes", 1),
             ("prefetch_bytes", 0),
             ("fetch_threads", 1),
             ("max_streams", 1),

@@ -21,6 +21,7 @@ from headrace.server._blocks import Blocks, DatasetBlocks
 from headrace.server._cache import BlockCache
 from headrace.server._columns import split_schema
 from headrace.server._dataset_config import DatasetConfig
+from headrace.server._disk_blocks import DiskBlocks
 from headrace.server._flat_blocks import FlatBlocks
 from headrace.server._request import Readable
 from headrace.server._served import Part
@@ -83,9 +84,13 @@ class ServedDataset:
             max_batch_bytes=max_batch_bytes,
         )
         self.source = cache.add_source(
-            FlatBlocks(dataset, item_nulls=item_nulls),
+            FlatBlocks(
+                dataset if cache.disk is None else DiskBlocks(dataset, cache.disk),
+                item_nulls=item_nulls,
+            ),
             block_layout(columns),
             block_count=dataset.block_count,
+            on_removed=None if cache.disk is None else cache.disk.releaser(dataset.fingerprint),
         )
         self.table = ShardTable(
             dataset.shard_sample_counts,

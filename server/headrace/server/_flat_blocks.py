@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from headrace.server._disk_blocks import DiskBlocks
 from headrace.server._lower import lower_field
 from headrace.storage import OpenDataset
 
@@ -11,7 +12,7 @@ from headrace.storage import OpenDataset
 class FlatBlocks:
     """Reads the blocks of a dataset, and takes nested columns apart."""
 
-    def __init__(self, dataset: OpenDataset, *, item_nulls: bool = False) -> None:
+    def __init__(self, dataset: OpenDataset | DiskBlocks, *, item_nulls: bool = False) -> None:
         """Work out once what each column becomes.
 
         Args:

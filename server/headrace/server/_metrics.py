@@ -51,6 +51,20 @@ class Metrics:
             "headrace_cache_bytes", "Bytes of decoded blocks in the cache. Full is normal."
         )
         self._cache_blocks = self._gauge("headrace_cache_blocks", "Blocks in the cache.")
+        self._disk_hits = self._counter(
+            "headrace_disk_cache_hits_total",
+            "Blocks that were in cache_dir when they were not in memory.",
+        )
+        self._disk_misses = self._counter(
+            "headrace_disk_cache_misses_total",
+            "Blocks that were fetched from the store though there is a cache_dir. About the hits' "
+            "number in every epoch but the first: cache_dir_bytes is half of the data.",
+        )
+        self._disk_bytes = self._gauge(
+            "headrace_disk_cache_bytes",
+            "Bytes of files in cache_dir. Full is normal; far below cache_dir_bytes after an "
+            "epoch: its disk is full or broken, and the log says so.",
+        )
         self._fetch_seconds = Histogram(
             "headrace_store_fetch_seconds",
             "Time to fetch, verify and decode one block. A rise means a slow or throttling store.",
@@ -93,6 +107,14 @@ class Metrics:
         """Note what the cache holds now."""
         self._cache_bytes.set(used_bytes)
         self._cache_blocks.set(block_count)
+
+    def disk_used(self, *, is_hit: bool) -> None:
+        """Count a block that was in the cache's folder, or not."""
+        (self._disk_hits if is_hit else self._disk_misses).inc()
+
+    def disk_held(self, *, used_bytes: int) -> None:
+        """Note what the cache's folder holds now."""
+        self._disk_bytes.set(used_bytes)
 
     def fetched(self, *, seconds: float, reason: str) -> None:
         """Count a fetch; the reason of its failure, or nothing."""

@@ -34,6 +34,7 @@ from headrace.server._cache import BlockCache
 from headrace.server._config import ServerConfig, fixed_settings
 from headrace.server._config_layers import ConfigSource
 from headrace.server._datasets import Catalog
+from headrace.server._disk import DiskCache
 from headrace.server._listen import GRPC_OPTIONS, bind, tls_credentials
 from headrace.server._metrics import Metrics
 from headrace.server._metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
@@ -205,7 +206,7 @@ def start_server(config: ServerConfig) -> Server:
     """
     access = Access(Path(config.tokens) if config.tokens else None)
     metrics = Metrics()
-    cache = BlockCache(config.cache_bytes, fetch_threads=config.fetch_threads, observer=metrics)
+    cache = _open_cache(config, metrics)
     server = Server(config, catalog=Catalog(), cache=cache, metrics=metrics, access=access)
     try:
         server.start()
@@ -213,6 +214,17 @@ def start_server(config: ServerConfig) -> Server:
         server.stop()
         raise
     return server
+
+
+def _open_cache(config: ServerConfig, metrics: Metrics) -> BlockCache:
+    disk = None
+    if config.cache_dir:
+        disk = DiskCache(
+            Path(config.cache_dir), budget_bytes=config.cache_dir_bytes, observer=metrics
+        )
+    return BlockCache(
+        config.cache_bytes, fetch_threads=config.fetch_threads, observer=metrics, disk=disk
+    )
 
 
 def serve(

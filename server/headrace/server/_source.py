@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -32,16 +33,24 @@ class Source:
     Attributes:
         reader: Fetches them.
         layout: How they lie when decoded.
+        on_removed: Called once when it has.
         removed: The dataset has left the cache; nothing of it is fetched any more.
     """
 
     def __init__(
-        self, index: int, reader: BlockReader, layout: BlockLayout, block_count: int
+        self,
+        index: int,
+        reader: BlockReader,
+        layout: BlockLayout,
+        block_count: int,
+        *,
+        on_removed: Callable[[], None] | None = None,
     ) -> None:
         self.index = index
         self.reader = reader
         self.layout = layout
         self.removed = False
+        self.on_removed = on_removed
         # The slot of each block; 0 if it is not cached, -1 if it is being fetched. Zeros of fresh
         # memory cost nothing until touched, so this stays small however many blocks there are.
         self.slot_of = np.zeros(block_count, np.int32)

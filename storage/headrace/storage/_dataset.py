@@ -148,11 +148,28 @@ class Dataset:
             ObjectNotFoundError: The shard is gone.
             StoreUnavailableError: The store cannot be reached.
         """
+        return self.read_stored(block)[1]
+
+    def read_stored(self, block: int) -> tuple[bytes, pa.RecordBatch]:
+        """Read one block as `read_block` does; return its stored bytes too.
+
+        Raises:
+            HeadraceError: As `read_block`.
+        """
         place = self.block_place(block)
         try:
             return self._read_once(place)
         except ShardCorruptError:
             return self._read_once(place)
+
+    def decode_stored(self, block: int, stored: bytes) -> pa.RecordBatch:
+        """Verify and decode what `read_stored` returned for a block, kept elsewhere meanwhile.
+
+        Raises:
+            BadArgumentError: The ordinal is outside ``[0, block_count)``.
+            ShardCorruptError: The bytes are not as the manifest states.
+        """
+        return self._decoded(stored, self.block_place(block))
 
     def close(self) -> None:
         """Give connections back; the dataset cannot read any more."""
@@ -164,8 +181,11 @@ class Dataset:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _read_once(self, place: BlockPlace) -> pa.RecordBatch:
+    def _read_once(self, place: BlockPlace) -> tuple[bytes, pa.RecordBatch]:
         stored = self._store.read(place.shard, offset=place.offset, length=place.stored_bytes)
+        return stored, self._decoded(stored, place)
+
+    def _decoded(self, stored: bytes, place: BlockPlace) -> pa.RecordBatch:
         batch = decode_block(stored, place, decoder=self._decoder)
         try:
             return self._narrowing.served(batch)

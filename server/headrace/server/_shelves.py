@@ -1,0 +1,133 @@
+"""Which blocks lie in the cache's folder, and which of them make way for another. No I/O.
+
+1. The sizes of all blocks together never pass the budget.
+2. Blocks of datasets that are not served make way first.
+3. Each dataset that is served owns an equal part. One that is below its part takes room from the
+   one that is farthest above its own; what is free is anyone's.
+4. A dataset at its part replaces only blocks that it has not read for two epochs: in an epoch
+   every block is read once, in another order each time, so whatever was read a moment ago is
+   needed later than what was not. Replacing that would throw away what comes sooner.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+# Reads of a dataset, in epochs, after which a block that was not among them is given up.
+_STALE_EPOCHS = 2
+
+
+@dataclass(slots=True)
+class _Entry:
+    size: int
+    read_at: int
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """The blocks of one dataset, the one that was not read for longest first."""
+
+    block_count: int = 0
+    servings: int = 0
+    reads: int = 0
+    size: int = 0
+    entries: OrderedDict[int, _Entry] = field(default_factory=OrderedDict)
+
+
+class Shelves:
+    """The blocks in the folder, by dataset. Not safe for several threads.
+
+    Args:
+        budget_bytes: What all blocks together may take.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget = budget_bytes
+        self._shelves: dict[str, _Shelf] = {}
+        self.used = 0
+
+    def open(self, fingerprint: str, block_count: int) -> None:
+        """Serve a dataset."""
+        shelf = self._shelves.setdefault(fingerprint, _Shelf())
+        shelf.block_count = block_count
+        shelf.servings += 1
+
+    def release(self, fingerprint: str) -> None:
+        """Undo one `open`; blocks that nobody serves stay while there is room."""
+        self._shelves[fingerprint].servings -= 1
+
+    def add(self, fingerprint: str, block: int, size: int) -> None:
+        """Note a block that is there, or for which `make_room` has made room."""
+        shelf = self._shelves.setdefault(fingerprint, _Shelf())
+        shelf.entries[block] = _Entry(size, shelf.reads)
+        shelf.size += size
+        self.used += size
+
+    def read(self, fingerprint: str, block: int) -> bool:
+        """Note that a block is needed; return whether it is there."""
+        shelf = self._shelves.setdefault(fingerprint, _Shelf())
+        shelf.reads += 1
+        entry = shelf.entries.get(block)
+        if entry is None:
+            return False
+        entry.read_at = shelf.reads
+        shelf.entries.move_to_end(block)
+        return True
+
+    def remove(self, fingerprint: str, block: int) -> None:
+        """Forget a block; one that is not there is no error."""
+        shelf = self._shelves.get(fingerprint)
+        entry = shelf.entries.pop(block, None) if shelf else None
+        if shelf is None or entry is None:
+            return
+        shelf.size -= entry.size
+        self.used -= entry.size
+
+    def make_room(self, fingerprint: str, size: int) -> tuple[list[tuple[str, int]], bool]:
+        """Choose what makes way for a block of a dataset.
+
+        Returns:
+            The blocks that go, forgotten already, and whether there is room then; if not, the
+            block is not to be kept.
+        """
+        victims: list[tuple[str, int]] = []
+        while self.used + size > self._budget:
+            victim = self._victim(fingerprint, size) if size <= self._budget else None
+            if victim is None:
+                return victims, False
+            self.remove(*victim)
+            victims.append(victim)
+        return victims, True
+
+    def trim(self) -> list[tuple[str, int]]:
+        """Choose what makes way where more was found than the budget allows."""
+        victims: list[tuple[str, int]] = []
+        while self.used > self._budget:
+            largest = max(self._shelves, key=lambda name: self._shelves[name].size)
+            victim = (largest, next(iter(self._shelves[largest].entries)))
+            self.remove(*victim)
+            victims.append(victim)
+        return victims
+
+    def _victim(self, fingerprint: str, size: int) -> tuple[str, int] | None:
+        stale = [name for name, shelf in self._shelves.items() if _is_idle(shelf)]
+        if stale:
+            return _oldest(self._shelves, stale[0])
+        served = [name for name, shelf in self._shelves.items() if shelf.servings]
+        part = self._budget // max(1, len(served))
+        own = self._shelves[fingerprint]
+        if own.size + size <= part:
+            return _oldest(self._shelves, max(served, key=lambda name: self._shelves[name].size))
+        oldest = next(iter(own.entries.values()), None)
+        if oldest is None or own.reads - oldest.read_at <= _STALE_EPOCHS * own.block_count:
+            return None
+        return _oldest(self._shelves, fingerprint)
+
+
+def _is_idle(shelf: _Shelf) -> bool:
+    return not shelf.servings and bool(shelf.entries)
+
+
+def _oldest(shelves: dict[str, _Shelf], fingerprint: str) -> tuple[str, int]:
+    return fingerprint, next(iter(shelves[fingerprint].entries))
