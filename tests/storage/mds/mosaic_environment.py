@@ -6,17 +6,15 @@ pip chooses does not load beside the build of torch for machines without a GPU.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import subprocess
-import sys
-import venv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_FOLDER = Path(__file__).parents[3] / ".build" / "mosaic"
+from support.environments import environment
+
 _SCRIPTS = Path(__file__).parent
 _PACKAGES = ("mosaicml-streaming==0.13.0", "torch==2.13.0")
 _STUB = {
@@ -25,7 +23,6 @@ _STUB = {
     "transforms/__init__.py": "",
     "transforms/functional.py": "def to_tensor(image):\n    return image\n",
 }
-_INSTALL_S = 900.0
 _SCRIPT_S = 300.0
 
 
@@ -59,26 +56,13 @@ class Mosaic:
 
 def mosaic() -> Mosaic:
     """Make the environment where it is not there yet, which takes a minute or two."""
-    _FOLDER.parent.mkdir(exist_ok=True)
-    python = _FOLDER / "bin" / "python"
-    with _FOLDER.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (_FOLDER / ".done").exists():
-            venv.create(_FOLDER, with_pip=True, clear=True)
-            _pip(python, "install", *_PACKAGES)
-            _pip(python, "uninstall", "--yes", "torchvision")
-            _write_stub()
-            (_FOLDER / ".done").touch()
-    return Mosaic(python)
+    folder = environment("mosaic", _PACKAGES, without=["torchvision"])
+    _write_stub(folder)
+    return Mosaic(folder / "bin" / "python")
 
 
-def _pip(python: Path, *arguments: str) -> None:
-    command = [str(python), "-m", "pip", "--quiet", *arguments]
-    subprocess.run(command, check=True, timeout=_INSTALL_S, stdout=sys.stderr)
-
-
-def _write_stub() -> None:
-    (packages,) = _FOLDER.glob("lib/python*/site-packages")
+def _write_stub(folder: Path) -> None:
+    (packages,) = folder.glob("lib/python*/site-packages")
     for name, text in _STUB.items():
         path = packages / "torchvision" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,43 @@
+"""Environments of their own, for packages that do not live beside ours; made once and kept."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+_FOLDER = Path(__file__).parents[2] / ".build"
+_INSTALL_S = 900.0
+
+
+def environment(name: str, packages: Sequence[str], *, without: Sequence[str] = ()) -> Path:
+    """Make an environment where it is not there yet, which takes a minute or two.
+
+    Args:
+        name: The folder's name below ``.build/``; ``make clean`` removes it.
+        packages: What pip installs there.
+        without: What pip removes again.
+
+    Returns:
+        Its folder.
+    """
+    folder = _FOLDER / name
+    _FOLDER.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / ".done").exists():
+            return folder
+        venv.create(folder, with_pip=True, clear=True)
+        _pip(folder, "install", *packages)
+        if without:
+            _pip(folder, "uninstall", "--yes", *without)
+        (folder / ".done").touch()
+    return folder
+
+
+def _pip(folder: Path, *arguments: str) -> None:
+    command = [str(folder / "bin" / "python"), "-m", "pip", "--quiet", *arguments]
+    subprocess.run(command, check=True, timeout=_INSTALL_S, stdout=sys.stderr)
