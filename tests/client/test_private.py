@@ -20,7 +20,7 @@ from headrace.client._runtime import make_folder, rendezvous_of, try_lock
 from headrace.errors import ConfigurationError, HeadraceError, NotADatasetError
 from support.command import serving
 from support.datasets import small_table, write_dataset
-from support.private import end_servers, server_pids, wait_until
+from support.private import server_pids, wait_until
 
 SAMPLES = 400
 JOB = Path(__file__).parent.parent / "support" / "private_job.py"
@@ -32,14 +32,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = str(tmp_path_factory.mktemp("private") / "small")
     write_dataset(url, small_table(SAMPLES), shard_samples=(150, 250))
     return url
-
-
-@pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A runtime folder of one's own, empty of servers afterwards."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    yield tmp_path
-    end_servers(tmp_path)
 
 
 def _ids(batch: Batch) -> list[int]:

@@ -129,16 +129,16 @@ def fetch_from_any(endpoints: Endpoints, name: str, *, deadlines: Deadlines) -> 
         DatasetNotFoundError: A server serves none of that name.
         ServerUnreachableError: No server answered in time.
     """
-    count, stop = len(endpoints.names), threading.Event()
-    share = replace(deadlines, connect_s=deadlines.connect_s / count)
-    for attempt in range(count):
-        endpoint = endpoints.choose(attempt, stop)
+    share_s = deadlines.connect_s / len(endpoints.names)
+    failure: ServerUnreachableError | None = None
+    for endpoint in endpoints.each(threading.Event()):
+        share = replace(deadlines, connect_s=min(share_s, endpoint.wait_s))
         try:
             return fetch_dataset(endpoint.address, name, deadlines=share, access=endpoint.access)
-        except ServerUnreachableError:
-            if attempt == count - 1:
-                raise
-    raise AssertionError("there is no server to ask")
+        except ServerUnreachableError as error:
+            failure = error
+    assert failure is not None
+    raise failure
 
 
 def fetch_dataset(target: str, name: str, *, deadlines: Deadlines, access: Access) -> pb.Dataset:

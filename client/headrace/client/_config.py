@@ -21,15 +21,19 @@ class Deadlines:
             heartbeat every 5 s, so the default is six of them.
         give_up_s: Seconds without a new batch, over all reconnects, before the error reaches the
             training loop, > 0. The default lets a pod be rescheduled.
+        fallback_s: Seconds without any server before ``fallback="storage"`` starts a private one,
+            > 0; at most half of ``connect_s`` and ``give_up_s``. From then on it is twice the mean
+            time between two looks for a server. The default lets a server restart.
     """
 
     connect_s: float = 30.0
     silence_s: float = 30.0
     give_up_s: float = 600.0
+    fallback_s: float = 10.0
 
     def __post_init__(self) -> None:
         """Refuse waits that end before they begin."""
-        for field in ("connect_s", "silence_s", "give_up_s"):
+        for field in ("connect_s", "silence_s", "give_up_s", "fallback_s"):
             value = getattr(self, field)
             if not value > 0:
                 raise BadArgumentError(

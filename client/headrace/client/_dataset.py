@@ -18,11 +18,10 @@ from headrace.client._batch import Batch
 from headrace.client._call import fetch_from_any
 from headrace.client._config import DEFAULT_PREFETCH_BYTES, Deadlines
 from headrace.client._device import checked_device
-from headrace.client._endpoints import Endpoints, PrivateEndpoints, fixed_endpoints
 from headrace.client._handover import register_owner
 from headrace.client._live import ClientStats, LiveStream
 from headrace.client._places import moved, place_after
-from headrace.client._private import name_of_source, private_server
+from headrace.client._private import name_of_source
 from headrace.client._ranks import resolve_ranks
 from headrace.client._reader import BatchReader, Event, Place
 from headrace.client._request import ReadOptions
@@ -35,6 +34,7 @@ from headrace.client._state import (
     read_state,
     refuse_worker_state,
 )
+from headrace.client._targets import choose_endpoints
 from headrace.client._workers import Begin, Share, share_of_worker
 from headrace.errors import BadArgumentError
 from headrace.order import (
@@ -89,6 +89,8 @@ class RemoteDataset(IterableDataset[Batch]):
         device: str | torch.device | None = None,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         deadlines: Deadlines | None = None,
+        fallback: Literal["storage"] | None = None,
+        url: str | None = None,
         private_cache_bytes: int | None = None,
     ) -> None:
         """Describe what to read; no server is asked, or started, before the first batch.
@@ -128,6 +130,10 @@ class RemoteDataset(IterableDataset[Batch]):
             prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one;
                 the default is arbitrary.
             deadlines: How long to wait; None for `Deadlines()`.
+            fallback: ``"storage"``: when no server has answered for ``deadlines.fallback_s``, read
+                the same batches through a private server, until one answers again. Needs the
+                ``[server]`` extra and ``url``.
+            url: Where the dataset lies that the servers serve, for ``fallback``.
             private_cache_bytes: Size of a private server's cache, >= 1; None for the server's
                 default of 2 GiB.
 
@@ -140,8 +146,13 @@ class RemoteDataset(IterableDataset[Batch]):
         super().__init__()
         check_sizes(batch_size, global_batch_size, epochs, prefetch_bytes)
         self._name = name_of_source(dataset) if target is None else dataset
-        self._endpoints = _endpoints(
-            target, {self._name: dataset}, Access(tls, auth), cache_bytes=private_cache_bytes
+        self._endpoints = choose_endpoints(
+            target,
+            {self._name: dataset if target is None else url},
+            Access(tls, auth),
+            fallback=fallback,
+            deadlines=deadlines or Deadlines(),
+            cache_bytes=private_cache_bytes,
         )
         self._batch_size, self._wanted_global = batch_size, global_batch_size
         self._rank, self._world_size = resolve_ranks(rank, world_size)
@@ -161,7 +172,8 @@ class RemoteDataset(IterableDataset[Batch]):
         self._epochs, self._restart, self._first_epoch = epochs, restart, 0
         self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))
         self._deadlines = deadlines or Deadlines()
-        self._place = Place()
+        self._known_place = Place()
+        self._last_token: bytes | None = None
         self._description: pb.Dataset | None = None
         self._moves = 0
         self._key = uuid.uuid4().hex
@@ -191,7 +203,7 @@ class RemoteDataset(IterableDataset[Batch]):
             if event is None:
                 return
             if isinstance(event, BatchEvent):
-                self._place = place_after(event.header.resume_token)
+                self._last_token = event.header.resume_token
                 yield Batch(event, group_count=self._group_count)
             # An older epoch ended while nobody looked: its last batch was the last one handed
             # over before a `break`.
@@ -320,6 +332,19 @@ class RemoteDataset(IterableDataset[Batch]):
             return self._batch_size * self._group_count
         return self._wanted_global
 
+    @property
+    def _place(self) -> Place:
+        # The token of each batch is kept, and read when somebody wants to know.
+        token, self._last_token = self._last_token, None
+        if token is not None:
+            self._known_place = place_after(token)
+        return self._known_place
+
+    @_place.setter
+    def _place(self, place: Place) -> None:
+        self._last_token = None
+        self._known_place = place
+
     def _begin(self) -> Begin:
         return Begin(self._place, self._moves, self._first_epoch)
 
@@ -414,15 +439,3 @@ class RemoteDataset(IterableDataset[Batch]):
                 self._endpoints, self._name, deadlines=self._deadlines
             )
         return self._description
-
-
-def _endpoints(
-    target: str | Sequence[str] | None,
-    sources: Mapping[str, str],
-    access: Access,
-    *,
-    cache_bytes: int | None,
-) -> Endpoints:
-    if target is None:
-        return PrivateEndpoints(private_server(sources, cache_bytes=cache_bytes))
-    return fixed_endpoints((target,) if isinstance(target, str) else target, access)

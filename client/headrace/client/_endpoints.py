@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from headrace.client._access import Access
@@ -18,10 +19,12 @@ class Endpoint:
     Attributes:
         address: Its gRPC address.
         access: What it asks of its callers.
+        wait_s: Most seconds to wait for it, where another may be asked instead.
     """
 
     address: str
     access: Access
+    wait_s: float = inf
 
 
 class Endpoints(Protocol):
@@ -42,6 +45,15 @@ class Endpoints(Protocol):
             HeadraceError: A server had to be started, and did not start.
         """
 
+    def each(self, stop: threading.Event) -> Iterator[Endpoint]:
+        """Give every server once, in the order of preference; as `choose`, one at a time."""
+
+    def is_outdated(self, endpoint: Endpoint) -> bool:
+        """Say whether a better choice than this has come up; does not wait."""
+
+    def close(self) -> None:
+        """Drop what is under way; the next choice begins anew."""
+
 
 @dataclass(frozen=True, slots=True)
 class FixedEndpoints:
@@ -59,6 +71,19 @@ class FixedEndpoints:
         """Return one after another."""
         del stop
         return Endpoint(self.addresses[attempt % len(self.addresses)], self.access)
+
+    def each(self, stop: threading.Event) -> Iterator[Endpoint]:
+        """Give them as they stand."""
+        del stop
+        return (Endpoint(address, self.access) for address in self.addresses)
+
+    def is_outdated(self, endpoint: Endpoint) -> bool:
+        """One is as good as another."""
+        del endpoint
+        return False
+
+    def close(self) -> None:
+        """Have nothing to drop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +103,18 @@ class PrivateEndpoints:
         del attempt
         # Its socket lies in a folder that this user alone may enter.
         return Endpoint(self.server.address(stop), Access())
+
+    def each(self, stop: threading.Event) -> Iterator[Endpoint]:
+        """Give the one that there is."""
+        yield self.choose(0, stop)
+
+    def is_outdated(self, endpoint: Endpoint) -> bool:
+        """There is no other."""
+        del endpoint
+        return False
+
+    def close(self) -> None:
+        """Have nothing to drop: the server ends by itself."""
 
 
 def fixed_endpoints(targets: Sequence[str], access: Access | None) -> FixedEndpoints:

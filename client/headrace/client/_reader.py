@@ -4,11 +4,11 @@ Contract of `BatchReader.events`:
 
 1. Success: every batch and every end of an epoch from the start on, each once, in order; then the
    generator returns, if the options name a last epoch.
-2. Failure that may pass (see `may_retry`): the reader waits with full jitter, or as long as the
-   server asks, and goes on from the resume token of the last event, at the next target. The caller
-   sees nothing of it but the log and `reconnect_count`.
+2. Failure that may pass: the reader waits as `Patience` says, and goes on from the resume token of
+   the last event, at the next endpoint. The caller sees nothing of it but the log and
+   `reconnect_count`. So it does, without a wait, when its endpoint is outdated.
 3. Failure that may not, or one that lasts beyond the deadlines: the error is raised; it says which
-   target failed how, since when, and how often it was tried.
+   hop failed, since when, and what was tried.
 4. Silence: a stream that sends nothing for ``silence_s`` while the reader waits is cancelled and
    counts as a failure that may pass.
 5. Close, from any thread: the current call is cancelled, waits end at once, the generator returns.
@@ -18,11 +18,9 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-import logging
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.client._access import Access
@@ -30,13 +28,11 @@ from headrace.client._assembler import Allocate, BatchEvent, EpochEndEvent, Stre
 from headrace.client._call import StreamCall, open_stream
 from headrace.client._config import Backoff, Deadlines
 from headrace.client._endpoints import Endpoint, Endpoints, fixed_endpoints
+from headrace.client._patience import Patience
 from headrace.client._request import ReadOptions
-from headrace.client._status import may_retry, retry_after_s
-from headrace.errors import HeadraceError, ServerUnreachableError
+from headrace.errors import HeadraceError
 from headrace.order import decode_token
 from headrace.v1 import shard_service_pb2 as pb
-
-_log = logging.getLogger(__name__)
 
 Event = BatchEvent | EpochEndEvent
 
@@ -95,31 +91,23 @@ class BatchReader:
         self._place = place
         self._deadlines = deadlines
         self._allocate = allocate
-        self._backoff = backoff or Backoff()
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._call: StreamCall | None = None
+        self._last: Event | None = None
         self._open_epoch: int | None = None
-        self._attempt = 0
-        self._failing_since: float | None = None
-        self._ever_heard = False
+        self._patience = Patience(deadlines, backoff or Backoff(), reading=options.dataset)
         self._has_foreign_offset = False
         self.reconnect_count = 0
 
     def events(self) -> Iterator[Event]:
         """Yield batches and ends of epochs; the module's head holds the contract."""
-        while not self._closed.is_set() and not self._finished():
-            try:
-                endpoint = self._endpoints.choose(self._attempt, self._closed)
-                yield from self._stream(endpoint)
-            except HeadraceError as error:
-                if self._closed.is_set():
+        try:
+            while not self._closed.is_set() and not self._finished():
+                if (yield from self._try()):
                     return
-                self._recover(error)
-                yield from self._missed_epoch_end()
-            else:
-                if not self._has_foreign_offset:
-                    return
+        finally:
+            self._endpoints.close()
 
     def close(self) -> None:
         """End the reading; safe from any thread, any number of times."""
@@ -132,7 +120,29 @@ class BatchReader:
         end = self._options.end_epoch
         return end is not None and self._place.epoch >= end
 
-    def _stream(self, endpoint: Endpoint) -> Iterator[Event]:
+    def _try(self) -> Generator[Event, None, bool]:
+        """Yield what one server sends; return whether that was all."""
+        asked = ", ".join(self._endpoints.names)
+        try:
+            endpoint = self._endpoints.choose(self._patience.attempt, self._closed)
+            asked = endpoint.address
+            is_whole = yield from self._stream(endpoint)
+            self._settle()
+        except HeadraceError as error:
+            self._settle()
+            if self._closed.is_set():
+                return True
+            if self._on_failure is not None:
+                self._on_failure(error)
+            wait_s = self._patience.fail(error, asked=asked, now=time.monotonic())
+            self.reconnect_count += 1
+            self._closed.wait(wait_s)
+            yield from self._missed_epoch_end()
+            return False
+        return is_whole and not self._has_foreign_offset
+
+    def _stream(self, endpoint: Endpoint) -> Generator[Event, None, bool]:
+        """Yield a stream's events; return whether it ended by itself."""
         request = self._request()
         with open_stream(
             endpoint.address,
@@ -143,16 +153,20 @@ class BatchReader:
             with self._lock:
                 self._call = call
             if self._closed.is_set():
-                return
+                return True
             assembler = StreamAssembler(self._allocate)
             for message in call.messages():
                 if self._closed.is_set():
-                    return
-                self._ever_heard = True
+                    return True
+                self._patience.hear()
                 event = assembler.feed(message)
                 if event is not None:
-                    self._advance(event)
+                    self._last = event
+                    self._patience.succeed()
                     yield event
+                    if self._endpoints.is_outdated(endpoint):
+                        return False
+        return True
 
     def _request(self) -> pb.ReadBatchesRequest:
         place, offset = self._place, self._options.batch_offset
@@ -168,7 +182,11 @@ class BatchReader:
             request.epoch_count = 1
         return request
 
-    def _advance(self, event: Event) -> None:
+    def _settle(self) -> None:
+        """Move to the place after the last event; its token is not read before that is needed."""
+        event, self._last = self._last, None
+        if event is None:
+            return
         token = event.header.resume_token if isinstance(event, BatchEvent) else event.resume_token
         after = decode_token(token)
         ends_epoch = isinstance(event, BatchEvent) and after.epoch > event.header.epoch
@@ -176,8 +194,6 @@ class BatchReader:
         is_inside = isinstance(event, BatchEvent) and not ends_epoch
         offset = self._options.batch_stride - 1 if is_inside else None
         self._place = Place(after.epoch, after.position, token, offset)
-        self._attempt = 0
-        self._failing_since = None
 
     def _missed_epoch_end(self) -> Iterator[Event]:
         # The stream broke between an epoch's last batch and its end. The token stands at the next
@@ -185,36 +201,3 @@ class BatchReader:
         if self._open_epoch is not None and self._place.token is not None:
             epoch, self._open_epoch = self._open_epoch, None
             yield EpochEndEvent(epoch, self._place.token)
-
-    def _recover(self, error: HeadraceError) -> None:
-        now = time.monotonic()
-        since = self._failing_since = self._failing_since or now
-        self._attempt += 1
-        if self._on_failure is not None:
-            self._on_failure(error)
-        limit = self._deadlines.give_up_s if self._ever_heard else self._deadlines.connect_s
-        if not may_retry(error):
-            raise error
-        if now - since >= limit:
-            raise self._gave_up(error, now - since) from error
-        if self._attempt == 1:
-            # Once a fault, and in a low voice while a server may just be starting.
-            level = logging.WARNING if self._ever_heard else logging.INFO
-            _log.log(
-                level, "the stream of %r broke; reconnecting (%s)", self._options.dataset, error
-            )
-        self.reconnect_count += 1
-        wait_s = retry_after_s(error)
-        if wait_s is None:
-            wait_s = self._backoff.wait_s(self._attempt - 1, random.random())
-        self._closed.wait(min(wait_s, max(0.0, since + limit - now)))
-
-    def _gave_up(self, error: HeadraceError, seconds: float) -> HeadraceError:
-        what = "no batch" if self._ever_heard else "no answer"
-        targets = ", ".join(self._endpoints.names)
-        return ServerUnreachableError(
-            f"{what} for {seconds:.1f} s in {self._attempt} tries at {targets}, reading "
-            f"{self._options.dataset!r}: {error.message}",
-            targets=targets,
-            attempts=self._attempt,
-        )
