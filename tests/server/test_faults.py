@@ -155,7 +155,7 @@ class _Bench:
                 max_batch_bytes=1 << 24,
                 prefetch_bytes=lambda: 1 << 20,
             ),
-            metrics=Metrics(),
+            observer=Metrics(),
         )
 
     def messages(self) -> Iterator[pb.ReadBatchesResponse]:

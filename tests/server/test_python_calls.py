@@ -75,7 +75,7 @@ def _calls_a_batch(url: str, batch_size: int) -> float:
             dataset=served.name,
             blocks=served.blocks(cache),
             limits=limits,
-            metrics=Metrics(),
+            observer=Metrics(),
         )
         messages = stream.messages()
         for _ in range(1 + _WARM_BATCHES):

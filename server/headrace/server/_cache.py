@@ -68,9 +68,6 @@ class CacheObserver(Protocol):
     def held(self, *, used_bytes: int, block_count: int) -> None:
         """Note what the cache holds now."""
 
-    def fetched(self, *, seconds: float, reason: str) -> None:
-        """Count a fetch; the reason of its failure, or nothing."""
-
 
 class BlockCache:
     """Decoded blocks of many datasets in one arena of fixed size.
@@ -397,21 +394,16 @@ class BlockCache:
         return None
 
     def _fetch(self, flight: Flight) -> None:
-        began = time.monotonic()
-        reason = ""
         try:
             block = DecodedBlock(
                 flight.source.layout, flight.source.reader.read_block(flight.block)
             )
             self._land(flight, block)
         except HeadraceError as error:
-            reason = error.reason
             self._crash(flight, error)
         except Exception:  # noqa: BLE001 - a bug must reach the stream that waits, as a value
             _log.exception("block %d could not be fetched", flight.block)
-            reason = InternalError.reason
             self._crash(flight, InternalError("the server failed; its log says how"))
-        self._observer.fetched(seconds=time.monotonic() - began, reason=reason)
 
     def _land(self, flight: Flight, block: DecodedBlock) -> None:
         with self._lock:

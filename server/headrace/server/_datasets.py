@@ -7,7 +7,7 @@ import binascii
 import bisect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -26,6 +26,7 @@ from headrace.server._flat_blocks import FlatBlocks
 from headrace.server._request import Readable
 from headrace.server._served import Part
 from headrace.server._versions import Versions
+from headrace.server._watch import ReadObserver, WatchedBlocks
 from headrace.storage import OpenDataset, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -71,6 +72,7 @@ class ServedDataset:
         max_batch_bytes: int,
         item_nulls: bool = False,
         retirement: Retirement | None = None,
+        observers: Sequence[ReadObserver] = (),
     ) -> None:
         self.name = name
         self.retirement = retirement or Retirement()
@@ -84,9 +86,13 @@ class ServedDataset:
             max_batch_bytes=max_batch_bytes,
         )
         self.source = cache.add_source(
-            FlatBlocks(
-                dataset if cache.disk is None else DiskBlocks(dataset, cache.disk),
-                item_nulls=item_nulls,
+            WatchedBlocks(
+                name,
+                FlatBlocks(
+                    dataset if cache.disk is None else DiskBlocks(dataset, cache.disk),
+                    item_nulls=item_nulls,
+                ),
+                observers,
             ),
             block_layout(columns),
             block_count=dataset.block_count,
@@ -258,7 +264,12 @@ class Catalog:
 
 
 def open_served(
-    name: str, config: DatasetConfig, *, cache: BlockCache, max_batch_bytes: int
+    name: str,
+    config: DatasetConfig,
+    *,
+    cache: BlockCache,
+    max_batch_bytes: int,
+    observers: Sequence[ReadObserver] = (),
 ) -> ServedDataset:
     """Open one dataset.
 
@@ -267,6 +278,7 @@ def open_served(
         config: Where it is, and how to read it.
         cache: Will hold its blocks.
         max_batch_bytes: Greatest payload of one batch.
+        observers: Are told of each block that is read.
 
     Raises:
         HeadraceError: It cannot be opened; `headrace.storage.open_dataset` says how.
@@ -281,6 +293,7 @@ def open_served(
             max_batch_bytes=max_batch_bytes,
             item_nulls=bool(config.item_nulls),
             retirement=retirement,
+            observers=observers,
         )
 
     served = open_version(None)

@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+import platform
+import threading
+from collections import Counter as Counted
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+)
 
 _FETCH_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+_BATCH_SECONDS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _WAIT_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWaits:
+    """Where one stream counts the seconds it waits.
+
+    Attributes:
+        store: For its store.
+        client: For its client to read.
+    """
+
+    store: Counter
+    client: Counter
 
 
 class Metrics:
@@ -13,6 +40,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._lock = threading.Lock()
+        self._open_ranks: Counted[tuple[str, str]] = Counted()
         self._open_streams = self._gauge(
             "headrace_open_streams",
             "Streams open now. At max_streams new ones are refused: add replicas.",
@@ -24,12 +53,27 @@ class Metrics:
             ["dataset", "reason"],
             registry=self.registry,
         )
+        self._failed_calls = Counter(
+            "headrace_failed_calls_total",
+            "Calls that ended in an error, by reason; those that were refused and unary ones too. "
+            "A rise of UNAUTHENTICATED: somebody tries tokens; of STREAM_LIMIT: add replicas.",
+            ["reason"],
+            registry=self.registry,
+        )
         self._batches = self._sent(
             "batches", "Batches sent. Flat while streams are open: trainers or the store stand."
         )
-        self._samples = self._sent("samples", "Samples sent, pads included.")
+        self._samples = self._sent("samples", "Samples sent, pads included. Flat as batches.")
         self._payload_bytes = self._sent(
             "payload_bytes", "Payload bytes sent. Near the link's speed the network is the limit."
+        )
+        self._batch_seconds = Histogram(
+            "headrace_batch_seconds",
+            "Time to make one batch, its wait for the store included. Much above the trainers' "
+            "time for a step, which is their P99 to bear: see headrace_store_wait_seconds.",
+            ["dataset"],
+            buckets=_BATCH_SECONDS,
+            registry=self.registry,
         )
         self._starved = Histogram(
             "headrace_store_wait_seconds",
@@ -39,8 +83,26 @@ class Metrics:
             buckets=_WAIT_SECONDS,
             registry=self.registry,
         )
+        self._in_flight = self._gauge(
+            "headrace_in_flight_bytes",
+            "Bytes of messages handed to connections and not yet taken by them. Near max_streams "
+            "times 2 MiB: most clients read slower than they are sent to.",
+        )
+        self._stream_store_wait = self._of_stream(
+            "store_wait",
+            "Seconds that an open stream waited for its store, by rank; gone when it ends. A rate "
+            "near 1: this rank starves, see headrace_store_fetch_seconds and the cache.",
+        )
+        self._stream_client_wait = self._of_stream(
+            "client_wait",
+            "Seconds that an open stream waited for its client to read, by rank; gone when it "
+            "ends. A rate near 1 is good: the server is faster than the trainer. Near 0 while the "
+            "trainer waits: the server or its store is the limit.",
+        )
         self._cache_hits = self._counter(
-            "headrace_cache_hits_total", "Blocks that were cached when a batch needed them."
+            "headrace_cache_hits_total",
+            "Blocks that were cached when a batch needed them. Flat while batches go out: nothing "
+            "is found in time, see the misses.",
         )
         self._cache_misses = self._counter(
             "headrace_cache_misses_total",
@@ -50,10 +112,15 @@ class Metrics:
         self._cache_bytes = self._gauge(
             "headrace_cache_bytes", "Bytes of decoded blocks in the cache. Full is normal."
         )
-        self._cache_blocks = self._gauge("headrace_cache_blocks", "Blocks in the cache.")
+        self._cache_blocks = self._gauge(
+            "headrace_cache_blocks",
+            "Blocks in the cache. Falling and rising again and again: the "
+            "cache is too small for the jobs, which evict one another's blocks.",
+        )
         self._disk_hits = self._counter(
             "headrace_disk_cache_hits_total",
-            "Blocks that were in cache_dir when they were not in memory.",
+            "Blocks that were in cache_dir when they were not in memory. Near 0 after a restart: "
+            "the folder is empty, or is not the one of before.",
         )
         self._disk_misses = self._counter(
             "headrace_disk_cache_misses_total",
@@ -67,7 +134,9 @@ class Metrics:
         )
         self._fetch_seconds = Histogram(
             "headrace_store_fetch_seconds",
-            "Time to fetch, verify and decode one block. A rise means a slow or throttling store.",
+            "Time to fetch, verify and decode one block, from cache_dir too. A rise "
+            "means a slow or throttling store.",
+            ["dataset"],
             buckets=_FETCH_SECONDS,
             registry=self.registry,
         )
@@ -75,9 +144,17 @@ class Metrics:
             "headrace_store_fetch_errors_total",
             "Blocks that could not be fetched, by reason. SHARD_CORRUPT: restore or convert the "
             "data again; others: look at the store and its credentials.",
-            ["reason"],
+            ["dataset", "reason"],
             registry=self.registry,
         )
+        self._build = Info(
+            "headrace_build",
+            "Versions of what runs. More than one version for long: a rolling update hangs.",
+            registry=self.registry,
+        )
+        self._build.info(_versions())
+        # The process's own: memory against the formula of docs/operations.md, processor, files.
+        ProcessCollector(registry=self.registry)
 
     def stream_opened(self) -> None:
         """Count a stream."""
@@ -88,15 +165,46 @@ class Metrics:
         self._open_streams.dec()
         self._ended_streams.labels(dataset, reason).inc()
 
+    def call_failed(self, reason: str) -> None:
+        """Count a call that ended in an error."""
+        self._failed_calls.labels(reason).inc()
+
     def sent(self, dataset: str, *, samples: int, payload_bytes: int) -> None:
         """Count a batch."""
         self._batches.labels(dataset).inc()
         self._samples.labels(dataset).inc(samples)
         self._payload_bytes.labels(dataset).inc(payload_bytes)
 
+    def made(self, dataset: str, *, seconds: float) -> None:
+        """Note how long a batch took to make."""
+        self._batch_seconds.labels(dataset).observe(seconds)
+
     def starved(self, dataset: str, *, seconds: float) -> None:
         """Note how long a batch waited for its store."""
         self._starved.labels(dataset).observe(seconds)
+
+    def sending(self, message_bytes: int) -> None:
+        """Count bytes that go to a connection now; negative ones when it has taken them."""
+        self._in_flight.inc(message_bytes)
+
+    def waits_of(self, dataset: str, rank: str) -> StreamWaits:
+        """Return where one more stream of a rank counts its waits; `forget` must follow."""
+        with self._lock:
+            self._open_ranks[dataset, rank] += 1
+        return StreamWaits(
+            store=self._stream_store_wait.labels(dataset, rank),
+            client=self._stream_client_wait.labels(dataset, rank),
+        )
+
+    def forget(self, dataset: str, rank: str) -> None:
+        """Drop the waits of a rank if no stream of it is open any more."""
+        with self._lock:
+            self._open_ranks[dataset, rank] -= 1
+            if self._open_ranks[dataset, rank]:
+                return
+            del self._open_ranks[dataset, rank]
+            self._stream_store_wait.remove(dataset, rank)
+            self._stream_client_wait.remove(dataset, rank)
 
     def used(self, *, hits: int, misses: int) -> None:
         """Count blocks that were cached, or not, when a batch needed them."""
@@ -116,11 +224,11 @@ class Metrics:
         """Note what the cache's folder holds now."""
         self._disk_bytes.set(used_bytes)
 
-    def fetched(self, *, seconds: float, reason: str) -> None:
-        """Count a fetch; the reason of its failure, or nothing."""
-        self._fetch_seconds.observe(seconds)
+    def read(self, dataset: str, *, seconds: float, reason: str) -> None:
+        """Count a block that was read from its store; the reason of its failure, or nothing."""
+        self._fetch_seconds.labels(dataset).observe(seconds)
         if reason:
-            self._fetch_errors.labels(reason).inc()
+            self._fetch_errors.labels(dataset, reason).inc()
 
     def _sent(self, what: str, text: str) -> Counter:
         return Counter(f"headrace_sent_{what}_total", text, ["dataset"], registry=self.registry)
@@ -128,5 +236,14 @@ class Metrics:
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, registry=self.registry)
 
+    def _of_stream(self, what: str, text: str) -> Counter:
+        name = f"headrace_stream_{what}_seconds_total"
+        return Counter(name, text, ["dataset", "rank"], registry=self.registry)
+
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, registry=self.registry)
+
+
+def _versions() -> dict[str, str]:
+    found = {"version": version("headrace"), "python": platform.python_version()}
+    return found | {name: version(name) for name in ("grpcio", "pyarrow")}

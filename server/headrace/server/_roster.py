@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from grpc_health.v1 import health, health_pb2
@@ -33,6 +33,7 @@ from headrace.server._dataset_config import DatasetConfig
 from headrace.server._datasets import Catalog, ServedDataset, open_served
 from headrace.server._logs import event
 from headrace.server._streams import OpenStreams
+from headrace.server._watch import ReadObserver, StoreHealth
 
 _Status = health_pb2.HealthCheckResponse
 
@@ -48,6 +49,7 @@ class Roster:
         cache: Holds their blocks.
         streams: The open streams.
         health: Is told of each dataset, unless callers are told apart: health is open to all.
+        observers: Are told of each block that is read.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class Roster:
         cache: BlockCache,
         streams: OpenStreams,
         health: health.HealthServicer,
+        observers: Sequence[ReadObserver] = (),
     ) -> None:
         self._config = config
         self._catalog = catalog
         self._cache = cache
         self._streams = streams
         self._health = health
+        self._observers = (*observers, StoreHealth(self._tell_store))
         self._served: dict[str, DatasetConfig] = {}
         self._changing = threading.Lock()
 
@@ -108,7 +112,11 @@ class Roster:
 
     def _opened(self, name: str, config: DatasetConfig) -> ServedDataset:
         return open_served(
-            name, config, cache=self._cache, max_batch_bytes=self._config.max_batch_bytes
+            name,
+            config,
+            cache=self._cache,
+            max_batch_bytes=self._config.max_batch_bytes,
+            observers=self._observers,
         )
 
     def _try_open(self, name: str, config: DatasetConfig) -> ServedDataset | None:
@@ -156,6 +164,15 @@ class Roster:
         for served in retired:
             self._streams.wait_dataset(served.retirement, deadline)
             served.dispose(self._cache)
+
+    def _tell_store(self, name: str, is_healthy: bool) -> None:  # noqa: FBT001 - it is the news
+        if name not in self._served:
+            return
+        if is_healthy:
+            _log.info("store answers again", extra=event(dataset=name))
+        else:
+            _log.error("store does not answer", extra=event(dataset=name))
+        self._tell(name, _Status.SERVING if is_healthy else _Status.NOT_SERVING)
 
     def _tell(self, name: str, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         if not self._config.tokens:

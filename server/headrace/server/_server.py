@@ -95,7 +95,12 @@ class Server:
         )
         self._metrics = metrics
         self._roster = Roster(
-            config, catalog=catalog, cache=cache, streams=self._streams, health=self._health
+            config,
+            catalog=catalog,
+            cache=cache,
+            streams=self._streams,
+            health=self._health,
+            observers=[metrics],
         )
         self._metrics_endpoint: MetricsEndpoint | None = None
         self._ended = threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
@@ -24,6 +25,7 @@ from headrace.server._contents import (
 from headrace.server._datasets import Catalog
 from headrace.server._explain import explain
 from headrace.server._find import find
+from headrace.server._logs import event
 from headrace.server._metrics import Metrics
 from headrace.server._mixtures import Mixtures
 from headrace.server._peer import host_of, subjects_of
@@ -31,6 +33,7 @@ from headrace.server._served import Served
 from headrace.server._status import Failure, abort, failure_of, internal_failure
 from headrace.server._stream import BatchStream, StreamLimits
 from headrace.server._streams import OpenStreams
+from headrace.server._tally import StreamTally
 from headrace.v1 import shard_service_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ShardService"].full_name
@@ -135,55 +138,47 @@ class ShardService:
             caller = self._caller(context)
             with self._streams.admit(caller, host_of(context)):
                 served = find(request, self._catalog, self._mixtures, caller=caller)
-                yield from self._stream(
-                    contents(served),
-                    served,
-                    context,
-                    # One batch has nothing to be sent beside.
-                    run=Ahead if isinstance(request, pb.ReadBatchesRequest) else _at_once,
-                )
+                opened = _Opened(contents(served), served, caller, context.peer(), _rank(request))
+                yield from self._stream(opened, context)
         except HeadraceError as error:
-            failure = failure_of(error)
+            failure = self._refusal(error)
         except Exception:  # noqa: BLE001 - the servicer's boundary
-            failure = _bug(type(request).__name__)
+            failure = self._bug(type(request).__name__)
         else:
             return
         abort(context, failure)
 
-    def _stream(
-        self,
-        contents: Contents,
-        served: Served,
-        context: grpc.ServicerContext,
-        *,
-        run: Callable[[BatchStream], Messages],
-    ) -> Iterator[bytes]:
+    def _stream(self, opened: _Opened, context: grpc.ServicerContext) -> Iterator[bytes]:
+        served = opened.served
+        tally = StreamTally(self._metrics, served.name, opened.rank)
         stream = BatchStream(
-            contents,
+            opened.contents,
             dataset=served.name,
             blocks=served.blocks(self._cache),
             limits=self._limits(served),
-            metrics=self._metrics,
+            observer=tally,
         )
-        reason = "CANCELLED"
+        reason, text = "CANCELLED", ""
         self._metrics.stream_opened()
-        _log.info("%s of %s asked for by %s", contents.title, served.name, context.peer())
+        _log.log(opened.level, "stream opened", extra=event(**opened.fields))
         try:
             with self._streams.track(stream, served.retirements):
-                running = run(stream)
+                # One batch alone has nothing to be sent beside.
+                running: Messages = stream if opened.rank is None else Ahead(stream)
                 if not context.add_callback(running.cancel):
                     return
-                yield from running.messages()
+                yield from tally.timed(running.messages())
                 reason = "OK" if context.is_active() else "CANCELLED"
         except HeadraceError as error:
-            reason = error.reason
-            _log.info("%s of %s ends: %s", contents.title, served.name, error.message)
+            reason, text = error.reason, error.message
             raise
         except Exception:
             reason = InternalError.reason
             raise
         finally:
             self._metrics.stream_ended(served.name, reason)
+            ended = {**opened.fields, "reason": reason, "error": text, **tally.close()}
+            _log.log(opened.level, "stream ended", extra=event(**ended))
 
     def _unary(
         self, answer: Callable[[_Request, Caller], _Response], request: type[_Request]
@@ -192,9 +187,9 @@ class ShardService:
             try:
                 return answer(message, self._caller(context))
             except HeadraceError as error:
-                failure = failure_of(error)
+                failure = self._refusal(error)
             except Exception:  # noqa: BLE001 - the servicer's boundary
-                failure = _bug(type(message).__name__)
+                failure = self._bug(type(message).__name__)
             return abort(context, failure)
 
         return grpc.unary_unary_rpc_method_handler(
@@ -202,6 +197,15 @@ class ShardService:
             request_deserializer=request.FromString,
             response_serializer=lambda response: response.SerializeToString(),
         )
+
+    def _refusal(self, error: HeadraceError) -> Failure:
+        self._metrics.call_failed(error.reason)
+        return failure_of(error)
+
+    def _bug(self, call: str) -> Failure:
+        self._metrics.call_failed(InternalError.reason)
+        _log.exception("%s failed; this is a bug of headrace", call)
+        return internal_failure()
 
     def _caller(self, context: grpc.ServicerContext) -> Caller:
         return self._access.caller(context.invocation_metadata(), subjects_of(context))
@@ -224,10 +228,31 @@ class ShardService:
         return min(self._config.prefetch_bytes, stored_share)
 
 
-def _at_once(stream: BatchStream) -> Messages:
-    return stream
+@dataclass(frozen=True, slots=True, eq=False)
+class _Opened:
+    """What a call asked for, and who calls."""
+
+    contents: Contents
+    served: Served
+    caller: Caller
+    peer: str
+    rank: int | None
+
+    @property
+    def level(self) -> int:
+        """Return how grave its begin and its end are; single batches may be asked for often."""
+        return logging.DEBUG if self.rank is None else logging.INFO
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Return what the log says of it."""
+        return {
+            "dataset": self.served.name,
+            "asked": self.contents.title,
+            "caller": self.caller.name,
+            "peer": self.peer,
+        }
 
 
-def _bug(call: str) -> Failure:
-    _log.exception("%s failed; this is a bug of headrace", call)
-    return internal_failure()
+def _rank(request: Message) -> int | None:
+    return request.rank if isinstance(request, pb.ReadBatchesRequest) else None

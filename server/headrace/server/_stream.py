@@ -25,6 +25,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,6 @@ from headrace.server._contents import Contents, batch_header
 from headrace.server._frames import batch_frames, message_frame
 from headrace.server._gather import StagedRows, projection_of
 from headrace.server._lookahead import Lookahead
-from headrace.server._metrics import Metrics
 from headrace.server._plan import Planned, PlannedBatch, PlannedEnd
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -61,6 +61,19 @@ class StreamLimits:
     prefetch_bytes: Callable[[], int]
 
 
+class StreamObserver(Protocol):
+    """What a stream reports of its dataset."""
+
+    def made(self, dataset: str, *, seconds: float) -> None:
+        """Note how long a batch took to make."""
+
+    def sent(self, dataset: str, *, samples: int, payload_bytes: int) -> None:
+        """Count a batch."""
+
+    def starved(self, dataset: str, *, seconds: float) -> None:
+        """Note how long a batch waited for its store."""
+
+
 class _CancelledError(Exception):
     """The client has gone; there is nobody to tell."""
 
@@ -73,7 +86,7 @@ class BatchStream:
         dataset: What it is sent from, in words.
         blocks: Holds its samples.
         limits: What bounds the stream.
-        metrics: Is told what happens.
+        observer: Is told what happens.
     """
 
     def __init__(
@@ -83,13 +96,13 @@ class BatchStream:
         dataset: str,
         blocks: Blocks,
         limits: StreamLimits,
-        metrics: Metrics,
+        observer: StreamObserver,
     ) -> None:
         self._contents = contents
         self._dataset = dataset
         self._blocks = blocks
         self._limits = limits
-        self._metrics = metrics
+        self._observer = observer
         self._waiter = blocks.waiter(contents.job)
         self._ending: HeadraceError | _CancelledError | None = None
         names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
@@ -135,11 +148,13 @@ class BatchStream:
                 continue
             if self._limits.lifetime_s and time.monotonic() >= expires:
                 raise RebalanceError("this stream has had its time; reconnect to go on")
+            began = time.monotonic()
             payload = yield from self._payload(planned)
+            self._observer.made(self._dataset, seconds=time.monotonic() - began)
             yield from batch_frames(
                 batch_header(planned), payload, max_chunk_bytes=self._contents.max_chunk_bytes
             )
-            self._metrics.sent(
+            self._observer.sent(
                 self._dataset,
                 samples=planned.sample_ids.size,
                 payload_bytes=len(payload.view),
@@ -181,7 +196,7 @@ class BatchStream:
                 self._check_progress(now - progress, missing)
                 heartbeat = pb.Heartbeat(waiting_ms=round((now - began) * 1000))
                 yield message_frame(pb.ReadBatchesResponse(heartbeat=heartbeat))
-        self._metrics.starved(self._dataset, seconds=time.monotonic() - began)
+        self._observer.starved(self._dataset, seconds=time.monotonic() - began)
         return staged
 
     def _copy_arrivals(

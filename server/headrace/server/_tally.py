@@ -1,0 +1,82 @@
+"""What one stream has sent and how long it waited: for metrics, for its last line in the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+
+from headrace.server._metrics import Metrics
+
+
+class StreamTally:
+    """Counts for one stream; its threads each count other things, so there is no lock.
+
+    Args:
+        metrics: Are told the same.
+        dataset: What is sent from, in words.
+        rank: Of the stream; None for a call that is over after one batch.
+
+    Attributes:
+        batches: Sent.
+        samples: Sent.
+        payload_bytes: Sent.
+        store_wait_s: Waited for the store.
+        client_wait_s: Waited for the client to take messages.
+    """
+
+    def __init__(self, metrics: Metrics, dataset: str, rank: int | None) -> None:
+        self._metrics = metrics
+        self._dataset = dataset
+        self._rank = rank
+        self._waits = None if rank is None else metrics.waits_of(dataset, str(rank))
+        self._began = time.monotonic()
+        self.batches = self.samples = self.payload_bytes = 0
+        self.store_wait_s = self.client_wait_s = 0.0
+
+    def made(self, dataset: str, *, seconds: float) -> None:
+        """Note how long a batch took to make."""
+        self._metrics.made(dataset, seconds=seconds)
+
+    def sent(self, dataset: str, *, samples: int, payload_bytes: int) -> None:
+        """Count a batch."""
+        self.batches += 1
+        self.samples += samples
+        self.payload_bytes += payload_bytes
+        self._metrics.sent(dataset, samples=samples, payload_bytes=payload_bytes)
+
+    def starved(self, dataset: str, *, seconds: float) -> None:
+        """Note how long a batch waited for its store."""
+        self.store_wait_s += seconds
+        if self._waits is not None:
+            self._waits.store.inc(seconds)
+        self._metrics.starved(dataset, seconds=seconds)
+
+    def timed(self, messages: Generator[bytes, None, None]) -> Iterator[bytes]:
+        """Yield messages, and count the time until each has been taken."""
+        try:
+            for message in messages:
+                self._metrics.sending(len(message))
+                began = time.monotonic()
+                try:
+                    yield message
+                finally:
+                    seconds = time.monotonic() - began
+                    self.client_wait_s += seconds
+                    if self._waits is not None:
+                        self._waits.client.inc(seconds)
+                    self._metrics.sending(-len(message))
+        finally:
+            messages.close()
+
+    def close(self) -> dict[str, object]:
+        """Forget the stream in the metrics; return what it was, for the log."""
+        if self._rank is not None:
+            self._metrics.forget(self._dataset, str(self._rank))
+        return {
+            "batches": self.batches,
+            "samples": self.samples,
+            "payload_bytes": self.payload_bytes,
+            "seconds": round(time.monotonic() - self._began, 3),
+            "store_wait_s": round(self.store_wait_s, 3),
+            "client_wait_s": round(self.client_wait_s, 3),
+        }
