@@ -54,6 +54,22 @@ def test_serve_prints_one_line_with_its_address(server: Serving) -> None:
     assert int(port) > 0
 
 
+def test_read_draws_from_a_mixture(server: Serving, tmp_path: Path) -> None:
+    """`--mixture FILE` takes the place of the dataset; ids are pairs, and a token resumes."""
+    mixture = tmp_path / "mixture.json"
+    mixture.write_text('{"datasets": [{"name": "small", "repeat": 0.5}]}')
+    command = ["read", server.address, "--mixture", str(mixture), "--batch-size", "100", "--json"]
+
+    whole = [json.loads(line) for line in run(*command, "--ids").stdout.splitlines()]
+    rest = run(*command, "--ids", "--token", whole[0]["token"]).stdout.splitlines()
+    text = run(*command[:-1], "--ids").stdout.splitlines()
+
+    assert 3 == len(whole)
+    assert whole[1:] == [json.loads(line) for line in rest]
+    pairs = ",".join(f"{dataset}:{sample}" for dataset, sample in whole[0]["ids"])
+    assert text[0].endswith(f"ids {pairs}")
+
+
 def test_read_twice_prints_identical_lines(server: Serving) -> None:
     """The order is a function of the seed: ids, positions and tokens are equal."""
     assert _read(server, "--seed", "7") == _read(server, "--seed", "7")

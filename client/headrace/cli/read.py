@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 import click
 
@@ -17,13 +17,18 @@ from headrace.cli._options import order_options, rank_options
 from headrace.errors import TokenMalformedError
 
 if TYPE_CHECKING:
-    from headrace.client import BatchEvent, Place, ReadOptions
+    from headrace.client import BatchEvent, Mixture, Place, ReadOptions
     from headrace.order import OrderSpec
 
 
 @click.command(name="read")
 @click.argument("target", metavar="TARGET")
-@click.argument("dataset", metavar="DATASET")
+@click.argument("dataset", metavar="[DATASET]", default="")
+@click.option(
+    "--mixture",
+    type=click.File(encoding="utf-8"),
+    help="JSON file of datasets to draw from, in place of DATASET.",
+)
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
@@ -69,6 +74,7 @@ def command(
     *,
     target: str,
     dataset: str,
+    mixture: TextIO | None,
     batch_size: int,
     global_batch_size: int | None,
     rank: int,
@@ -96,16 +102,18 @@ def command(
     """Stream batches of DATASET from the server at TARGET, one line a batch.
 
     A line holds epoch, step, position, samples of this rank, and the token that resumes after the
-    batch. Two reads with the same options print the same lines.
+    batch. Two reads with the same options print the same lines. The sample ids of a mixture are
+    pairs DATASET:ID, with the index of the dataset in the mixture.
 
     \b
     headrace read localhost:50051 flights --batch-size 256 --ids
     headrace read localhost:50051 flights --rank 1 --world-size 4 --json
     headrace read feeder:50051 flights --tls-ca ca.pem --token-file token
+    headrace read localhost:50051 --mixture mixture.json --ids
     """
     import numpy as np  # noqa: PLC0415 - a command loads its layers when it is called
 
-    from headrace.client import BatchEvent, BatchReader, Deadlines  # noqa: PLC0415
+    from headrace.client import BatchEvent, BatchReader, Deadlines, read_mixture  # noqa: PLC0415
     from headrace.order import DEFAULT_WINDOW, OrderSpec  # noqa: PLC0415
 
     size = global_batch_size or batch_size * max(1, world_size // max(1, replication))
@@ -123,6 +131,7 @@ def command(
         _read_options(
             begin,
             dataset=dataset,
+            mixture=None if mixture is None else read_mixture(mixture.read()),
             ranks=(rank, world_size, replication),
             end=end,
             columns=columns,
@@ -171,6 +180,7 @@ def _read_options(
     begin: _Begin,
     *,
     dataset: str,
+    mixture: Mixture | None,
     ranks: tuple[int, int, int],
     end: str,
     columns: str | None,
@@ -183,6 +193,7 @@ def _read_options(
     rank, world_size, replication = ranks
     return ReadOptions(
         dataset=dataset,
+        mixture=mixture,
         order=begin.order,
         global_batch_size=begin.global_batch_size,
         rank=rank,
@@ -202,7 +213,10 @@ def _text_line(event: BatchEvent) -> str:
         f"samples {header.sample_count}  token {_token_text(event)}"
     )
     ids = _ids(event)
-    return line if ids is None else f"{line}  ids {','.join(map(str, ids))}"
+    if ids is None:
+        return line
+    names = [":".join(map(str, each)) if isinstance(each, list) else str(each) for each in ids]
+    return f"{line}  ids {','.join(names)}"
 
 
 def _json_line(event: BatchEvent) -> str:
@@ -220,9 +234,9 @@ def _json_line(event: BatchEvent) -> str:
     return json.dumps(fields)
 
 
-def _ids(event: BatchEvent) -> list[int] | None:
+def _ids(event: BatchEvent) -> list[int] | list[list[int]] | None:
     view = event.columns.get("headrace.sample_id")
-    return None if view is None else [int(sample) for sample in view.values.tolist()]
+    return None if view is None else cast("list[int]", view.values.tolist())
 
 
 def _token_text(event: BatchEvent) -> str:

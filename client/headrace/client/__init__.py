@@ -16,6 +16,7 @@ from headrace.client._buffers import BufferPool
 from headrace.client._call import fetch_dataset
 from headrace.client._config import Deadlines
 from headrace.client._layout import ColumnView
+from headrace.client._mixture import Mixture, MixtureEntry, read_mixture
 from headrace.client._numpy import NumpyDataset
 from headrace.client._prefetch import Prefetcher
 from headrace.client._reader import BatchReader, Place
@@ -43,6 +44,8 @@ __all__ = [
     "Deadlines",
     "EpochEndEvent",
     "HeadraceError",
+    "Mixture",
+    "MixtureEntry",
     "NumpyDataset",
     "Place",
     "Prefetcher",
@@ -52,6 +55,7 @@ __all__ = [
     "StringColumn",
     "TlsConfig",
     "fetch_dataset",
+    "read_mixture",
     "tf_dataset",
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -117,12 +117,14 @@ def open_stream(
             call.close()
 
 
-def fetch_from_any(endpoints: Endpoints, name: str, *, deadlines: Deadlines) -> pb.Dataset:
-    """Ask each server in turn for one dataset, until one answers.
+def fetch_from_any(
+    endpoints: Endpoints, wanted: Sequence[pb.GetDatasetRequest], *, deadlines: Deadlines
+) -> list[pb.Dataset]:
+    """Ask each server in turn for some datasets, until one answers.
 
     Args:
         endpoints: The servers.
-        name: The dataset's name there.
+        wanted: The datasets.
         deadlines: ``connect_s`` is shared by all of them.
 
     Raises:
@@ -134,7 +136,7 @@ def fetch_from_any(endpoints: Endpoints, name: str, *, deadlines: Deadlines) -> 
     for endpoint in endpoints.each(threading.Event()):
         share = replace(deadlines, connect_s=min(share_s, endpoint.wait_s))
         try:
-            return fetch_dataset(endpoint.address, name, deadlines=share, access=endpoint.access)
+            return fetch_datasets(endpoint.address, wanted, deadlines=share, access=endpoint.access)
         except ServerUnreachableError as error:
             failure = error
     assert failure is not None
@@ -142,12 +144,24 @@ def fetch_from_any(endpoints: Endpoints, name: str, *, deadlines: Deadlines) -> 
 
 
 def fetch_dataset(target: str, name: str, *, deadlines: Deadlines, access: Access) -> pb.Dataset:
-    """Ask a server for one dataset.
+    """Ask a server for the current version of one dataset; as `fetch_datasets`."""
+    wanted = [pb.GetDatasetRequest(name=name)]
+    return fetch_datasets(target, wanted, deadlines=deadlines, access=access)[0]
+
+
+def fetch_datasets(
+    target: str,
+    wanted: Sequence[pb.GetDatasetRequest],
+    *,
+    deadlines: Deadlines,
+    access: Access,
+) -> list[pb.Dataset]:
+    """Ask a server for some datasets.
 
     Args:
         target: The server's gRPC address.
-        name: The dataset's name there.
-        deadlines: ``connect_s`` bounds the call, waiting for the server included.
+        wanted: The datasets.
+        deadlines: ``connect_s`` bounds each call, waiting for the server included.
         access: How to get in.
 
     Raises:
@@ -157,12 +171,14 @@ def fetch_dataset(target: str, name: str, *, deadlines: Deadlines, access: Acces
     with access.open_channel(target) as channel:
         stub = rpc.ShardServiceStub(channel)
         try:
-            response = stub.GetDataset(
-                pb.GetDatasetRequest(name=name),
-                timeout=deadlines.connect_s,
-                wait_for_ready=True,
-                metadata=access.metadata(),
-            )
+            return [
+                stub.GetDataset(
+                    request,
+                    timeout=deadlines.connect_s,
+                    wait_for_ready=True,
+                    metadata=access.metadata(),
+                ).dataset
+                for request in wanted
+            ]
         except grpc.RpcError as failure:
             raise error_from_call(failure, target=target) from failure
-        return response.dataset

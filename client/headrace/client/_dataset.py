@@ -20,8 +20,8 @@ from headrace.client._config import DEFAULT_PREFETCH_BYTES, Deadlines
 from headrace.client._device import checked_device
 from headrace.client._handover import register_owner
 from headrace.client._live import ClientStats, LiveStream
+from headrace.client._mixture import Mixture
 from headrace.client._places import moved, place_after
-from headrace.client._private import name_of_source
 from headrace.client._ranks import resolve_ranks
 from headrace.client._reader import BatchReader, Event, Place
 from headrace.client._request import ReadOptions
@@ -34,6 +34,7 @@ from headrace.client._state import (
     read_state,
     refuse_worker_state,
 )
+from headrace.client._subject import Subject, mixture_in, subject_of
 from headrace.client._targets import choose_endpoints
 from headrace.client._workers import Begin, Share, share_of_worker
 from headrace.errors import BadArgumentError
@@ -65,7 +66,7 @@ class RemoteDataset(IterableDataset[Batch]):
     def __init__(
         self,
         target: str | Sequence[str] | None,
-        dataset: str,
+        dataset: str | Mixture | Sequence[tuple[str, float]],
         *,
         batch_size: int | None = None,
         global_batch_size: int | None = None,
@@ -90,7 +91,7 @@ class RemoteDataset(IterableDataset[Batch]):
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         deadlines: Deadlines | None = None,
         fallback: Literal["storage"] | None = None,
-        url: str | None = None,
+        url: str | Mapping[str, str] | None = None,
         private_cache_bytes: int | None = None,
     ) -> None:
         """Describe what to read; no server is asked, or started, before the first batch.
@@ -99,7 +100,8 @@ class RemoteDataset(IterableDataset[Batch]):
             target: Address of a server, ``host:port``, ``dns:///name:port`` or ``unix:/path``, or
                 several that serve the same datasets. None starts a private server on this
                 machine, one for all processes of the job; it needs the ``[server]`` extra.
-            dataset: The dataset's name on the server; its URL for a private server.
+            dataset: The dataset's name on the server; its URL for a private server. A mixture of
+                several as pairs of name and proportion, or as a `Mixture`.
             batch_size: Samples a batch of this rank, >= 1; the global batch is this times the
                 ranks with samples of their own.
             global_batch_size: Samples a batch over all ranks instead, >= their number.
@@ -133,7 +135,8 @@ class RemoteDataset(IterableDataset[Batch]):
             fallback: ``"storage"``: when no server has answered for ``deadlines.fallback_s``, read
                 the same batches through a private server, until one answers again. Needs the
                 ``[server]`` extra and ``url``.
-            url: Where the dataset lies that the servers serve, for ``fallback``.
+            url: Where the dataset lies that the servers serve, for ``fallback``; of a mixture the
+                place of each dataset by its name.
             private_cache_bytes: Size of a private server's cache, >= 1; None for the server's
                 default of 2 GiB.
 
@@ -145,10 +148,10 @@ class RemoteDataset(IterableDataset[Batch]):
         """
         super().__init__()
         check_sizes(batch_size, global_batch_size, epochs, prefetch_bytes)
-        self._name = name_of_source(dataset) if target is None else dataset
+        self._subject, sources = subject_of(dataset, is_private=target is None, url=url)
         self._endpoints = choose_endpoints(
             target,
-            {self._name: dataset if target is None else url},
+            sources,
             Access(tls, auth),
             fallback=fallback,
             deadlines=deadlines or Deadlines(),
@@ -174,7 +177,6 @@ class RemoteDataset(IterableDataset[Batch]):
         self._deadlines = deadlines or Deadlines()
         self._known_place = Place()
         self._last_token: bytes | None = None
-        self._description: pb.Dataset | None = None
         self._moves = 0
         self._key = uuid.uuid4().hex
         self._side = WorkerSide(self._key)
@@ -274,7 +276,7 @@ class RemoteDataset(IterableDataset[Batch]):
         """
         share = share_of_worker()
         place = (share and self._side.place) or self._place
-        state = make_state(place.token or self._first_token(), dataset=self._name)
+        state = make_state(place.token or self._first_token(), subject=self._subject)
         return state if share is None else {**state, "worker": self._side.state(share)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -287,7 +289,7 @@ class RemoteDataset(IterableDataset[Batch]):
         token, share = read_state(state), share_of_worker()
         if share is None:
             refuse_worker_state(state)
-        self._adopt(token)
+        self._adopt(token, mixture_in(state))
         if share is not None:
             self._side.load(share, state.get("worker"), self._place)
 
@@ -355,17 +357,22 @@ class RemoteDataset(IterableDataset[Batch]):
             self._side.shared.publish(self._begin())
 
     def _plan(self, position: int) -> EpochPlan:
+        size = self._known_global_batch_size()
         return EpochPlan(
-            sample_count=self._describe().sample_count,
+            sample_count=self._describe().epoch_sample_count(self._options(size).order),
             base=position,
-            global_batch_size=self._known_global_batch_size(),
+            global_batch_size=size,
             end=self._end,
         )
 
     def _make_reader(
         self, allocate: Allocate, *, place: Place | None = None, share: Share | None = None
     ) -> BatchReader:
-        options = self._options(self._known_global_batch_size())
+        size = self._known_global_batch_size()
+        if self._subject.mixture is not None:
+            # Its token holds no versions, so each request names them.
+            self._describe()
+        options = self._options(size)
         if share is not None:
             options = replace(options, batch_stride=share.count, batch_offset=share.index)
         return BatchReader(
@@ -383,7 +390,8 @@ class RemoteDataset(IterableDataset[Batch]):
             unit = global_batch_size if token is None else decode_token(token).spec.unit
             order = replace(order, unit=unit)
         return ReadOptions(
-            dataset=self._name,
+            dataset=self._subject.name,
+            mixture=self._subject.mixture,
             order=order,
             global_batch_size=global_batch_size,
             rank=self._rank,
@@ -404,7 +412,7 @@ class RemoteDataset(IterableDataset[Batch]):
             )
         return size
 
-    def _adopt(self, token: bytes) -> None:
+    def _adopt(self, token: bytes, mixture: Mixture | None = None) -> None:
         content = decode_token(token)
         order = adopt_order(self._order, content, unit_is_free=self._unit_is_free)
         size = adopt_batch_size(
@@ -413,7 +421,9 @@ class RemoteDataset(IterableDataset[Batch]):
             global_batch_size=self._wanted_global,
             group_count=self._group_count,
         )
+        subject = self._subject.at(content, mixture)
         self.close()
+        self._subject = subject
         self._order = order
         self._wanted_global = size
         self._first_epoch = content.epoch
@@ -421,10 +431,13 @@ class RemoteDataset(IterableDataset[Batch]):
 
     def _first_token(self) -> bytes:
         size = self._known_global_batch_size()
+        order = self._options(size).order
+        fingerprint, mixture = self._describe().token_start(order)
         return encode_token(
             Token(
-                fingerprint=self._describe().fingerprint,
-                spec=self._options(size).order,
+                fingerprint=fingerprint,
+                mixture=mixture,
+                spec=order,
                 epoch=self._place.epoch,
                 position=self._place.position,
                 global_batch_size=size,
@@ -433,9 +446,9 @@ class RemoteDataset(IterableDataset[Batch]):
             )
         )
 
-    def _describe(self) -> pb.Dataset:
-        if self._description is None:
-            self._description = fetch_from_any(
-                self._endpoints, self._name, deadlines=self._deadlines
-            )
-        return self._description
+    def _describe(self) -> Subject:
+        def fetch(wanted: Sequence[pb.GetDatasetRequest]) -> list[pb.Dataset]:
+            return fetch_from_any(self._endpoints, wanted, deadlines=self._deadlines)
+
+        self._subject = self._subject.described(fetch)
+        return self._subject

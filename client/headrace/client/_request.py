@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.client._mixture import Mixture
 from headrace.errors import BadArgumentError, PositionPastEndError
 from headrace.order import EndMode, OrderSpec
 from headrace.v1 import shard_service_pb2 as pb
@@ -20,7 +21,7 @@ class ReadOptions:
     """The batches that one rank wants, wherever they begin.
 
     Attributes:
-        dataset: Name of the dataset on the server.
+        dataset: Name of the dataset on the server; empty for a mixture.
         order: The order of samples.
         global_batch_size: Samples of a batch over all ranks, replicas counted once.
         rank: This rank, in [0, world_size).
@@ -32,6 +33,7 @@ class ReadOptions:
         end_epoch: First epoch not to read, or None to go on without end.
         batch_stride: Of so many batches of the rank one is read, >= 1.
         batch_offset: Which one, in [0, ``batch_stride``), from the begin of an epoch.
+        mixture: The datasets to draw from in place of ``dataset``.
     """
 
     dataset: str
@@ -46,9 +48,16 @@ class ReadOptions:
     end_epoch: int | None = None
     batch_stride: int = 1
     batch_offset: int = 0
+    mixture: Mixture | None = None
 
     def __post_init__(self) -> None:
         """Refuse coordinates that name no slice, before anything travels."""
+        _require(
+            (self.mixture is None) == bool(self.dataset),
+            "dataset",
+            repr(self.dataset),
+            "a name, or a mixture and no name",
+        )
         _require(self.world_size >= 1, "world_size", self.world_size, ">= 1")
         _require(
             0 <= self.rank < self.world_size,
@@ -96,6 +105,8 @@ class ReadOptions:
             batch_stride=self.batch_stride,
             batch_offset=self.batch_offset,
         )
+        if self.mixture is not None:
+            request.mixture.CopyFrom(self.mixture.to_message())
         if token is None:
             request.epoch_start.epoch = epoch
             request.epoch_start.position = position

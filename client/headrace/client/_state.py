@@ -7,6 +7,7 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
+from headrace.client._subject import Subject
 from headrace.errors import TokenMalformedError, TokenSpecChangedError
 from headrace.order import OrderSpec, Token, decode_token, spec_differences
 
@@ -15,23 +16,25 @@ State = dict[str, object]
 _VERSION = 1
 
 
-def make_state(token: bytes, *, dataset: str) -> State:
+def make_state(token: bytes, *, subject: Subject) -> State:
     """Write a token down as JSON-serialisable values.
 
-    ``spec`` repeats in plain words what the token binds; nothing reads it but people.
+    ``spec`` repeats in plain words what the token binds. Of it only ``mixture`` is read again,
+    for the versions of its datasets.
     """
     content = decode_token(token)
     return {
         "version": _VERSION,
         "token": base64.b64encode(token).decode("ascii"),
         "spec": {
-            "dataset": dataset,
+            "dataset": subject.title,
             "fingerprint": content.fingerprint,
             "epoch": content.epoch,
             "position": content.position,
             "step": content.step,
             "global_batch_size": content.global_batch_size,
             **asdict(content.spec),
+            **({} if subject.mixture is None else {"mixture": subject.mixture.to_json()}),
         },
     }
 

@@ -3,6 +3,7 @@
 ``docs/order.md`` specifies it so that another language could implement it.
 """
 
+from headrace.order._amounts import epoch_positions
 from headrace.order._listing import batch_sample_ids, rank_batches
 from headrace.order._mixture import (
     Batching,
@@ -60,6 +61,7 @@ __all__ = [
     "decode_token",
     "dump_mixture",
     "encode_token",
+    "epoch_positions",
     "linear",
     "load_mixture",
     "mixture_differences",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
+from headrace.order._amounts import check_total, epoch_draws, epoch_positions
 from headrace.order._cache import BoundedCache
 from headrace.order._choice import FixedChoice
 from headrace.order._draws import Draws, centred_draws, random_draws
@@ -31,7 +32,6 @@ _BLOCK_PLACES: Final = 1 << 14
 # Units of one dataset each are shuffled among so many.
 _BLOCK_UNITS: Final = 1 << 10
 _DRAW_LIMIT: Final = 1 << 62
-_SAMPLE_LIMIT: Final = 1 << 42
 _TIMELINE_BYTES: Final = 48 << 20
 _DRAW_BYTES: Final = 8 << 20
 _BLOCK_BYTES: Final = 16 << 20
@@ -73,11 +73,11 @@ class MixtureOrder:
             )
         self.spec: Final = spec
         samples = np.array([table.sample_count for table in tables], np.int64)
-        _check_total("samples", samples.tolist())
+        check_total("samples", samples.tolist())
         self.first_ids: Final = starts_of(samples)
         self._schedule = spec.weights()
-        self._draws = _epoch_draws(spec, samples)
-        self.sample_count: Final = self._count_positions()
+        self._draws = epoch_draws(spec, samples.tolist())
+        self.sample_count: Final = epoch_positions(spec, samples.tolist())
         _check_empty(spec, samples, self._draws)
         self.skips: Final = _join_skips(skips, self.first_ids)
         self._unskipped = self if self.skips is None else MixtureOrder(spec, tables)
@@ -163,14 +163,6 @@ class MixtureOrder:
     @property
     def _by_unit(self) -> bool:
         return self.spec.batching is Batching.PER_DATASET
-
-    def _count_positions(self) -> int:
-        positions = int(self._draws.sum())
-        if self._schedule is not None:
-            positions = self.spec.epoch_size or int(self.first_ids[-1])
-        if self._by_unit:
-            positions -= positions % self.spec.order.unit
-        return positions
 
     def _choose(self, tables: Sequence[ShardTable]) -> FixedChoice | None:
         chosen = [
@@ -278,26 +270,6 @@ class MixtureOrder:
         positions -= positions % unit
         places = positions // unit if self._by_unit else self._places.offsets(lane, positions)
         return list(zip(epochs.tolist(), places.tolist(), strict=True))
-
-
-def _epoch_draws(spec: MixtureSpec, samples: _Array) -> _Array:
-    if spec.weights() is not None:
-        return np.zeros(len(samples), np.int64)
-    draws = [
-        dataset.draws(count) for dataset, count in zip(spec.datasets, samples.tolist(), strict=True)
-    ]
-    _check_total("draws", draws)
-    if spec.batching is Batching.PER_DATASET:
-        draws = [count - count % spec.order.unit for count in draws]
-    return np.array(draws, np.int64)
-
-
-def _check_total(things: str, counts: list[int]) -> None:
-    if sum(counts) >= _SAMPLE_LIMIT:
-        raise BadArgumentError(
-            f"the datasets have {sum(counts)} {things} together, fewer than 2**42 are possible",
-            field="datasets",
-        )
 
 
 def _join_skips(skips: Sequence[Skips | None] | None, first_ids: _Array) -> Skips | None:

@@ -107,10 +107,12 @@ class ListDatasetsResponse(_message.Message):
     def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GetDatasetRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "fingerprint")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class GetDatasetResponse(_message.Message):
     __slots__ = ("dataset", "transforms")

@@ -103,7 +103,8 @@ class ShardService:
         return self._catalog.page(size=request.page_size, token=request.page_token, caller=caller)
 
     def _get_dataset(self, request: pb.GetDatasetRequest, caller: Caller) -> pb.GetDatasetResponse:
-        return pb.GetDatasetResponse(dataset=self._catalog.get(request.name, caller).to_proto())
+        served = self._catalog.get(request.name, caller).version(request.fingerprint)
+        return pb.GetDatasetResponse(dataset=served.to_proto())
 
     def _explain_batch(
         self, request: pb.ExplainBatchRequest, caller: Caller

@@ -1,0 +1,222 @@
+"""Mixtures as a training job names them: datasets of a server, and how much of each is drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from headrace.errors import BadArgumentError
+from headrace.order import (
+    Batching,
+    Choice,
+    MixtureDataset,
+    MixtureSpec,
+    OrderSpec,
+    Schedule,
+)
+from headrace.v1 import shard_service_pb2 as pb
+
+_BATCHINGS = {
+    Batching.RANDOM: pb.BATCHING_RANDOM,
+    Batching.STRATIFIED: pb.BATCHING_STRATIFIED,
+    Batching.PER_DATASET: pb.BATCHING_PER_DATASET,
+}
+_CHOICES = {Choice.FRESH: pb.CHOICE_FRESH, Choice.FIXED: pb.CHOICE_FIXED}
+# Stands for a version that is not known yet where only the other options are looked at.
+_NO_FINGERPRINT = "0" * 32
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureEntry:
+    """One dataset of a mixture; docs/order.md has the arithmetic.
+
+    Of `proportion`, `repeat` and `choose` at most one is given; none means all samples once an
+    epoch, or leaves it to the schedule.
+
+    Attributes:
+        name: The dataset's name on the server; its URL for a private server.
+        proportion: Weight relative to the other datasets' proportions, >= 0.
+        repeat: Draws of an epoch as a multiple of the dataset's samples; a fraction samples down.
+        choose: Draws of an epoch.
+        choice: Which samples it gives if an epoch does not draw all: others each epoch
+            (``fresh``), or always the same (``fixed``).
+        granularity: With a fixed choice, samples are chosen in groups of so many neighbours.
+        fingerprint: The version wanted; empty for the current one, or that of a loaded state.
+    """
+
+    name: str
+    proportion: float | None = None
+    repeat: float | None = None
+    choose: int | None = None
+    choice: Literal["fresh", "fixed"] = "fresh"
+    granularity: int = 1
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Several datasets that are drawn from together.
+
+    Attributes:
+        datasets: The datasets; their order matters.
+        batching: How the samples of a unit are composed: ``random``, ``stratified`` (every unit
+            has the exact proportions) or ``per_dataset`` (every unit is of one dataset).
+        epoch_size: Samples of an epoch if proportions or a schedule rule; 0 means as many as all
+            datasets have.
+        schedule: Weights over the run, in samples since its start, in place of proportions.
+    """
+
+    datasets: tuple[MixtureEntry, ...]
+    batching: Literal["random", "stratified", "per_dataset"] = "random"
+    epoch_size: int = 0
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could draw from, before anything travels."""
+        object.__setattr__(self, "datasets", tuple(self.datasets))
+        self.spec(OrderSpec())
+
+    @property
+    def title(self) -> str:
+        """The datasets in words, for messages."""
+        names = [entry.name for entry in self.datasets]
+        return " + ".join(names if len(names) <= _TITLE_NAMES else [*names[:_TITLE_NAMES], "…"])
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """The version of each dataset, empty where it is not known."""
+        return tuple(entry.fingerprint for entry in self.datasets)
+
+    def pinned(self, fingerprints: Sequence[str]) -> Mixture:
+        """Return the mixture with the version of each dataset."""
+        pairs = zip(self.datasets, fingerprints, strict=True)
+        return replace(self, datasets=tuple(replace(entry, fingerprint=f) for entry, f in pairs))
+
+    def spec(self, order: OrderSpec) -> MixtureSpec:
+        """Return the mixture as the order has it; versions that are not known are zeros.
+
+        Raises:
+            BadArgumentError: An option is out of range; ``metadata["field"]`` names it.
+        """
+        return MixtureSpec(
+            datasets=tuple(_member(entry) for entry in self.datasets),
+            order=order,
+            batching=_known("batching", self.batching, Batching),
+            epoch_size=self.epoch_size,
+            schedule=self.schedule,
+        )
+
+    def to_message(self) -> pb.Mixture:
+        """Write the mixture down for the wire."""
+        spec = self.spec(OrderSpec())
+        message = pb.Mixture(batching=_BATCHINGS[spec.batching], epoch_size=spec.epoch_size)
+        for member, fingerprint in zip(spec.datasets, self.fingerprints, strict=True):
+            message.datasets.append(_message(member, fingerprint))
+        if self.schedule is not None:
+            for start, weights in zip(self.schedule.starts, self.schedule.weights, strict=True):
+                message.schedule.add(start=start, weights=weights.tolist())
+        return message
+
+    def to_json(self) -> dict[str, object]:
+        """Return the mixture as values that JSON can hold."""
+        schedule = None
+        if self.schedule is not None:
+            weights = self.schedule.weights.tolist()
+            schedule = {"starts": list(self.schedule.starts), "weights": weights}
+        return {
+            "datasets": [asdict(entry) for entry in self.datasets],
+            "batching": self.batching,
+            "epoch_size": self.epoch_size,
+            "schedule": schedule,
+        }
+
+
+_TITLE_NAMES = 4
+
+
+def mixture_of(dataset: str | Mixture | Sequence[tuple[str, float]]) -> Mixture | None:
+    """Return the mixture that is meant: pairs are names and proportions; None for one dataset.
+
+    Raises:
+        BadArgumentError: It is none that can be drawn from.
+    """
+    if isinstance(dataset, str):
+        return None
+    if isinstance(dataset, Mixture):
+        return dataset
+    return Mixture(tuple(MixtureEntry(name, proportion=weight) for name, weight in dataset))
+
+
+def read_mixture(text: str) -> Mixture:
+    """Read a mixture from JSON: an object with the fields of `Mixture`, all but one optional.
+
+    Raises:
+        BadArgumentError: The text is something else, or holds what cannot be.
+    """
+    try:
+        return mixture_from(json.loads(text))
+    except ValueError as error:
+        raise BadArgumentError(f"the mixture is no JSON: {error}", field="mixture") from error
+
+
+def mixture_from(fields: Mapping[str, Any]) -> Mixture:
+    """Make a mixture of the values of JSON.
+
+    Raises:
+        BadArgumentError: They are something else, or hold what cannot be.
+    """
+    try:
+        given = dict(fields)
+        schedule = given.pop("schedule", None)
+        given["datasets"] = tuple(MixtureEntry(**entry) for entry in given["datasets"])
+        if schedule is not None:
+            weights = np.array(schedule["weights"], np.float64)
+            schedule = Schedule(tuple(schedule["starts"]), weights)
+        return Mixture(**given, schedule=schedule)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadArgumentError(
+            f"the mixture cannot be read ({error}); wanted an object with 'datasets', a list of "
+            "objects with 'name' and one of 'proportion', 'repeat', 'choose'",
+            field="mixture",
+        ) from error
+
+
+def _member(entry: MixtureEntry) -> MixtureDataset:
+    return MixtureDataset(
+        name=entry.name,
+        fingerprint=entry.fingerprint or _NO_FINGERPRINT,
+        proportion=entry.proportion,
+        repeat=entry.repeat,
+        choose=entry.choose,
+        choice=_known("choice", entry.choice, Choice),
+        granularity=entry.granularity,
+    )
+
+
+def _message(member: MixtureDataset, fingerprint: str) -> pb.MixtureDataset:
+    return pb.MixtureDataset(
+        name=member.name,
+        fingerprint=fingerprint,
+        proportion=member.proportion,
+        repeat=member.repeat,
+        choose=member.choose,
+        choice=_CHOICES[member.choice],
+        granularity=member.granularity,
+    )
+
+
+_Names = TypeVar("_Names", Batching, Choice)
+
+
+def _known(field: str, name: str, names: type[_Names]) -> _Names:
+    try:
+        return names(name)
+    except ValueError:
+        wanted = ", ".join(each.value for each in names)
+        raise BadArgumentError(
+            f"{field} is {name!r}; wanted one of {wanted}", field=field
+        ) from None
