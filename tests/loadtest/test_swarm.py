@@ -88,8 +88,8 @@ def test_a_rescaled_run_of_two_jobs_is_proved(address: str, url: str, tmp_path: 
     seen: list[Progress] = []
 
     result = run_swarm(spec, progress=seen.append)
-    proof = prove(spec, result.results, _orders(url, spec))
-    tokens = check_tokens(spec, result.results, most=6)
+    proof = prove(result, _orders(url, spec))
+    tokens = check_tokens(result, targets=spec.targets, most=6)
     summary = summarise(result)
     draw(result, tmp_path / "run.svg")
 
@@ -113,7 +113,7 @@ def test_the_digest_depends_on_the_seed_alone(address: str) -> None:
         _spec(address, ranks=1, steps=20, order=OrderSpec(seed=4, window=200, unit=_GLOBAL_BATCH)),
     ]
 
-    digests = [prove(spec, run_swarm(spec).results, None).digest for spec in specs]
+    digests = [prove(run_swarm(spec), None).digest for spec in specs]
 
     assert digests[0] == digests[1] != digests[2]
 
@@ -122,7 +122,7 @@ def test_a_run_of_bounded_time_loses_nothing(address: str, url: str) -> None:
     """Ranks that are stopped anywhere have received what comes first, and nothing else."""
     spec = _spec(address, steps=1 << 40, seconds=0.5, step_s=0.01)
 
-    proof = prove(spec, run_swarm(spec).results, _orders(url, spec))
+    proof = prove(run_swarm(spec), _orders(url, spec))
 
     assert proof.holds, proof
     assert proof.batches
@@ -184,7 +184,7 @@ def test_the_honest_relay_is_believed(address: str, url: str) -> None:
     """The relay of the tests below changes nothing by itself."""
     spec, result = _run_with(address, lambda _, message: [message])
 
-    assert prove(spec, result.results, _orders(url, spec)).holds
+    assert prove(result, _orders(url, spec)).holds
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_lies_are_found(address: str, url: str, lie: Lie, fault: str) -> None:
     """A batch left out, sent twice, or with two samples exchanged fails the proof of both ranks."""
     spec, result = _run_with(address, lie)
 
-    proof = prove(spec, result.results, _orders(url, spec))
+    proof = prove(result, _orders(url, spec))
 
     assert not proof.holds
     assert 2 == getattr(proof, fault), proof
@@ -217,4 +217,28 @@ def test_ranks_that_give_up_are_named() -> None:
 
     assert 4 == len(summary.failed)
     assert "SERVER_UNREACHABLE" in summary.failed[0]
-    assert 0 == prove(spec, result.results, None).batches
+    assert 0 == prove(result, None).batches
+
+
+def test_killed_trainers_go_on_from_their_checkpoint(address: str, url: str) -> None:
+    """All processes killed twice: what came after a checkpoint is read again, all of it once."""
+    spec = _spec(
+        address,
+        jobs=2,
+        processes=2,
+        steps=60,
+        step_s=0.05,
+        crashes=(0.2, 0.7),
+        checkpoint_steps=5,
+        rescales=(Rescale(3, 0.5),),
+    )
+
+    result = run_swarm(spec)
+    proof = prove(result, _orders(url, spec))
+
+    assert proof.holds, proof
+    assert (6, 6) == (proof.epochs_whole, proof.epochs_complete)
+    assert 3 <= len(result.generations)
+    assert [4, 3] == sorted({part.world_size for part in result.generations}, reverse=True)
+    ends = [part.end_step for part in result.generations]
+    assert [0, *ends[:-1]] == [part.first_step for part in result.generations]

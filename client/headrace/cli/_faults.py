@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from headrace.loadtest import Cut, CutKind, Pause, Rescale
 
 _SHARE = r"@(?P<share>\d+(?:\.\d+)?)%"
+_PERCENT = re.compile(r"(?P<share>\d+(?:\.\d+)?)%")
 _RESCALE = re.compile(rf"(?P<old>\d+):(?P<new>\d+){_SHARE}")
 _PAUSE = re.compile(rf"(?P<rank>\d+):(?P<seconds>\d+(?:\.\d+)?){_SHARE}")
 _CUT = re.compile(
@@ -47,6 +48,22 @@ class PauseType(click.ParamType[Any]):
 
         match = _match(self, _PAUSE, value, "3:10@25%, rank 3 rests 10 s at a quarter of the steps")
         return Pause(int(match["rank"]), float(match["seconds"]), float(match["share"]) / 100)
+
+
+class ShareType(click.ParamType[float]):
+    """``SHARE%``."""
+
+    name = "P%"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the share, in (0, 1)."""
+        del param, ctx
+        share = float(_match(self, _PERCENT, value, "40%")["share"]) / 100
+        if not 0 < share < 1:
+            self.fail(f"{value!r} is no {self.name} of a run; wanted one inside it, such as 40%")
+        return share
 
 
 class CutType(click.ParamType[Any]):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli._faults import CutType, PauseType, RescaleType
+from headrace.cli._faults import CutType, PauseType, RescaleType, ShareType
 from headrace.cli._loadtest_report import Report
 from headrace.cli._options import order_options
 from headrace.cli._progress import swarm_progress
@@ -100,6 +100,13 @@ _ENDLESS = 1 << 40  # steps; more than a run of bounded seconds has
 @click.option("--rescale", "rescales", type=RescaleType(), multiple=True, help="Such as 8:6@50%.")
 @click.option("--pause-rank", "pauses", type=PauseType(), multiple=True, help="Such as 3:10@25%.")
 @click.option(
+    "--crash-at",
+    "crashes",
+    type=ShareType(),
+    multiple=True,
+    help="Kill all trainers at this share of the steps, such as 40%; they go on from a checkpoint.",
+)
+@click.option(
     "--cut-network",
     "cuts",
     type=CutType(),
@@ -156,8 +163,8 @@ def command(**given: Any) -> int:
     summary = summarise(result)
     report = Report(
         summary=summary,
-        proof=prove(spec, result.results, orders),
-        tokens=check_tokens(spec, result.results, most=options.tokens),
+        proof=prove(result, orders),
+        tokens=check_tokens(result, targets=options.addresses, most=options.tokens),
         kills=sum(victim.count for victim in victims),
         limits=_missed(summary, options),
     )
@@ -192,6 +199,7 @@ class _Options:
     every: float
     rescales: Sequence[tuple[int, Rescale]]
     pauses: Sequence[Pause]
+    crashes: Sequence[float]
     cuts: Sequence[Cut]
     give_up_s: float
     min_samples_per_s: float | None
@@ -265,6 +273,7 @@ def _spec(options: _Options, found: pb.Dataset) -> SwarmSpec:
         processes=options.processes or min(os.cpu_count() or 1, trainers),
         rescales=tuple(rescale for _, rescale in options.rescales),
         pauses=tuple(options.pauses),
+        crashes=tuple(sorted(options.crashes)),
         deadlines=Deadlines(connect_s=options.give_up_s, give_up_s=options.give_up_s),
     )
     if options.steps is not None:

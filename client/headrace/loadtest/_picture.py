@@ -30,7 +30,7 @@ def draw(swarm: SwarmResult, path: Path) -> None:
     edges = np.linspace(0.0, max(float(since_s.max()), 1e-3), _BUCKETS + 1)
     width_s = edges[1] - edges[0]
     mib = np.histogram(since_s, edges, weights=records["payload_bytes"])[0] / (1 << 20) / width_s
-    ranks = max(part.world_size for part in swarm.spec.generations()) * swarm.spec.jobs
+    ranks = max(part.world_size for part in swarm.generations) * swarm.spec.jobs
     stall = np.histogram(since_s, edges, weights=records["wait_s"])[0] / (width_s * ranks)
 
     figure, (rate, stalled, waits) = plt.subplots(3, 1, figsize=(9, 9), layout="constrained")

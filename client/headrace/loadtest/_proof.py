@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from headrace.loadtest._rank import RankResult
 from headrace.loadtest._records import Records, id_sum, id_sum_of_range, order_sum, total
 from headrace.loadtest._spec import Generation, SwarmSpec
+from headrace.loadtest._swarm import SwarmResult
 
 _MOST_EXAMPLES = 5
 
@@ -70,18 +71,16 @@ class Proof:
         return not faults and self.epochs_whole == self.epochs_complete
 
 
-def prove(
-    spec: SwarmSpec, results: Sequence[RankResult], orders: Sequence[AnyOrder] | None
-) -> Proof:
+def prove(swarm: SwarmResult, orders: Sequence[AnyOrder] | None) -> Proof:
     """Judge the records of a swarm.
 
     Args:
-        spec: What the swarm was asked to do.
-        results: What its ranks did.
+        swarm: What its ranks did.
         orders: One a job, made of the manifest; None to compare coordinates and counts alone.
     """
+    spec, results = swarm.spec, swarm.results
     proof = Proof()
-    for number, generation in enumerate(spec.generations()):
+    for number, generation in enumerate(swarm.generations):
         found = [result for result in results if result.seat.generation == number]
         for result in found:
             proof = _check_rank(proof, spec, generation, result)
@@ -90,7 +89,7 @@ def prove(
     records = [result.records for result in results]
     digest = total([total(part["order_sum"]) for part in records])
     proof = replace(proof, digest=f"{digest:016x}")
-    return proof if orders is None else _compare(proof, spec, results, orders)
+    return proof if orders is None else _compare(proof, swarm, orders)
 
 
 def _check_rank(proof: Proof, spec: SwarmSpec, generation: Generation, result: RankResult) -> Proof:
@@ -140,10 +139,9 @@ def _epochs(spec: SwarmSpec, results: Sequence[RankResult]) -> tuple[int, int]:
     return whole, spec.jobs * complete
 
 
-def _compare(
-    proof: Proof, spec: SwarmSpec, results: Sequence[RankResult], orders: Sequence[AnyOrder]
-) -> Proof:
-    sizes = [generation.world_size for generation in spec.generations()]
+def _compare(proof: Proof, swarm: SwarmResult, orders: Sequence[AnyOrder]) -> Proof:
+    spec, results = swarm.spec, swarm.results
+    sizes = [generation.world_size for generation in swarm.generations]
     wanted_sums: list[int] = []
     altered = 0
     examples: list[str] = []

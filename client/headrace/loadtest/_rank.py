@@ -77,12 +77,19 @@ class RankResult:
 
 @dataclass(slots=True)
 class Tally:
-    """What a rank has read so far; written by its thread, read by others without a lock."""
+    """What a rank has read so far; written by its thread, read by others without a lock.
+
+    Attributes:
+        recorder: Its batches.
+        checkpoints: Tokens of rank 0 by the step that follows them.
+    """
 
     batches: int = 0
     samples: int = 0
     payload_bytes: int = 0
     waited_s: float = 0.0
+    recorder: Recorder = field(default_factory=Recorder)
+    checkpoints: dict[int, bytes] = field(default_factory=dict)
 
 
 def run_rank(
@@ -111,7 +118,7 @@ class _Run:
         self.result = RankResult(seat, Recorder().records())
         self._spec, self._generation, self._seat = spec, generation, seat
         self._tally, self._stop = tally, stop
-        self._recorder = Recorder()
+        self._recorder = tally.recorder
         self._random = random.Random(f"{seat.job} {seat.generation} {seat.rank}")
         self._token_steps = self._choose_steps()
         self._kept: tuple[int, bytes] | None = None
@@ -171,6 +178,8 @@ class _Run:
             )
         )
         self._keep_token(event, step, sample_count=count, digest=digest)
+        if self._seat.rank == 0 and (step + 1) % self._spec.checkpoint_steps == 0:
+            self._tally.checkpoints[step + 1] = header.resume_token
         self._tally.batches += 1
         self._tally.samples += count
         self._tally.payload_bytes += header.payload_bytes

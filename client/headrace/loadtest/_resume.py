@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from headrace.client import BatchEvent, BatchReader, BufferPool, Place
 from headrace.errors import HeadraceError
-from headrace.loadtest._rank import SAMPLE_IDS, NextBatch, RankResult
+from headrace.loadtest._rank import SAMPLE_IDS, NextBatch
 from headrace.loadtest._records import order_sum
 from headrace.loadtest._spec import SwarmSpec
+from headrace.loadtest._swarm import SwarmResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +32,30 @@ class TokenCheck:
 
 
 def check_tokens(
-    spec: SwarmSpec, results: Sequence[RankResult], *, most: int, seed: int = 0
+    swarm: SwarmResult, *, targets: Sequence[str], most: int, seed: int = 0
 ) -> TokenCheck:
     """Resume a random choice of the tokens that ranks have kept.
 
     Args:
-        spec: What the swarm was asked to do.
-        results: What its ranks did.
+        swarm: What the ranks did.
+        targets: Where to resume them.
         most: Tokens to resume at most.
         seed: Of the choice.
     """
-    known = [following for result in results for following in result.next_batches]
+    known = [following for result in swarm.results for following in result.next_batches]
     chosen = random.Random(seed).sample(known, min(most, len(known)))
-    faults = [fault for following in chosen if (fault := _fault(spec, following))]
+    sizes = [generation.world_size for generation in swarm.generations]
+    spec = replace(swarm.spec, targets=tuple(targets))
+    faults = [
+        fault
+        for following in chosen
+        if (fault := _fault(spec, following, sizes[following.seat.generation]))
+    ]
     return TokenCheck(tokens=len(chosen), wrong=len(faults), examples=tuple(faults[:5]))
 
 
-def _fault(spec: SwarmSpec, wanted: NextBatch) -> str:
+def _fault(spec: SwarmSpec, wanted: NextBatch, size: int) -> str:
     seat = wanted.seat
-    size = spec.generations()[seat.generation].world_size
     reader = BatchReader(
         spec.targets,
         spec.options(job=seat.job, rank=seat.rank, world_size=size),

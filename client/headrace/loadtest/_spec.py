@@ -73,6 +73,9 @@ class SwarmSpec:
         processes: Processes that the ranks are spread over.
         rescales: When the number of ranks changes, in order.
         pauses: Which ranks rest.
+        crashes: Shares of the run's steps after which all processes of the swarm are killed with
+            SIGKILL; they go on from the last checkpoint.
+        checkpoint_steps: Steps between two checkpoints.
         token_samples: Tokens that each rank keeps, to be resumed later.
         deadlines: How long a rank waits before it gives up.
         access: How to get in.
@@ -94,6 +97,8 @@ class SwarmSpec:
     processes: int = 1
     rescales: tuple[Rescale, ...] = ()
     pauses: tuple[Pause, ...] = ()
+    crashes: tuple[float, ...] = ()
+    checkpoint_steps: int = 10
     token_samples: int = 2
     deadlines: Deadlines = field(default_factory=Deadlines)
     access: Access = field(default_factory=Access)
@@ -110,6 +115,12 @@ class SwarmSpec:
             raise BadArgumentError(
                 "a run that is limited in seconds cannot be rescaled at a share of its steps; give "
                 "epochs or steps instead",
+                field="seconds",
+            )
+        if self.crashes and self.seconds is not None:
+            raise BadArgumentError(
+                "trainers of a run that is limited in seconds cannot crash at a share of its "
+                "steps; give epochs or steps instead",
                 field="seconds",
             )
         shares = [rescale.share for rescale in self.rescales]

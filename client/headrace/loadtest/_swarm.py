@@ -7,21 +7,25 @@ Contract of `run_swarm`:
 2. A generation in which a rank failed is the last.
 3. Failure: a process that dies, or is silent for longer than its ranks may wait, is an error that
    names it; the others are ended.
-4. Cancel: an interrupt ends every process before it goes on.
+4. Crash, where the spec asks for one: every process is killed with SIGKILL; what its ranks read
+   after the last checkpoint that all of them had passed is forgotten, and read again.
+5. Cancel: an interrupt ends every process before it goes on.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from multiprocessing.context import SpawnProcess
 
 from headrace.errors import ConfigurationError
+from headrace.loadtest._crash import Crash
 from headrace.loadtest._rank import RankResult, Seat
 from headrace.loadtest._spec import Generation, SwarmSpec
 from headrace.loadtest._worker import TICK_S, Finished, Tick, work
@@ -64,12 +68,15 @@ class SwarmResult:
 
     Attributes:
         spec: What it was asked to do.
+        generations: What it did: the ranks between two rescales or crashes. Steps that were lost
+            in a crash and done again count in the later generation.
         results: One a rank and generation.
         began_at_s: When it began, as ``time.time()``.
         elapsed_s: Seconds from the start of the first rank to the end of the last.
     """
 
     spec: SwarmSpec
+    generations: tuple[Generation, ...]
     results: tuple[RankResult, ...]
     began_at_s: float
     elapsed_s: float
@@ -87,23 +94,96 @@ def run_swarm(
     Raises:
         ConfigurationError: A process of the swarm died or hangs.
     """
-    began, began_at = time.monotonic(), time.time()
-    board = _Board(spec, began)
-    results: list[RankResult] = []
-    tokens: list[bytes | None] = [None] * spec.jobs
-    for number, generation in enumerate(spec.generations()):
+    return _Swarm(spec, progress).run()
+
+
+class _Swarm:
+    def __init__(self, spec: SwarmSpec, progress: Callable[[Progress], None] | None) -> None:
+        self._spec = spec
+        self._progress = progress
+        self._began, self._began_at = time.monotonic(), time.time()
+        self._board = _Board(spec, self._began)
+        self._planned = deque(spec.generations())
+        self._crash_steps = deque(max(1, int(spec.steps * share)) for share in spec.crashes)
+        self._done: list[Generation] = []
+        self._results: list[RankResult] = []
+        self._tokens: list[bytes | None] = [None] * spec.jobs
+
+    def run(self) -> SwarmResult:
+        while self._planned:
+            if not self._run_next(self._planned.popleft()):
+                break
+        return SwarmResult(
+            spec=self._spec,
+            generations=tuple(self._done),
+            results=tuple(self._results),
+            began_at_s=self._began_at,
+            elapsed_s=time.monotonic() - self._began,
+        )
+
+    def _run_next(self, generation: Generation) -> bool:
+        """Run a generation; say whether another may follow."""
         seats = [
-            Seat(job, number, rank, tokens[job])
+            Seat(job, len(self._done), rank, self._tokens[job])
             for rank in range(generation.world_size)
-            for job in range(spec.jobs)
+            for job in range(self._spec.jobs)
         ]
-        found = _run_generation(spec, generation, seats, board, progress)
-        results += found
+        crash = self._crash_of(generation, seats)
+        found = self._run_generation(generation, seats, crash)
+        if found is None:
+            assert crash is not None
+            self._go_on_after(crash, generation)
+            return True
+        self._done.append(generation)
+        self._results += found
         if any(result.error for result in found):
-            break
+            return False
         firsts = {result.seat.job: result for result in found if result.seat.rank == 0}
-        tokens = [firsts[job].last_token for job in range(spec.jobs)]
-    return SwarmResult(spec, tuple(results), began_at, time.monotonic() - began)
+        self._tokens = [firsts[job].last_token for job in range(self._spec.jobs)]
+        return True
+
+    def _crash_of(self, generation: Generation, seats: Sequence[Seat]) -> Crash | None:
+        if not self._crash_steps or self._crash_steps[0] >= generation.end_step:
+            return None
+        return Crash(self._crash_steps.popleft(), generation.first_step, seats)
+
+    def _go_on_after(self, crash: Crash, generation: Generation) -> None:
+        step, tokens, results = crash.checkpoint(self._spec)
+        if step > generation.first_step:
+            self._done.append(replace(generation, end_step=step))
+            self._results += results
+            self._tokens = [*tokens]
+        self._planned.appendleft(replace(generation, first_step=step))
+
+    def _run_generation(
+        self, generation: Generation, seats: Sequence[Seat], crash: Crash | None
+    ) -> list[RankResult] | None:
+        """Return the results of all ranks, or None if their processes were killed."""
+        results: list[RankResult] = []
+        with _processes(self._spec, generation, seats) as processes:
+            waiting = dict(enumerate(processes))
+            heard = dict.fromkeys(waiting, time.monotonic())
+            while waiting:
+                ends = {process.connection: number for number, process in waiting.items()}
+                for ready in wait_for_any(list(ends), timeout=TICK_S):
+                    assert isinstance(ready, Connection)
+                    number = ends[ready]
+                    heard[number] = time.monotonic()
+                    message = waiting[number].receive()
+                    self._board.note(number, _tick_of(message))
+                    if isinstance(message, Finished):
+                        results += message.results
+                        del waiting[number]
+                    if crash is not None:
+                        crash.note(message)
+                _check_alive(waiting, heard, silence_s=_START_S)
+                if self._progress is not None:
+                    self._progress(self._board.progress(len(seats)))
+                if crash is not None and waiting and crash.is_due():
+                    _kill(processes)
+                    return None
+            self._board.end_generation()
+        return results
 
 
 class _Board:
@@ -143,37 +223,6 @@ class _Board:
             payload_bytes=sum(tick.payload_bytes for tick in ticks),
             waited_s=sum(tick.waited_s for tick in ticks),
         )
-
-
-def _run_generation(
-    spec: SwarmSpec,
-    generation: Generation,
-    seats: Sequence[Seat],
-    board: _Board,
-    progress: Callable[[Progress], None] | None,
-) -> list[RankResult]:
-    with _processes(spec, generation, seats) as processes:
-        results: list[RankResult] = []
-        waiting = dict(enumerate(processes))
-        heard = dict.fromkeys(waiting, time.monotonic())
-        while waiting:
-            ends = {process.connection: number for number, process in waiting.items()}
-            for ready in wait_for_any(list(ends), timeout=TICK_S):
-                assert isinstance(ready, Connection)
-                number = ends[ready]
-                message = waiting[number].receive()
-                heard[number] = time.monotonic()
-                if isinstance(message, Tick):
-                    board.note(number, message)
-                else:
-                    results += message.results
-                    board.note(number, _tick_of(message))
-                    del waiting[number]
-            _check_alive(waiting, heard, silence_s=_START_S)
-            if progress is not None:
-                progress(board.progress(len(seats)))
-        board.end_generation()
-    return results
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +283,17 @@ def _check_alive(
             )
 
 
-def _tick_of(finished: Finished) -> Tick:
-    records = [result.records for result in finished.results]
+def _kill(processes: Sequence[_Process]) -> None:
+    for each in processes:
+        each.process.kill()
+    for each in processes:
+        each.process.join(_END_S)
+
+
+def _tick_of(message: Tick | Finished) -> Tick:
+    if isinstance(message, Tick):
+        return message
+    records = [result.records for result in message.results]
     return Tick(
         batches=sum(part.size for part in records),
         samples=sum(int(part["sample_count"].sum()) for part in records),

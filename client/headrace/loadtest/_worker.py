@@ -13,12 +13,13 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from headrace.loadtest._rank import RankResult, Seat, Tally, run_rank
+from headrace.loadtest._records import Records
 from headrace.loadtest._spec import Generation, SwarmSpec
 
 TICK_S = 0.5
@@ -26,13 +27,23 @@ TICK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class News:
+    """What a rank has read since the last tick."""
+
+    seat: Seat
+    records: Records
+    checkpoints: dict[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
-    """What the ranks of a process have read so far."""
+    """What the ranks of a process have read so far, and the news if trainers are to crash."""
 
     batches: int
     samples: int
     payload_bytes: int
     waited_s: float
+    news: tuple[News, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +67,20 @@ def work(
             pool.submit(run_rank, spec, generation, seat, tally=tally, stop=stop)
             for seat, tally in zip(seats, tallies, strict=True)
         ]
-        _report(ranks, tallies, connection, stop)
+        _report(ranks, _Reporter(seats, tallies, with_news=bool(spec.crashes)), connection, stop)
     with contextlib.suppress(OSError):  # the coordinator wants no results any more
         connection.send(Finished(tuple(rank.result() for rank in ranks)))
 
 
 def _report(
     ranks: Sequence[Future[RankResult]],
-    tallies: Sequence[Tally],
+    reporter: _Reporter,
     connection: Connection,
     stop: threading.Event,
 ) -> None:
     while wait(ranks, timeout=TICK_S).not_done:
         try:
-            connection.send(_tick(tallies))
+            connection.send(reporter.tick())
             told_to_stop = connection.poll()
         except OSError:
             told_to_stop = True
@@ -78,10 +89,26 @@ def _report(
             return
 
 
-def _tick(tallies: Sequence[Tally]) -> Tick:
-    return Tick(
-        batches=sum(tally.batches for tally in tallies),
-        samples=sum(tally.samples for tally in tallies),
-        payload_bytes=sum(tally.payload_bytes for tally in tallies),
-        waited_s=sum(tally.waited_s for tally in tallies),
-    )
+class _Reporter:
+    """Tells what is new."""
+
+    def __init__(self, seats: Sequence[Seat], tallies: Sequence[Tally], *, with_news: bool) -> None:
+        self._ranks = list(zip(seats, tallies, strict=True))
+        self._told = [0] * len(self._ranks)
+        self._with_news = with_news
+
+    def tick(self) -> Tick:
+        tallies = [tally for _, tally in self._ranks]
+        return Tick(
+            batches=sum(tally.batches for tally in tallies),
+            samples=sum(tally.samples for tally in tallies),
+            payload_bytes=sum(tally.payload_bytes for tally in tallies),
+            waited_s=sum(tally.waited_s for tally in tallies),
+            news=tuple(self._news()) if self._with_news else (),
+        )
+
+    def _news(self) -> Iterator[News]:
+        for number, (seat, tally) in enumerate(self._ranks):
+            records = tally.recorder.records(self._told[number])
+            self._told[number] += records.size
+            yield News(seat, records, dict(tally.checkpoints))
