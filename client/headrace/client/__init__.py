@@ -15,6 +15,7 @@ from headrace.client._assembler import BatchEvent, EpochEndEvent
 from headrace.client._buffers import BufferPool
 from headrace.client._call import fetch_dataset
 from headrace.client._config import Deadlines
+from headrace.client._hops import HopSeconds
 from headrace.client._layout import ColumnView
 from headrace.client._mixture import Mixture, MixtureEntry, read_mixture
 from headrace.client._numpy import NumpyDataset
@@ -44,6 +45,7 @@ __all__ = [
     "Deadlines",
     "EpochEndEvent",
     "HeadraceError",
+    "HopSeconds",
     "Mixture",
     "MixtureEntry",
     "NumpyDataset",

@@ -72,6 +72,11 @@ class StreamAssembler:
         """What holds for all batches; None before the first message."""
         return self._start
 
+    @property
+    def is_inside_batch(self) -> bool:
+        """Whether a batch has begun whose payload is not complete."""
+        return self._header is not None
+
     def feed(self, message: pb.ReadBatchesResponse) -> BatchEvent | EpochEndEvent | None:
         """Take one message; return the event it completes, if any.
 

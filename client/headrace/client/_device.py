@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from headrace.client._assembler import BatchEvent
 from headrace.client._buffers import BufferPool, aligned
+from headrace.client._hops import HopClock
 from headrace.client._layout import ColumnView
 from headrace.client._prefetch import Reader
 from headrace.client._reader import Event
@@ -139,17 +140,28 @@ class MovingReader:
         """How often the reader had to reconnect."""
         return self._reader.reconnect_count
 
+    @property
+    def clock(self) -> HopClock:
+        """What the reader is busy with; here, the copies too."""
+        return self._reader.clock
+
     def events(self) -> Iterator[Event]:
         """Yield the reader's events, batches moved."""
         try:
             for event in self._reader.events():
-                yield self._ring.move(event) if isinstance(event, BatchEvent) else event
+                yield self._moved(event) if isinstance(event, BatchEvent) else event
         finally:
             self._ring.close()
 
     def close(self) -> None:
         """End the reading."""
         self._reader.close()
+
+    def _moved(self, event: BatchEvent) -> MovedEvent:
+        self.clock.enter("copy")
+        moved = self._ring.move(event)
+        self.clock.enter("rest")
+        return moved
 
 
 def checked_device(name: str | torch.device) -> torch.device:

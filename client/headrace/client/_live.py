@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from headrace.client._assembler import Allocate
 from headrace.client._buffers import BufferPool
 from headrace.client._device import DeviceRing, MovingReader, copies_to
+from headrace.client._hops import HopSeconds
 from headrace.client._prefetch import Prefetcher, Reader
 from headrace.client._reader import BatchReader, Event
 from headrace.errors import HeadraceError
@@ -26,14 +27,19 @@ class ClientStats:
             starved it was.
         reconnect_count: How often it was tried to open the stream again; a server that is away
             for a while costs several tries, so this counts no faults.
+        waited_on: The hops that ``waited_s`` went to; what is missing to the sum went to the
+            handover between threads.
     """
 
     waited_s: float = 0.0
     reconnect_count: int = 0
+    waited_on: HopSeconds = field(default_factory=HopSeconds)
 
     def __add__(self, other: ClientStats) -> ClientStats:
         return ClientStats(
-            self.waited_s + other.waited_s, self.reconnect_count + other.reconnect_count
+            self.waited_s + other.waited_s,
+            self.reconnect_count + other.reconnect_count,
+            self.waited_on + other.waited_on,
         )
 
 
@@ -105,4 +111,4 @@ class LiveStream:
 
 
 def _stats_of(running: Prefetcher) -> ClientStats:
-    return ClientStats(running.waited_s, running.reconnect_count)
+    return ClientStats(running.waited_s, running.reconnect_count, running.waited_on)

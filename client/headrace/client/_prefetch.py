@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.client._assembler import BatchEvent
+from headrace.client._hops import HopClock, HopSeconds
 from headrace.client._reader import Event
 from headrace.errors import HeadraceError, InternalError
 
@@ -46,6 +47,10 @@ class Reader(Protocol):
     def reconnect_count(self) -> int:
         """How often the stream had to be opened again."""
 
+    @property
+    def clock(self) -> HopClock:
+        """What the reader is busy with."""
+
     def events(self) -> Iterator[Event]:
         """Yield events until the end, or until `close`."""
 
@@ -71,6 +76,7 @@ class Prefetcher:
         self._closed = False
         self._changed = threading.Condition()
         self.waited_s = 0.0
+        self.waited_on = HopSeconds()
         self._thread = threading.Thread(target=self._run, name="headrace-prefetch", daemon=True)
         self._thread.start()
 
@@ -87,12 +93,9 @@ class Prefetcher:
         Raises:
             HeadraceError: The reader gave up.
         """
-        begin = time.monotonic()
         with self._changed:
-            # The time-out lets Ctrl-C through on every platform; the bound is the reader's.
-            while not self._events and self._outcome is None and not self._closed:
-                self._changed.wait(timeout=1.0)
-            self.waited_s += time.monotonic() - begin
+            if not self._events:
+                self._wait_for_event()
             if self._events:
                 return self._pop()
             if isinstance(self._outcome, _Failed):
@@ -108,6 +111,14 @@ class Prefetcher:
         self._reader.close()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=_JOIN_S)
+
+    def _wait_for_event(self) -> None:
+        begin, before = time.monotonic(), self._reader.clock.read()
+        # The time-out lets Ctrl-C through on every platform; the bound is the reader's.
+        while not self._events and self._outcome is None and not self._closed:
+            self._changed.wait(timeout=1.0)
+        self.waited_s += time.monotonic() - begin
+        self.waited_on += before.until(self._reader.clock.read())
 
     def _pop(self) -> Event:
         event = self._events.popleft()

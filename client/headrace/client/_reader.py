@@ -28,6 +28,7 @@ from headrace.client._assembler import Allocate, BatchEvent, EpochEndEvent, Stre
 from headrace.client._call import StreamCall, open_stream
 from headrace.client._config import Backoff, Deadlines
 from headrace.client._endpoints import Endpoint, Endpoints, fixed_endpoints
+from headrace.client._hops import HopClock
 from headrace.client._patience import Patience
 from headrace.client._request import ReadOptions
 from headrace.errors import HeadraceError
@@ -98,7 +99,9 @@ class BatchReader:
         self._open_epoch: int | None = None
         self._patience = Patience(deadlines, backoff or Backoff(), reading=options.dataset)
         self._has_foreign_offset = False
+        self._blamed_ms = 0
         self.reconnect_count = 0
+        self.clock = HopClock()
 
     def events(self) -> Iterator[Event]:
         """Yield batches and ends of epochs; the module's head holds the contract."""
@@ -107,6 +110,7 @@ class BatchReader:
                 if (yield from self._try()):
                     return
         finally:
+            self.clock.enter("rest")
             self._endpoints.close()
 
     def close(self) -> None:
@@ -123,6 +127,8 @@ class BatchReader:
     def _try(self) -> Generator[Event, None, bool]:
         """Yield what one server sends; return whether that was all."""
         asked = ", ".join(self._endpoints.names)
+        self._blamed_ms = 0
+        self.clock.enter("network")
         try:
             endpoint = self._endpoints.choose(self._patience.attempt, self._closed)
             asked = endpoint.address
@@ -136,6 +142,7 @@ class BatchReader:
                 self._on_failure(error)
             wait_s = self._patience.fail(error, asked=asked, now=time.monotonic())
             self.reconnect_count += 1
+            self.clock.enter("network")
             self._closed.wait(wait_s)
             yield from self._missed_epoch_end()
             return False
@@ -159,14 +166,26 @@ class BatchReader:
                 if self._closed.is_set():
                     return True
                 self._patience.hear()
+                if message.WhichOneof("event") == "heartbeat":
+                    self._blame_store(message.heartbeat.waiting_ms)
+                    continue
+                self.clock.enter("client")
                 event = assembler.feed(message)
                 if event is not None:
                     self._last = event
                     self._patience.succeed()
+                    self._blamed_ms = 0
+                    self.clock.enter("rest")
                     yield event
                     if self._endpoints.is_outdated(endpoint):
                         return False
+                self.clock.enter("network" if assembler.is_inside_batch else "server")
         return True
+
+    def _blame_store(self, waiting_ms: int) -> None:
+        # Heartbeats of one wait say how long it has been, each from its begin on.
+        self.clock.blame_store(max(0, waiting_ms - self._blamed_ms) / 1000)
+        self._blamed_ms = waiting_ms
 
     def _request(self) -> pb.ReadBatchesRequest:
         place, offset = self._place, self._options.batch_offset

@@ -6,8 +6,8 @@ Contract:
    is sent, an `EpochEnd` after the last batch of each epoch, and the end of the generator after
    the last wanted epoch.
 2. Waiting: while the store is slow a `Heartbeat` goes out every ``heartbeat_s``, between two
-   batches. After ``store_timeout_s`` without a block the stream fails with
-   `StoreUnavailableError`.
+   batches, and one at the end of the wait. After ``store_timeout_s`` without a block the stream
+   fails with `StoreUnavailableError`.
 3. Failure: an error is raised between two batches and never inside one: a batch is read and
    assembled whole before its first message. What was sent stands; its tokens resume the run.
 4. Cancel: `cancel`, from any thread, ends a wait at once, and the generator before its next
@@ -40,6 +40,9 @@ from headrace.server._gather import StagedRows, projection_of
 from headrace.server._lookahead import Lookahead
 from headrace.server._plan import Planned, PlannedBatch, PlannedEnd
 from headrace.v1 import shard_service_pb2 as pb
+
+_WORTH_SAYING_S = 0.001
+"""Shorter waits for the store are not told to the client; its unit is a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +197,12 @@ class BatchStream:
             if missing.size:
                 self._check_ending()
                 self._check_progress(now - progress, missing)
-                heartbeat = pb.Heartbeat(waiting_ms=round((now - began) * 1000))
-                yield message_frame(pb.ReadBatchesResponse(heartbeat=heartbeat))
-        self._observer.starved(self._dataset, seconds=time.monotonic() - began)
+                yield _heartbeat(now - began)
+        waited_s = time.monotonic() - began
+        self._observer.starved(self._dataset, seconds=waited_s)
+        if waited_s >= _WORTH_SAYING_S:
+            # So that the client knows whom its loop waited for.
+            yield _heartbeat(waited_s)
         return staged
 
     def _copy_arrivals(
@@ -227,6 +233,11 @@ class BatchStream:
                 f"{waited_s:.0f} s; try again",
                 dataset=self._dataset,
             )
+
+
+def _heartbeat(waited_s: float) -> bytes:
+    heartbeat = pb.Heartbeat(waiting_ms=round(waited_s * 1000))
+    return message_frame(pb.ReadBatchesResponse(heartbeat=heartbeat))
 
 
 def _epoch_end(planned: PlannedEnd) -> pb.EpochEnd:

@@ -1,0 +1,107 @@
+"""Which hop a reader is busy with, so that a loop's waits have a name.
+
+A reader is always in one phase, which is the hop that it waits for or works on. A loop that waits
+looks at the seconds of all phases before and after; the differences are what it waited for.
+
+What a reader cannot see it does not guess at: a batch that begins late is the server's, apart from
+the part for which the server says that it waited for its store; one that goes on late, a
+connection that is made, and the waits between two tries, are the network's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Hop = Literal["store", "server", "network", "client", "copy", "rest"]
+"""``rest`` is a reader that waits for the loop, or for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class HopSeconds:
+    """Seconds by hop.
+
+    Attributes:
+        store: The server waited for its object store.
+        server: The server had no batch ready, for another reason.
+        network: The connection was made, or bytes of a batch were on their way.
+        client: Batches were put together and verified in this process.
+        copy: Batches were copied to the device.
+    """
+
+    store: float = 0.0
+    server: float = 0.0
+    network: float = 0.0
+    client: float = 0.0
+    copy: float = 0.0
+
+    def __add__(self, other: HopSeconds) -> HopSeconds:
+        return HopSeconds(
+            self.store + other.store,
+            self.server + other.server,
+            self.network + other.network,
+            self.client + other.client,
+            self.copy + other.copy,
+        )
+
+    def until(self, later: HopSeconds) -> HopSeconds:
+        """Return what was added from this to a later reading."""
+        return HopSeconds(
+            max(0.0, later.store - self.store),
+            max(0.0, later.server - self.server),
+            max(0.0, later.network - self.network),
+            max(0.0, later.client - self.client),
+            max(0.0, later.copy - self.copy),
+        )
+
+
+class HopClock:
+    """Adds up a reader's phases; read from any thread."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        """Begin at rest.
+
+        Args:
+            now: Seconds of a clock that never goes back.
+        """
+        self._now = now
+        self._lock = threading.Lock()
+        self._seconds: dict[Hop, float] = dict.fromkeys(
+            ("store", "server", "network", "client", "copy", "rest"), 0.0
+        )
+        self._hop: Hop = "rest"
+        self._since = now()
+
+    def enter(self, hop: Hop) -> None:
+        """Note that the reader is busy with a hop from now on."""
+        now = self._now()
+        with self._lock:
+            self._seconds[self._hop] += now - self._since
+            self._hop, self._since = hop, now
+
+    def blame_store(self, seconds: float) -> None:
+        """Note that so much of the wait for the server was for its store.
+
+        Args:
+            seconds: No more than the time since `enter`, whatever a server says.
+        """
+        with self._lock:
+            seconds = min(seconds, self._now() - self._since)
+            self._seconds["store"] += seconds
+            self._since += seconds
+
+    def read(self) -> HopSeconds:
+        """Return the seconds of all hops until now."""
+        with self._lock:
+            seconds = dict(self._seconds)
+            seconds[self._hop] += self._now() - self._since
+        return HopSeconds(
+            seconds["store"],
+            seconds["server"],
+            seconds["network"],
+            seconds["client"],
+            seconds["copy"],
+        )
