@@ -22,7 +22,7 @@ from headrace.errors import HeadraceError
 from headrace.storage import BlockPlace, sample_bytes
 from headrace.storage._block import checksum_of, decode_block
 from headrace.storage._decoder import BlockDecoder
-from headrace.storage._message import _BUFFER, _offset_at, _Table
+from headrace.storage._message import _offset_at, _Table
 
 Codec = Literal["lz4", "zstd"]
 _TYPES: dict[str, pa.DataType] = {
@@ -32,6 +32,7 @@ _TYPES: dict[str, pa.DataType] = {
     "point": pa.struct([("label", pa.string())]),
 }
 _SCHEMA = pa.schema(_TYPES)
+_BUFFER_BYTES = 16  # offset and length
 _METADATA_START = 8  # behind the continuation mark and the length
 _TEXT_BUFFERS = {"number": 1, "text offsets": 3, "text": 4, "words": 9, "label": 13}
 
@@ -105,12 +106,11 @@ class Fields:
         """Return where the metadata has offset and length of a buffer."""
         place = self.batch.place(2)
         assert place is not None
-        return _offset_at(self._metadata, place) + 4 + _BUFFER.itemsize * index
+        return _offset_at(self._metadata, place) + 4 + _BUFFER_BYTES * index
 
     def buffer_start(self, index: int) -> int:
         """Return where the buffer itself begins."""
-        offset: int = self.batch.structs(2, _BUFFER)["offset"][index].item()
-        return self.body_start + offset
+        return self.body_start + self.batch.pairs(2)[2 * index]
 
 
 def _changed(
@@ -153,11 +153,12 @@ def _buffer(offset: int | None, length: int | None) -> Callable[[Fields], None]:
 
 def _overlapping(fields: Fields) -> None:
     """Let all buffers be the same bytes."""
-    longest = fields.batch.structs(2, _BUFFER)[_TEXT_BUFFERS["number"]]
-    for index in range(len(fields.batch.structs(2, _BUFFER))):
+    pairs = fields.batch.pairs(2)
+    longest = 2 * _TEXT_BUFFERS["number"]
+    for index in range(len(pairs) // 2):
         place = fields.buffer_place(index)
-        fields.write(place, "<q", int(longest["offset"]))
-        fields.write(place + 8, "<q", int(longest["length"]))
+        fields.write(place, "<q", pairs[longest])
+        fields.write(place + 8, "<q", pairs[longest + 1])
 
 
 def _content(name: str, found: bytes) -> Callable[[Fields], None]:

@@ -99,3 +99,14 @@ def test_the_size_of_a_message_is_that_of_its_buffers() -> None:
     buffers = [buffer for column in decoded.columns for buffer in column.buffers()]
     assert sum(buffer.size for buffer in buffers if buffer is not None) == size.decoded_bytes
     assert (14, True) == (size.buffer_count, size.is_compressed)
+
+
+@pytest.mark.parametrize("codec", [None, "lz4"])
+def test_nulls_where_the_manifest_promises_none_are_refused(codec: Codec | None) -> None:
+    """A column that is served without nulls never has one, whatever its block says."""
+    batch = pa.RecordBatch.from_pydict({"x": [1, None, 3], "y": [None, 5, 6]})
+    promised = pa.schema([pa.field("x", pa.int64()), pa.field("y", pa.int64(), nullable=False)])
+    stored = bytes(message_of(batch, codec=codec))
+
+    with pytest.raises(ShardCorruptError, match="column 'y' holds 1 nulls, none wanted"):
+        HostileBlock(stored, promised, 3, 48).decode()

@@ -10,8 +10,7 @@ import xxhash
 
 from headrace.errors import ShardCorruptError
 from headrace.storage._decoder import BlockDecoder
-from headrace.storage._message import message_size
-from headrace.storage._validation import validate_batch
+from headrace.storage._message import MessageSize, message_size
 
 BLOCK_DTYPE = np.dtype(
     [
@@ -87,9 +86,10 @@ def decode_block(stored: bytes, place: BlockPlace, *, decoder: BlockDecoder) -> 
     if found != place.checksum:
         raise place.damage(f"checksum {found:016x} found, {place.checksum:016x} wanted")
     try:
-        _check_size(pa.ipc.read_message(pa.py_buffer(stored)), place)
+        size = message_size(pa.ipc.read_message(pa.py_buffer(stored)))
+        _check_size(size, place)
         batch = decoder.decode(stored)
-        validate_batch(batch)
+        decoder.validate(batch, states_nulls=size.states_nulls)
     except (pa.ArrowException, EOFError, OSError, ValueError) as error:
         raise place.damage(f"no record batch of the dataset's schema: {error}") from error
     if batch.num_rows != place.sample_count:
@@ -97,8 +97,7 @@ def decode_block(stored: bytes, place: BlockPlace, *, decoder: BlockDecoder) -> 
     return batch
 
 
-def _check_size(message: pa.Message, place: BlockPlace) -> None:
-    size = message_size(message)
+def _check_size(size: MessageSize, place: BlockPlace) -> None:
     # Twice for what raw bytes do not count the same way (text under a null); a bit a value for
     # validity, which they do not count at all; and padding.
     limit = 2 * place.raw_bytes + (place.sample_count // 8 + 1024) * size.buffer_count

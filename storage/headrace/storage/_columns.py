@@ -145,8 +145,11 @@ class Narrowing:
         )
         self._served = served
         self._converts = not all(same)
+        # Of columns that are decoded as they are served the decoder knows that.
         self._filled = [
-            (index, field.name) for index, field in enumerate(served) if not field.nullable
+            (index, new.name)
+            for index, (new, kept) in enumerate(zip(served, same, strict=True))
+            if not new.nullable and not kept
         ]
 
     def served(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
+from headrace.storage._validation import BatchValidator
+
 if TYPE_CHECKING:
     import io
 
@@ -29,6 +31,7 @@ class BlockDecoder:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._idle: list[_FedReader] = []
+        self._validator = BatchValidator(schema)
 
     def decode(self, stored: bytes) -> pa.RecordBatch:
         """Return the batch in a message; it refers to ``stored`` where that is not compressed.
@@ -44,6 +47,21 @@ class BlockDecoder:
         batch = reader.read(stored)
         self._idle.append(reader)
         return batch
+
+    def validate(self, batch: pa.RecordBatch, *, states_nulls: bool) -> None:
+        """Check what is cheap to check of a batch that `decode` returned.
+
+        Args:
+            batch: What it returned.
+            states_nulls: What `message_size` said of the message.
+
+        Raises:
+            pa.ArrowInvalid: An offset leads out of its buffer, or a string is no UTF-8.
+            ValueError: There is a null in a column that may hold none.
+        """
+        self._validator.validate(batch)
+        if states_nulls:
+            self._validator.refuse_nulls(batch)
 
 
 class _FedReader:

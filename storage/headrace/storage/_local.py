@@ -53,8 +53,9 @@ class LocalStore:
 
     def read(self, name: str, *, offset: int = 0, length: int | None = None) -> bytes:
         check_name(name)
-        with _translated(name, self.url):
-            # Through the system's own calls: a file object costs as much as a small read.
+        # Through the system's own calls, and with no context: blocks are read here, and a file
+        # object costs as much as a small read.
+        try:
             descriptor = os.open(f"{self._root_text}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 if length is None:
@@ -62,6 +63,9 @@ class LocalStore:
                 return _read_at(descriptor, offset, length)
             finally:
                 os.close(descriptor)
+        except OSError as error:
+            with _translated(name, self.url):
+                raise error from None
 
     def read_versioned(self, name: str) -> tuple[bytes, Version]:
         content = self.read(name)

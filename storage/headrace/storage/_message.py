@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from operator import add
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 _RECORD_BATCH = 3  # of the union MessageHeader
 _FILE_END = struct.Struct("<i6s")  # length of the footer, magic
 _MAGIC = b"ARROW1"
-_PREFIX_BYTES = 8  # in front of each compressed buffer
+_PREFIX = struct.Struct("<q")  # in front of each compressed buffer
 _AS_IS = -1  # a prefix that says: not compressed after all
 
 
@@ -31,11 +32,13 @@ class MessageSize:
         decoded_bytes: Of all buffers together.
         buffer_count: Buffers.
         is_compressed: Some codec is named.
+        states_nulls: Some column, or part of one, is said to hold nulls.
     """
 
     decoded_bytes: int
     buffer_count: int
     is_compressed: bool
+    states_nulls: bool
 
 
 def message_size(message: pa.Message) -> MessageSize:
@@ -49,14 +52,17 @@ def message_size(message: pa.Message) -> MessageSize:
     """
     body = memoryview(message.body) if message.body is not None else memoryview(b"")
     try:
-        buffers, is_compressed = _buffers(memoryview(message.metadata))
+        batch = _record_batch(memoryview(message.metadata))
+        places, nodes = batch.pairs(2), batch.pairs(1)
+        is_compressed = batch.place(3) is not None
     except (struct.error, IndexError) as error:
         raise ValueError(f"its metadata is cut off: {error}") from error
-    _check_inside(buffers, len(body))
-    if not is_compressed:
-        decoded = int(buffers["length"].sum(dtype=np.float64))
-        return MessageSize(decoded, len(buffers), is_compressed=False)
-    return MessageSize(_stated_bytes(body, buffers), len(buffers), is_compressed=True)
+    offsets, lengths = places[::2], places[1::2]
+    _check_inside(offsets, lengths, len(body))
+    decoded = _stated_bytes(body, offsets, lengths) if is_compressed else sum(lengths)
+    return MessageSize(
+        decoded, len(lengths), is_compressed=is_compressed, states_nulls=any(nodes[1::2])
+    )
 
 
 def check_plain_file(content: bytes, *, limit_bytes: int) -> None:
@@ -86,17 +92,20 @@ def check_plain_file(content: bytes, *, limit_bytes: int) -> None:
         raise ValueError(f"record batches of {total} bytes in a file of {len(content)}")
 
 
-_BUFFER = np.dtype([("offset", "<i8"), ("length", "<i8")])
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata", "<i4"), ("pad", "<i4"), ("body", "<i8")])
 
 
-def _buffers(metadata: memoryview) -> tuple[NDArray[np.void], bool]:
+# Numbers of Python and not of NumPy: a block has few buffers, and each step of NumPy costs more
+# than all of them. They do not wrap around either.
+_Numbers = tuple[int, ...]
+
+
+def _record_batch(metadata: memoryview) -> _Table:
     message = _Table(metadata, _offset_at(metadata, 0))
     kind = message.place(1)
     if kind is None or metadata[kind] != _RECORD_BATCH:
         raise ValueError("it is no record batch")
-    batch = message.table(2)
-    return batch.structs(2, _BUFFER), batch.place(3) is not None
+    return message.table(2)
 
 
 def _batch_places(content: memoryview) -> list[int]:
@@ -111,28 +120,30 @@ def _batch_places(content: memoryview) -> list[int]:
     return [int(offset) for offset in table.structs(3, _BLOCK)["offset"]]
 
 
-def _check_inside(buffers: NDArray[np.void], body_bytes: int) -> None:
-    offsets, lengths = buffers["offset"], buffers["length"]
-    is_bad = (offsets < 0) | (lengths < 0) | (offsets > body_bytes - lengths)
-    if is_bad.any():
-        worst = int(np.flatnonzero(is_bad)[0])
-        raise ValueError(
-            f"buffer {worst} has {lengths[worst]} bytes at {offsets[worst]} of a body of "
-            f"{body_bytes} bytes"
-        )
+def _check_inside(offsets: _Numbers, lengths: _Numbers, body_bytes: int) -> None:
+    if not offsets or (
+        min(offsets) >= 0 and min(lengths) >= 0 and max(map(add, offsets, lengths)) <= body_bytes
+    ):
+        return
+    for buffer, (offset, length) in enumerate(zip(offsets, lengths, strict=True)):
+        if offset < 0 or length < 0 or offset + length > body_bytes:
+            raise ValueError(
+                f"buffer {buffer} has {length} bytes at {offset} of a body of {body_bytes} bytes"
+            )
 
 
-def _stated_bytes(body: memoryview, buffers: NDArray[np.void]) -> int:
-    filled = buffers[buffers["length"] != 0]
-    if len(filled) and filled["length"].min() < _PREFIX_BYTES:
-        raise ValueError(f"a compressed buffer of {filled['length'].min()} bytes")
-    # All prefixes in one step: a loop costs as much as decoding a small block.
-    places = filled["offset"][:, np.newaxis] + np.arange(_PREFIX_BYTES)
-    stated = np.frombuffer(body, np.uint8)[places].view("<i8")[:, 0]
-    if len(stated) and stated.min() < _AS_IS:
-        raise ValueError(f"a compressed buffer that states {stated.min()} bytes")
-    decoded = np.where(stated == _AS_IS, filled["length"] - _PREFIX_BYTES, stated)
-    return int(decoded.sum(dtype=np.float64))  # a sum of int64 may wrap around
+def _stated_bytes(body: memoryview, offsets: _Numbers, lengths: _Numbers) -> int:
+    total = 0
+    for offset, length in zip(offsets, lengths, strict=True):
+        if not length:
+            continue
+        if length < _PREFIX.size:
+            raise ValueError(f"a compressed buffer of {length} bytes")
+        [stated] = _PREFIX.unpack_from(body, offset)
+        if stated < _AS_IS:
+            raise ValueError(f"a compressed buffer that states {stated} bytes")
+        total += stated if stated != _AS_IS else length - _PREFIX.size
+    return total
 
 
 class _Table:
@@ -158,6 +169,17 @@ class _Table:
         if place is None:
             raise ValueError(f"field {field} of its metadata is not there")
         return _Table(self._content, _offset_at(self._content, place))
+
+    def pairs(self, field: int) -> tuple[int, ...]:
+        """Return a field that is a vector of pairs of int64, one after another."""
+        place = self.place(field)
+        if place is None:
+            return ()
+        start = _offset_at(self._content, place)
+        count = _read("<I", self._content, start)
+        if count * 16 > len(self._content):  # before a tuple of that length is made
+            raise ValueError(f"{count} pairs in {len(self._content)} bytes")
+        return struct.unpack_from(f"<{2 * count}q", self._content, start + 4)
 
     def structs(self, field: int, kind: np.dtype[np.void]) -> NDArray[np.void]:
         """Return a field that is a vector of structs; one that is left out has none."""

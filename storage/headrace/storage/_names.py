@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from headrace.errors import BadArgumentError
 
 MAX_NAME_BYTES = 512  # S3 allows 1024 for prefix and name together
 
 
+@lru_cache(maxsize=4096)  # reading a block asks, and asks of the same shards again and again
 def name_problem(name: str) -> str | None:
     """Return why ``name`` may not be used in a store, or nothing.
 
