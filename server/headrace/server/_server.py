@@ -19,7 +19,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -27,7 +26,6 @@ from typing import Self
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from headrace.server._access import Access
 from headrace.server._cache import BlockCache
@@ -42,9 +40,8 @@ from headrace.server._reload import Reloader
 from headrace.server._roster import Roster
 from headrace.server._service import SERVICE, ShardService
 from headrace.server._streams import OpenStreams
+from headrace.server._threads import MAX_QUEUED_CALLS, CallThreads
 
-# Threads beside those of the streams: unary calls, refusals, health and reflection.
-_EXTRA_THREADS = 16
 # How long cut calls may take to end; they have nothing left to do.
 _CUT_TIMEOUT_S = 10.0
 
@@ -76,10 +73,12 @@ class Server:
             config.max_streams, max_streams_per_peer=config.max_streams_per_peer
         )
         self._health = health.HealthServicer()
-        self._threads = ThreadPoolExecutor(
-            config.max_streams + _EXTRA_THREADS, thread_name_prefix="headrace-rpc"
+        self._threads = CallThreads(config.max_streams)
+        self._grpc = grpc.server(
+            self._threads.unary,
+            options=GRPC_OPTIONS,
+            maximum_concurrent_rpcs=config.max_streams + MAX_QUEUED_CALLS,
         )
-        self._grpc = grpc.server(self._threads, options=GRPC_OPTIONS)
         service = ShardService(
             config,
             catalog=catalog,
@@ -87,12 +86,12 @@ class Server:
             streams=self._streams,
             metrics=metrics,
             access=access,
+            stream_threads=self._threads.streams,
         )
         self._grpc.add_generic_rpc_handlers((service.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        reflection.enable_server_reflection(
-            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._grpc
-        )
+        described = self._threads.reflection_handler((SERVICE, health.SERVICE_NAME))
+        self._grpc.add_generic_rpc_handlers((described,))
         self._metrics = metrics
         self._roster = Roster(
             config,

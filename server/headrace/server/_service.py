@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -34,6 +35,7 @@ from headrace.server._status import Failure, abort, failure_of, internal_failure
 from headrace.server._stream import BatchStream, StreamLimits
 from headrace.server._streams import OpenStreams
 from headrace.server._tally import StreamTally
+from headrace.server._threads import in_pool
 from headrace.v1 import shard_service_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ShardService"].full_name
@@ -63,6 +65,7 @@ class ShardService:
         streams: Its open streams.
         metrics: Is told what happens.
         access: Tells callers apart.
+        stream_threads: Run the streams; all other calls run in the threads of the gRPC server.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class ShardService:
         streams: OpenStreams,
         metrics: Metrics,
         access: Access,
+        stream_threads: ThreadPoolExecutor,
     ) -> None:
         self._config = config
         self._catalog = catalog
@@ -81,6 +85,7 @@ class ShardService:
         self._streams = streams
         self._metrics = metrics
         self._access = access
+        self._stream_threads = stream_threads
         self._mixtures = Mixtures()
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
@@ -122,7 +127,7 @@ class ShardService:
 
         # Its messages are bytes already: see headrace.server._frames.
         return grpc.unary_stream_rpc_method_handler(
-            respond, request_deserializer=request.FromString
+            in_pool(self._stream_threads, respond), request_deserializer=request.FromString
         )
 
     def _call(

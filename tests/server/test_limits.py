@@ -1,0 +1,194 @@
+"""Tests of what one client can take from the others: threads, time, memory."""
+
+from __future__ import annotations
+
+import queue
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from headrace.v1 import shard_service_pb2 as pb
+from server.conftest import StartServer
+from support.command import serving
+from support.running import Running
+from support.served import TIMEOUT_S, failure_of, messages_of, read, read_until_failure, stub_of
+
+_SLOW_STREAMS = 200
+
+
+def _endless(batch_size: int) -> pb.ReadBatchesRequest:
+    return pb.ReadBatchesRequest(
+        dataset="rich", global_batch_size=batch_size, world_size=1, epoch_start=pb.EpochStart()
+    )
+
+
+def _own_channel(running: Running) -> grpc.Channel:
+    """A connection of its own, as each client has."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    return grpc.insecure_channel(running.server.address, options=options)
+
+
+def _answers(running: Running) -> None:
+    """The calls that orchestrators and people make, each within a deadline."""
+    check = health_pb2_grpc.HealthStub(running.channel).Check
+    answer = check(health_pb2.HealthCheckRequest(service="rich"), timeout=TIMEOUT_S)
+    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    assert stub_of(running.channel).ListDatasets(pb.ListDatasetsRequest(), timeout=TIMEOUT_S)
+
+
+def test_streams_and_open_reflection_starve_no_other_call(start: StartServer) -> None:
+    """With every stream taken, and more reflection calls open than threads, health answers."""
+    running = start(max_streams=3)
+    held: queue.Queue[None] = queue.Queue()
+
+    def asked_once() -> Iterator[reflection_pb2.ServerReflectionRequest]:
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+        held.get(timeout=TIMEOUT_S)
+
+    streams = [messages_of(running.channel, _endless(500)) for _ in range(3)]
+    for stream in streams:
+        next(stream)
+    stub = reflection_pb2_grpc.ServerReflectionStub(running.channel)
+    calls = [stub.ServerReflectionInfo(asked_once(), timeout=TIMEOUT_S) for _ in range(12)]
+    assert next(calls[0]).list_services_response.service
+
+    for _ in range(12):
+        _, failure = read_until_failure(messages_of(running.channel, _endless(500)))
+        assert failure_of(failure)[1].reason == "STREAM_LIMIT"
+        _answers(running)
+
+    for _ in calls:
+        held.put(None)
+
+
+def test_a_request_too_large_is_refused_and_harms_nobody(start: StartServer) -> None:
+    """More than 1 MiB is RESOURCE_EXHAUSTED before it is read, and the connection stays."""
+    running = start()
+    stream = messages_of(running.channel, _endless(100))
+    next(stream)
+    request = pb.GetSamplesRequest(dataset="rich", sample_ids=range(1_000_000))
+
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stub_of(running.channel).GetSamples(request, timeout=TIMEOUT_S))
+
+    assert grpc.StatusCode.RESOURCE_EXHAUSTED == caught.value.code()
+    assert next(stream).WhichOneof("event") == "batch"
+    _answers(running)
+
+
+def test_no_message_passes_what_clients_take(start: StartServer) -> None:
+    """A batch far above 4 MiB comes in messages that a stock client accepts."""
+    running = start()
+    request = _endless(1000)
+    request.epoch_count = 1
+
+    seen = read(running.channel, request)
+
+    assert len(seen.batches[0].payload) > 4 << 20
+    assert max(size for batch in seen.batches for size in batch.chunk_sizes) <= 2 << 20
+
+
+def _seconds_an_epoch(running: Running) -> float:
+    request = _endless(100)
+    request.epoch_count = 4
+    with _own_channel(running) as channel:
+        began = time.monotonic()
+        for _ in messages_of(channel, request):
+            pass
+        return time.monotonic() - began
+
+
+@pytest.fixture
+def crowd(start: StartServer) -> Iterator[Running]:
+    """A server with 200 streams whose clients took one batch and then stopped reading."""
+    running = start(max_streams=_SLOW_STREAMS + 2, max_stream_s=0)
+    _seconds_an_epoch(running)  # so that all blocks are cached
+    slow = _endless(100)
+    slow.columns.append("big")
+    with ExitStack() as stack:
+        for _ in range(_SLOW_STREAMS):
+            stream = messages_of(stack.enter_context(_own_channel(running)), slow)
+            stack.callback(stream.cancel)  # type: ignore[attr-defined]  # a call
+            assert [next(stream).WhichOneof("event") for _ in range(2)] == ["start", "batch"]
+        yield running
+
+
+def test_slow_streams_do_not_slow_a_fast_one(crowd: Running, start: StartServer) -> None:
+    """Beside 200 stalled streams a fast one keeps most of the speed that it has alone."""
+    alone = start()
+    _seconds_an_epoch(alone)
+
+    # In turns, so that what else the machine does falls on both.
+    pairs = [(_seconds_an_epoch(alone), _seconds_an_epoch(crowd)) for _ in range(5)]
+
+    assert crowd.server._streams.count == _SLOW_STREAMS
+    ratio = statistics.median(one / beside for one, beside in pairs)
+    assert ratio > 0.5, pairs
+    _answers(crowd)
+
+
+def test_a_stalled_stream_holds_a_bounded_part_of_memory(start: StartServer) -> None:
+    """A client that does not read stops its own stream: batches are not made in advance for it."""
+    running = start(max_stream_s=0)
+    stream = messages_of(running.channel, _endless(500))
+    next(stream)
+    made = running.server._metrics._batches.labels("rich")
+
+    before = _settled(lambda: float(made._value.get()))
+
+    # What the client's window and one batch of advance take: some MiB, of batches of 2.3 MiB.
+    assert before <= 8
+
+
+def _memory_bytes(process: int, which: str) -> int:
+    status = Path(f"/proc/{process}/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith(f"{which}:")]
+    return int(line.split()[1]) * 1024
+
+
+def test_memory_stays_within_the_formula(rich_url: str) -> None:
+    """The greatest memory of a server with stalled clients is what docs/operations.md allows."""
+    streams, cache_bytes, fetch_threads = 8, 4 << 20, 4
+    payload_bytes = 1000 * 4900
+    block_bytes = 1 << 20  # a generous bound: blocks of the dataset are far smaller
+    options = (f"--cache-bytes={cache_bytes}", f"--fetch-threads={fetch_threads}")
+    with serving({"rich": rich_url}, *options, f"--max-streams={streams}") as server:
+        with grpc.insecure_channel(server.address) as channel:
+            request = _endless(1)
+            request.epoch_count = 1
+            read(channel, request)  # so that what is loaded late is loaded
+        idle = _memory_bytes(server.process.pid, "VmRSS")
+        with ExitStack() as stack:
+            for _ in range(streams):
+                options_of = [("grpc.use_local_subchannel_pool", 1)]
+                channel = grpc.insecure_channel(server.address, options=options_of)
+                stream = messages_of(stack.enter_context(channel), _endless(1000))
+                stack.callback(stream.cancel)  # type: ignore[attr-defined]  # a call
+                assert [next(stream).WhichOneof("event") for _ in range(2)] == ["start", "batch"]
+            greatest = _settled(lambda: _memory_bytes(server.process.pid, "VmHWM"))
+
+    allowed = cache_bytes + fetch_threads * block_bytes
+    allowed += streams * (3 * payload_bytes + 2 * (3 << 20) + (1 << 20))
+    assert greatest - idle <= allowed
+
+
+def _settled(measure: Callable[[], float]) -> float:
+    """Return a measure when it has not changed for a while."""
+    still = threading.Event()
+    deadline = time.monotonic() + TIMEOUT_S
+    before = measure()
+    while True:
+        still.wait(0.5)
+        now = measure()
+        if now == before:
+            return now
+        assert time.monotonic() < deadline
+        before = now
