@@ -297,3 +297,17 @@ def test_local_trouble_is_told_by_kind(tmp_path: Path) -> None:
 
     with pytest.raises(HeadraceError, match=str(tmp_path / "file")):
         store.write("x", b"")
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("/Volumes/main/default/v/x", "/Volumes/main/default/v/x"),
+        ("dbfs:/Volumes/main/default/v/x", "/Volumes/main/default/v/x"),
+        ("dbfs:///Volumes/main/default/v/x/", "/Volumes/main/default/v/x"),
+        ("dbfs:/mnt/data", "/dbfs/mnt/data"),
+    ],
+)
+def test_paths_of_databricks_are_where_its_machines_see_them(url: str, path: str) -> None:
+    """Volumes of Unity Catalog are files; Spark and we call them by the same names."""
+    assert path == open_store(url).url

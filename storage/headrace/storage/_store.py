@@ -134,13 +134,15 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
     """Open the store of ``url`` without asking it anything.
 
     Args:
-        url: A local path, ``file://``, ``s3://bucket/prefix``, or any URL that fsspec knows.
+        url: A local path, ``file://``, ``s3://bucket/prefix``, or any URL that fsspec knows. On
+            Databricks also ``dbfs:/Volumes/...``, which is the path ``/Volumes/...``.
         options: Endpoint, credentials, timeouts, retries; defaults as `StoreOptions` says.
 
     Raises:
         BadArgumentError: The URL has no root, or its scheme is not known or not installed.
     """
     chosen = options or StoreOptions()
+    url = _mounted(url)
     scheme = urlsplit(url).scheme if "://" in url else "file"
     if not url:
         raise BadArgumentError("the URL is empty, wanted a path or a URL such as s3://bucket/name")
@@ -156,3 +158,15 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
     from headrace.storage._fsspec import FsspecStore  # noqa: PLC0415
 
     return FsspecStore(url, options=chosen)
+
+
+def _mounted(url: str) -> str:
+    """Return the path at which Databricks mounts what a ``dbfs:`` path names, or the URL as it is.
+
+    Its machines see volumes of Unity Catalog at ``/Volumes`` and the rest at ``/dbfs``. A URL with
+    a host, ``dbfs://host/...``, is fsspec's.
+    """
+    path = url.removeprefix("dbfs://") if url.startswith("dbfs:///") else url.removeprefix("dbfs:")
+    if path == url or path.startswith("//"):
+        return url
+    return path if path.startswith("/Volumes/") else f"/dbfs{path}"
