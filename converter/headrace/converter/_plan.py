@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
@@ -11,12 +11,11 @@ from pyspark.sql import types as spark
 
 from headrace.converter._columns import ColumnPlan
 from headrace.converter._function import Function, FunctionPlan
-from headrace.converter._job import Counters
 from headrace.converter._schema import Declared, plan_columns
 from headrace.converter._select import select_columns, shuffled
 from headrace.converter._sinks import Format, Writing, mds_compression
 from headrace.converter._splits import ByColumn, Splits, Splitter, make_splitter
-from headrace.converter._tasks import ShardTask
+from headrace.converter._tasks import ShardTask, stored_schema
 from headrace.converter._types import arrow_type, is_vector
 from headrace.errors import BadArgumentError, ColumnNotFoundError
 from headrace.storage import StoreOptions, check_blocks
@@ -47,7 +46,7 @@ class JobPlan:
     splitter: Splitter | None
 
     def task(
-        self, *, job: str, url: str, options: StoreOptions, count: Counters | None
+        self, *, job: str, url: str, options: StoreOptions, count: Callable[[int, int], None] | None
     ) -> ShardTask:
         """Return what executors run."""
         return ShardTask(
@@ -116,22 +115,45 @@ def plan_job(
     if shuffle_seed is not None:
         rows = shuffled(rows, seed=shuffle_seed)
     made = None if function is None else _plan_function(function, rows)
-    splitter = None if splits is None else make_splitter(splits, seed=split_seed)
-    schema = rows.schema if made is None else made.schema
-    if isinstance(splitter, ByColumn):
-        declared = _with_split(declared, splitter.column, schema.names)
-    plan = JobPlan(
+    plans, splitter = plan_samples(
+        rows.schema if made is None else made.schema,
+        declared=declared,
+        splits=splits,
+        split_seed=split_seed,
+        writing=writing,
+    )
+    return JobPlan(
         df=rows,
-        plans=plan_columns(schema, declared),
+        plans=plans,
         writing=writing,
         vectors=_vectors(rows.schema),
         function=made,
         splitter=splitter,
     )
+
+
+def plan_samples(
+    schema: spark.StructType | pa.Schema,
+    *,
+    declared: Declared,
+    splits: Splits | None,
+    split_seed: int,
+    writing: Writing,
+) -> tuple[tuple[ColumnPlan, ...], Splitter | None]:
+    """Return how columns are stored, that of the split among them, and what assigns splits.
+
+    Raises:
+        UnsupportedColumnError: A column cannot be stored.
+        ColumnNotFoundError: A column is named that is not there.
+        BadArgumentError: Arguments do not make sense, alone or together.
+    """
+    splitter = None if splits is None else make_splitter(splits, seed=split_seed)
+    if isinstance(splitter, ByColumn):
+        declared = _with_split(declared, splitter.column, schema.names)
+    plans = plan_columns(schema, declared)
     if writing.format == "mds":
-        task = plan.task(job="", url="", options=StoreOptions(), count=None)
-        check_columns(task.schema)
-    return plan
+        check_columns(stored_schema(plans, splitter))
+    return plans, splitter
 
 
 def _with_split(declared: Declared, column: str, names: list[str]) -> Declared:

@@ -13,7 +13,7 @@ Contract of `ShardTask`:
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,6 @@ from pyspark import TaskContext
 from headrace.converter._columns import ColumnPlan, stored_batch
 from headrace.converter._failure import told_to_driver
 from headrace.converter._function import FunctionPlan, run_function
-from headrace.converter._job import Counters
 from headrace.converter._sinks import Entry, Sink, Writing, open_sink, raw_bytes_of
 from headrace.converter._splits import MAX_SPLITS, ByColumn, Splitter
 from headrace.converter._vectors import dense_lists
@@ -66,13 +65,12 @@ class ShardTask:
     vectors: tuple[int, ...] = ()
     function: FunctionPlan | None = None
     splitter: Splitter | None = None
-    count: Counters | None = None
+    count: Callable[[int, int], None] | None = None
 
     @property
     def schema(self) -> pa.Schema:
         """Columns as shards hold them."""
-        split = self.splitter.column if isinstance(self.splitter, ByColumn) else None
-        return pa.schema([plan.field for plan in self.plans if plan.field.name != split])
+        return stored_schema(self.plans, self.splitter)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the shards of one partition and yield a row for each."""
@@ -82,11 +80,18 @@ class ShardTask:
         partition, attempt = context.partitionId(), context.taskAttemptId()
         stem = f"{partition:05d}-{self.job}{attempt:04x}"
         with told_to_driver():
-            yield from self._rows(batches, partition=partition, stem=stem)
+            yield from self.rows(batches, partition=partition, stem=stem)
 
-    def _rows(
+    def rows(
         self, batches: Iterator[pa.RecordBatch], *, partition: int, stem: str
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Do the same wherever it runs.
+
+        Args:
+            batches: Of the partition.
+            partition: Its number.
+            stem: Part of the name of every shard, of this attempt alone.
+        """
         shards = _Shards(self, stem=stem)
         accepted = False
         sequence = 0
@@ -127,6 +132,12 @@ class ShardTask:
         if self.splitter is None:
             return iter([("", batch)])
         return self.splitter.parts(batch, partition=partition, first_sample=first_sample)
+
+
+def stored_schema(plans: Sequence[ColumnPlan], splitter: Splitter | None) -> pa.Schema:
+    """Return the columns that shards hold: all but the one that names splits."""
+    split = splitter.column if isinstance(splitter, ByColumn) else None
+    return pa.schema([plan.field for plan in plans if plan.field.name != split])
 
 
 class _Shards:

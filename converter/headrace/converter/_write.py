@@ -16,7 +16,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overload
 
 import pyarrow as pa
 
@@ -201,14 +201,20 @@ def write_shards(
         writing=writing,
     )
     shipped = options_with_environment(options or StoreOptions())
+    counters = make_counters(context_of(df)) if progress else None
     task = plan.task(
         job=uuid.uuid4().hex[:8],
         url=_absolute(url, shipped),
         options=shipped,
-        count=make_counters(context_of(df)) if progress else None,
+        count=counters,
     )
     with shown(progress) as tell:
-        written = _write(plan.df, task, mode=mode, progress=tell)
+
+        def run() -> Sequence[Row]:
+            job = plan.df.mapInArrow(task, ROW_SCHEMA)
+            return run_job(job, counters=counters, progress=tell)
+
+        written = write_task(task, run, mode=mode)
     if splits is None:
         return written[""]
     return cast("dict[str, Manifest] | dict[str, Index]", written)
@@ -222,13 +228,16 @@ def _absolute(url: str, options: StoreOptions) -> str:
         store.close()
 
 
-def _write(
-    df: DataFrame,
-    task: ShardTask,
-    *,
-    mode: Mode,
-    progress: Callable[[Progress], None] | None,
+def write_task(
+    task: ShardTask, run: Callable[[], Sequence[Row | Mapping[str, Any]]], *, mode: Mode
 ) -> dict[str, Written]:
+    """Run a task over all partitions and commit its shards; the head of the module says how.
+
+    Args:
+        task: What is run.
+        run: Runs it over each partition and returns the rows of `ROW_SCHEMA` that it yielded.
+        mode: As for `write_shards`.
+    """
     with contextlib.ExitStack() as stack:
         stores = _Stores(task, stack)
         commits = Commits()
@@ -236,8 +245,7 @@ def _write(
         for split in stores.known:
             check_target(stores.at(split), mode, task.writing.format)
         try:
-            rows = run_job(df.mapInArrow(task, ROW_SCHEMA), counters=task.count, progress=progress)
-            _sort_in(rows, shards)
+            _sort_in(run(), shards)
             commit_splits(
                 commits,
                 {split: stores.at(split) for split in shards},
@@ -285,10 +293,10 @@ class _Stores:
         return self._open[split]
 
 
-def _sort_in(rows: list[Row], shards: dict[str, list[Entry]]) -> None:
+def _sort_in(rows: Sequence[Row | Mapping[str, Any]], shards: dict[str, list[Entry]]) -> None:
     """Enter the shards of all tasks by split, in the order that sample ids follow."""
-    rows.sort(key=lambda row: (row["split"], row["partition"], row["sequence"]))
-    for row in rows:
+    ordered = sorted(rows, key=lambda row: (row["split"], row["partition"], row["sequence"]))
+    for row in ordered:
         shards.setdefault(row["split"], []).append(entry_of(row))
 
 
