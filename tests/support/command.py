@@ -17,10 +17,17 @@ HEADRACE = Path(sys.executable).parent / "headrace"
 _READY_S = 60
 
 
-def run(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, timeout_s: float = 120, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
     return subprocess.run(
-        [HEADRACE, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
+        [HEADRACE, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        env=environment,
     )
 
 

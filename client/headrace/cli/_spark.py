@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from headrace.errors import BadArgumentError, ColumnNotFoundError, ConfigurationError
+from headrace.errors import BadArgumentError, ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-FORMATS = ("csv", "images", "json", "orc", "parquet", "text")
-
-_FORMAT_OF_SUFFIX = {
-    ".csv": "csv",
-    ".gif": "images",
-    ".jpeg": "images",
-    ".jpg": "images",
-    ".json": "json",
-    ".jsonl": "json",
-    ".orc": "orc",
-    ".parquet": "parquet",
-    ".png": "images",
-    ".txt": "text",
-    ".webp": "images",
-}
 
 
 def start_spark(master: str, *, verbose: bool) -> SparkSession:
@@ -83,27 +68,6 @@ def _without_standard_error() -> Iterator[None]:
         os.close(nowhere)
 
 
-def guess_format(source: str) -> str:
-    """Say what format a file or folder holds, by the names in it.
-
-    Raises:
-        BadArgumentError: Nothing is there, or its names tell nothing.
-    """
-    path = Path(source.removeprefix("file://"))
-    if "://" not in source.removeprefix("file://") and not path.exists():
-        raise BadArgumentError(f"{source} does not exist; wanted a file or folder", field="SRC")
-    names = [path, *(sorted(path.rglob("*"))[:1000] if path.is_dir() else ())]
-    for name in names:
-        found = _FORMAT_OF_SUFFIX.get(Path(name.name.removesuffix(".gz")).suffix.lower())
-        if found is not None:
-            return found
-    raise BadArgumentError(
-        f"nothing in the names at {source} tells its format; say --format, one of "
-        f"{', '.join(FORMATS)}",
-        field="format",
-    )
-
-
 def read_frame(
     spark: SparkSession, source: str, *, file_format: str, null_value: str | None = None
 ) -> DataFrame:
@@ -115,6 +79,7 @@ def read_frame(
     Raises:
         BadArgumentError: Spark cannot read them.
     """
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     try:
@@ -125,33 +90,40 @@ def read_frame(
             reader = reader.option("header", value=True).option("inferSchema", value=True)
             if null_value is not None:
                 reader = reader.option("nullValue", null_value)
-        return reader.format(file_format).load(source)
-    except PySparkException as error:
-        first = str(error).splitlines()[0]
-        raise BadArgumentError(
-            f"Spark cannot read {source} as {file_format}: {first}", field="SRC"
-        ) from error
+            if _suffix(source) == ".tsv":
+                reader = reader.option("sep", "\t")
+        # Spark must not take it for a path of Hadoop's default file system.
+        return reader.format(file_format).load(_absolute(source))
+    except (PySparkException, Py4JJavaError) as error:
+        raise BadArgumentError(_refusal(source, file_format, str(error)), field="SRC") from error
 
 
-def select_columns(frame: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Keep some columns, in the order given.
+def _refusal(source: str, file_format: str, text: str) -> str:
+    found = re.search(r"No FileSystem for scheme|ClassNotFoundException: .*FileSystem", text)
+    if found is None:
+        return f"Spark cannot read {source} as {file_format}: {text.splitlines()[0]}"
+    return (
+        f"this Spark cannot read {source}: it lacks the connector of that store, such as "
+        "hadoop-aws; copy the files to this machine, run where Spark has it (--master), or convert "
+        "Parquet files, which are read without Spark"
+    )
 
-    Raises:
-        ColumnNotFoundError: The frame lacks one of them.
-    """
-    for name in names:
-        if name not in frame.columns:
-            raise ColumnNotFoundError(
-                f"there is no column {name!r}; there are {', '.join(frame.columns)}", column=name
-            )
-    return frame.select(*(f"`{name}`" for name in names))
+
+def _suffix(source: str) -> str:
+    path = PurePosixPath(source.rstrip("/").lower())
+    return (path.with_suffix("") if path.suffix == ".gz" else path).suffix
+
+
+def _absolute(source: str) -> str:
+    is_url = re.match(r"[a-z][a-z0-9+.-]*:", source) is not None
+    return source if is_url else Path(source).absolute().as_uri()
 
 
 def _image_frame(spark: SparkSession, source: str) -> DataFrame:
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     files = spark.read.format("binaryFile").option("recursiveFileLookup", value=True).load(source)
-    return files.where(f.lower("path").rlike(r"\.(png|jpe?g|gif|webp)$")).select(
+    return files.where(f.lower("path").rlike(r"\.(bmp|gif|jpe?g|png|tiff?|webp)$")).select(
         f.col("content").alias("image"),
         f.regexp_extract("path", r"([^/]+)/[^/]+$", 1).alias("label"),
     )

@@ -1,5 +1,6 @@
-"""Spark jobs that write DataFrames as datasets."""
+"""Spark jobs that write DataFrames as datasets, and conversions of what lies in folders."""
 
+from headrace.converter._convert import SourceFormat, convert_files
 from headrace.converter._function import Function, Over
 from headrace.converter._job import Progress
 from headrace.converter._schema import Shape
@@ -15,6 +16,8 @@ __all__ = [
     "Progress",
     "Settings",
     "Shape",
+    "SourceFormat",
     "Splits",
+    "convert_files",
     "write_shards",
 ]

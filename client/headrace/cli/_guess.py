@@ -1,0 +1,103 @@
+"""Tell what lies at a path or URL by the names there."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import islice
+from pathlib import Path, PurePosixPath
+
+from headrace.errors import BadArgumentError, ObjectNotFoundError
+from headrace.storage import Store, open_store
+
+SPARK_FORMATS = ("csv", "json", "orc", "text")
+"""Read with Spark: it infers types, and reads files of any size in parallel."""
+
+FORMATS = (
+    *SPARK_FORMATS,
+    *("delta", "headrace", "huggingface", "images", "mds", "parquet", "webdataset"),
+)
+
+_MARKS = {
+    "headrace.json": "headrace",
+    "index.json": "mds",
+    "dataset_dict.json": "huggingface",
+    "state.json": "huggingface",
+}
+_SUFFIXES = {
+    ".arrow": "huggingface",
+    ".bmp": "images",
+    ".csv": "csv",
+    ".gif": "images",
+    ".jpeg": "images",
+    ".jpg": "images",
+    ".json": "json",
+    ".jsonl": "json",
+    ".orc": "orc",
+    ".parq": "parquet",
+    ".parquet": "parquet",
+    ".png": "images",
+    ".pq": "parquet",
+    ".tar": "webdataset",
+    ".tif": "images",
+    ".tiff": "images",
+    ".tsv": "csv",
+    ".txt": "text",
+    ".webp": "images",
+}
+_PACKED = {".bz2", ".gz", ".zst"}
+_MOST_NAMES = 1000  # arbitrary: a page of an S3 listing
+
+
+def guess_format(source: str) -> str:
+    """Say what format a file or folder holds, by the names in it.
+
+    Raises:
+        BadArgumentError: Nothing is there, or its names tell nothing.
+        StoreRefusedError: The store refuses.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    with contextlib.closing(open_store(source)) as store:
+        local, is_local = Path(store.url), "://" not in store.url
+    if is_local and not local.exists():
+        raise _missing(source)
+    of_file = _format_of(PurePosixPath(source.rstrip("/")).name)
+    if of_file is not None and not (is_local and local.is_dir()):
+        return of_file
+    with contextlib.closing(open_store(source)) as store:
+        marked = next((kind for mark, kind in _MARKS.items() if _holds(store, mark)), None)
+        names = [] if marked else sorted(islice(store.list(), _MOST_NAMES))
+    if marked is not None:
+        return marked
+    if any(name.startswith("_delta_log/") for name in names):
+        return "delta"
+    told = next(filter(None, map(_format_of, names)), of_file)
+    if told is not None:
+        return told
+    if not names:
+        raise _missing(source)
+    raise BadArgumentError(
+        f"nothing in the names at {source} tells its format; say --format, one of "
+        f"{', '.join(sorted(FORMATS))}",
+        field="format",
+    )
+
+
+def _holds(store: Store, name: str) -> bool:
+    try:
+        store.read(name, offset=0, length=1)
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def _format_of(name: str) -> str | None:
+    path = PurePosixPath(name.lower())
+    if path.suffix in _PACKED:
+        path = path.with_suffix("")
+    return _SUFFIXES.get(path.suffix)
+
+
+def _missing(source: str) -> BadArgumentError:
+    return BadArgumentError(
+        f"{source} does not exist, or is empty; wanted a file or folder", field="SRC"
+    )

@@ -1,0 +1,77 @@
+"""Values of options that name columns and splits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import click
+
+from headrace.errors import BadArgumentError
+
+
+class PairType(click.ParamType[tuple[str, str]]):
+    """``NAME=VALUE``."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Return name and value."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, rest = str(value).partition("=")
+        if not (name and equals and rest):
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, rest
+
+
+PAIR = PairType()
+
+
+def parse_columns(text: str | None) -> dict[str, str] | None:
+    """Return new name by old name of ``a,b=c``; nothing for nothing."""
+    if not text:
+        return None
+    pairs = (part.strip().partition("=") for part in text.split(","))
+    return {old: new or old for old, _, new in pairs}
+
+
+def parse_splits(text: str | None, column: str | None) -> dict[str, float] | str | None:
+    """Return fractions by name of ``train=0.9,val=0.1``, or the column that names splits.
+
+    Raises:
+        BadArgumentError: Both are given, or a part is no ``NAME=FRACTION``.
+    """
+    if text is None or column is not None:
+        if text is not None:
+            raise BadArgumentError("--split and --split-by: give one of them", field="split")
+        return column
+    fractions: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, number = part.strip().partition("=")
+        try:
+            fractions[name] = float(number)
+        except ValueError:
+            raise BadArgumentError(
+                f"--split has {part!r}, wanted NAME=FRACTION, such as train=0.9,val=0.1",
+                field="split",
+            ) from None
+    return fractions
+
+
+def parse_shapes(pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[int, ...] | str]:
+    """Return the sides of tensors by column, or ``ragged``.
+
+    Raises:
+        BadArgumentError: One is neither sides such as ``28x28`` nor ``ragged``.
+    """
+    shapes: dict[str, tuple[int, ...] | str] = {}
+    for name, text in pairs:
+        if text != "ragged" and not re.fullmatch(r"\d+(x\d+)*", text):
+            raise BadArgumentError(
+                f"--shape has {name}={text}, wanted sides such as 28x28, or ragged", field="shape"
+            )
+        shapes[name] = text if text == "ragged" else tuple(map(int, text.split("x")))
+    return shapes

@@ -1,0 +1,151 @@
+"""Convert what lies in a folder or bucket, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import pyarrow as pa
+
+from headrace.converter._commit import Written
+from headrace.converter._hugging_face import find_splits, hugging_face_pieces
+from headrace.converter._images import image_pieces
+from headrace.converter._job import Progress
+from headrace.converter._local import write_pieces
+from headrace.converter._pieces import Pieces, dataset_pieces, selected
+from headrace.converter._plan import plan_writing
+from headrace.converter._schema import Declared, Shape
+from headrace.converter._show import shown
+from headrace.converter._sinks import Format
+from headrace.converter._splits import Splits
+from headrace.converter._write import DEFAULT_SHARD_BYTES
+from headrace.errors import BadArgumentError, NotADatasetError
+from headrace.storage import (
+    DEFAULT_BLOCK_BYTES,
+    Mode,
+    SourceOptions,
+    StoreOptions,
+    options_with_environment,
+)
+
+SourceFormat = Literal["delta", "headrace", "huggingface", "images", "mds", "parquet", "webdataset"]
+
+_SOURCES = {
+    "delta": "parquet",
+    "headrace": "arrow",
+    "mds": "mds",
+    "parquet": "parquet",
+    "webdataset": "webdataset",
+}
+
+
+def convert_files(
+    source: str,
+    url: str,
+    *,
+    source_format: SourceFormat,
+    source_options: SourceOptions | None = None,
+    columns: Sequence[str] | Mapping[str, str] | None = None,
+    types: Mapping[str, str | pa.DataType] | None = None,
+    shapes: Mapping[str, Shape] | None = None,
+    splits: Splits | None = None,
+    split_seed: int = 0,
+    format: Format = "arrow",  # noqa: A002 - as in write_shards
+    compression: str | None = None,
+    compression_level: int | None = None,
+    shard_bytes: int = DEFAULT_SHARD_BYTES,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    mode: Mode = "error",
+    options: StoreOptions | None = None,
+    progress: Callable[[Progress], None] | Literal["bar"] | None = None,
+    threads: int | None = None,
+) -> dict[str, Written]:
+    """Write the samples at ``source`` as a dataset at ``url``; needs neither Spark nor Java.
+
+    Types are kept as they are, also those that Spark lacks. Parts of ``source`` are converted side
+    by side on this machine; ``docs/convert.md`` says what each format becomes.
+
+    Args:
+        source: A local path, or a URL such as ``s3://bucket/name``.
+        url: Where the dataset is or will be; with splits, the folder of the datasets.
+        source_format: What lies there: ``mds`` (MosaicML Streaming), ``huggingface`` (a folder
+            that ``save_to_disk`` wrote, also of a ``DatasetDict``), ``images`` (in folders named
+            by label), ``parquet`` (files, a folder of them, partitions), ``delta``,
+            ``webdataset`` (tar files), or ``headrace`` (a dataset of ours, to write it anew).
+        source_options: How it is read.
+        columns: As for `write_shards`.
+        types: As for `write_shards`.
+        shapes: As for `write_shards`.
+        splits: As for `write_shards`; not for a ``DatasetDict``, which has splits.
+        split_seed: As for `write_shards`.
+        format: As for `write_shards`.
+        compression: As for `write_shards`.
+        compression_level: As for `write_shards`.
+        shard_bytes: As for `write_shards`.
+        block_bytes: As for `write_shards`.
+        mode: As for `write_shards`.
+        options: How to reach both stores; what is not set is taken from the ``AWS_`` variables.
+        progress: As for `write_shards`.
+        threads: Parts to convert side by side; `None` is one a core.
+
+    Returns:
+        The manifest (``mds``: the index) of what was written, by split; ``""`` without splits.
+
+    Raises:
+        NotADatasetError: ``source`` holds nothing of that format.
+        HeadraceError: As `write_shards`.
+    """
+    writing = plan_writing(
+        file_format=format,
+        compression=compression,
+        level=compression_level,
+        shard_bytes=shard_bytes,
+        block_bytes=block_bytes,
+    )
+    reach = options_with_environment(options or StoreOptions())
+    parts = _parts(source, source_format, source_options or SourceOptions(), reach)
+    if splits is not None and "" not in parts:
+        raise BadArgumentError(
+            f"{source} has splits of its own, {', '.join(parts)}; convert without other ones, or "
+            f"one of them: {source.rstrip('/')}/{next(iter(parts))}",
+            field="splits",
+        )
+    written: dict[str, Written] = {}
+    with shown(progress) as tell:
+        for name, pieces in parts.items():
+            done = write_pieces(
+                selected(pieces, columns),
+                f"{url.rstrip('/')}/{name}" if name else url,
+                declared=Declared(shapes=shapes or {}, types=types or {}),
+                splits=splits,
+                split_seed=split_seed,
+                writing=writing,
+                mode=mode,
+                options=reach,
+                progress=tell,
+                threads=threads,
+            )
+            written |= {name or split: part for split, part in done.items()}
+    return written
+
+
+def _parts(
+    source: str, source_format: SourceFormat, how: SourceOptions, reach: StoreOptions
+) -> dict[str, Pieces]:
+    if source_format == "images":
+        return {"": image_pieces(source, options=reach)}
+    if source_format != "huggingface":
+        kind = SourceOptions(
+            source=_SOURCES[source_format],
+            allow_pickle=how.allow_pickle,
+            table_version=how.table_version,
+        )
+        return {"": dataset_pieces(source, options=reach, source_options=kind)}
+    found = find_splits(source, options=reach)
+    if not found:
+        raise NotADatasetError(
+            f"{source} holds no dataset of Hugging Face: neither dataset_dict.json nor state.json "
+            "with files in it; wanted a folder that save_to_disk wrote",
+            url=source,
+        )
+    return {name: hugging_face_pieces(at, options=reach) for name, at in found.items()}

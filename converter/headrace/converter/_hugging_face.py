@@ -1,0 +1,236 @@
+"""Folders that ``save_to_disk`` of Hugging Face's datasets wrote, read with Arrow alone.
+
+Such a folder holds Arrow files (streams, or files with a footer), ``state.json`` with their names
+and ``dataset_info.json`` with what the columns mean; a ``DatasetDict`` is a folder of such folders
+and ``dataset_dict.json``.
+
+| feature | column |
+| --- | --- |
+| ``Image``, ``Audio`` | binary: the encoded file |
+| ``Array2D`` … ``Array5D`` of a whole shape | tensor |
+| lists of numbers | list, or tensor where all have one length |
+| ``ClassLabel`` | int64; the names stay in ``dataset_info.json`` |
+| everything else | its Arrow type |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import BadArgumentError, NotADatasetError, ObjectNotFoundError
+from headrace.storage import SHAPE_AUTO, SHAPE_KEY, Store, StoreOptions, open_store
+
+if TYPE_CHECKING:
+    # pyarrow's stubs have these generic, pyarrow itself has not.
+    Array = pa.Array[Any]
+    Field = pa.Field[Any]
+
+STATE_NAME = "state.json"
+SPLITS_NAME = "dataset_dict.json"
+_INFO_NAME = "dataset_info.json"
+_MAGIC = b"ARROW1"
+_HEAD_BYTES = 4 << 20  # a schema is some KiB, with its class names some hundred
+_FILES = ("Image", "Audio")
+
+
+def find_splits(url: str, *, options: StoreOptions) -> Mapping[str, str]:
+    """Return the URL of each split, ``{"": url}`` for a dataset without, or nothing at all.
+
+    Raises:
+        StoreRefusedError: The store refuses.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    with contextlib.closing(open_store(url, options=options)) as store:
+        splits = _read_json(store, SPLITS_NAME)
+        if splits is not None:
+            return {str(name): f"{url.rstrip('/')}/{name}" for name in splits.get("splits", ())}
+        state = _read_json(store, STATE_NAME)
+        return {"": url} if state is not None and "_data_files" in state else {}
+
+
+@dataclass(frozen=True, slots=True)
+class HuggingFacePieces:
+    """The files of one dataset, each a piece: Arrow streams can only be read from their start.
+
+    Attributes:
+        url: Of the folder.
+        names: Of its files.
+        schema: Of the batches that are yielded.
+        files: Columns of encoded files, of which the bytes are taken out of their struct.
+        options: How to reach it.
+    """
+
+    url: str
+    names: tuple[str, ...]
+    schema: pa.Schema
+    files: frozenset[str]
+    options: StoreOptions = field(repr=False)
+
+    @property
+    def count(self) -> int:
+        return len(self.names)
+
+    def read(self, piece: int) -> Iterator[pa.RecordBatch]:
+        name = self.names[piece]
+        with contextlib.closing(open_store(self.url, options=self.options)) as store:
+            first = 0
+            for batch in _batches(store, name):
+                place = f"{self.url}/{name}, sample {first}"
+                columns = [self._column(batch, column, place) for column in self.schema]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+                first += batch.num_rows
+
+    def _column(self, batch: pa.RecordBatch, wanted: Field, place: str) -> Array:
+        column: Array = batch.column(wanted.name)
+        if wanted.name in self.files:
+            return _file_bytes(column, wanted, place)
+        if isinstance(wanted.type, pa.FixedShapeTensorType):
+            return _tensors(column, wanted.type)
+        if isinstance(column, pa.ExtensionArray):
+            column = column.storage
+        return column if column.type == wanted.type else column.cast(wanted.type)
+
+
+def hugging_face_pieces(url: str, *, options: StoreOptions) -> HuggingFacePieces:
+    """Describe the dataset in a folder; reads its two small files and one schema.
+
+    Raises:
+        NotADatasetError: There is none, or one without files.
+        BadArgumentError: It has rows chosen by an index, which its files do not show.
+    """
+    with contextlib.closing(open_store(url, options=options)) as store:
+        state = _read_json(store, STATE_NAME) or {}
+        names = tuple(str(file["filename"]) for file in state.get("_data_files", ()))
+        if not names:
+            raise NotADatasetError(
+                f"{url} holds no dataset of Hugging Face: {STATE_NAME} names no files; wanted a "
+                "folder that save_to_disk wrote",
+                url=url,
+            )
+        if state.get("_indices_data_files") or state.get("_indices_files"):
+            raise BadArgumentError(
+                f"{url} chooses rows by an index beside its files; write it again with "
+                "dataset.flatten_indices().save_to_disk(...)",
+                field="SRC",
+            )
+        stored = _read_schema(store, names[0])
+        features = (_read_json(store, _INFO_NAME) or {}).get("features") or {}
+    return HuggingFacePieces(
+        url=url,
+        names=names,
+        schema=pa.schema([_field(column, features.get(column.name)) for column in stored]),
+        files=frozenset(name for name in features if _kind(features[name]) in _FILES),
+        options=options,
+    )
+
+
+def _field(stored: Field, feature: object) -> Field:
+    known: Mapping[str, Any] = feature if isinstance(feature, dict) else {}
+    kind = _kind(feature)
+    if kind in _FILES:
+        return pa.field(stored.name, pa.binary())
+    shape = known.get("shape")
+    if kind.startswith("Array") and shape and all(isinstance(side, int) for side in shape):
+        return pa.field(
+            stored.name, pa.fixed_shape_tensor(pa.from_numpy_dtype(known["dtype"]), shape)
+        )
+    plain = _plain_type(stored.type)
+    if isinstance(plain, pa.ListType | pa.FixedSizeListType):
+        return _list_field(stored.name, plain)
+    return pa.field(stored.name, plain)
+
+
+def _list_field(name: str, kind: pa.ListType[Any] | pa.FixedSizeListType[Any, Any]) -> Field:
+    """Return the field of lists; lists of numbers hold no nulls, so that they can be tensors."""
+    if not pa.types.is_primitive(kind.value_type):
+        return pa.field(name, kind)
+    item = pa.field("item", kind.value_type, nullable=False)
+    if isinstance(kind, pa.FixedSizeListType):
+        return pa.field(name, pa.list_(item, kind.list_size))
+    return pa.field(name, pa.list_(item), metadata={SHAPE_KEY: SHAPE_AUTO})
+
+
+def _kind(feature: object) -> str:
+    return str(feature.get("_type", "")) if isinstance(feature, dict) else ""
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type that shards hold: no dictionaries, views or extensions."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain_type(kind.storage_type)
+    if isinstance(kind, pa.DictionaryType):
+        return _plain_type(kind.value_type)
+    if kind == pa.string_view():
+        return pa.string()
+    if kind == pa.binary_view():
+        return pa.binary()
+    return kind
+
+
+def _file_bytes(column: Array, wanted: Field, place: str) -> Array:
+    """Return the encoded files of an ``Image`` or ``Audio`` column."""
+    if not isinstance(column, pa.StructArray):
+        return column.cast(wanted.type)
+    files: Array = pc.struct_field(column, [0])
+    if files.null_count > column.null_count:
+        raise BadArgumentError(
+            f"column {wanted.name!r} of {place} or after it holds a path and no bytes; write the "
+            "dataset again with save_to_disk, which takes the files in",
+            field=wanted.name,
+        )
+    return files.cast(wanted.type)
+
+
+def _tensors(column: Array, kind: pa.FixedShapeTensorType[Any]) -> Array:
+    values: Any = column.storage if isinstance(column, pa.ExtensionArray) else column
+    for _ in kind.shape:
+        values = values.flatten()
+    wanted = len(column) * math.prod(kind.shape)
+    if len(values) != wanted or values.null_count:
+        raise BadArgumentError(
+            f"{len(column)} samples of shape {tuple(kind.shape)} hold {len(values)} numbers, of "
+            f"which {values.null_count} null; wanted {wanted}",
+            field="SRC",
+        )
+    flat = values.cast(kind.value_type)
+    lists: Array = pa.FixedSizeListArray.from_arrays(flat, type=kind.storage_type)  # type: ignore[call-overload] # the stubs lack a type given as a value
+    return pa.ExtensionArray.from_storage(kind, lists)
+
+
+def _batches(store: Store, name: str) -> Iterator[pa.RecordBatch]:
+    local = Path(store.url, name)
+    source: Any = (
+        pa.memory_map(str(local)) if local.is_file() else pa.BufferReader(store.read(name))
+    )
+    with source:
+        is_file = bytes(source.read(len(_MAGIC))) == _MAGIC
+        source.seek(0)
+        if is_file:
+            file = pa.ipc.open_file(source)
+            yield from (file.get_batch(index) for index in range(file.num_record_batches))
+        else:
+            yield from pa.ipc.open_stream(source)
+
+
+def _read_schema(store: Store, name: str) -> pa.Schema:
+    head = store.read(name, offset=0, length=_HEAD_BYTES)
+    # A file with a footer is a stream behind eight bytes.
+    begin = 8 if head.startswith(_MAGIC) else 0
+    return pa.ipc.read_schema(pa.py_buffer(head[begin:]))
+
+
+def _read_json(store: Store, name: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(store.read(name))
+    except (ObjectNotFoundError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None

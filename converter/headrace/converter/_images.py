@@ -1,0 +1,106 @@
+"""Folders of images, one folder a label, as pieces."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+import pyarrow as pa
+
+from headrace.errors import BadArgumentError
+from headrace.storage import FORMAT_KEY, StoreOptions, open_store
+
+IMAGE_FORMATS = {
+    ".bmp": "bmp",
+    ".gif": "gif",
+    ".jpeg": "jpeg",
+    ".jpg": "jpeg",
+    ".png": "png",
+    ".tif": "tiff",
+    ".tiff": "tiff",
+    ".webp": "webp",
+}
+"""Formats by what names end with, in small letters."""
+
+_PIECE_BYTES = 64 << 20
+_PIECE_FILES = 4096
+_READERS = 8  # a store answers in some 20 ms, and files are small
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePieces:
+    """Images with the columns ``image`` (the file's bytes) and ``label`` (its folder's name).
+
+    Attributes:
+        url: Of the outermost folder.
+        names: Of the files of each piece.
+        schema: Of the batches; it notes the format where all files have one.
+        options: How to reach them.
+    """
+
+    url: str
+    names: tuple[tuple[str, ...], ...]
+    schema: pa.Schema
+    options: StoreOptions = field(repr=False)
+
+    @property
+    def count(self) -> int:
+        return len(self.names)
+
+    def read(self, piece: int) -> Iterator[pa.RecordBatch]:
+        with (
+            contextlib.closing(open_store(self.url, options=self.options)) as store,
+            ThreadPoolExecutor(_READERS, thread_name_prefix="headrace-images") as pool,
+        ):
+            names = self.names[piece]
+            for begin in range(0, len(names), _READERS):
+                part = names[begin : begin + _READERS]
+                yield self._batch(part, list(pool.map(store.read, part)))
+
+    def _batch(self, names: Sequence[str], contents: list[bytes]) -> pa.RecordBatch:
+        labels = [PurePosixPath(name).parent.name for name in names]
+        return pa.record_batch({"image": contents, "label": labels}, schema=self.schema)
+
+
+def image_pieces(url: str, *, options: StoreOptions) -> ImagePieces:
+    """Describe the images below a URL, in the order of their paths; reads names and sizes.
+
+    Raises:
+        BadArgumentError: There is none.
+    """
+    with contextlib.closing(open_store(url, options=options)) as store:
+        found = sorted(
+            (entry.name, entry.stored_bytes)
+            for entry in store.list_entries()
+            if _format_of(entry.name)
+        )
+    if not found:
+        raise BadArgumentError(
+            f"there is no image below {url}; wanted names that end with "
+            f"{', '.join(sorted(IMAGE_FORMATS))}",
+            field="SRC",
+        )
+    formats = {_format_of(name) for name, _ in found}
+    metadata = {FORMAT_KEY: str(formats.pop()).encode()} if len(formats) == 1 else None
+    image = pa.field("image", pa.binary(), metadata=metadata)
+    label = pa.field("label", pa.string())
+    return ImagePieces(url, _cut(found), pa.schema((image, label)), options)
+
+
+def _format_of(name: str) -> str | None:
+    return IMAGE_FORMATS.get(PurePosixPath(name).suffix.lower())
+
+
+def _cut(files: Sequence[tuple[str, int]]) -> tuple[tuple[str, ...], ...]:
+    pieces: list[list[str]] = [[]]
+    size = 0
+    for name, stored_bytes in files:
+        if pieces[-1] and (size + stored_bytes > _PIECE_BYTES or len(pieces[-1]) == _PIECE_FILES):
+            pieces.append([])
+            size = 0
+        pieces[-1].append(name)
+        size += stored_bytes
+    return tuple(map(tuple, pieces))

@@ -1,0 +1,170 @@
+"""Datasets of other layouts as work to be divided: numbered pieces that tasks read in Arrow.
+
+So types that Spark lacks (unsigned integers, float16, tensors, encodings of MosaicML) reach the
+shards as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import BadArgumentError, ColumnNotFoundError
+from headrace.storage import SourceOptions, StoreOptions, open_dataset
+
+_PIECE_BYTES = 64 << 20  # a shard's worth, so that a task that is tried again repeats little
+
+
+class Pieces(Protocol):
+    """What tasks read: numbered pieces, in the order of samples. Picklable."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of every batch."""
+
+    @property
+    def count(self) -> int:
+        """How many pieces there are."""
+
+    def read(self, piece: int) -> Iterator[pa.RecordBatch]:
+        """Yield the samples of one piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetPieces:
+    """Pieces of anything that `open_dataset` opens: MDS, WebDataset, Delta, Parquet, our own.
+
+    Attributes:
+        url: Where it is, as tasks see it.
+        fingerprint: Of the version that is read, also if another comes meanwhile.
+        schema: Of the dataset.
+        bounds: Blocks of piece i are ``[bounds[i], bounds[i + 1])``.
+        options: How to reach it.
+        source_options: How to read it.
+    """
+
+    url: str
+    fingerprint: str
+    schema: pa.Schema
+    bounds: tuple[int, ...]
+    options: StoreOptions = field(repr=False)
+    source_options: SourceOptions
+
+    @property
+    def count(self) -> int:
+        return len(self.bounds) - 1
+
+    def read(self, piece: int) -> Iterator[pa.RecordBatch]:
+        with open_dataset(
+            self.url,
+            options=self.options,
+            fingerprint=self.fingerprint,
+            source_options=self.source_options,
+        ) as dataset:
+            for block in range(self.bounds[piece], self.bounds[piece + 1]):
+                yield dataset.read_block(block)
+
+
+def dataset_pieces(
+    url: str, *, options: StoreOptions, source_options: SourceOptions | None = None
+) -> DatasetPieces:
+    """Cut a dataset into pieces of about 64 MiB.
+
+    Raises:
+        HeadraceError: As `headrace.storage.open_dataset`.
+    """
+    chosen = source_options or SourceOptions()
+    with open_dataset(url, options=options, source_options=chosen) as dataset:
+        raw_bytes = dataset.block_raw_bytes(np.arange(dataset.block_count))
+        return DatasetPieces(
+            url=url,
+            fingerprint=dataset.fingerprint,
+            schema=dataset.schema,
+            bounds=_bounds(raw_bytes.tolist()),
+            options=options,
+            source_options=chosen,
+        )
+
+
+def _bounds(block_bytes: list[int]) -> tuple[int, ...]:
+    bounds, size = [0], 0
+    for block, raw_bytes in enumerate(block_bytes):
+        if size and size + raw_bytes > _PIECE_BYTES:
+            bounds.append(block)
+            size = 0
+        size += raw_bytes
+    return (*bounds, len(block_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedPieces:
+    """Some columns of other pieces, maybe under other names.
+
+    Attributes:
+        pieces: The others.
+        columns: New name by old name, in the order wanted.
+    """
+
+    pieces: Pieces
+    columns: Mapping[str, str]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            [self.pieces.schema.field(old).with_name(new) for old, new in self.columns.items()]
+        )
+
+    @property
+    def count(self) -> int:
+        return self.pieces.count
+
+    def read(self, piece: int) -> Iterator[pa.RecordBatch]:
+        schema = self.schema
+        for batch in self.pieces.read(piece):
+            columns = [batch.column(old) for old in self.columns]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def selected(pieces: Pieces, columns: Sequence[str] | Mapping[str, str] | None) -> Pieces:
+    """Keep columns, and rename them.
+
+    Args:
+        pieces: Where they are.
+        columns: Those wanted, or new name by old name; `None` keeps all.
+
+    Raises:
+        ColumnNotFoundError: One of them is not there.
+        BadArgumentError: Two would have one name.
+    """
+    if columns is None:
+        return pieces
+    chosen = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
+    if not chosen or len(set(chosen.values())) < len(columns):
+        raise BadArgumentError(
+            f"columns is {columns!r}, wanted names, each once, or a mapping from old to new names",
+            field="columns",
+        )
+    names = pieces.schema.names
+    for name in chosen:
+        if name not in names:
+            raise ColumnNotFoundError(
+                f"there is no column {name!r}; there are {', '.join(names)}", column=name
+            )
+    return SelectedPieces(pieces, chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPieces:
+    """The function that a task calls with the numbers of its pieces. Picklable."""
+
+    pieces: Pieces
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the samples of the pieces, in order."""
+        for batch in batches:
+            for piece in batch.column(0).to_numpy():
+                yield from self.pieces.read(int(piece))
