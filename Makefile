@@ -14,7 +14,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0
 PROTO_FILES := headrace/v1/shard_service.proto
 CODE := proto storage server client converter tests examples
 
-.PHONY: help demo test test-all check format proto clean python java
+.PHONY: help demo test test-all chaos check format proto clean python java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: java .venv/.dev .venv-proto/.done ## Run the tests that every change must 
 
 test-all: java .venv/.dev .venv-proto/.done ## Run all tests, the long ones too
 	$(BIN)/python -m pytest
+
+chaos: .venv/.dev ## Kill servers and trainers over a store that throttles, again and again, and prove the samples
+	PYTHONPATH=tests:examples $(BIN)/python -m chaos.storm --storms 5 --epochs 20
 
 check: .venv/.dev ## Judge style, types, schema and layers
 	$(BIN)/ruff check $(CODE)

@@ -48,6 +48,13 @@ class Kill:
         """The process that was started last and is left running, if any."""
         return None if self._child is None else self._child.pid
 
+    def end(self) -> None:
+        """Kill the process that was started last, if any, and do not start another."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait(_JOIN_S)
+        self._pid = self._child = None
+
     def __call__(self) -> None:
         """Kill, and start again."""
         if self._pid is None:
