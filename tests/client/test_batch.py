@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from headrace.client import Batch, BytesColumn, RaggedColumn, StringColumn
 from headrace.client._assembler import BatchEvent, StreamAssembler
+from headrace.errors import BadArgumentError, ConfigurationError
 from headrace.v1 import shard_service_pb2 as pb
 from support.wire import SAMPLE_ID, X, batch_messages, start_message, token_at
 
@@ -20,6 +22,8 @@ NULLABLE = pb.Column(
 )
 BLOB = pb.Column(name="b", kind=pb.COLUMN_KIND_BYTES, element_type=pb.ELEMENT_TYPE_UINT8)
 RAGGED = pb.Column(name="r", kind=pb.COLUMN_KIND_RAGGED, element_type=pb.ELEMENT_TYPE_FLOAT32)
+
+needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
 
 
 def _offsets(*ends: int) -> bytes:
@@ -129,3 +133,79 @@ def test_changing_a_copy_leaves_the_batch_alone() -> None:
     del other["x"]
 
     assert (["x"], ["y"]) == (list(batch), list(other))
+
+
+def _ragged() -> RaggedColumn:
+    values = np.array([1.5, 2.5, 3.5], dtype=np.float32).tobytes()
+    column = _batch([RAGGED], [_offsets(2, 2, 3), values])["r"]
+    assert isinstance(column, RaggedColumn)
+    return column
+
+
+def test_ragged_rows_become_nested_without_a_copy() -> None:
+    """A jagged tensor over the same values; rows as they were."""
+    column = _ragged()
+    nested = column.to_nested()
+    column.values[0] = 9.0
+
+    assert [[9.0, 2.5], [], [3.5]] == [row.tolist() for row in nested.unbind()]
+
+
+@pytest.mark.parametrize(
+    ("length", "padded"),
+    [
+        (None, [[1.5, 2.5], [-1, -1], [3.5, -1]]),
+        (3, [[1.5, 2.5, -1], [-1, -1, -1], [3.5, -1, -1]]),
+        (1, [[1.5], [-1], [3.5]]),
+        (0, [[], [], []]),
+    ],
+)
+def test_ragged_rows_are_padded_or_cut(length: int | None, padded: list[list[float]]) -> None:
+    """To the longest, or to the length that is asked for."""
+    assert padded == _ragged().to_padded(fill=-1, length=length).tolist()
+
+
+def test_numpy_gets_all_columns() -> None:
+    """Tensors share memory; strings, bytes and ragged rows are objects, null is None."""
+    offsets, values = _offsets(1, 3, 3), np.arange(3, dtype=np.float32).tobytes()
+    text = [np.array([1, 0, 1], dtype=np.bool_).tobytes(), _offsets(1, 1, 2), b"ab"]
+    batch = _batch([X, NULLABLE, RAGGED], [IDS.tobytes(), *text, offsets, values])
+    arrays = batch.to_numpy()
+    x = batch["x"]
+    assert isinstance(x, torch.Tensor)
+    x[0] = 70
+
+    assert [70, 8, 9] == arrays["x"].tolist()
+    assert ["a", None, "b"] == arrays["n"].tolist()
+    assert [[0.0], [1.0, 2.0], []] == [row.tolist() for row in arrays["r"]]
+    assert [True, False, True] == arrays["n.valid"].tolist()
+
+
+@pytest.mark.skipif(find_spec("jax") is not None, reason="JAX is installed")
+def test_without_jax_it_says_what_to_install() -> None:
+    """The adapter asks for nothing but the package."""
+    with pytest.raises(ConfigurationError, match="pip install jax"):
+        _batch([X], [IDS.tobytes()]).to_jax()
+
+
+@needs_jax
+def test_jax_shares_the_memory_of_tensors() -> None:
+    """Numbers arrive through dlpack; what JAX has no type for stays lazy."""
+    values = np.arange(3, dtype=np.float32)
+    column = pb.Column(name="f", kind=pb.COLUMN_KIND_TENSOR, element_type=pb.ELEMENT_TYPE_FLOAT32)
+    batch = _batch([column, X, BLOB], [values.tobytes(), IDS.tobytes(), _offsets(0, 0, 0), b""])
+    arrays = batch.to_jax()
+    f = batch["f"]
+    assert isinstance(f, torch.Tensor)
+
+    assert values.tolist() == arrays["f"].tolist()
+    assert f.data_ptr() == arrays["f"].unsafe_buffer_pointer()
+    assert IDS.tolist() == arrays["x"].tolist()
+    assert isinstance(arrays["b"], BytesColumn)
+
+
+@needs_jax
+def test_an_integer_that_jax_would_cut_is_refused() -> None:
+    """JAX is set to 32 bits by default, and says nothing of the rest."""
+    with pytest.raises(BadArgumentError, match="64 bits"):
+        _batch([X], [(IDS << 40).tobytes()]).to_jax()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from headrace.client._adapters import Value, jax_arrays, numpy_arrays
 from headrace.client._assembler import BatchEvent
 from headrace.client._columns import BytesColumn, RaggedColumn, StringColumn
 from headrace.client._device import MovedEvent
@@ -19,8 +20,6 @@ from headrace.client._layout import SAMPLE_ID_COLUMN, ColumnView
 from headrace.client._spans import ColumnSpan, span_of, tensor_of, view_of
 from headrace.errors import BadArgumentError
 from headrace.v1 import shard_service_pb2 as pb
-
-Value = torch.Tensor | BytesColumn | StringColumn | RaggedColumn
 
 
 class Batch(MutableMapping[str, Value]):
@@ -169,6 +168,26 @@ class Batch(MutableMapping[str, Value]):
             packed, payload=packed.payload.pin_memory(), changed=changed
         )
         return pinned
+
+    def to_numpy(self) -> dict[str, NDArray[Any]]:
+        """Return the columns as arrays, on the CPU.
+
+        Tensors share their memory with the arrays; strings, bytes and ragged rows are decoded into
+        object arrays, with None for null.
+        """
+        return numpy_arrays(self)
+
+    def to_jax(self) -> dict[str, Any]:
+        """Return the columns as JAX arrays where they are tensors, over dlpack, without a copy.
+
+        Strings, bytes and ragged columns stay as they are; ``values`` and ``offsets`` of a ragged
+        one are tensors. With JAX's default of 32 bits, float64 becomes float32.
+
+        Raises:
+            ConfigurationError: JAX is not installed.
+            BadArgumentError: An integer needs 64 bits, and JAX is set to 32.
+        """
+        return jax_arrays(self)
 
     def __getitem__(self, column: str) -> Value:
         return self._values[column]

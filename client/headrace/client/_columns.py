@@ -109,5 +109,25 @@ class RaggedColumn(_Lazy[torch.Tensor]):
     def offsets(self) -> torch.Tensor:
         return super().offsets if self._moved is None else self._moved[1]
 
+    def to_nested(self) -> torch.Tensor:
+        """Return a jagged nested tensor that shares the memory; empty where null."""
+        return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+    def to_padded(self, *, fill: float = 0, length: int | None = None) -> torch.Tensor:
+        """Return ``(samples, length)``, short and null rows filled up, long ones cut.
+
+        Args:
+            fill: What to fill up with.
+            length: Of each row, >= 0; None for that of the longest.
+        """
+        offsets, values = self.offsets, self.values
+        lengths = offsets.diff()
+        width = int(lengths.max()) if length is None and len(self) else length or 0
+        places = torch.arange(width, device=values.device)
+        is_there = places < lengths[:, None]
+        padded = values.new_full((len(self), width), fill)
+        padded[is_there] = values[(offsets[:-1, None] + places)[is_there]]
+        return padded
+
     def _decode(self, begin: int, end: int) -> torch.Tensor:
         return self.values[begin:end]
