@@ -26,6 +26,7 @@ from headrace.client._ranks import resolve_ranks
 from headrace.client._reader import BatchReader, Event, Place
 from headrace.client._request import ReadOptions
 from headrace.client._share import ShareSource, WorkerSide
+from headrace.client._skips import SkipChoice
 from headrace.client._state import (
     State,
     adopt_batch_size,
@@ -34,7 +35,7 @@ from headrace.client._state import (
     read_state,
     refuse_worker_state,
 )
-from headrace.client._subject import Subject, mixture_in, subject_of
+from headrace.client._subject import Subject, mixture_in, skips_in, subject_of
 from headrace.client._targets import choose_endpoints
 from headrace.client._workers import Begin, Share, share_of_worker
 from headrace.errors import BadArgumentError
@@ -83,6 +84,8 @@ class RemoteDataset(IterableDataset[Batch]):
         epochs: int | None = None,
         end: Literal["drop_last", "uneven", "pad"] = "drop_last",
         with_ids: bool = False,
+        skips: str | Sequence[int] | None = None,
+        allow_new_skips: bool = False,
         restart: bool = False,
         token: bytes | None = None,
         auth: Auth | None = None,
@@ -121,6 +124,10 @@ class RemoteDataset(IterableDataset[Batch]):
             end: What becomes of an incomplete last batch: ``drop_last``, a smaller one
                 (``uneven``), or one filled up with repeats that `Batch.is_pad` marks (``pad``).
             with_ids: Whether batches carry `Batch.sample_ids`.
+            skips: Samples to leave out: their ids, at most 65,536, or the digest of a list that the
+                server has. Their positions take other samples. None for the token's list.
+            allow_new_skips: Whether a loaded state may be of another list, all of which is among
+                ``skips``.
             restart: Begin the same epoch anew with each ``for``: for validation.
             token: Where to begin: `Batch.token` of some run.
             auth: Bearer token for the server, or a function that returns one; it is asked anew
@@ -148,7 +155,10 @@ class RemoteDataset(IterableDataset[Batch]):
         """
         super().__init__()
         check_sizes(batch_size, global_batch_size, epochs, prefetch_bytes)
-        self._subject, sources = subject_of(dataset, is_private=target is None, url=url)
+        self._subject, sources = subject_of(
+            dataset, is_private=target is None, url=url, skips=skips
+        )
+        self._allow_new_skips = allow_new_skips
         self._endpoints = choose_endpoints(
             target,
             sources,
@@ -289,7 +299,7 @@ class RemoteDataset(IterableDataset[Batch]):
         token, share = read_state(state), share_of_worker()
         if share is None:
             refuse_worker_state(state)
-        self._adopt(token, mixture_in(state))
+        self._adopt(token, mixture_in(state), skips_in(state))
         if share is not None:
             self._side.load(share, state.get("worker"), self._place)
 
@@ -392,6 +402,9 @@ class RemoteDataset(IterableDataset[Batch]):
         return ReadOptions(
             dataset=self._subject.name,
             mixture=self._subject.mixture,
+            skips=self._subject.skips,
+            token_skips=self._subject.token_skips,
+            allow_new_skips=self._allow_new_skips,
             order=order,
             global_batch_size=global_batch_size,
             rank=self._rank,
@@ -412,7 +425,12 @@ class RemoteDataset(IterableDataset[Batch]):
             )
         return size
 
-    def _adopt(self, token: bytes, mixture: Mixture | None = None) -> None:
+    def _adopt(
+        self,
+        token: bytes,
+        mixture: Mixture | None = None,
+        skips: SkipChoice | None = None,
+    ) -> None:
         content = decode_token(token)
         order = adopt_order(self._order, content, unit_is_free=self._unit_is_free)
         size = adopt_batch_size(
@@ -421,7 +439,7 @@ class RemoteDataset(IterableDataset[Batch]):
             global_batch_size=self._wanted_global,
             group_count=self._group_count,
         )
-        subject = self._subject.at(content, mixture)
+        subject = self._subject.at(content, mixture, skips)
         self.close()
         self._subject = subject
         self._order = order
@@ -432,11 +450,12 @@ class RemoteDataset(IterableDataset[Batch]):
     def _first_token(self) -> bytes:
         size = self._known_global_batch_size()
         order = self._options(size).order
-        fingerprint, mixture = self._describe().token_start(order)
+        fingerprint, mixture, skips = self._describe().token_start(order)
         return encode_token(
             Token(
                 fingerprint=fingerprint,
                 mixture=mixture,
+                skips=skips,
                 spec=order,
                 epoch=self._place.epoch,
                 position=self._place.position,

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from headrace.client._skips import SkipArgument, skip_choice
 from headrace.errors import BadArgumentError
 from headrace.order import (
     Batching,
@@ -17,6 +18,7 @@ from headrace.order import (
     MixtureSpec,
     OrderSpec,
     Schedule,
+    Skips,
 )
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -46,6 +48,9 @@ class MixtureEntry:
             (``fresh``), or always the same (``fixed``).
         granularity: With a fixed choice, samples are chosen in groups of so many neighbours.
         fingerprint: The version wanted; empty for the current one, or that of a loaded state.
+        skips: Samples of the dataset to leave out: their ids in it, or the digest of a list that
+            the server has.
+        token_skips: Those that the token was made with, if other ones are to be adopted.
     """
 
     name: str
@@ -55,6 +60,8 @@ class MixtureEntry:
     choice: Literal["fresh", "fixed"] = "fresh"
     granularity: int = 1
     fingerprint: str = ""
+    skips: SkipArgument = None
+    token_skips: SkipArgument = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +93,28 @@ class Mixture:
         names = [entry.name for entry in self.datasets]
         return " + ".join(names if len(names) <= _TITLE_NAMES else [*names[:_TITLE_NAMES], "…"])
 
-    @property
-    def fingerprints(self) -> tuple[str, ...]:
-        """The version of each dataset, empty where it is not known."""
-        return tuple(entry.fingerprint for entry in self.datasets)
+    def skips_digest(self, first_ids: Sequence[int]) -> str:
+        """Return what tokens say of the samples that are left out.
+
+        Args:
+            first_ids: The id in the mixture of each dataset's first sample.
+
+        Raises:
+            BadArgumentError: A list is named by its digest, so its ids are not known here.
+        """
+        joined: list[int] = []
+        for entry, first in zip(self.datasets, first_ids, strict=False):
+            choice = skip_choice(entry.skips)
+            if choice is None or not choice.digest:
+                continue
+            if not choice.sample_ids:
+                raise BadArgumentError(
+                    f"the skips of {entry.name!r} are named by their digest, so no state can be "
+                    "made before the first batch; give their ids, or take the state later",
+                    field="skips",
+                )
+            joined += [first + sample for sample in choice.sample_ids]
+        return Skips(joined).digest if joined else ""
 
     def pinned(self, fingerprints: Sequence[str]) -> Mixture:
         """Return the mixture with the version of each dataset."""
@@ -114,8 +139,8 @@ class Mixture:
         """Write the mixture down for the wire."""
         spec = self.spec(OrderSpec())
         message = pb.Mixture(batching=_BATCHINGS[spec.batching], epoch_size=spec.epoch_size)
-        for member, fingerprint in zip(spec.datasets, self.fingerprints, strict=True):
-            message.datasets.append(_message(member, fingerprint))
+        for member, entry in zip(spec.datasets, self.datasets, strict=True):
+            message.datasets.append(_message(member, entry))
         if self.schedule is not None:
             for start, weights in zip(self.schedule.starts, self.schedule.weights, strict=True):
                 message.schedule.add(start=start, weights=weights.tolist())
@@ -128,7 +153,7 @@ class Mixture:
             weights = self.schedule.weights.tolist()
             schedule = {"starts": list(self.schedule.starts), "weights": weights}
         return {
-            "datasets": [asdict(entry) for entry in self.datasets],
+            "datasets": [_entry_fields(entry) for entry in self.datasets],
             "batching": self.batching,
             "epoch_size": self.epoch_size,
             "schedule": schedule,
@@ -185,6 +210,14 @@ def mixture_from(fields: Mapping[str, Any]) -> Mixture:
         ) from error
 
 
+def _entry_fields(entry: MixtureEntry) -> dict[str, object]:
+    fields = asdict(entry)
+    for name in ("skips", "token_skips"):
+        choice = skip_choice(fields[name])
+        fields[name] = None if choice is None else choice.to_json()
+    return fields
+
+
 def _member(entry: MixtureEntry) -> MixtureDataset:
     return MixtureDataset(
         name=entry.name,
@@ -197,10 +230,13 @@ def _member(entry: MixtureEntry) -> MixtureDataset:
     )
 
 
-def _message(member: MixtureDataset, fingerprint: str) -> pb.MixtureDataset:
+def _message(member: MixtureDataset, entry: MixtureEntry) -> pb.MixtureDataset:
+    skips, token_skips = skip_choice(entry.skips), skip_choice(entry.token_skips)
     return pb.MixtureDataset(
         name=member.name,
-        fingerprint=fingerprint,
+        fingerprint=entry.fingerprint,
+        skips=None if skips is None else skips.to_message(),
+        token_skips=None if token_skips is None else token_skips.to_message(),
         proportion=member.proportion,
         repeat=member.repeat,
         choose=member.choose,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.client._mixture import Mixture
+from headrace.client._skips import SkipChoice
 from headrace.errors import BadArgumentError, PositionPastEndError
 from headrace.order import EndMode, OrderSpec
 from headrace.v1 import shard_service_pb2 as pb
@@ -34,6 +35,9 @@ class ReadOptions:
         batch_stride: Of so many batches of the rank one is read, >= 1.
         batch_offset: Which one, in [0, ``batch_stride``), from the begin of an epoch.
         mixture: The datasets to draw from in place of ``dataset``.
+        skips: Samples of ``dataset`` to leave out; None for the token's list.
+        token_skips: The list that the token was made with, for a server that does not have it.
+        allow_new_skips: Whether ``skips`` may be another list than the token's, that holds it.
     """
 
     dataset: str
@@ -49,6 +53,9 @@ class ReadOptions:
     batch_stride: int = 1
     batch_offset: int = 0
     mixture: Mixture | None = None
+    skips: SkipChoice | None = None
+    token_skips: SkipChoice | None = None
+    allow_new_skips: bool = False
 
     def __post_init__(self) -> None:
         """Refuse coordinates that name no slice, before anything travels."""
@@ -104,9 +111,14 @@ class ReadOptions:
             with_ids=self.with_ids,
             batch_stride=self.batch_stride,
             batch_offset=self.batch_offset,
+            allow_new_skips=self.allow_new_skips,
         )
         if self.mixture is not None:
             request.mixture.CopyFrom(self.mixture.to_message())
+        if self.skips is not None:
+            request.skips.CopyFrom(self.skips.to_message())
+        if self.token_skips is not None:
+            request.token_skips.CopyFrom(self.token_skips.to_message())
         if token is None:
             request.epoch_start.epoch = epoch
             request.epoch_start.position = position

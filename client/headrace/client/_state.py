@@ -20,7 +20,7 @@ def make_state(token: bytes, *, subject: Subject) -> State:
     """Write a token down as JSON-serialisable values.
 
     ``spec`` repeats in plain words what the token binds. Of it only ``mixture`` is read again,
-    for the versions of its datasets.
+    for the versions of its datasets, and ``skips``, for servers that do not have the list.
     """
     content = decode_token(token)
     return {
@@ -34,6 +34,7 @@ def make_state(token: bytes, *, subject: Subject) -> State:
             "step": content.step,
             "global_batch_size": content.global_batch_size,
             **asdict(content.spec),
+            **({} if subject.skips is None else {"skips": subject.skips.to_json()}),
             **({} if subject.mixture is None else {"mixture": subject.mixture.to_json()}),
         },
     }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.client._mixture import Mixture, mixture_from, mixture_of
 from headrace.client._private import name_of_source
+from headrace.client._skips import SkipArgument, SkipChoice, skip_choice
 from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
 from headrace.order import OrderSpec, Token, epoch_positions, mixture_differences
 from headrace.v1 import shard_service_pb2 as pb
@@ -24,12 +26,16 @@ class Subject:
         mixture: The mixture, if it is one.
         fingerprint: The version of one dataset; empty if it is not known.
         sample_counts: Samples of each dataset; empty if they are not known.
+        skips: Samples of one dataset that are left out; None for what a token says.
+        token_skips: Those that were left out when the token was made, as far as that is known.
     """
 
     name: str
     mixture: Mixture | None = None
     fingerprint: str = ""
     sample_counts: tuple[int, ...] = ()
+    skips: SkipChoice | None = None
+    token_skips: SkipChoice | None = None
 
     @property
     def title(self) -> str:
@@ -61,19 +67,23 @@ class Subject:
             return self.sample_counts[0]
         return epoch_positions(self.mixture.spec(order), self.sample_counts)
 
-    def token_start(self, order: OrderSpec) -> tuple[str, str]:
-        """Return what a token says of it: fingerprint and digest of the mixture."""
+    def token_start(self, order: OrderSpec) -> tuple[str, str, str]:
+        """Return what a token says of it: fingerprint, digest of the mixture and of the skips."""
         if self.mixture is None:
-            return self.fingerprint, ""
+            return self.fingerprint, "", "" if self.skips is None else self.skips.digest
         spec = self.mixture.spec(order)
-        return spec.fingerprint, spec.digest
+        firsts = [0, *itertools.accumulate(self.sample_counts)]
+        return spec.fingerprint, spec.digest, self.mixture.skips_digest(firsts)
 
-    def at(self, token: Token, found: Mixture | None = None) -> Subject:
+    def at(
+        self, token: Token, found: Mixture | None = None, skips: SkipChoice | None = None
+    ) -> Subject:
         """Return it in the versions that a run goes on with.
 
         Args:
             token: Where the run goes on.
             found: The mixture that stands beside the token, if one does.
+            skips: The skips that stand there.
 
         Raises:
             TokenSpecChangedError: The token is of another mixture, or of none.
@@ -84,8 +94,14 @@ class Subject:
                     f"the state is of a mixture, and one dataset, {self.name!r}, is wanted: make "
                     "the dataset with the mixture of its run"
                 )
-            return Subject(self.name, fingerprint=token.fingerprint)
-        mixture = self.mixture if found is None else self.mixture.pinned(_prints(self, found))
+            return replace(
+                self,
+                fingerprint=token.fingerprint,
+                sample_counts=(),
+                skips=skips if self.skips is None else self.skips,
+                token_skips=skips,
+            )
+        mixture = self.mixture if found is None else _continued(self.mixture, found)
         spec = mixture.spec(token.spec)
         if spec.digest != token.mixture:
             differences = () if found is None else mixture_differences(spec, found.spec(token.spec))
@@ -102,6 +118,7 @@ def subject_of(
     *,
     is_private: bool,
     url: str | Mapping[str, str] | None = None,
+    skips: SkipArgument = None,
 ) -> tuple[Subject, dict[str, str | None]]:
     """Return what is read, and the URL that each name stands for, where it is known.
 
@@ -109,6 +126,7 @@ def subject_of(
         dataset: Name, mixture, or pairs of name and proportion; with URLs for names if private.
         is_private: Whether a private server reads it.
         url: Where it lies, if names are no URLs; of a mixture by name.
+        skips: Samples of one dataset to leave out.
 
     Raises:
         BadArgumentError: It is a mixture that cannot be drawn from.
@@ -118,7 +136,14 @@ def subject_of(
         assert isinstance(dataset, str)
         name = name_of_source(dataset) if is_private else dataset
         known = url if url is None or isinstance(url, str) else url.get(name)
-        return Subject(name), {name: dataset if is_private else known}
+        subject = Subject(name, skips=skip_choice(skips))
+        return subject, {name: dataset if is_private else known}
+    if skips is not None:
+        raise BadArgumentError(
+            "skips are given beside a mixture; wanted MixtureEntry(..., skips=...) for each "
+            "dataset that they are of",
+            field="skips",
+        )
     if not is_private:
         places = url if isinstance(url, Mapping) else {}
         return Subject("", mixture), {
@@ -137,6 +162,20 @@ def subject_of(
     return Subject("", replace(mixture, datasets=tuple(entries))), urls
 
 
+def skips_in(state: Mapping[str, object]) -> SkipChoice | None:
+    """Return the skips of one dataset that a state was taken with; None if there is no word.
+
+    Raises:
+        TokenMalformedError: What stands there is none.
+    """
+    spec = state.get("spec")
+    found = spec.get("skips") if isinstance(spec, Mapping) else None
+    try:
+        return skip_choice(found)
+    except (BadArgumentError, TypeError, ValueError) as error:
+        raise TokenMalformedError(f"the state holds no skips that can be read: {error}") from error
+
+
 def mixture_in(state: Mapping[str, object]) -> Mixture | None:
     """Return the mixture that a state was taken of; None if it is of one dataset.
 
@@ -153,7 +192,20 @@ def mixture_in(state: Mapping[str, object]) -> Mixture | None:
         raise TokenMalformedError(f"the state: {error}") from error
 
 
-def _prints(subject: Subject, found: Mixture) -> Sequence[str]:
-    assert subject.mixture is not None
-    known = {entry.name: entry.fingerprint for entry in found.datasets}
-    return [entry.fingerprint or known.get(entry.name, "") for entry in subject.mixture.datasets]
+def _continued(mixture: Mixture, found: Mixture) -> Mixture:
+    """Return the mixture in the versions of a run, with the skips that the run had."""
+    known = {entry.name: entry for entry in found.datasets}
+    return replace(
+        mixture,
+        datasets=tuple(
+            replace(
+                entry,
+                fingerprint=entry.fingerprint or known[entry.name].fingerprint,
+                token_skips=known[entry.name].skips,
+                skips=known[entry.name].skips if entry.skips is None else entry.skips,
+            )
+            if entry.name in known
+            else entry
+            for entry in mixture.datasets
+        ),
+    )

@@ -11,6 +11,8 @@
     │   ├── DatasetNotFoundError     NOT_FOUND             DATASET_NOT_FOUND
     │   ├── NotADatasetError         NOT_FOUND             NOT_A_DATASET
     │   ├── PositionPastEndError     OUT_OF_RANGE          POSITION_PAST_END
+    │   ├── SkipsNotFoundError       FAILED_PRECONDITION   SKIPS_NOT_FOUND
+    │   ├── StepFailedError          FAILED_PRECONDITION   STEP_FAILED
     │   ├── TokenDatasetChangedError FAILED_PRECONDITION   TOKEN_DATASET_CHANGED
     │   ├── TokenMalformedError      INVALID_ARGUMENT      TOKEN_MALFORMED
     │   ├── TokenSpecChangedError    FAILED_PRECONDITION   TOKEN_SPEC_CHANGED
@@ -113,6 +115,20 @@ class PositionPastEndError(CallerError):
 
     code = "OUT_OF_RANGE"
     reason = "POSITION_PAST_END"
+
+
+class SkipsNotFoundError(CallerError):
+    """A list of samples to leave out is named by its digest, and the server has none of it."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "SKIPS_NOT_FOUND"
+
+
+class StepFailedError(CallerError):
+    """What the server should do with a batch before it sends it cannot be done with this one."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "STEP_FAILED"
 
 
 class TokenDatasetChangedError(CallerError):

@@ -15,6 +15,7 @@ from headrace.server._lookup import batch_spec, samples_spec
 from headrace.server._plan import Planned, PlannedBatch, planned_samples, planned_stream
 from headrace.server._request import StreamSpec, stream_spec
 from headrace.server._served import Served
+from headrace.server._skip_lists import digest_of, list_message
 from headrace.v1 import shard_service_pb2 as pb
 
 
@@ -47,7 +48,7 @@ def stream_contents(request: pb.ReadBatchesRequest, served: Served) -> Contents:
     Raises:
         HeadraceError: As `stream_spec`.
     """
-    return _contents(stream_spec(request, served.readable), served)
+    return _contents(stream_spec(request, served), served)
 
 
 def batch_contents(request: pb.GetBatchRequest, served: Served) -> Contents:
@@ -56,7 +57,7 @@ def batch_contents(request: pb.GetBatchRequest, served: Served) -> Contents:
     Raises:
         HeadraceError: As `batch_spec`.
     """
-    contents = _contents(batch_spec(request, served.readable), served)
+    contents = _contents(batch_spec(request, served), served)
     return replace(
         contents, title=f"one of the {contents.title}", plans=itertools.islice(contents.plans, 1)
     )
@@ -85,6 +86,7 @@ def stream_start(spec: StreamSpec, served: Served) -> pb.StreamStart:
         epoch=spec.epoch,
         position=spec.position,
         epoch_sample_count=served.readable.sample_count,
+        skips=list_message(spec.skips),
     )
     served.describe(start)
     return start
@@ -100,15 +102,16 @@ def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
         global_sample_count=planned.part.global_sample_count,
         pad_count=len(planned.part.pad_positions),
         resume_token=planned.token,
+        substitute_count=planned.substitutes,
     )
 
 
 def _contents(spec: StreamSpec, served: Served) -> Contents:
-    order = served.order(spec.order)
+    order = served.order(spec.order, spec.skips)
     plans = planned_stream(spec, order, served.dataset, tally=served.tally)
     title = f"batches for rank {spec.rank} of {spec.world_size}"
     start = stream_start(spec, served)
-    job = (served.readable.fingerprint, spec.mixture, spec.order)
+    job = (served.readable.fingerprint, spec.mixture, spec.order, digest_of(spec.skips))
     return Contents(
         title, start, spec.columns, plans, spec.max_chunk_bytes, served.shown_ids, job=job
     )

@@ -23,12 +23,15 @@ class DatasetConfig:
         store: How its store is reached and as whom.
         source: Which layout it has, and what is allowed: pickled columns, a version of a table.
         item_nulls: Whether its lists may hold null items; `None` is the server's ``item_nulls``.
+        skips: Files of sample ids that jobs may leave out, one id a line: each file is a list that
+            requests name by its digest.
     """
 
     url: str
     store: StoreOptions = field(default_factory=StoreOptions)
     source: SourceOptions = field(default_factory=SourceOptions)
     item_nulls: bool | None = None
+    skips: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.url:

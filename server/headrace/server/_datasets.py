@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, DatasetNotFoundError, HeadraceError
-from headrace.order import Order, OrderSpec, ShardTable
+from headrace.order import Order, OrderSpec, ShardTable, Skips, Token
 from headrace.server._access import ANYBODY, Caller
 from headrace.server._block import block_layout
 from headrace.server._blocks import Blocks, DatasetBlocks
@@ -25,7 +25,15 @@ from headrace.server._disk_blocks import DiskBlocks
 from headrace.server._flat_blocks import FlatBlocks
 from headrace.server._request import Readable
 from headrace.server._served import Part
+from headrace.server._skip_lists import (
+    Lists,
+    digest_of,
+    list_message,
+    read_skip_lists,
+    wanted_skips,
+)
 from headrace.server._versions import Versions
+from headrace.server._wanted import BatchesRequest
 from headrace.server._watch import ReadObserver, WatchedBlocks
 from headrace.storage import OpenDataset, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
@@ -59,6 +67,7 @@ class ServedDataset:
         readable: What requests are checked against.
         source: Its blocks in the cache.
         table: What its order is made of.
+        skip_lists: The lists of samples to leave out that are stored for it, by digest.
         versions: Its other versions; None if there are none to be had.
         retirement: Whether it is still served, under this name and in any version.
     """
@@ -72,9 +81,11 @@ class ServedDataset:
         max_batch_bytes: int,
         item_nulls: bool = False,
         retirement: Retirement | None = None,
+        skip_lists: Lists = MappingProxyType({}),
         observers: Sequence[ReadObserver] = (),
     ) -> None:
         self.name = name
+        self.skip_lists = skip_lists
         self.retirement = retirement or Retirement()
         self.dataset = dataset
         columns, refused = split_schema(dataset.schema, item_nulls=item_nulls)
@@ -103,18 +114,27 @@ class ServedDataset:
             dataset.shard_raw_bytes,
             range_reads=dataset.range_reads,
         )
-        self._orders: OrderedDict[OrderSpec, Order] = OrderedDict()
+        self._orders: OrderedDict[tuple[OrderSpec, str], Order] = OrderedDict()
         self._lock = threading.Lock()
         self.versions: Versions[ServedDataset] | None = None
 
-    def order(self, spec: OrderSpec) -> Order:
+    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
+        """Return the samples that a request leaves out.
+
+        Raises:
+            HeadraceError: As `wanted_skips`.
+        """
+        return wanted_skips(request, token, self.skip_lists)
+
+    def order(self, spec: OrderSpec, skips: Skips | None = None) -> Order:
         """Return the dataset's order under a spec; streams with equal specs share it."""
+        key = (spec, digest_of(skips))
         with self._lock:
-            order = self._orders.get(spec)
+            order = self._orders.get(key)
             if order is None:
-                order = Order(spec, self.table)
-                self._orders[spec] = order
-            self._orders.move_to_end(spec)
+                order = Order(spec, self.table, skips=skips)
+                self._orders[key] = order
+            self._orders.move_to_end(key)
             if len(self._orders) > _MAX_ORDERS:
                 self._orders.popitem(last=False)
         return order
@@ -185,6 +205,7 @@ class ServedDataset:
             raw_bytes=self.dataset.raw_bytes,
             stored_bytes=self.dataset.stored_bytes,
             columns=[column.to_proto() for column in self.readable.columns],
+            skip_lists=filter(None, map(list_message, self.skip_lists.values())),
         )
 
 
@@ -284,6 +305,7 @@ def open_served(
         HeadraceError: It cannot be opened; `headrace.storage.open_dataset` says how.
     """
     retirement = Retirement()
+    skip_lists = read_skip_lists(config.skips)
 
     def open_version(fingerprint: str | None) -> ServedDataset:
         return ServedDataset(
@@ -293,6 +315,7 @@ def open_served(
             max_batch_bytes=max_batch_bytes,
             item_nulls=bool(config.item_nulls),
             retirement=retirement,
+            skip_lists=skip_lists,
             observers=observers,
         )
 

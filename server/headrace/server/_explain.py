@@ -46,9 +46,9 @@ def explain(
         HeadraceError: As `batch_spec`.
         BadArgumentError: The batch is too large to explain.
     """
-    spec = batch_spec(request, served.readable)
+    spec = batch_spec(request, served)
     _check_size(spec, served.readable.sample_count)
-    order = served.order(spec.order)
+    order = served.order(spec.order, spec.skips)
     planned = next(planned_stream(spec, order, served.dataset, tally=served.tally))
     assert isinstance(planned, PlannedBatch)
     response = pb.ExplainBatchResponse(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from headrace.errors import BadArgumentError, TokenDatasetChangedError
 from headrace.order import decode_token
 from headrace.server._access import ANYBODY, Caller
@@ -9,6 +11,7 @@ from headrace.server._datasets import Catalog
 from headrace.server._mixture_request import MAX_DATASETS, check_mixture, mixture_spec
 from headrace.server._mixtures import Mixtures, ServedMixture
 from headrace.server._served import Served
+from headrace.server._skip_lists import mixture_skips
 from headrace.server._wanted import BatchesRequest, wanted_order
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -43,7 +46,7 @@ def find(
 
 
 def _refuse_unmade(request: BatchesRequest) -> None:
-    for field in ("skips", "token_skips", "steps"):
+    for field in ("steps",):
         if field in {known.name for known, _ in request.ListFields()}:
             raise BadArgumentError(
                 f"{field} is given, which this server cannot do; use a newer server", field=field
@@ -51,8 +54,9 @@ def _refuse_unmade(request: BatchesRequest) -> None:
 
 
 def _refuse_both(request: Request, *, other: str) -> None:
-    for field in ("dataset", "fingerprint"):
-        if getattr(request, field):
+    given = {field.name for field, _ in request.ListFields()}
+    for field in ("dataset", "fingerprint", "skips", "token_skips"):
+        if field in given:
             raise BadArgumentError(
                 f"the request has {field} and {other}; it must have one of them", field=field
             )
@@ -90,7 +94,10 @@ def _mixture(
             token_fingerprint=wanted.token.fingerprint,
             dataset_fingerprint=spec.fingerprint,
         )
-    mixture = mixtures.get(spec, members)
+    firsts = np.cumsum([0, *(member.dataset.sample_count for member in members)]).tolist()
+    lists = [member.skip_lists for member in members]
+    skips = mixture_skips(request, wanted.token, lists, firsts)
+    mixture = mixtures.get(spec, members, skips)
     mixture.check_global_batch_size(wanted.global_batch_size)
     return mixture
 

@@ -12,7 +12,6 @@ from headrace.order import EpochPlan
 from headrace.server._columns import WireColumn, choose_columns
 from headrace.server._request import (
     DEFAULT_CHUNK_BYTES,
-    Readable,
     StreamSpec,
     check_chunk_bytes,
     check_payload,
@@ -41,7 +40,7 @@ class SamplesSpec:
     max_chunk_bytes: int
 
 
-def batch_spec(request: pb.GetBatchRequest, readable: Readable) -> StreamSpec:
+def batch_spec(request: pb.GetBatchRequest, served: Served) -> StreamSpec:
     """Return the stream whose first batch is asked for; it has one.
 
     Raises:
@@ -49,9 +48,10 @@ def batch_spec(request: pb.GetBatchRequest, readable: Readable) -> StreamSpec:
         PositionPastEndError: No global batch begins at the place.
         TokenDatasetChangedError: ``fingerprint`` is of another version.
     """
+    readable = served.readable
     if request.fingerprint:
         check_version(request.dataset, request.fingerprint, readable)
-    spec = stream_spec(_stream_request(request), readable)
+    spec = stream_spec(_stream_request(request), served)
     plan = EpochPlan(readable.sample_count, spec.position, spec.global_batch_size, spec.end)
     if not plan.batch_count:
         raise PositionPastEndError(
@@ -97,11 +97,13 @@ def _stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
         with_ids=request.with_ids,
         epoch_count=1,
         max_chunk_bytes=request.max_chunk_bytes,
+        allow_new_skips=request.allow_new_skips,
     )
     if request.HasField("order"):
         wanted.order.CopyFrom(request.order)
-    if request.HasField("mixture"):
-        wanted.mixture.CopyFrom(request.mixture)
+    for field in ("mixture", "skips", "token_skips"):
+        if request.HasField(field):
+            getattr(wanted, field).CopyFrom(getattr(request, field))
     if request.WhichOneof("start") == "resume_token":
         wanted.resume_token = request.resume_token
     elif request.WhichOneof("start") == "epoch_start":

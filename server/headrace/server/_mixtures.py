@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-from headrace.order import MixtureOrder, MixtureSpec, OrderSpec
+from headrace.order import MixtureOrder, MixtureSpec, OrderSpec, Skips, Token
 from headrace.server._agree import SAMPLE_PAIRS, DatasetColumns, agreed_columns
 from headrace.server._block import block_layout
 from headrace.server._blocks import Blocks
@@ -20,6 +20,8 @@ from headrace.server._joined import JoinedBlocks, split_by
 from headrace.server._plan import SampleOrder
 from headrace.server._request import Readable
 from headrace.server._served import Part
+from headrace.server._skip_lists import digest_of
+from headrace.server._wanted import BatchesRequest
 from headrace.v1 import shard_service_pb2 as pb
 
 # Each order holds some 100 MiB at most.
@@ -62,6 +64,7 @@ class ServedMixture:
     Args:
         members: The datasets; the same one may not come twice in a mixture.
         spec: Of their order; None if they are read from by id alone.
+        skips: The samples that are left out of each; empty for none.
 
     Raises:
         BadArgumentError: The order cannot be.
@@ -69,11 +72,17 @@ class ServedMixture:
 
     name = "mixture"
 
-    def __init__(self, members: Sequence[ServedDataset], spec: MixtureSpec | None) -> None:
+    def __init__(
+        self,
+        members: Sequence[ServedDataset],
+        spec: MixtureSpec | None,
+        skips: Sequence[Skips | None] = (),
+    ) -> None:
         self.members = tuple(members)
         self._order = None
         if spec is not None:
-            self._order = MixtureOrder(spec, [member.table for member in members])
+            tables = [member.table for member in members]
+            self._order = MixtureOrder(spec, tables, skips=skips or None)
         self.dataset = JoinedDatasets(members, spec.fingerprint if spec else "")
         columns, refused = agreed_columns(
             [
@@ -107,9 +116,15 @@ class ServedMixture:
         if self._order is not None:
             self._order.check_global_batch_size(global_batch_size)
 
-    def order(self, spec: OrderSpec) -> SampleOrder:
+    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
+        """Return the samples that are left out, which the mixture was made with."""
+        del request, token
+        return None if self._order is None else self._order.skips
+
+    def order(self, spec: OrderSpec, skips: Skips | None) -> SampleOrder:
         """Return the order, which was made with the spec."""
         assert self._order is not None
+        assert self._order.skips is skips
         assert self._order.spec.order == spec
         return self._order
 
@@ -180,18 +195,23 @@ class Mixtures:
         self._mixtures: OrderedDict[tuple[object, ...], ServedMixture] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, spec: MixtureSpec, members: Sequence[ServedDataset]) -> ServedMixture:
-        """Return the mixture of some datasets under a spec.
+    def get(
+        self,
+        spec: MixtureSpec,
+        members: Sequence[ServedDataset],
+        skips: Sequence[Skips | None],
+    ) -> ServedMixture:
+        """Return the mixture of some datasets under a spec, without some of their samples.
 
         Raises:
             BadArgumentError: The order cannot be.
         """
-        key = (spec.fingerprint, spec.digest, spec.order)
+        key = (spec.fingerprint, spec.digest, spec.order, tuple(map(digest_of, skips)))
         with self._lock:
             found = self._mixtures.get(key)
             # A dataset that was reloaded is another object.
             if found is None or found.members != tuple(members):
-                found = self._mixtures[key] = ServedMixture(members, spec)
+                found = self._mixtures[key] = ServedMixture(members, spec, skips)
             self._mixtures.move_to_end(key)
             if len(self._mixtures) > _MAX_MIXTURES:
                 self._mixtures.popitem(last=False)

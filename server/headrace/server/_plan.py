@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder
 from headrace.server._request import StreamSpec
+from headrace.server._skip_lists import digest_of
 
 # Blocks within so many times the samples are counted (6 us for 4,096 samples), not sorted (50 us).
 _CLOSE = 8
@@ -32,6 +33,9 @@ class SampleOrder(Protocol):
 
     def sample_ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at the positions ``[start, stop)`` of an epoch."""
+
+    def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
+        """Return at which positions a substitute stands for a skipped sample."""
 
 
 class Locator(Protocol):
@@ -58,6 +62,7 @@ class PlannedBatch:
         blocks: ``(samples,) int64``: the block of each.
         offsets: ``(samples,) int64``: its place in that block.
         touched: Its distinct blocks, ascending.
+        substitutes: How many of its own samples are skipped, so that others stand in their place.
     """
 
     epoch: int
@@ -68,6 +73,7 @@ class PlannedBatch:
     blocks: NDArray[np.int64]
     offsets: NDArray[np.int64]
     touched: NDArray[np.int64]
+    substitutes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,7 @@ class PlannedEnd:
         dropped: Samples that no rank got.
         token: Resumes at the begin of the next epoch.
         dataset_sample_counts: Of a mixture, how many of the samples each dataset gave.
+        substitutes: How many of the samples stand in the place of skipped ones.
     """
 
     epoch: int
@@ -89,6 +96,7 @@ class PlannedEnd:
     dropped: int
     token: bytes
     dataset_sample_counts: tuple[int, ...]
+    substitutes: int
 
 
 Planned = PlannedBatch | PlannedEnd
@@ -157,12 +165,13 @@ class _Epoch:
         indices = range(self.spec.batch_offset, self.plan.batch_count, self.spec.batch_stride)
         encoder = self._encoder()
         dataset_sample_counts = self.tally(np.empty(0, np.int64))
-        sample_count = at = 0
+        sample_count = substitutes = at = 0
         size = 1
         while at < len(indices):
             sample_ids, batches = self._batches(indices[at : at + size], encoder)
             sample_count += sample_ids.size
             dataset_sample_counts += self.tally(sample_ids)
+            substitutes += sum(batch.substitutes for batch in batches)
             yield from batches
             at += size
             size = min(2 * size, _GROUP_BATCHES)
@@ -177,6 +186,7 @@ class _Epoch:
             dropped=self.plan.dropped,
             token=token,
             dataset_sample_counts=tuple(dataset_sample_counts.tolist()),
+            substitutes=substitutes,
         )
 
     def _batches(
@@ -205,9 +215,15 @@ class _Epoch:
                     blocks=blocks[own],
                     offsets=offsets[own],
                     touched=_distinct(blocks[own]),
+                    substitutes=self._substitutes(part),
                 )
             )
         return sample_ids, batches
+
+    def _substitutes(self, part: RankBatch) -> int:
+        if self.spec.skips is None:
+            return 0
+        return int(self.order.skipped(self.epoch, part.start, part.stop).sum())
 
     def _all_sample_ids(self, parts: Sequence[RankBatch]) -> NDArray[np.int64]:
         """Return the ids of several batches, one after the other."""
@@ -239,6 +255,7 @@ class _Epoch:
                 step=0,
                 sample_count=0,
                 mixture=self.spec.mixture,
+                skips=digest_of(self.spec.skips),
             )
         )
 

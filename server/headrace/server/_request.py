@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from headrace.errors import (
     BadArgumentError,
@@ -11,10 +12,10 @@ from headrace.errors import (
     TokenDatasetChangedError,
     TokenSpecChangedError,
 )
-from headrace.order import EndMode, EpochPlan, OrderSpec, Token
+from headrace.order import EndMode, EpochPlan, OrderSpec, Skips, Token
 from headrace.server._columns import SAMPLE_IDS, WireColumn, choose_columns
 from headrace.server._gather import refuse_large
-from headrace.server._wanted import wanted_order
+from headrace.server._wanted import BatchesRequest, wanted_order
 from headrace.v1 import shard_service_pb2 as pb
 
 MIN_CHUNK_BYTES = 64 * 1024
@@ -67,6 +68,7 @@ class StreamSpec:
     Attributes:
         order: The order's options.
         mixture: Digest of the mixture, for tokens; empty for one dataset.
+        skips: Samples to leave out.
         global_batch_size: Samples of one batch over all ranks.
         rank: In [0, `world_size`).
         world_size: Number of ranks.
@@ -85,6 +87,7 @@ class StreamSpec:
 
     order: OrderSpec
     mixture: str
+    skips: Skips | None
     global_batch_size: int
     rank: int
     world_size: int
@@ -101,7 +104,18 @@ class StreamSpec:
     batch_offset: int
 
 
-def stream_spec(request: pb.ReadBatchesRequest, readable: Readable) -> StreamSpec:
+class ReadFrom(Protocol):
+    """What a request is checked against: a dataset, or a mixture."""
+
+    @property
+    def readable(self) -> Readable:
+        """Columns and counts."""
+
+    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
+        """Return the samples that a request leaves out."""
+
+
+def stream_spec(request: pb.ReadBatchesRequest, served: ReadFrom) -> StreamSpec:
     """Check a request and fill in its defaults.
 
     Raises:
@@ -112,7 +126,9 @@ def stream_spec(request: pb.ReadBatchesRequest, readable: Readable) -> StreamSpe
         TokenMalformedError: The token is none.
         TokenDatasetChangedError: The token is of another version of the dataset.
         TokenSpecChangedError: The token is of another order than the one wanted.
+        SkipsNotFoundError: A list of samples to leave out is not there.
     """
+    readable = served.readable
     wanted = wanted_order(request)
     token = wanted.token
     if token is not None:
@@ -125,6 +141,7 @@ def stream_spec(request: pb.ReadBatchesRequest, readable: Readable) -> StreamSpe
     spec = StreamSpec(
         order=wanted.order,
         mixture=readable.mixture,
+        skips=served.skips(request, token),
         global_batch_size=wanted.global_batch_size,
         rank=request.rank,
         world_size=request.world_size,

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import OrderSpec
+from headrace.order import OrderSpec, Skips, Token
 from headrace.server._blocks import Blocks
 from headrace.server._cache import BlockCache
 from headrace.server._plan import Locator, SampleOrder
 from headrace.server._request import Readable
+from headrace.server._wanted import BatchesRequest
 from headrace.v1 import shard_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ class Served(Protocol):
     def retirements(self) -> tuple[Retirement, ...]:
         """Whether all of it is still served."""
 
-    def order(self, spec: OrderSpec) -> SampleOrder:
+    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
+        """Return the samples that a request leaves out; they must be the token's, or adopted."""
+
+    def order(self, spec: OrderSpec, skips: Skips | None) -> SampleOrder:
         """Return the order under a spec."""
 
     def blocks(self, cache: BlockCache) -> Blocks:

@@ -247,5 +247,6 @@ def _epoch_end(planned: PlannedEnd) -> pb.EpochEnd:
         sample_count=planned.sample_count,
         dropped_sample_count=planned.dropped,
         dataset_sample_counts=planned.dataset_sample_counts,
+        substitute_count=planned.substitutes,
         resume_token=planned.token,
     )
