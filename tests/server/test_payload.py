@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pat
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from headrace.server._decode import DecodedBlock
 from headrace.server._gather import BlockRows, StagedRows, gather_spans, projection_of
 from headrace.server._payload import layout_of
 from headrace.v1 import shard_service_pb2 as pb
-from support.served import decode
+from support.served import decode, joined
 
 _TYPES: st.SearchStrategy[pa.DataType] = st.sampled_from(
     [
@@ -109,9 +110,10 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 @settings(max_examples=150, deadline=None)
 @given(table=_tables(), draw=st.data())
 def test_any_table_arrives_as_it_was(table: pa.Table, draw: st.DataObject) -> None:
-    """Written to blocks, gathered in any order, from place or staged, decoded: the same values."""
+    """Written to blocks, gathered in any order, from place or staged, cut anywhere: the same."""
     count = table.num_rows
     cut = draw.draw(st.integers(0, count))
+    cut_bytes = draw.draw(st.integers(50, 5000))
     wanted = draw.draw(st.lists(st.integers(0, count - 1), max_size=20))
     memory = map_memory(1 << 20)
     layout, bases = _blocks(table, cut, memory)
@@ -131,11 +133,16 @@ def test_any_table_arrives_as_it_was(table: pa.Table, draw: st.DataObject) -> No
 
     payloads = []
     for rows in (placed, staged):
-        payload = Assembler(columns, projection, max_batch_bytes=1 << 20).assemble(rows, ids)
-        payloads.append((payload.buffer_bytes, bytes(payload.view), payload.xxh3))
+        for limit in (1 << 20, cut_bytes):
+            assembler = Assembler(
+                columns, projection, max_batch_bytes=1 << 20, max_chunk_bytes=limit
+            )
+            frames = assembler.assemble(rows, ids, pb.BatchHeader(sample_count=ids.size))
+            payloads.append(joined(frames))
 
-    assert payloads[0] == payloads[1]
-    header = pb.BatchHeader(sample_count=ids.size, buffer_bytes=payloads[0][0])
+    assert payloads[:1] * 4 == payloads
+    header = payloads[0][0]
+    assert header.payload_xxh3 == xxhash.xxh3_64_intdigest(payloads[0][1])
     # Not Table.take: it reads nested fixed-size lists of a slice from the wrong place.
     everything = table.to_pydict()
     expected = {name: [everything[name][row] for row in wanted] for name in names}
@@ -174,10 +181,12 @@ def test_a_batch_over_the_limit_is_refused() -> None:
     column = wire_column(pa.field("x", pa.int64(), nullable=False))
     layout = block_layout([column])
     rows = StagedRows(projection_of(layout, ["x"]), 100, max_bytes=100)
-    assembler = Assembler([column], projection_of(layout, ["x"]), max_batch_bytes=799)
+    assembler = Assembler(
+        [column], projection_of(layout, ["x"]), max_batch_bytes=799, max_chunk_bytes=100
+    )
 
     with pytest.raises(BadArgumentError, match="800 bytes or more is over this server's limit"):
-        assembler.assemble(rows, np.zeros(100, np.int64))
+        assembler.assemble(rows, np.zeros(100, np.int64), pb.BatchHeader())
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,12 @@ def transcript(messages: Iterator[pb.ReadBatchesResponse]) -> Transcript:
     return seen
 
 
+def joined(frames: Sequence[bytes]) -> tuple[pb.BatchHeader, bytes]:
+    """Return the head and the payload of the messages of one batch."""
+    messages = [pb.ReadBatchesResponse.FromString(frame) for frame in frames]
+    return messages[0].batch, b"".join(message.payload for message in messages)
+
+
 def decode(
     columns: Sequence[pb.Column], header: pb.BatchHeader, payload: bytes
 ) -> dict[str, list[object]]:

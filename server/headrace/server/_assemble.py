@@ -1,37 +1,23 @@
-"""Assemble a batch: gathered columns into one contiguous payload."""
+"""Assemble a batch: gathered columns into the payload of its messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
+from headrace.server._arena import Memory
 from headrace.server._block import Field
 from headrace.server._columns import SAMPLE_ID_COLUMN, WireColumn
+from headrace.server._frames import BatchFrames
 from headrace.server._gather import Projection, Rows, gather_spans, refuse_large, spans
-from headrace.server._payload import ALIGNMENT, PayloadLayout, layout_of
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Payload:
-    """The bytes of one batch.
-
-    Attributes:
-        buffer_bytes: The length of each buffer.
-        view: The payload; the assembler's until it assembles the next batch.
-        xxh3: XXH3-64 of it.
-    """
-
-    buffer_bytes: tuple[int, ...]
-    view: memoryview
-    xxh3: int
+from headrace.server._payload import PayloadLayout, layout_of
+from headrace.v1 import shard_service_pb2 as pb
 
 
 class Assembler:
-    """Assembles the batches of one stream, one after another, in one reused buffer.
+    """Assembles the batches of one stream, one after another.
 
     Not safe for several threads.
 
@@ -39,24 +25,33 @@ class Assembler:
         columns: The columns in the order wanted, the server's own included.
         projection: The dataset's among them.
         max_batch_bytes: Greatest payload.
+        max_chunk_bytes: Greatest payload of one message.
     """
 
     def __init__(
-        self, columns: Sequence[WireColumn], projection: Projection, *, max_batch_bytes: int
+        self,
+        columns: Sequence[WireColumn],
+        projection: Projection,
+        *,
+        max_batch_bytes: int,
+        max_chunk_bytes: int,
     ) -> None:
         self._columns = tuple(columns)
         self._projection = projection
         self._max_batch_bytes = max_batch_bytes
-        self._buffer = _aligned(0)
+        self._max_chunk_bytes = max_chunk_bytes
         self._packed = np.empty(0, np.uint8)
         self._last_layout: tuple[tuple[int, tuple[int, ...]], PayloadLayout] | None = None
 
-    def assemble(self, rows: Rows, sample_ids: NDArray[np.int64]) -> Payload:
-        """Assemble one batch.
+    def assemble(
+        self, rows: Rows, sample_ids: NDArray[np.int64], header: pb.BatchHeader
+    ) -> list[bytes]:
+        """Assemble the messages of one batch.
 
         Args:
             rows: Its samples.
             sample_ids: ``(samples,) int64``: their ids; or ``(samples, 2)`` in mixtures.
+            header: Its head; the fields about the payload are filled in.
 
         Raises:
             BadArgumentError: The payload would pass the limit.
@@ -69,24 +64,26 @@ class Assembler:
             if not entry.column.is_tensor
         }
         layout = self._layout(count, tuple(int(sizes.sum()) for _, sizes in ragged.values()))
-        payload = self._reserve(layout)
-        buffers = _buffers(layout, payload)
+        refuse_large(layout.size, self._max_batch_bytes)
+        frames = BatchFrames(header, layout, max_chunk_bytes=self._max_chunk_bytes)
+        buffers = _buffers(layout, frames)
         # Staged rows join their pieces here, once.
         memory = rows.memory if ragged else None
         for column in self._columns:
             if column.name == SAMPLE_ID_COLUMN:
-                next(buffers)[:] = sample_ids.reshape(-1).view(np.uint8)
+                _write(next(buffers), sample_ids.reshape(-1).view(np.uint8))
                 continue
             entry = self._projection.layout.by_name[column.name]
             if entry.valid_offset >= 0:
-                next(buffers)[:] = packed[:, entry.valid_offset]
+                _write(next(buffers), packed[:, entry.valid_offset])
             if memory is None or column.is_tensor:
                 _tensor(entry, rows, packed, next(buffers))
             else:
                 begins, lengths = ragged[column.name]
-                _offsets(column, lengths, next(buffers))
-                gather_spans(memory, begins, lengths, next(buffers))
-        return Payload(layout.lengths, payload.data, xxhash.xxh3_64_intdigest(payload.data))
+                edges = _edges(lengths)
+                _write(next(buffers), (edges // column.dtype.itemsize).view(np.uint8))
+                _ragged(memory, begins, lengths, next(buffers), edges=edges)
+        return frames.finish()
 
     def _layout(self, count: int, ragged_bytes: tuple[int, ...]) -> PayloadLayout:
         # All batches of a stream but the last have one size, so without ragged columns one layout.
@@ -104,48 +101,108 @@ class Assembler:
             rows.packed(packed)
         return packed
 
-    def _reserve(self, layout: PayloadLayout) -> NDArray[np.uint8]:
-        refuse_large(layout.size, self._max_batch_bytes)
-        if self._buffer.size < layout.size:
-            self._buffer = _aligned(layout.size)
-        return self._buffer[: layout.size]
+
+_Pieces = Sequence[NDArray[np.uint8]]
 
 
-def _buffers(layout: PayloadLayout, payload: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
-    """Yield each buffer, with zeros in the gap before it: equal requests give equal bytes."""
+def _buffers(layout: PayloadLayout, frames: BatchFrames) -> Iterator[_Pieces]:
+    """Yield where each buffer goes, with zeros in the gap before: equal requests, equal bytes."""
     end = 0
     for begin, length in zip(layout.begins, layout.lengths, strict=True):
-        payload[end:begin] = 0
+        if end < begin:
+            for gap in frames.pieces(end, begin):
+                gap[:] = 0
         end = begin + length
-        yield payload[begin:end]
+        yield frames.pieces(begin, end)
 
 
-def _tensor(entry: Field, rows: Rows, packed: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+def _write(pieces: _Pieces, content: NDArray[np.uint8]) -> None:
+    """Copy what one buffer holds to where it goes."""
+    begin = 0
+    for piece in pieces:
+        piece[:] = content[begin : begin + piece.size]
+        begin += piece.size
+
+
+def _tensor(entry: Field, rows: Rows, packed: NDArray[np.uint8], out: _Pieces) -> None:
+    """Gather a column of fixed size."""
+    column, count = entry.column, packed.shape[0]
+    if entry.part:
+        _wide(entry, rows, out, count)
+    elif len(out) == 1:
+        _narrow(entry, packed, out[0])
+    else:
+        whole = np.empty(count * column.item_bytes, np.uint8)
+        _narrow(entry, packed, whole)
+        _write(out, whole)
+
+
+def _narrow(entry: Field, packed: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
     dtype = entry.column.dtype
-    if not entry.part and not entry.column.item_shape:
+    if not entry.column.item_shape:
         # Tables have many of these; a packed row begins and ends at multiples of any item.
         np.copyto(out.view(dtype), packed.view(dtype)[:, entry.offset // dtype.itemsize])
         return
     target = out.reshape(packed.shape[0], entry.column.item_bytes)
-    if entry.part:
-        rows.wide(entry.part, target)
-        return
     source = packed[:, entry.offset : entry.offset + target.shape[1]]
     np.copyto(target.view(dtype), source.view(dtype))
 
 
-def _offsets(column: WireColumn, lengths: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-    """Write where each row begins, in elements."""
-    edges = out.view(np.int64)
+def _wide(entry: Field, rows: Rows, out: _Pieces, count: int) -> None:
+    """Gather rows that have a part of their own; one that lies in two messages is cut."""
+    item_bytes = entry.column.item_bytes
+    if len(out) == 1:
+        rows.wide(entry.part, out[0].reshape(count, item_bytes))
+        return
+    row = cut = 0
+    single = np.empty((1, item_bytes), np.uint8)
+    for piece in out:
+        left = piece
+        if cut:
+            # What of the row before did not fit the message before.
+            left[: item_bytes - cut] = single[0, cut : cut + left.size]
+            cut, left = cut + left.size, left[item_bytes - cut :]
+            if cut < item_bytes:
+                continue
+        whole = left.size // item_bytes
+        if whole:
+            target = left[: whole * item_bytes].reshape(whole, item_bytes)
+            rows.wide(entry.part, target, first=row)
+        row, left = row + whole, left[whole * item_bytes :]
+        cut = left.size
+        if cut:
+            rows.wide(entry.part, single, first=row)
+            left[:] = single[0, :cut]
+            row += 1
+
+
+def _edges(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each row begins, and the last ends, in bytes."""
+    edges = np.empty(len(lengths) + 1, np.int64)
     edges[0] = 0
     np.cumsum(lengths, out=edges[1:])
-    if column.dtype.itemsize > 1:
-        edges //= column.dtype.itemsize
+    return edges
 
 
-def _aligned(size: int) -> NDArray[np.uint8]:
-    """Return fresh memory that begins at a multiple of 64, with room to grow a little."""
-    size += size // 8
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    begin = -raw.ctypes.data % ALIGNMENT
-    return raw[begin : begin + size]
+def _ragged(
+    memory: Memory,
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    out: _Pieces,
+    *,
+    edges: NDArray[np.int64],
+) -> None:
+    """Gather spans back to back; one that lies in two messages is cut."""
+    if len(out) == 1:
+        gather_spans(memory, begins, lengths, out[0])
+        return
+    at = 0
+    for piece in out:
+        end = at + piece.size
+        first, last = np.searchsorted(edges, (at, end), side="right").tolist()
+        # The spans that begin, or go on, in this message.
+        own = slice(first - 1, min(last, len(begins)))
+        front = np.maximum(at - edges[:-1][own], 0)
+        back = np.minimum(edges[1:][own], end) - edges[:-1][own]
+        gather_spans(memory, begins[own] + front, back - front, piece)
+        at = end

@@ -76,9 +76,12 @@ class BlockRows:
         """Gather the packed rows into ``(samples, row_bytes) uint8``."""
         self.wide(0, out)
 
-    def wide(self, part: int, out: NDArray[np.uint8]) -> None:
-        """Gather one part into ``(samples, row_bytes) uint8``."""
-        _gather_part(self._memory, self._layout.parts[part], self._bases[part], self._offsets, out)
+    def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
+        """Gather one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
+        own = slice(first, first + len(out))
+        _gather_part(
+            self._memory, self._layout.parts[part], self._bases[part, own], self._offsets[own], out
+        )
 
 
 class StagedRows:
@@ -131,9 +134,9 @@ class StagedRows:
         """Copy the packed rows into ``(samples, row_bytes) uint8``."""
         np.copyto(out, self._packed)
 
-    def wide(self, part: int, out: NDArray[np.uint8]) -> None:
-        """Copy one part into ``(samples, row_bytes) uint8``."""
-        np.copyto(out, self._wide[part])
+    def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
+        """Copy one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
+        np.copyto(out, self._wide[part][first : first + len(out)])
 
     def _copy_ragged(self, packed: NDArray[np.uint8], memory: Memory) -> None:
         """Copy ragged values, and make their spans point at the copies."""
@@ -159,8 +162,8 @@ class Rows(Protocol):
     def packed(self, out: NDArray[np.uint8]) -> None:
         """Gather the packed rows into ``(samples, row_bytes) uint8``."""
 
-    def wide(self, part: int, out: NDArray[np.uint8]) -> None:
-        """Gather one part into ``(samples, row_bytes) uint8``."""
+    def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
+        """Gather one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
 
 
 def refuse_large(size: int, limit: int, *, field: str = "global_batch_size") -> None:

@@ -114,12 +114,13 @@ class JoinedRows:
             for target in change.always_valid:
                 out[piece.places, target] = 1
 
-    def wide(self, part: int, out: NDArray[np.uint8]) -> None:
-        """Gather one part into ``(samples, row_bytes) uint8``."""
+    def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
+        """Gather one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
         for piece in self._pieces:
-            scratch = np.empty((piece.places.size, out.shape[1]), np.uint8)
-            piece.rows.wide(piece.translation.wide[part], scratch)
-            out[piece.places] = scratch
+            begin, end = np.searchsorted(piece.places, (first, first + len(out))).tolist()
+            scratch = np.empty((end - begin, out.shape[1]), np.uint8)
+            piece.rows.wide(piece.translation.wide[part], scratch, first=begin)
+            out[piece.places[begin:end] - first] = scratch
 
 
 class JoinedBlocks:

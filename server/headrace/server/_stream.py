@@ -31,11 +31,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError, RebalanceError, StoreUnavailableError
-from headrace.server._assemble import Assembler, Payload
+from headrace.server._assemble import Assembler
 from headrace.server._blocks import Blocks
 from headrace.server._columns import SAMPLE_ID_COLUMN
 from headrace.server._contents import Contents, batch_header
-from headrace.server._frames import batch_frames, message_frame
+from headrace.server._frames import message_frame
 from headrace.server._gather import StagedRows, projection_of
 from headrace.server._lookahead import Lookahead
 from headrace.server._plan import Planned, PlannedBatch, PlannedEnd
@@ -111,7 +111,10 @@ class BatchStream:
         names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
         self._projection = projection_of(blocks.layout, names)
         self._assembler = Assembler(
-            contents.columns, self._projection, max_batch_bytes=limits.max_batch_bytes
+            contents.columns,
+            self._projection,
+            max_batch_bytes=limits.max_batch_bytes,
+            max_chunk_bytes=contents.max_chunk_bytes,
         )
         self._lookahead = Lookahead(
             contents.plans,
@@ -152,15 +155,14 @@ class BatchStream:
             if self._limits.lifetime_s and time.monotonic() >= expires:
                 raise RebalanceError("this stream has had its time; reconnect to go on")
             began = time.monotonic()
-            payload = yield from self._payload(planned)
+            header = batch_header(planned)
+            frames = yield from self._frames(planned, header)
             self._observer.made(self._dataset, seconds=time.monotonic() - began)
-            yield from batch_frames(
-                batch_header(planned), payload, max_chunk_bytes=self._contents.max_chunk_bytes
-            )
+            yield from frames
             self._observer.sent(
                 self._dataset,
                 samples=planned.sample_ids.size,
-                payload_bytes=len(payload.view),
+                payload_bytes=header.payload_bytes,
             )
 
     def _take(self) -> Planned | None:
@@ -170,13 +172,15 @@ class BatchStream:
         self._check_ending()
         return planned
 
-    def _payload(self, planned: PlannedBatch) -> Generator[bytes, None, Payload]:
+    def _frames(
+        self, planned: PlannedBatch, header: pb.BatchHeader
+    ) -> Generator[bytes, None, list[bytes]]:
         with self._blocks.lease(planned.touched) as is_whole:
             if is_whole:
                 rows = self._blocks.rows(planned.blocks, planned.offsets)
-                return self._assembler.assemble(rows, self._shown_ids(planned))
+                return self._assembler.assemble(rows, self._shown_ids(planned), header)
         staged = yield from self._staged(planned)
-        return self._assembler.assemble(staged, self._shown_ids(planned))
+        return self._assembler.assemble(staged, self._shown_ids(planned), header)
 
     def _shown_ids(self, planned: PlannedBatch) -> NDArray[np.int64]:
         return self._contents.shown_ids(planned.sample_ids)

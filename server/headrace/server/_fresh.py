@@ -1,0 +1,40 @@
+"""`bytes` that are written after they are made.
+
+gRPC takes messages as `bytes` alone, and a batch that was gathered elsewhere would be copied once
+more. Python's C API lets whoever just made a `bytes` object write to it, as long as nobody else has
+it: see ``PyBytes_FromStringAndSize`` with NULL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+from numpy.typing import NDArray
+
+_WRITABLE = 0x200  # PyBUF_WRITE
+
+_new = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t)
+_address = ctypes.pythonapi.PyBytes_AsString
+_address.restype, _address.argtypes = ctypes.c_void_p, (ctypes.py_object,)
+_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_view.restype, _view.argtypes = (
+    ctypes.py_object,
+    (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int),
+)
+
+
+def fresh_bytes(size: int) -> tuple[bytes, NDArray[np.uint8]]:
+    """Return new bytes with whatever their memory held, and a way to write them.
+
+    Args:
+        size: How many, >= 2: Python keeps shorter ones for all to share.
+
+    Returns:
+        The bytes, and ``(size,) uint8`` over them. The array does not keep the bytes alive, and
+        must be gone before anybody else gets them.
+    """
+    assert size > 1
+    fresh: bytes = _new(None, size)
+    return fresh, np.frombuffer(_view(_address(fresh), size, _WRITABLE), np.uint8)
