@@ -66,14 +66,18 @@ class BlockTable:
         """Return page ``index``, which is in ``[0, pages)``.
 
         Raises:
-            ManifestCorruptError: The page is not what the shard table says.
+            ManifestCorruptError: The page is not what the shard table says, twice.
         """
         with self._lock:
             page = self._pages.get(index)
             if page is not None:
                 self._pages.move_to_end(index)
                 return page
-        page = self._read(index)
+        try:
+            page = self._read(index)
+        except ManifestCorruptError:
+            # What was altered on its way is right the second time, as with blocks.
+            page = self._read(index)
         with self._lock:
             self._pages[index] = page
             while len(self._pages) > _CACHE_PAGES:

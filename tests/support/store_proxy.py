@@ -1,0 +1,166 @@
+"""An HTTP proxy in front of a real object store, on which the store's faults are played."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+from urllib.parse import urlsplit
+
+Fault = Literal["pass", "throttle", "reset", "cut", "short", "altered", "down"]
+
+_BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_UPSTREAM_TIMEOUT_S = 30
+
+
+class StoreProxy:
+    """Passes requests on with their signatures, until it is told to do something else.
+
+    Attributes:
+        endpoint: Where clients connect.
+        choose: Says what becomes of the GET of a part of an object, by its path and range; whole
+            objects pass, but where everything is down.
+        delay_s: How long the store takes for each part.
+        seen: The parts that were asked for, one entry a request.
+    """
+
+    def __init__(self, upstream: str) -> None:
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.proxy = self
+        self.upstream = urlsplit(upstream).netloc
+        self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.choose: Callable[[str], Fault] = lambda _: "pass"
+        self.seen: list[str] = []
+        self._down = threading.Event()
+        self._delay = threading.Event()
+        self.delay_s = 0.0
+        self._thread = threading.Thread(target=self._server.serve_forever, name="store-proxy")
+        self._thread.start()
+
+    def once_each(self, fault: Fault, *, where: str = "") -> None:
+        """Let the first request for each part fail, and the next one pass.
+
+        Args:
+            fault: How it fails.
+            where: What the path of an object holds for this to be.
+        """
+        lock, met = threading.Lock(), set[str]()
+
+        def choose(part: str) -> Fault:
+            with lock:
+                is_first = part not in met
+                met.add(part)
+            return fault if is_first and where in part else "pass"
+
+        self.choose = choose
+
+    def go_down(self) -> None:
+        """Break every connection off, also those of listings and manifests."""
+        self._down.set()
+
+    def come_back(self) -> None:
+        """Answer again."""
+        self._down.clear()
+
+    def fault_of(self, path: str, part: str | None) -> Fault:
+        """Return what becomes of a request."""
+        if self._down.is_set():
+            return "down"
+        if part is None:
+            return "pass"
+        key = f"{path} {part}"
+        self.seen.append(key)
+        if self.delay_s:
+            self._delay.wait(self.delay_s)
+        return self.choose(key)
+
+    def close(self) -> None:
+        """End all connections."""
+        self._delay.set()
+        self._server.shutdown()
+        self._thread.join(10)
+        self._server.server_close()
+
+
+@contextmanager
+def store_proxied(upstream: str) -> Iterator[StoreProxy]:
+    """Run a proxy in front of a store."""
+    proxy = StoreProxy(upstream)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    proxy: StoreProxy
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of connections that a fault has broken."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        proxy = self.server.proxy
+        fault = proxy.fault_of(self.path, self.headers.get("Range"))
+        if fault == "down":
+            _reset(self.connection)
+            self.close_connection = True
+            return
+        if fault == "throttle":
+            self._send(503, {"Content-Type": "application/xml"}, _BUSY, stated=len(_BUSY))
+            return
+        connection = http.client.HTTPConnection(proxy.upstream, timeout=_UPSTREAM_TIMEOUT_S)
+        with contextlib.closing(connection):
+            connection.request(self.command, self.path, headers=dict(self.headers))
+            answer = connection.getresponse()
+            body = answer.read()
+            headers = {key: value for key, value in answer.getheaders() if key != "Connection"}
+        self._answer(fault, answer.status, headers, body)
+
+    def _answer(self, fault: Fault, status: int, headers: dict[str, str], body: bytes) -> None:
+        stated = int(headers.pop("Content-Length", len(body)))
+        half = len(body) // 2
+        if fault == "altered":
+            body = body[:half] + bytes([body[half] ^ 0xFF]) + body[half + 1 :]
+        elif fault == "short":
+            body, stated = body[:half], half
+        if fault in {"reset", "cut"}:
+            self._send(status, headers, body[:half], stated=stated)
+            self.wfile.flush()
+            if fault == "reset":
+                _reset(self.connection)
+            self.close_connection = True
+            return
+        self._send(status, headers, body, stated=stated)
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes, *, stated: int) -> None:
+        self.send_response_only(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.send_header("Content-Length", str(stated))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+        """Say nothing."""
+
+
+def _reset(connection: socket.socket) -> None:
+    # Closing with a linger of nothing sends RST.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.shutdown(socket.SHUT_RD)
