@@ -1,5 +1,6 @@
 """Spark jobs that write DataFrames as datasets, and conversions of what lies in folders."""
 
+from headrace.converter._conversion import CACHE_SETTING, Conversion, make_converter
 from headrace.converter._convert import SourceFormat, convert_files
 from headrace.converter._function import Function, Over
 from headrace.converter._job import Progress
@@ -9,7 +10,9 @@ from headrace.converter._splits import Splits
 from headrace.converter._write import DEFAULT_SHARD_BYTES, Settings, write_shards
 
 __all__ = [
+    "CACHE_SETTING",
     "DEFAULT_SHARD_BYTES",
+    "Conversion",
     "Format",
     "Function",
     "Over",
@@ -19,5 +22,6 @@ __all__ = [
     "SourceFormat",
     "Splits",
     "convert_files",
+    "make_converter",
     "write_shards",
 ]

@@ -1,0 +1,326 @@
+"""Convert a DataFrame once, keep the result by what the DataFrame computes, and read it at once.
+
+Contract of `make_converter`:
+
+1. The same plan over the same files with the same options is converted once for all drivers that
+   share the cache, until it expires or is deleted.
+2. Of two drivers that convert the same at the same moment both go on with one result.
+3. What expired is converted anew, and removed by whoever calls `make_converter` there next.
+4. Failure or interrupt: as `write_shards`; the cache holds no half conversion.
+
+Reading a conversion is the client's work. This module alone of the converter knows the client, and
+imports it when a reader is asked for: drivers that only write need none of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from headrace.converter._cache import ConversionCache, Record
+from headrace.converter._job import Progress
+from headrace.converter._plan_key import plan_key
+from headrace.converter._schema import Shape
+from headrace.converter._write import DEFAULT_SHARD_BYTES, write_shards
+from headrace.errors import (
+    BadArgumentError,
+    CommitConflictError,
+    ConfigurationError,
+    NotADatasetError,
+)
+from headrace.storage import (
+    DEFAULT_BLOCK_BYTES,
+    Compression,
+    StoreOptions,
+    open_dataset,
+    options_with_environment,
+)
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.client import NumpyDataset, RemoteDataset
+
+End = Literal["drop_last", "uneven", "pad"]
+
+CACHE_SETTING = "spark.headrace.cacheDir"
+"""The setting of Spark that names the cache where ``cache_dir`` does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A DataFrame that was converted. Picklable, and small: a URL and two numbers.
+
+    ``len()`` is the number of samples.
+
+    Attributes:
+        url: Where the dataset is; everything else that reads datasets reads it, too.
+        fingerprint: Of the dataset.
+        sample_count: Samples.
+        key: The name of the conversion in its cache.
+        cache_dir: The cache.
+        options: How to reach it.
+    """
+
+    url: str
+    fingerprint: str
+    sample_count: int
+    key: str
+    cache_dir: str
+    options: StoreOptions = field(repr=False)
+
+    def __len__(self) -> int:
+        return self.sample_count
+
+    def dataset(
+        self,
+        *,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        columns: Sequence[str] = (),
+        epochs: int | None = None,
+        end: End = "drop_last",
+        rank: int | None = None,
+        world_size: int | None = None,
+        restart: bool = False,
+        device: str | None = None,
+    ) -> RemoteDataset:
+        """Return its batches as torch tensors, from a private server on this machine.
+
+        The server starts with the first batch, reaches the store by the environment's means, and
+        ends with the job. For what is not here, or for a server of your own, make a
+        `headrace.client.RemoteDataset` of `url`.
+
+        Args:
+            batch_size: As for `RemoteDataset`, and so are the others.
+            global_batch_size: As there.
+            seed: As there.
+            shuffle: As there.
+            columns: As there.
+            epochs: As there.
+            end: As there.
+            rank: As there.
+            world_size: As there.
+            restart: As there.
+            device: As there.
+        """
+        from headrace.client import RemoteDataset  # noqa: PLC0415 - see above
+
+        return RemoteDataset(
+            None,
+            self.url,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            columns=columns,
+            epochs=epochs,
+            end=end,
+            rank=rank,
+            world_size=world_size,
+            restart=restart,
+            device=device,
+        )
+
+    def numpy_dataset(
+        self,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        columns: Sequence[str] = (),
+        epochs: int | None = None,
+        end: End = "drop_last",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> NumpyDataset:
+        """Return the same batches as NumPy arrays; needs no torch.
+
+        Args:
+            batch_size: As for `headrace.client.NumpyDataset`, and so are the others.
+            seed: As there.
+            shuffle: As there.
+            columns: As there.
+            epochs: As there.
+            end: As there.
+            rank: As there.
+            world_size: As there.
+        """
+        from headrace.client import NumpyDataset  # noqa: PLC0415 - see above
+
+        return NumpyDataset(
+            None,
+            self.url,
+            batch_size=batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            columns=columns,
+            epochs=epochs,
+            end=end,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def tf_dataset(
+        self,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        columns: Sequence[str] = (),
+        epochs: int | None = None,
+        end: End = "drop_last",
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> tf.data.Dataset:
+        """Return the same batches as a ``tf.data.Dataset``; an iteration is an epoch.
+
+        Args:
+            batch_size: As for `numpy_dataset`, and so are the others.
+            seed: As there.
+            shuffle: As there.
+            columns: As there.
+            epochs: As there.
+            end: As there.
+            rank: As there.
+            world_size: As there.
+
+        Raises:
+            ConfigurationError: TensorFlow is not installed.
+        """
+        from headrace.client import tf_dataset  # noqa: PLC0415 - see above
+
+        return tf_dataset(
+            self.numpy_dataset(
+                batch_size=batch_size,
+                seed=seed,
+                shuffle=shuffle,
+                columns=columns,
+                epochs=epochs,
+                end=end,
+                rank=rank,
+                world_size=world_size,
+            )
+        )
+
+    def delete(self) -> None:
+        """Remove the conversion from the cache, for all who share it.
+
+        Whoever is reading it gets an error at the next block. Again is no error.
+
+        Raises:
+            StoreRefusedError: The store refuses.
+            StoreUnavailableError: The store cannot be reached.
+        """
+        ConversionCache(self.cache_dir, options=self.options).remove(self.key)
+
+
+def make_converter(
+    df: DataFrame,
+    *,
+    cache_dir: str | None = None,
+    expire_after_s: float | None = None,
+    shapes: Mapping[str, Shape] | None = None,
+    compression: Compression = "lz4",
+    shard_bytes: int = DEFAULT_SHARD_BYTES,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    options: StoreOptions | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Conversion:
+    """Convert ``df``, or find the conversion of an equal one.
+
+    Two DataFrames are equal here if they compute the same of the same files, unchanged since, with
+    the same columns. Where Spark cannot tell what is computed (Python functions, RDDs, Spark
+    Connect) they are equal only within one Spark application.
+
+    Args:
+        df: Any DataFrame; its partitions become shards.
+        cache_dir: A folder or URL that all executors share, for any number of conversions. `None`
+            is the setting ``spark.headrace.cacheDir``, or for Spark in local mode
+            ``~/.cache/headrace/conversions``.
+        expire_after_s: Seconds from now after which it is converted anew and removed; `None` for
+            never. An equal conversion that is there already keeps its own.
+        shapes: As for `write_shards`.
+        compression: As for `write_shards`.
+        shard_bytes: As for `write_shards`.
+        block_bytes: As for `write_shards`.
+        options: How to reach the cache; what is not set is taken from the driver's ``AWS_``
+            variables.
+        progress: As for `write_shards`; not called where nothing is converted.
+
+    Raises:
+        ConfigurationError: There is no ``cache_dir``, and Spark is not in local mode.
+        HeadraceError: As `write_shards`.
+    """
+    if expire_after_s is not None and expire_after_s < 0:
+        raise BadArgumentError(
+            f"expire_after_s is {expire_after_s}, wanted seconds >= 0 or None",
+            field="expire_after_s",
+        )
+    now_s = time.time()
+    place = cache_dir or _default_place(df.sparkSession)
+    shipped = options_with_environment(options or StoreOptions())
+    cache = ConversionCache(place, options=shipped)
+    cache.remove_expired(now_s)
+    stored_as: dict[str, object] = {
+        "shapes": {name: list(sides) for name, sides in sorted((shapes or {}).items())},
+        "compression": compression,
+        "shard_bytes": shard_bytes,
+        "block_bytes": block_bytes,
+    }
+    key = plan_key(df, stored_as)
+    record = cache.read(key)
+    if record is not None and not record.is_expired(now_s):
+        # Unless it was removed by another hand: then it is converted again.
+        with contextlib.suppress(NotADatasetError):
+            return _opened(cache.url_of(key), key=key, place=place, options=shipped)
+    # After a conflict somebody else has converted the same in the meantime.
+    with contextlib.suppress(CommitConflictError):
+        write_shards(
+            df,
+            cache.url_of(key),
+            compression=compression,
+            shard_bytes=shard_bytes,
+            block_bytes=block_bytes,
+            mode="overwrite",
+            shapes=shapes,
+            options=shipped,
+            progress=progress,
+        )
+    expires_s = None if expire_after_s is None else now_s + expire_after_s
+    cache.write(Record(key=key, made_s=now_s, expires_s=expires_s))
+    return _opened(cache.url_of(key), key=key, place=place, options=shipped)
+
+
+def _opened(url: str, *, key: str, place: str, options: StoreOptions) -> Conversion:
+    with open_dataset(url, options=options) as dataset:
+        return Conversion(
+            url=dataset.url,
+            fingerprint=dataset.fingerprint,
+            sample_count=dataset.sample_count,
+            key=key,
+            cache_dir=place,
+            options=options,
+        )
+
+
+def _default_place(spark: SparkSession) -> str:
+    named = spark.conf.get(CACHE_SETTING, "")
+    if named:
+        return named
+    master = spark.conf.get("spark.master", "")
+    if master and master.startswith("local"):
+        return str(Path.home() / ".cache" / "headrace" / "conversions")
+    raise ConfigurationError(
+        "make_converter needs a place for conversions that all executors share, and Spark's "
+        f"master is {master or 'not known'}; give cache_dir='s3://bucket/conversions', or set "
+        f"{CACHE_SETTING} for all",
+        field="cache_dir",
+    )

@@ -1,0 +1,193 @@
+"""make_converter: converted once for one plan, found again, read at once, gone when it should."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+import torch
+from pyspark.sql import functions as sf
+
+from headrace.converter import CACHE_SETTING, Conversion, Progress, make_converter
+from headrace.converter._plan_key import plan_key
+from headrace.errors import BadArgumentError, HeadraceError
+from headrace.storage import open_dataset, open_store
+from support.private import end_servers
+from support.s3 import S3
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SAMPLES = 60
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder for private servers, which are ended afterwards."""
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    yield
+    end_servers(folder)
+
+
+def _frame(spark: SparkSession) -> DataFrame:
+    return spark.range(SAMPLES, numPartitions=2).withColumn("half", sf.col("id") / 2)
+
+
+def _first(count: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.slice(0, count)
+
+    return first
+
+
+def _objects(cache: Path) -> dict[str, float]:
+    return {entry.name: entry.modified_s for entry in open_store(str(cache)).list_entries()}
+
+
+def test_an_equal_frame_is_converted_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Built anew from the same source it is found; the second call starts no job."""
+    first = make_converter(_frame(spark), cache_dir=str(tmp_path))
+    before = _objects(tmp_path)
+    told: list[Progress] = []
+    second = make_converter(_frame(spark), cache_dir=str(tmp_path), progress=told.append)
+
+    assert first == second
+    assert (SAMPLES, []) == (len(second), told)
+    assert before == _objects(tmp_path)
+    with open_dataset(first.url) as dataset:
+        assert first.fingerprint == dataset.fingerprint
+
+
+def test_a_conversion_is_small_and_travels(spark: SparkSession, tmp_path: Path) -> None:
+    """It may be a function's argument: no data comes along."""
+    conversion = make_converter(_frame(spark), cache_dir=str(tmp_path))
+    shipped = pickle.dumps(conversion)
+
+    assert conversion == pickle.loads(shipped)
+    assert len(shipped) < 2048
+
+
+def test_keys_follow_what_is_computed(spark: SparkSession, tmp_path: Path) -> None:
+    """Equal plans share a key; another condition, name, option, reader or function has another."""
+    table = tmp_path / "t.csv"
+    table.write_text("x,y\n1,2\n3,NA\n")
+
+    def csv(null: str = "NA", least: int = 0) -> DataFrame:
+        reader = spark.read.option("header", value=True).option("nullValue", null)
+        return reader.csv(str(table)).where(sf.col("x") > least)
+
+    def mapped(count: int) -> DataFrame:
+        return spark.range(5).mapInArrow(_first(count), "id long")
+
+    frames: list[Callable[[], DataFrame]] = [
+        csv,
+        lambda: csv(null="1"),
+        lambda: csv(least=1),
+        lambda: spark.range(5).toDF("a"),
+        lambda: spark.range(5).toDF("b"),
+        lambda: spark.createDataFrame([(1, "a")], "k int, v string").coalesce(1),
+        lambda: spark.sql("select * from values (1), (2) as t(x)"),
+        lambda: spark.sql("select * from values (1), (3) as t(x)"),
+        lambda: spark.range(3).select(*(sf.col("id").alias(f"c{n}") + n for n in range(40))),
+        lambda: spark.range(3).select(
+            *(sf.col("id").alias(f"c{n}") + (n if n < 39 else 0) for n in range(40))
+        ),
+        lambda: mapped(1),
+        lambda: mapped(2),
+    ]
+    keys = [plan_key(frame(), {}) for frame in frames]
+
+    assert len(frames) == len(set(keys))
+    for same in (0, 1, 2, 3, 6, 8, 10):
+        assert keys[same] == plan_key(frames[same](), {})
+    assert keys[0] != plan_key(frames[0](), {"compression": "zstd"})
+    assert keys[0] == plan_key(frames[0]().cache(), {})
+
+
+def test_a_changed_file_changes_the_key(spark: SparkSession, tmp_path: Path) -> None:
+    """The same plan over a file that was written anew is converted anew."""
+    table = tmp_path / "t.csv"
+    table.write_text("x\n1\n")
+    before = plan_key(spark.read.csv(str(table)), {})
+    table.write_text("x\n12\n")
+
+    assert before != plan_key(spark.read.csv(str(table)), {})
+
+
+def test_rows_of_an_rdd_are_not_taken_for_others(spark: SparkSession) -> None:
+    """Spark does not show what is in them, so each such frame is its own."""
+    one, other = (spark.sparkContext.parallelize([(n,)], 1).toDF(["x"]) for n in (1, 2))
+
+    assert plan_key(one, {}) != plan_key(other, {})
+
+
+def test_it_is_read_at_once(spark: SparkSession, s3: S3, runtime: None) -> None:
+    """From S3 through a private server: torch tensors and NumPy arrays, every sample once."""
+    del runtime
+    conversion = make_converter(_frame(spark), cache_dir=s3.url("conversions"))
+    dataset = conversion.dataset(batch_size=16, epochs=1, end="uneven", seed=3)
+    batches = list(dataset)
+    dataset.close()
+    arrays = list(conversion.numpy_dataset(batch_size=16, epochs=1, end="uneven", seed=3))
+
+    ids = [torch.as_tensor(batch["id"]) for batch in batches]
+    assert [part.tolist() for part in ids] == [part["id"].tolist() for part in arrays]
+    assert list(range(SAMPLES)) == sorted(torch.cat(ids).tolist())
+    assert torch.equal(torch.as_tensor(batches[0]["half"]) * 2, ids[0].double())
+
+
+def test_delete_removes_it_for_good(spark: SparkSession, s3: S3) -> None:
+    """Nothing of it is left in the store; again is no error; the next call converts anew."""
+    conversion = make_converter(_frame(spark), cache_dir=s3.url("conversions"))
+    other = make_converter(_frame(spark).limit(5), cache_dir=s3.url("conversions"))
+    conversion.delete()
+    conversion.delete()
+    left = list(open_store(s3.url("conversions")).list())
+
+    with pytest.raises(HeadraceError):
+        open_dataset(conversion.url)
+    assert left
+    assert not [name for name in left if conversion.key in name]
+    assert 5 == len(other)
+    assert conversion == make_converter(_frame(spark), cache_dir=s3.url("conversions"))
+
+
+def test_what_expired_is_converted_anew_and_removed(spark: SparkSession, tmp_path: Path) -> None:
+    """An expired conversion is not used, and the next call removes it, whatever it converts."""
+    first = make_converter(_frame(spark), cache_dir=str(tmp_path), expire_after_s=0)
+    told: list[Progress] = []
+    make_converter(
+        _frame(spark), cache_dir=str(tmp_path), expire_after_s=3600, progress=told.append
+    )
+    other = make_converter(_frame(spark).limit(3), cache_dir=str(tmp_path), expire_after_s=0)
+    make_converter(_frame(spark), cache_dir=str(tmp_path))
+
+    assert told
+    assert open_store(first.url).read("headrace.json")
+    assert not [name for name in _objects(tmp_path) if other.key in name]
+    assert not Path(other.url).exists()
+
+
+def test_the_cache_may_be_named_by_a_setting(spark: SparkSession, tmp_path: Path) -> None:
+    """As Petastorm's users do it, once for a session."""
+    spark.conf.set(CACHE_SETTING, str(tmp_path))
+    try:
+        conversion = make_converter(spark.range(4))
+    finally:
+        spark.conf.unset(CACHE_SETTING)
+
+    assert isinstance(conversion, Conversion)
+    assert str(tmp_path / conversion.key) == conversion.url
+
+
+def test_a_negative_expiry_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Before anything is converted."""
+    with pytest.raises(BadArgumentError, match="expire_after_s is -1"):
+        make_converter(spark.range(1), cache_dir=str(tmp_path), expire_after_s=-1)
