@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli._access_options import access_of, access_options
 from headrace.cli._faults import CutType, PauseType, RescaleType, ShareType
 from headrace.cli._loadtest_report import Report
 from headrace.cli._options import order_options
@@ -19,6 +20,7 @@ from headrace.cli._progress import swarm_progress
 from headrace.errors import TokenDatasetChangedError
 
 if TYPE_CHECKING:
+    from headrace.client import Access
     from headrace.loadtest import (
         Cut,
         FaultyProxy,
@@ -113,6 +115,7 @@ _ENDLESS = 1 << 40  # steps; more than a run of bounded seconds has
     multiple=True,
     help="reset, blackhole:5, latency=0.02 or bandwidth=1048576, through a built-in proxy.",
 )
+@access_options
 @click.option("--give-up-s", type=float, default=60.0, show_default=True, help="Of each rank.")
 @click.option("--min-samples-per-s", type=float, help="Fail if all ranks together get less.")
 @click.option("--max-p99-ms", type=float, help="Fail if the P99 of the wait is longer.")
@@ -201,6 +204,11 @@ class _Options:
     pauses: Sequence[Pause]
     crashes: Sequence[float]
     cuts: Sequence[Cut]
+    tls: bool
+    tls_ca: Path | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    token_file: Path | None
     give_up_s: float
     min_samples_per_s: float | None
     max_p99_ms: float | None
@@ -217,6 +225,16 @@ class _Options:
                     f"--rescale: it begins with {old} ranks, there are {ranks} by then."
                 )
             ranks = rescale.ranks
+
+    @property
+    def access(self) -> Access:
+        return access_of(
+            tls=self.tls,
+            tls_ca=self.tls_ca,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+            token_file=self.token_file,
+        )
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -236,11 +254,11 @@ class _Pulse:
 
 
 def _ask(options: _Options) -> pb.Dataset:
-    from headrace.client import Access, Deadlines, fetch_dataset  # noqa: PLC0415
+    from headrace.client import Deadlines, fetch_dataset  # noqa: PLC0415
 
     deadlines = Deadlines(connect_s=options.give_up_s)
     return fetch_dataset(
-        options.addresses[0], options.dataset, deadlines=deadlines, access=Access()
+        options.addresses[0], options.dataset, deadlines=deadlines, access=options.access
     )
 
 
@@ -275,6 +293,7 @@ def _spec(options: _Options, found: pb.Dataset) -> SwarmSpec:
         pauses=tuple(options.pauses),
         crashes=tuple(sorted(options.crashes)),
         deadlines=Deadlines(connect_s=options.give_up_s, give_up_s=options.give_up_s),
+        access=options.access,
     )
     if options.steps is not None:
         return spec

@@ -1,0 +1,18 @@
+"""Measure a machine, and the way from a server to a training loop, piece by piece."""
+
+from headrace.bench._doctor import Diagnosis, Need, diagnose
+from headrace.bench._limits import Limits, measure_limits
+from headrace.bench._pieces import Pieces, measure_pieces
+from headrace.bench._workloads import WORKLOADS, Workload
+
+__all__ = [
+    "WORKLOADS",
+    "Diagnosis",
+    "Limits",
+    "Need",
+    "Pieces",
+    "Workload",
+    "diagnose",
+    "measure_limits",
+    "measure_pieces",
+]

@@ -1,0 +1,97 @@
+"""What this machine can do at best: memory, a socket, a file."""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+_MIB = 1 << 20
+_BUFFER_BYTES = 64 * _MIB  # far more than any cache
+_PART_BYTES = _MIB
+_ROUNDS = 5
+_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Rates in MiB/s, each the median of five.
+
+    Attributes:
+        memcpy: Memory copied by one thread.
+        socket: Bytes through a TCP connection over the loopback.
+        file: Bytes of a file read from the page cache by one thread.
+    """
+
+    memcpy: float
+    socket: float
+    file: float
+
+
+def measure_limits() -> Limits:
+    """Measure; takes some seconds."""
+    return Limits(
+        memcpy=_median_rate(_memcpy), socket=_median_rate(_socket), file=_median_rate(_file())
+    )
+
+
+def _median_rate(run: Callable[[], None]) -> float:
+    run()  # touches the memory for the first time
+    rates = []
+    for _ in range(_ROUNDS):
+        begin = time.perf_counter()
+        run()
+        rates.append(_BUFFER_BYTES / _MIB / (time.perf_counter() - begin))
+    return statistics.median(rates)
+
+
+_SOURCE = np.ones(_BUFFER_BYTES, dtype=np.uint8)
+_TARGET = np.empty_like(_SOURCE)
+
+
+def _memcpy() -> None:
+    np.copyto(_TARGET, _SOURCE)
+
+
+def _socket() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = threading.Thread(target=_send, args=(listener.getsockname()[1],))
+        sender.start()
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(_WAIT_S)
+            view, received = _TARGET.data, 0
+            while received < _BUFFER_BYTES:
+                received += connection.recv_into(view[received : received + _PART_BYTES])
+        sender.join(_WAIT_S)
+
+
+def _send(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=_WAIT_S) as connection:
+        connection.sendall(_SOURCE.data)
+
+
+def _file() -> Callable[[], None]:
+    folder = tempfile.TemporaryDirectory()
+    path = Path(folder.name) / "bytes"
+    path.write_bytes(_SOURCE.tobytes())
+
+    def read(folder: tempfile.TemporaryDirectory[str] = folder) -> None:
+        del folder  # kept for as long as this function is
+        file = os.open(path, os.O_RDONLY)
+        try:
+            view, received = _TARGET.data, 0
+            while received < _BUFFER_BYTES:
+                received += os.readv(file, [view[received : received + _PART_BYTES]])
+        finally:
+            os.close(file)
+
+    return read

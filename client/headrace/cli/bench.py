@@ -1,0 +1,110 @@
+"""`headrace bench`: what this machine makes of the four usual kinds of samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli._progress import count_progress
+
+if TYPE_CHECKING:
+    from headrace.bench import Limits, Pieces
+
+_KINDS = ("rows", "images", "tokens", "texts")
+_MIB = 1 << 20
+
+
+@click.command(name="bench")
+@click.option("--only", type=click.Choice(_KINDS), multiple=True, help="Of the four kinds. [all]")
+@click.option(
+    "--mib", type=click.IntRange(min=1), default=64, show_default=True, help="Of each dataset."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    help="Of each measurement; there are 18 for each kind.",
+)
+@click.option("--url", help="Write the datasets below this URL, to measure its store. [local]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def command(
+    *, only: Sequence[str], mib: int, seconds: float, url: str | None, as_json: bool
+) -> None:
+    """Generate samples, serve them, and measure every piece of their way to a training loop.
+
+    Rows of 40 float32 with a label, images of 64 KiB, int32[2048] tokens, and texts of about 400
+    bytes. Each piece is given in MiB/s, beside what this machine can do at best; the slowest piece
+    of the way from a warm cache into the loop is named.
+    """
+    from headrace.bench import WORKLOADS, measure_limits, measure_pieces  # noqa: PLC0415
+
+    wanted = [workload for workload in WORKLOADS if not only or workload.name in only]
+    found: list[Pieces] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        count_progress("measuring", total=len(wanted), unit="kinds of samples") as show,
+    ):
+        limits = measure_limits()
+        for number, workload in enumerate(wanted):
+            show(number)
+            where = f"{(url or folder).rstrip('/')}/{workload.name}"
+            found.append(measure_pieces(workload, where, raw_bytes=mib * _MIB, seconds=seconds))
+    machine = _machine()
+    if as_json:
+        pieces = [{**dataclasses.asdict(one), "bottleneck": one.bottleneck} for one in found]
+        limit = dataclasses.asdict(limits)
+        click.echo(json.dumps({"machine": machine, "limits": limit, "workloads": pieces}))
+        return
+    _show(machine, limits, found)
+
+
+def _machine() -> dict[str, object]:
+    import grpc  # noqa: PLC0415
+
+    return {
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "grpcio": grpc.__version__,
+    }
+
+
+def _show(machine: dict[str, object], limits: Limits, found: Sequence[Pieces]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    console.print("  ".join(f"{name} {value}" for name, value in machine.items()))
+    console.print(
+        f"limits, MiB/s: memcpy {limits.memcpy:,.0f}  socket {limits.socket:,.0f}  "
+        f"file {limits.file:,.0f}"
+    )
+    table = Table(title="MiB/s, and share of the limit", title_justify="left")
+    table.add_column("piece")
+    for one in found:
+        table.add_column(one.workload, justify="right")
+    for piece, limit in (
+        ("store", limits.file),
+        ("decode", limits.memcpy),
+        ("wire", limits.socket),
+        ("server", limits.socket),
+        ("client", limits.socket),
+        ("loop", limits.socket),
+        ("gpu", limits.socket),
+    ):
+        rates = [float(getattr(one, piece)) for one in found]
+        if any(rates):
+            table.add_row(piece, *(f"{rate:,.0f} ({rate / limit:.0%})" for rate in rates))
+    table.add_row("first batch, ms", *(f"{one.first_batch_ms:,.1f}" for one in found))
+    table.add_row("batch, KiB", *(f"{one.batch_bytes / 1024:,.0f}" for one in found))
+    table.add_row("bottleneck", *(one.bottleneck for one in found))
+    console.print(table)

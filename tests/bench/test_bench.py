@@ -1,0 +1,65 @@
+"""The benchmark measures every piece of every kind of samples, however short it is told to be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.bench import WORKLOADS, Limits, Pieces
+from headrace.storage import open_dataset
+from support.command import run
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_samples_are_as_large_as_said(tmp_path: Path, workload: object) -> None:
+    """32 batches at least, and raw bytes a sample within a tenth of what is stated."""
+    assert workload in WORKLOADS
+    known = WORKLOADS[WORKLOADS.index(workload)]
+    if known.name == "images":
+        known = type(known)("images", 2, known.sample_bytes, known.make)  # 512 MiB otherwise
+    count = known.write(str(tmp_path), raw_bytes=1)
+
+    with open_dataset(str(tmp_path)) as dataset:
+        raw = dataset.read_block(0)
+
+    assert 32 * known.batch_size == count == dataset.sample_count
+    assert raw.nbytes / raw.num_rows == pytest.approx(known.sample_bytes, rel=0.1)
+
+
+def test_a_run_names_pieces_limits_and_the_bottleneck() -> None:
+    """The command as a process: tokens, in numbers that are above zero."""
+    found = run(
+        *("bench", "--only", "tokens", "--mib", "1", "--seconds", "0.1"),
+        "--json",
+        timeout_s=240,
+    )
+    report = json.loads(found.stdout)
+
+    assert 0 == found.returncode, found.stderr
+    assert set(Limits.__slots__) == set(report["limits"])
+    assert ["tokens"] == [one["workload"] for one in report["workloads"]]
+    for one in report["workloads"]:
+        assert one["bottleneck"] in ("wire", "server", "client", "loop")
+        rates = [one[piece] for piece in ("store", "decode", "wire", "server", "client", "loop")]
+        assert all(rate > 0 for rate in rates)
+        assert one["first_batch_ms"] > 0
+
+
+def test_the_bottleneck_is_what_costs_most() -> None:
+    """Each piece's cost is what it adds to the pieces before it."""
+    pieces = Pieces(
+        workload="rows",
+        batch_bytes=1,
+        store=1.0,
+        decode=1.0,
+        wire=1000.0,
+        server=900.0,
+        client=300.0,
+        loop=290.0,
+        gpu=0.0,
+        first_batch_ms=1.0,
+    )
+
+    assert "client" == pieces.bottleneck

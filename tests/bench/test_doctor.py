@@ -1,0 +1,72 @@
+"""What the doctor concludes, and from what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.bench import Need
+from headrace.bench._doctor import Pass, judge
+from support.command import run, serving
+from support.datasets import small_table, write_dataset
+
+
+def _pass(rate: float, **hops: float) -> Pass:
+    return Pass(rate, 1.0, 1.0, {"store": 0.0, "server": 0.0, "network": 0.0, **hops})
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "fed", "hop", "said"),
+    [
+        (_pass(3000, server=0.5), _pass(3000, server=0.5), True, "server", "will be fed"),
+        (_pass(1100, network=0.9), _pass(1100, network=0.9), True, "network", "just about"),
+        (_pass(300, store=0.9), _pass(3000, server=0.5), False, "store", "until the cache is warm"),
+        (_pass(300, store=0.9), _pass(400, network=0.8), False, "network", "goes to the network"),
+    ],
+)
+def test_conclusions(first: Pass, again: Pass, fed: object, hop: str, said: str) -> None:
+    """Fed, just about, starving until the cache is warm, starving: each with its hop."""
+    found = judge(Need(1000, 10), first, again, round_trip_ms=1.0)
+
+    assert fed == found.fed
+    assert hop == found.hop
+    assert said in found.verdict
+    assert bool(found.remedy) == ("will be fed" not in said)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of 2,000 samples."""
+    where = str(tmp_path_factory.mktemp("doctor") / "ds")
+    write_dataset(where, small_table(2000), shard_samples=[500] * 4)
+    with serving({"ds": where}) as server:
+        yield server.address
+
+
+def test_a_modest_job_is_fed(address: str) -> None:
+    """One sample a second: exit code 0, and the hops of both passes."""
+    found = run("doctor", address, "ds", "--need", "1/s", "--seconds", "0.5", "--json")
+    report = json.loads(found.stdout)
+
+    assert 0 == found.returncode, found.stderr
+    assert report["fed"]
+    assert {"store", "server", "network", "client", "copy"} == set(report["again"]["hops"])
+    assert report["round_trip_ms"] > 0
+
+
+def test_a_greedy_job_is_not(address: str) -> None:
+    """A billion samples a second: exit code 1, the hop, and what would help."""
+    found = run("doctor", address, "ds", "--need", "1,000,000,000/s", "--seconds", "0.5")
+
+    assert 1 == found.returncode
+    assert "this job will starve" in found.stdout
+
+
+def test_a_need_without_a_number_is_refused(address: str) -> None:
+    """One line that says what is wanted."""
+    found = run("doctor", address, "ds", "--need", "fast")
+
+    assert 2 == found.returncode
+    assert "wanted samples a second, as 5000/s" in found.stderr
