@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import statistics
 import threading
@@ -80,7 +81,7 @@ def test_a_request_too_large_is_refused_and_harms_nobody(start: StartServer) -> 
         list(stub_of(running.channel).GetSamples(request, timeout=TIMEOUT_S))
 
     assert grpc.StatusCode.RESOURCE_EXHAUSTED == caught.value.code()
-    assert next(stream).WhichOneof("event") == "batch"
+    assert next(_events(stream)) == "batch"
     _answers(running)
 
 
@@ -117,7 +118,7 @@ def crowd(start: StartServer) -> Iterator[Running]:
         for _ in range(_SLOW_STREAMS):
             stream = messages_of(stack.enter_context(_own_channel(running)), slow)
             stack.callback(stream.cancel)  # type: ignore[attr-defined]  # a call
-            assert [next(stream).WhichOneof("event") for _ in range(2)] == ["start", "batch"]
+            assert list(itertools.islice(_events(stream), 2)) == ["start", "batch"]
         yield running
 
 
@@ -172,12 +173,18 @@ def test_memory_stays_within_the_formula(rich_url: str) -> None:
                 channel = grpc.insecure_channel(server.address, options=options_of)
                 stream = messages_of(stack.enter_context(channel), _endless(1000))
                 stack.callback(stream.cancel)  # type: ignore[attr-defined]  # a call
-                assert [next(stream).WhichOneof("event") for _ in range(2)] == ["start", "batch"]
+                assert list(itertools.islice(_events(stream), 2)) == ["start", "batch"]
             greatest = _settled(lambda: _memory_bytes(server.process.pid, "VmHWM"))
 
     allowed = cache_bytes + fetch_threads * block_bytes
     allowed += streams * (3 * payload_bytes + 2 * (3 << 20) + (1 << 20))
     assert greatest - idle <= allowed
+
+
+def _events(stream: Iterator[pb.ReadBatchesResponse]) -> Iterator[str | None]:
+    """Yield what comes, but for signs of life: a loaded machine may be slow to read a block."""
+    kinds = (message.WhichOneof("event") for message in stream)
+    return (kind for kind in kinds if kind != "heartbeat")
 
 
 def _settled(measure: Callable[[], float]) -> float:
