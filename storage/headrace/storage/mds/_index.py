@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
@@ -16,11 +15,10 @@ from numpy.typing import NDArray
 from headrace.errors import ManifestCorruptError, NotADatasetError
 from headrace.storage._fingerprint import FINGERPRINT_BYTES
 from headrace.storage._names import name_problem
-from headrace.storage.mds._compression import Compression, parse_compression
-from headrace.storage.mds._encoding import Encoding, parse_encoding
 from headrace.storage.mds._hashes import HASHES, fastest
 from headrace.storage.mds._json import shard_objects
 from headrace.storage.mds._samples import MAX_SHARD_BYTES, header_bytes
+from headrace.storage.mds._shard_schema import ShardSchema, schema_of, schema_text, sequence_of
 
 INDEX_NAME = "index.json"
 MAX_INDEX_BYTES = 1 << 30  # two million shards
@@ -28,26 +26,6 @@ MAX_SCHEMAS = 1000  # arbitrary; a dataset that was merged of many has a few
 _PART_SHARDS = 4096  # arbitrary
 _PREFIX = b"headrace mds v1\n"
 _PLAIN_NAME = re.compile(r"(?:[\w=-]{1,100}/)?[\w=-]{1,100}(?:\.\w{1,20}){1,4}", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class ShardSchema:
-    """The columns of a shard, and how it is stored.
-
-    Attributes:
-        names: Of the columns, in the order in which a sample holds them.
-        encodings: One for each name.
-        compression: Of the shard, or `None`.
-    """
-
-    names: tuple[str, ...]
-    encodings: tuple[Encoding, ...]
-    compression: Compression | None
-
-    @property
-    def sizes(self) -> tuple[int | None, ...]:
-        """Bytes of every value of each column, or `None` where they vary."""
-        return tuple(encoding.size for encoding in self.encodings)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,9 +170,9 @@ class _Collected:
         self.texts.clear()
 
     def _ordinal(self, value: Mapping[str, object]) -> int:
-        names = _sequence(value, "column_names")
-        encodings = _sequence(value, "column_encodings")
-        sizes = _sequence(value, "column_sizes")
+        names = sequence_of(value, "column_names")
+        encodings = sequence_of(value, "column_encodings")
+        sizes = sequence_of(value, "column_sizes")
         compression = value["compression"]
         key = (*names, *encodings, *sizes, len(names), compression)
         ordinal = self.ordinals.get(key)
@@ -202,7 +180,7 @@ class _Collected:
             ordinal = self.ordinals[key] = len(self.schemas)
             if ordinal == MAX_SCHEMAS:
                 raise ValueError(f"more than {MAX_SCHEMAS} different schemas")
-            schema = _schema(names, encodings, sizes, compression)
+            schema = schema_of(names, encodings, sizes, compression)
             self.schemas.append(schema)
             self.digest.update(schema_text(schema).encode())
         return ordinal
@@ -216,31 +194,6 @@ class _Collected:
             "with `headrace convert`",
             place=self.place,
         )
-
-
-def schema_object(schema: ShardSchema) -> Mapping[str, object]:
-    """Return a schema as a JSON value, as `schema_from_object` reads it."""
-    return {
-        "names": list(schema.names),
-        "encodings": [encoding.text for encoding in schema.encodings],
-        "sizes": list(schema.sizes),
-        "compression": schema.compression.text if schema.compression else None,
-    }
-
-
-def schema_from_object(value: Mapping[str, object]) -> ShardSchema:
-    """Return the schema that `schema_object` wrote.
-
-    Raises:
-        ValueError: It is no schema; says why.
-        KeyError: The same.
-    """
-    return _schema(
-        _sequence(value, "names"),
-        _sequence(value, "encodings"),
-        _sequence(value, "sizes"),
-        value["compression"],
-    )
 
 
 def check_shards(index: Index) -> None:
@@ -274,43 +227,6 @@ def _each(texts: pa.StringArray) -> Iterator[str]:
         for text in texts.slice(start, _PART_SHARDS).to_pylist():
             assert text is not None  # an index has no nulls
             yield text
-
-
-def schema_text(schema: ShardSchema) -> str:
-    """Return the canonical text of a schema, of which the fingerprint is made."""
-    compression = schema.compression.algorithm if schema.compression else None
-    columns = [
-        [name, encoding.text] for name, encoding in zip(schema.names, schema.encodings, strict=True)
-    ]
-    return json.dumps([columns, compression], separators=(",", ":"), ensure_ascii=True) + "\n"
-
-
-def _schema(
-    names: Sequence[object], texts: Sequence[object], sizes: Sequence[object], compression: object
-) -> ShardSchema:
-    if not names or not len(names) == len(texts) == len(sizes):
-        raise ValueError(f"{len(names)} names, {len(texts)} encodings, {len(sizes)} sizes found")
-    if len(set(names)) < len(names):
-        raise ValueError(f"a column name occurs twice in {str(names)[:200]}")
-    schema = ShardSchema(
-        names=tuple(_column_name(name) for name in names),
-        encodings=tuple(parse_encoding(str(text)) for text in texts),
-        compression=None if compression is None else parse_compression(str(compression)),
-    )
-    for name, size, encoding in zip(names, sizes, schema.encodings, strict=True):
-        if isinstance(size, bool) or size != encoding.size:
-            raise ValueError(
-                f"column {name!r} has the size {str(size)[:100]}, its encoding "
-                f"{encoding.text!r} has {encoding.size}"
-            )
-    return schema
-
-
-def _column_name(name: object) -> str:
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"column name {str(name)[:100]!r} is no text")
-    name.encode()  # half a surrogate pair, which JSON can escape, is a ValueError
-    return name
 
 
 def _file(value: object, key: str) -> _File:
@@ -349,10 +265,3 @@ def _integer(value: Mapping[str, object], key: str) -> int:
     if type(number) is not int or not 0 <= number <= MAX_SHARD_BYTES:
         raise ValueError(f"{key} is {str(number)[:100]}, wanted 0 to {MAX_SHARD_BYTES}")
     return number
-
-
-def _sequence(value: Mapping[str, object], key: str) -> Sequence[object]:
-    found = value[key]
-    if not isinstance(found, list):
-        raise ValueError(f"{key} is no list")  # noqa: TRY004 - the file's fault, not a type's
-    return found

@@ -12,7 +12,7 @@ from headrace.errors import UnsupportedColumnError
 from headrace.storage.mds._arrays import ArrayType
 from headrace.storage.mds._arrow import Array, Field, is_bytes, is_text, item_type, nulls_of
 from headrace.storage.mds._fields import arrow_field
-from headrace.storage.mds._index import ShardSchema
+from headrace.storage.mds._shard_schema import ShardSchema
 
 
 def dataset_schema(

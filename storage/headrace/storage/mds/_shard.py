@@ -17,7 +17,6 @@ from headrace.storage.mds._compression import decompressed
 from headrace.storage.mds._damage import DamageError, ShardPlace
 from headrace.storage.mds._fields import UNKNOWN_ARRAYS, arrow_field
 from headrace.storage.mds._hashes import digest_of
-from headrace.storage.mds._index import ShardSchema
 from headrace.storage.mds._samples import (
     WORD,
     Bytes,
@@ -26,6 +25,7 @@ from headrace.storage.mds._samples import (
     value_spans,
 )
 from headrace.storage.mds._schema import conformed
+from headrace.storage.mds._shard_schema import ShardSchema
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,9 +29,8 @@ from headrace.storage.mds._index import (
     Index,
     check_shards,
     decode_index,
-    schema_from_object,
-    schema_object,
 )
+from headrace.storage.mds._shard_schema import schema_from_object, schema_object
 from headrace.storage.parquet._objects import FileEntry, FileStore, open_files
 
 if TYPE_CHECKING:
