@@ -74,6 +74,20 @@ def corpus_sample(i: int) -> dict[str, Any]:
     }
 
 
+TEXT_COLUMNS = {"number": "int", "ratio": "float", "text": "str", "a key": "str"}
+"""Columns of shards of lines, which have three encodings."""
+
+
+def text_sample(i: int) -> dict[str, Any]:
+    """Return a sample of `TEXT_COLUMNS`; none holds a separator of the formats."""
+    return {
+        "number": (-1) ** i * 10**i,
+        "ratio": [0.1, -0.0, 1e300, 5e-324, float("inf"), float("nan")][i % 6] * (1 + i // 6),
+        "text": ["", "plain", 'quotes "', "Blüte 🌷", "\\n back\\slash", " spaces "][i % 6],
+        "a key": f"sample {i}",
+    }
+
+
 def rendered(value: Any) -> Any:  # noqa: PLR0911 - one case a kind of value
     """Return JSON that is equal where two values are."""
     match value:

@@ -40,6 +40,11 @@ class Mosaic:
         """Write the corpus with Mosaic's writer."""
         self._run("mosaic_write.py", [str(folder), compression, hashes, str(sample_count)])
 
+    def write_text(self, folder: Path, form: str, *, compression: str, sample_count: int) -> None:
+        """Write lines of a format with Mosaic's writer, under two hashes."""
+        options = [compression, "sha1,xxh64", str(sample_count)]
+        self._run("mosaic_write_text.py", [str(folder), form, *options])
+
     def read(self, folder: Path) -> list[Any]:
         """Return what Mosaic's reader gives, as `rendered` has it."""
         lines = self._run("mosaic_read.py", [str(folder)]).splitlines()

@@ -351,13 +351,12 @@ def test_a_bad_first_array_stops_the_opening(
         open_dataset(str(tmp_path))
 
 
-@pytest.mark.parametrize("format_", ["json", "csv", "tsv", "xsv"])
-def test_other_formats_are_refused_by_name(tmp_path: Path, format_: str) -> None:
-    """A shard that is text lines is named, with its format."""
+def test_other_formats_are_refused_by_name(tmp_path: Path) -> None:
+    """A shard of a format that no writer has is named, with its format."""
     write_mds(tmp_path, texts(SAMPLES))
-    change_index(tmp_path, {("shards", 0, "format"): format_})
+    change_index(tmp_path, {("shards", 0, "format"): "lines"})
 
-    with pytest.raises(NotADatasetError, match=f"shard 0 has the format '{format_}'"):
+    with pytest.raises(NotADatasetError, match="shard 0 has the format 'lines'"):
         open_dataset(str(tmp_path))
 
 

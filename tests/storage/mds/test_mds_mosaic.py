@@ -39,6 +39,19 @@ def test_what_mosaic_writes_we_read(real: Mosaic, tmp_path: Path, compression: s
         assert real.read(tmp_path) == rendered_samples(dataset)
 
 
+@pytest.mark.parametrize("form", ["json", "csv", "tsv", "xsv"])
+@pytest.mark.parametrize("compression", ["", "zstd:7"])
+def test_lines_that_mosaic_writes_we_read(
+    real: Mosaic, tmp_path: Path, form: str, compression: str
+) -> None:
+    """Shards of lines read to the values that Mosaic's reader gives."""
+    real.write_text(tmp_path, form, compression=compression, sample_count=SAMPLES)
+
+    with open_dataset(str(tmp_path)) as dataset:
+        assert dataset.shard_count > 1
+        assert real.read(tmp_path) == rendered_samples(dataset)
+
+
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_what_we_write_mosaic_reads(real: Mosaic, tmp_path: Path, compression: str) -> None:
     """Every encoding that we write under every compression reads in Mosaic to the same values."""

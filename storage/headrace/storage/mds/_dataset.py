@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Self, TypeVar
 
 import numpy as np
@@ -35,8 +36,9 @@ _T = TypeVar("_T")
 class MdsDataset:
     """A dataset as mosaicml-streaming wrote it. Safe to use from several threads.
 
-    A compressed shard is one block, and so is one that has a hash: both can only be verified
-    whole. Any other shard is blocks of about 1 MiB of consecutive samples, each read by a range.
+    A compressed shard is one block, and so is one of text and one that has a hash: they can only
+    be read or verified whole. Any other shard is blocks of about 1 MiB of consecutive samples,
+    each read by a range.
 
     Attributes:
         url: Where it is.
@@ -194,7 +196,7 @@ class MdsDataset:
                 raise
             # A directory that Mosaic's own reader has used holds what it unpacked instead.
             raw = self._store.read(index.raw_names[shard].as_py(), length=raw_bytes + 1)
-            plain = type(schema)(schema.names, schema.encodings, None)
+            plain = replace(schema, compression=None)
             content = unpacked(
                 raw, plain, stored_hash=raw_hash, raw_hash=raw_hash, raw_bytes=raw_bytes
             )
@@ -207,7 +209,7 @@ class MdsDataset:
                 stored, schema, stored_hash=stored_hash, raw_hash=raw_hash, raw_bytes=raw_bytes
             )
         sample_count = int(index.sample_counts[shard])
-        return shard_samples(content, sample_count=sample_count, place=place)
+        return shard_samples(content, schema, sample_count=sample_count, place=place)
 
     def _read_range(self, shard: int, start: int, stop: int, place: ShardPlace) -> Samples:
         name = self._name(shard)
@@ -272,7 +274,10 @@ class MdsDataset:
 
 def _whole_shards(index: Index) -> NDArray[np.bool_]:
     """Tell which shards can only be read and verified whole."""
-    compressed = np.array([schema.compression is not None for schema in index.schemas], bool)
+    compressed = np.array(
+        [schema.compression is not None or schema.text is not None for schema in index.schemas],
+        bool,
+    )
     hashed: NDArray[np.bool_] = np.diff(offsets_of(index.raw_hashes)) > 0
     return hashed | compressed[index.schema_ordinals] if len(compressed) else hashed
 

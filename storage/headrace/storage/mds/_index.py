@@ -18,7 +18,13 @@ from headrace.storage._names import name_problem
 from headrace.storage.mds._hashes import HASHES, fastest
 from headrace.storage.mds._json import shard_objects
 from headrace.storage.mds._samples import MAX_SHARD_BYTES, header_bytes
-from headrace.storage.mds._shard_schema import ShardSchema, schema_of, schema_text, sequence_of
+from headrace.storage.mds._shard_schema import (
+    ShardSchema,
+    schema_of,
+    schema_text,
+    sequence_of,
+    text_schema_of,
+)
 
 INDEX_NAME = "index.json"
 MAX_INDEX_BYTES = 1 << 30  # two million shards
@@ -147,15 +153,16 @@ class _Collected:
         )
 
     def _add(self, value: Mapping[str, object]) -> None:
-        if value["format"] != "mds" or value["version"] != 2:  # noqa: PLR2004 - the version
-            self._refuse_format(value)
-        ordinal = self._ordinal(value)
+        if value["version"] != 2:  # noqa: PLR2004 - the version
+            raise ValueError(f"version {str(value['version'])[:100]} found, wanted 2")
+        ordinal = self._ordinal(value) if value["format"] == "mds" else self._text_ordinal(value)
         sample_count = _integer(value, "samples")
         raw = _file(value["raw_data"], "raw_data")
         stored = raw
         if self.schemas[ordinal].compression is not None:
             stored = _file(value["zip_data"], "zip_data")
-        if raw.size < header_bytes(sample_count):
+        is_text = self.schemas[ordinal].text is not None
+        if raw.size < (sample_count if is_text else header_bytes(sample_count)):
             raise ValueError(f"{raw.size} bytes stated, too few for {sample_count} samples")
         self.numbers.append((ordinal, sample_count, raw.size, stored.size))
         self.texts.append((raw.name, stored.name, raw.hash, stored.hash))
@@ -177,21 +184,29 @@ class _Collected:
         key = (*names, *encodings, *sizes, len(names), compression)
         ordinal = self.ordinals.get(key)
         if ordinal is None:
-            ordinal = self.ordinals[key] = len(self.schemas)
-            if ordinal == MAX_SCHEMAS:
-                raise ValueError(f"more than {MAX_SCHEMAS} different schemas")
-            schema = schema_of(names, encodings, sizes, compression)
-            self.schemas.append(schema)
-            self.digest.update(schema_text(schema).encode())
+            ordinal = self._add_schema(key, schema_of(names, encodings, sizes, compression))
+        return ordinal
+
+    def _text_ordinal(self, value: Mapping[str, object]) -> int:
+        schema = text_schema_of(value)
+        if schema is None:
+            self._refuse_format(value)
+        ordinal = self.ordinals.get(schema)
+        return self._add_schema(schema, schema) if ordinal is None else ordinal
+
+    def _add_schema(self, key: object, schema: ShardSchema) -> int:
+        ordinal = self.ordinals[key] = len(self.schemas)
+        if ordinal == MAX_SCHEMAS:
+            raise ValueError(f"more than {MAX_SCHEMAS} different schemas")
+        self.schemas.append(schema)
+        self.digest.update(schema_text(schema).encode())
         return ordinal
 
     def _refuse_format(self, value: Mapping[str, object]) -> NoReturn:
-        if value["version"] != 2:  # noqa: PLR2004 - the version
-            raise ValueError(f"version {str(value['version'])[:100]} found, wanted 2")
         raise NotADatasetError(
             f"{self.place}: shard {self.count} has the format "
-            f"{str(value['format'])[:100]!r}, and only 'mds' is read; write the dataset anew "
-            "with `headrace convert`",
+            f"{str(value['format'])[:100]!r}, none of mds, json, csv, tsv and xsv; write the "
+            "dataset anew with `headrace convert`",
             place=self.place,
         )
 
@@ -206,7 +221,10 @@ def check_shards(index: Index) -> None:
     sizes = np.stack([counts, index.raw_bytes, index.stored_bytes])
     is_bad = (ordinals < 0) | (ordinals >= len(index.schemas))
     is_bad |= ((sizes < 0) | (sizes > MAX_SHARD_BYTES)).any(axis=0)
-    is_bad |= index.raw_bytes < header_bytes(counts)
+    if is_bad.any():
+        raise ValueError(f"shard {int(is_bad.argmax())} has counts that cannot be")
+    is_text = np.array([schema.text is not None for schema in index.schemas], bool)[ordinals]
+    is_bad = index.raw_bytes < np.where(is_text, counts, header_bytes(counts))
     if is_bad.any():
         raise ValueError(f"shard {int(is_bad.argmax())} has counts that cannot be")
     for names in {id(part): part for part in (index.raw_names, index.stored_names)}.values():

@@ -26,6 +26,7 @@ from headrace.storage.mds._samples import (
 )
 from headrace.storage.mds._schema import conformed
 from headrace.storage.mds._shard_schema import ShardSchema
+from headrace.storage.mds._text_shard import decode_lines, line_offsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +85,14 @@ class ShardDecoder:
             raise samples.damage(error) from error
 
     def _columns(self, samples: Samples) -> dict[str, pa.Array[Any]]:
+        if self.schema.text is not None:
+            return decode_lines(
+                samples.content,
+                samples.offsets,
+                self.schema.text,
+                names=self.schema.names,
+                encodings=self.schema.encodings,
+            )
         spans = value_spans(samples.content, samples.offsets, self.schema.sizes)
         columns = {}
         for name, encoding, span in zip(
@@ -143,12 +152,17 @@ def unpacked(
     return np.frombuffer(memoryview(raw), np.uint8)
 
 
-def shard_samples(raw: Bytes, *, sample_count: int, place: ShardPlace) -> Samples:
+def shard_samples(
+    raw: Bytes, schema: ShardSchema, *, sample_count: int, place: ShardPlace
+) -> Samples:
     """Return the samples of a whole uncompressed shard.
 
     Raises:
         DamageError: The header is not that of a shard of ``sample_count``.
     """
+    if schema.text is not None:
+        lines = line_offsets(raw, schema.text, schema.names, sample_count=sample_count)
+        return Samples(raw, lines, 0, place)
     header = header_bytes(sample_count)
     if raw.size < header:
         raise DamageError(

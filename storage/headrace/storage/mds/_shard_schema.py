@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from headrace.storage.mds._compression import Compression, parse_compression
 from headrace.storage.mds._encoding import Encoding, parse_encoding
+from headrace.storage.mds._text_shard import TextForm, text_encoding, text_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +19,13 @@ class ShardSchema:
         names: Of the columns, in the order in which a sample holds them.
         encodings: One for each name.
         compression: Of the shard, or `None`.
+        text: How lines are written, or `None` for a binary shard.
     """
 
     names: tuple[str, ...]
     encodings: tuple[Encoding, ...]
     compression: Compression | None
+    text: TextForm | None = None
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
@@ -37,6 +40,7 @@ def schema_object(schema: ShardSchema) -> Mapping[str, object]:
         "encodings": [encoding.text for encoding in schema.encodings],
         "sizes": list(schema.sizes),
         "compression": schema.compression.text if schema.compression else None,
+        "text": asdict(schema.text) if schema.text else None,
     }
 
 
@@ -47,12 +51,14 @@ def schema_from_object(value: Mapping[str, object]) -> ShardSchema:
         ValueError: It is no schema; says why.
         KeyError: The same.
     """
-    return schema_of(
+    schema = schema_of(
         sequence_of(value, "names"),
         sequence_of(value, "encodings"),
         sequence_of(value, "sizes"),
         value["compression"],
     )
+    form = value["text"]
+    return replace(schema, text=TextForm(**form)) if isinstance(form, dict) else schema
 
 
 def schema_text(schema: ShardSchema) -> str:
@@ -61,7 +67,34 @@ def schema_text(schema: ShardSchema) -> str:
     columns = [
         [name, encoding.text] for name, encoding in zip(schema.names, schema.encodings, strict=True)
     ]
-    return json.dumps([columns, compression], separators=(",", ":"), ensure_ascii=True) + "\n"
+    parts: list[object] = [columns, compression]
+    if schema.text is not None:
+        parts += [schema.text.format, schema.text.newline, schema.text.separator]
+    return json.dumps(parts, separators=(",", ":"), ensure_ascii=True) + "\n"
+
+
+def text_schema_of(value: Mapping[str, object]) -> ShardSchema | None:
+    """Return the schema that an index states of a shard of text; `None` for any other shard.
+
+    Raises:
+        ValueError: It is none; says why.
+        KeyError: Something is not stated.
+    """
+    form = text_form(value)
+    if form is None:
+        return None
+    if form.format == "json":
+        columns = value["columns"]
+        if not isinstance(columns, dict):
+            raise ValueError("columns is no JSON object")
+        names, texts = list(columns), list(columns.values())
+    else:
+        names = list(sequence_of(value, "column_names"))
+        texts = list(sequence_of(value, "column_encodings"))
+    encodings = [text_encoding(text) for text in texts]
+    sizes = [encoding.size for encoding in encodings]
+    schema = schema_of(names, [e.text for e in encodings], sizes, value["compression"])
+    return replace(schema, text=form)
 
 
 def schema_of(
