@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -17,6 +14,7 @@ from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.running import Running
 from support.served import TIMEOUT_S, messages_of, read, read_until_failure
+from support.waiting import until
 
 _EPOCH = pb.ReadBatchesRequest(
     dataset="rich",
@@ -42,15 +40,6 @@ def _values(running: Running) -> dict[tuple[str, ...], float]:
     }
 
 
-def _eventually(condition: Callable[[], bool], *, timeout_s: float = 20.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        threading.Event().wait(0.02)
-    return True
-
-
 def test_every_metric_says_what_a_bad_value_means(start: StartServer) -> None:
     """Each of ours has a help of two parts: what it is, and what to make of it."""
     families = _families(start(metrics_listen="127.0.0.1:0"))
@@ -70,7 +59,7 @@ def test_a_stream_is_counted(start: StartServer) -> None:
     running = start(metrics_listen="127.0.0.1:0")
 
     seen = read(running.channel, _EPOCH)
-    assert _eventually(lambda: running.server._streams.count == 0)
+    assert until(lambda: running.server._streams.count == 0)
     values = _values(running)
 
     sent = sum(len(batch.payload) for batch in seen.batches)
@@ -98,11 +87,11 @@ def test_an_open_stream_tells_who_waits_for_whom(start: StartServer) -> None:
 
     waited = ("headrace_stream_client_wait_seconds_total", "rich", "1")
     # A wait is counted when it ends: let some messages go.
-    assert _eventually(lambda: bool(next(stream)) and _values(running).get(waited, 0.0) > 0)
+    assert until(lambda: bool(next(stream)) and _values(running).get(waited, 0.0) > 0)
     assert ("headrace_stream_store_wait_seconds_total", "rich", "1") in _values(running)
     stream.cancel()  # type: ignore[attr-defined]  # a call
 
-    assert _eventually(lambda: waited not in _values(running))
+    assert until(lambda: waited not in _values(running))
 
 
 def test_refused_calls_are_counted(start: StartServer) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 
 import yaml
 
 from headrace.server._config import ServerConfig
-
-HIDDEN = "(hidden)"
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
-_QUERY = re.compile(r"(?<=\?)[^#\s]+")
+from headrace.storage import HIDDEN, safe_url
 
 
 def config_text(config: ServerConfig) -> str:
@@ -21,11 +17,6 @@ def config_text(config: ServerConfig) -> str:
     Hidden are fields that ``repr`` leaves out, and users, passwords and queries in URLs.
     """
     return yaml.safe_dump(_shown(config), sort_keys=False, allow_unicode=True)
-
-
-def safe_url(url: str) -> str:
-    """Return a URL without user, password and query, each of which may be a secret."""
-    return _QUERY.sub(HIDDEN, _USER_INFO.sub(f"{HIDDEN}@", url))
 
 
 def _shown(value: object) -> object:

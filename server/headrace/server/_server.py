@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -34,6 +35,7 @@ from headrace.server._config_layers import ConfigSource
 from headrace.server._datasets import Catalog
 from headrace.server._disk import DiskCache
 from headrace.server._listen import GRPC_OPTIONS, bind, tls_credentials
+from headrace.server._logs import event
 from headrace.server._metrics import Metrics
 from headrace.server._metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
 from headrace.server._reload import Reloader
@@ -120,6 +122,16 @@ class Server:
     def open_call_count(self) -> int:
         """Return how many streaming calls are open."""
         return self._streams.call_count
+
+    @property
+    def described(self) -> dict[str, object]:
+        """Return what the log says of a server that has started."""
+        return {
+            "version": version("headrace"),
+            "addresses": " ".join(self.addresses),
+            "metrics": self.metrics_address,
+            "datasets": len(self._catalog.names),
+        }
 
     def start(self) -> None:
         """Open the datasets, bind all addresses and begin to serve.
@@ -264,6 +276,7 @@ def serve(
             if source is not None:
                 reloader = stack.enter_context(Reloader(source, server.reload))
                 stack.enter_context(_handled({signal.SIGHUP: lambda *_: reloader.request()}))
+            _log.info("serving", extra=event(**server.described))
             on_ready(" ".join(server.addresses))
             asked.wait()
             _log.info("asked to end; draining for at most %g s", config.drain_s)

@@ -16,6 +16,7 @@ from headrace.storage._manifest import Manifest
 from headrace.storage._options import RetryPolicy, StoreOptions, options_with_environment
 from headrace.storage._pointer import IndexPointer
 from headrace.storage._repair import RepairReport, repair_manifest
+from headrace.storage._safe_url import HIDDEN, safe_url
 from headrace.storage._sample_bytes import sample_bytes
 from headrace.storage._scan import Lost
 from headrace.storage._shard_writer import (
@@ -47,6 +48,7 @@ __all__ = [
     "DEFAULT_OLDER_THAN_S",
     "DEFAULT_VERIFY_THREADS",
     "FORMAT_KEY",
+    "HIDDEN",
     "SHAPE_AUTO",
     "SHAPE_KEY",
     "SHARD_FOLDER",
@@ -85,6 +87,7 @@ __all__ = [
     "options_with_environment",
     "plan_gc",
     "repair_manifest",
+    "safe_url",
     "sample_bytes",
     "schema_texts",
     "store_index",

@@ -28,6 +28,7 @@ from headrace.errors import (
 from headrace.storage._names import check_name
 from headrace.storage._options import StoreOptions
 from headrace.storage._retry import call_with_retries
+from headrace.storage._safe_url import safe_url
 from headrace.storage._store import MARKER_FOLDER, ObjectEntry, Unfinished, Version
 
 # Under these names file systems give when a file was written.
@@ -41,13 +42,14 @@ class FsspecStore:
         try:
             self._files, path = fsspec.core.url_to_fs(url, **options.fsspec)
         except (ImportError, ValueError) as error:
+            found = safe_url(str(error))
             raise BadArgumentError(
-                f"{url!r} cannot be opened: {error}; wanted a path, file://, s3:// or a scheme "
-                "whose fsspec package is installed",
+                f"{safe_url(url)!r} cannot be opened: {found}; wanted a path, file://, s3:// or a "
+                "scheme whose fsspec package is installed",
                 field="url",
-            ) from error
+            ) from None  # the cause may hold the whole URL
         self._root = str(path).rstrip("/")
-        self._url = url.rstrip("/")
+        self._url = safe_url(url).rstrip("/")
         self._retry = options.retry
 
     @property
@@ -210,7 +212,11 @@ def _translated(name: str, url: str) -> Iterator[None]:
         raise ObjectNotFoundError(f"there is no {place}", url=url, name=name) from error
     except PermissionError as error:
         raise StoreRefusedError(
-            f"the store refuses {place}: {error}; check the credentials", url=url, name=name
+            f"the store refuses {place}: {safe_url(str(error))}; check the credentials",
+            url=url,
+            name=name,
         ) from error
     except OSError as error:
-        raise StoreUnavailableError(f"the store failed at {place}: {error}", url=url) from error
+        raise StoreUnavailableError(
+            f"the store failed at {place}: {safe_url(str(error))}", url=url
+        ) from error

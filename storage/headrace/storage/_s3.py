@@ -12,6 +12,7 @@ from headrace.storage._names import check_name
 from headrace.storage._options import StoreOptions
 from headrace.storage._s3_client import S3Requests
 from headrace.storage._s3_writer import S3Writer, content_md5
+from headrace.storage._safe_url import safe_url
 from headrace.storage._store import ObjectEntry, Unfinished, Version
 
 if TYPE_CHECKING:
@@ -28,8 +29,11 @@ class S3Store:
 
     def __init__(self, url: str, *, options: StoreOptions) -> None:
         parts = urlsplit(url)
-        if not parts.netloc or parts.query or parts.fragment:
-            raise BadArgumentError(f"{url!r} is no s3://bucket/prefix", field="url")
+        if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
+            raise BadArgumentError(
+                f"{safe_url(url)!r} is no s3://bucket/prefix; credentials are no part of it",
+                field="url",
+            )
         self._bucket = parts.netloc
         self._prefix = parts.path.strip("/")
         self._requests = S3Requests(options, place=self.url)
