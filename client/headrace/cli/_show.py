@@ -1,6 +1,14 @@
-"""How numbers read on a terminal."""
+"""How numbers, samples and images read on a terminal."""
 
 from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from headrace.cli._image_sides import image_sides
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _STEP = 1024
 
@@ -15,6 +23,12 @@ def size(count: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
 
 
+def column_forms(schema: pa.Schema) -> dict[str, str]:
+    """Return what a dataset notes of its columns beside their types, such as ``bfloat16``."""
+    notes = {field.name: (field.metadata or {}).get(b"headrace.format") for field in schema}
+    return {name: note.decode() for name, note in notes.items() if note}
+
+
 _LONGEST = 60
 """Characters of one value; a table of ten columns still fits on a wide terminal."""
 
@@ -26,8 +40,15 @@ _IMAGE_MARKS = {
 }
 
 
-def value_text(value: object) -> str:
-    """Write one value of a sample in a few words."""
+def value_text(value: object, form: str = "") -> str:
+    """Write one value of a sample in a few words.
+
+    Args:
+        value: As Arrow gives it to Python.
+        form: What the dataset notes of the column (`headrace.format`), or nothing.
+    """
+    if form == "bfloat16":
+        value = _from_bfloat16(value)
     if isinstance(value, bytes):
         return _bytes_text(value)
     if isinstance(value, float):
@@ -41,9 +62,23 @@ def value_text(value: object) -> str:
 def _bytes_text(value: bytes) -> str:
     for mark, name in _IMAGE_MARKS.items():
         if value.startswith(mark):
-            return f"{name} image, {size(len(value))}"
+            return f"{name} {_sides_text(image_sides(value))}, {size(len(value))}"
     shown = value[:8].hex(" ")
     return f"{shown}{'…' if len(value) > 8 else ''} ({len(value)} bytes)"  # noqa: PLR2004 - as shown
+
+
+def _sides_text(sides: tuple[int, int] | None) -> str:
+    return "image" if sides is None else f"{sides[0]} x {sides[1]}"
+
+
+def _from_bfloat16(value: object) -> object:
+    """Return the number whose upper half the bits are; of lists, the numbers."""
+    if isinstance(value, list):
+        return [_from_bfloat16(item) for item in value]
+    if not isinstance(value, int):
+        return value
+    number: float = struct.unpack("<f", struct.pack("<I", value << 16))[0]
+    return number
 
 
 def _list_text(value: list[object]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli._show import value_text
+from headrace.cli._show import column_forms, value_text
 
 if TYPE_CHECKING:
     from headrace.storage import OpenDataset
@@ -38,7 +39,8 @@ def command(
 ) -> None:
     """Show samples of the dataset at URL, in storage order.
 
-    Numbers and short texts are shown as they are, long ones cut, images by format and size.
+    Numbers and short texts are shown as they are, long ones cut, images by format, width, height
+    and size.
 
     \b
     headrace cat s3://bucket/flights --ids 0,100-104
@@ -49,11 +51,12 @@ def command(
         chosen = parse_ids(ids) if ids else list(range(min(limit, dataset.sample_count)))
         names = columns.split(",") if columns else dataset.schema.names
         samples = [(sample, _sample(dataset, sample, names)) for sample in chosen]
+        forms = column_forms(dataset.schema)
     if as_json:
         for sample, values in samples:
             click.echo(json.dumps({"sample_id": sample, **values}, default=_as_json))
     else:
-        _show_table(names, samples)
+        _show_table(names, samples, forms)
 
 
 def parse_ids(text: str) -> list[int]:
@@ -83,14 +86,17 @@ def _sample(dataset: OpenDataset, sample: int, names: list[str]) -> dict[str, ob
     return {name: row.column(name)[0].as_py() for name in names}
 
 
-def _show_table(names: list[str], samples: list[tuple[int, dict[str, object]]]) -> None:
+def _show_table(
+    names: list[str], samples: list[tuple[int, dict[str, object]]], forms: Mapping[str, str]
+) -> None:
     from rich.console import Console  # noqa: PLC0415 - only for the table
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     table = Table("sample", *map(escape, names))
     for sample, values in samples:
-        table.add_row(str(sample), *(escape(value_text(values[name])) for name in names))
+        shown = (value_text(values[name], forms.get(name, "")) for name in names)
+        table.add_row(str(sample), *map(escape, shown))
     Console().print(table)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli._show import size
+from headrace.cli._show import column_forms, size
 
 if TYPE_CHECKING:
     from headrace.storage import OpenDataset
@@ -53,8 +53,14 @@ def _facts(url: str, dataset: OpenDataset) -> dict[str, object]:
 
 
 def _columns(dataset: OpenDataset) -> list[dict[str, object]]:
+    forms = column_forms(dataset.schema)
     return [
-        {"name": field.name, "type": str(field.type), "nullable": field.nullable}
+        {
+            "name": field.name,
+            "type": str(field.type),
+            "nullable": field.nullable,
+            "format": forms.get(field.name),
+        }
         for field in dataset.schema
     ]
 
@@ -81,7 +87,8 @@ def _show_columns(columns: list[dict[str, object]]) -> None:
     for column in columns:
         nulls = "possible" if column["nullable"] else "none"
         # Types have brackets, which are markup to rich.
-        table.add_row(escape(str(column["name"])), escape(str(column["type"])), nulls)
+        form = f" ({column['format']})" if column["format"] else ""
+        table.add_row(escape(str(column["name"])), escape(f"{column['type']}{form}"), nulls)
     Console().print(table)
 
 
