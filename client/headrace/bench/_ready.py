@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import grpc
 
@@ -16,26 +15,23 @@ METHOD = "/headrace.bench.Ready/Read"
 _CHUNK_BYTES = 2 << 20  # as much as the real server puts into a message
 
 
-class _Ready(grpc.GenericRpcHandler[bytes, bytes]):
-    def __init__(self, payload_bytes: int) -> None:
-        whole, rest = divmod(payload_bytes, _CHUNK_BYTES)
-        self._messages = [bytes(_CHUNK_BYTES)] * whole + ([bytes(rest)] if rest else [])
+def _handler(payload_bytes: int) -> grpc.GenericRpcHandler[bytes, bytes]:
+    whole, rest = divmod(payload_bytes, _CHUNK_BYTES)
+    messages = [bytes(_CHUNK_BYTES)] * whole + ([bytes(rest)] if rest else [])
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        if handler_call_details.method != METHOD:
-            return None
-        return grpc.unary_stream_rpc_method_handler(self._read)
-
-    def _read(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    def read(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         del request
         while context.is_active():
-            yield from self._messages
+            yield from messages
+
+    methods = {"Read": grpc.unary_stream_rpc_method_handler(read)}
+    return grpc.method_handlers_generic_handler("headrace.bench.Ready", methods)
 
 
 def main() -> None:
     """Serve."""
     server = grpc.server(ThreadPoolExecutor(2, thread_name_prefix="headrace-ready"))
-    server.add_generic_rpc_handlers((_Ready(int(sys.argv[1])),))
+    server.add_generic_rpc_handlers((_handler(int(sys.argv[1])),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     sys.stdout.write(f"127.0.0.1:{port}\n")
