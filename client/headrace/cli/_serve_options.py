@@ -79,6 +79,12 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
     ("heartbeat_s", float, "5", "Seconds between two signs of life while a stream waits."),
     ("store_timeout_s", float, "120", "Seconds without a block until STORE_UNAVAILABLE."),
     ("metrics_listen", str, "none", "HOST:PORT for Prometheus metrics."),
+    (
+        "otlp_endpoint",
+        str,
+        "none",
+        "http://HOST:PORT of an OpenTelemetry collector to send traces to.",
+    ),
     ("tls_cert", _FILE, "none", "PEM file of a certificate: speak TLS."),
     ("tls_key", _FILE, "none", "PEM file of its private key."),
     (

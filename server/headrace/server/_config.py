@@ -65,6 +65,8 @@ class ServerConfig:
             clients commonly give up after 20 s of silence.
         store_timeout_s: How long a stream waits for its store before it ends with
             ``STORE_UNAVAILABLE``.
+        otlp_endpoint: ``http://host:port`` of an OpenTelemetry collector that traces are sent to;
+            empty for none. Needs the packages of the ``[otel]`` extra.
         log_level: The least grave events that are logged; those of other packages from
             ``warning`` on.
         log_format: ``console`` or ``json``; both have one line an event.
@@ -91,6 +93,7 @@ class ServerConfig:
     drain_s: float = 30.0
     heartbeat_s: float = 5.0
     store_timeout_s: float = 120.0
+    otlp_endpoint: str = ""
     log_level: LogLevel = "info"
     log_format: LogFormat = "console"
 

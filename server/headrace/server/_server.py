@@ -43,6 +43,7 @@ from headrace.server._roster import Roster
 from headrace.server._service import SERVICE, ShardService
 from headrace.server._streams import OpenStreams
 from headrace.server._threads import MAX_QUEUED_CALLS, CallThreads
+from headrace.server._tracing import Tracing, start_tracing
 
 # How long cut calls may take to end; they have nothing left to do.
 _CUT_TIMEOUT_S = 10.0
@@ -67,6 +68,7 @@ class Server:
         cache: BlockCache,
         metrics: Metrics,
         access: Access,
+        tracing: Tracing | None = None,
     ) -> None:
         self._config = config
         self._catalog = catalog
@@ -89,19 +91,21 @@ class Server:
             metrics=metrics,
             access=access,
             stream_threads=self._threads.streams,
+            tracing=tracing,
         )
         self._grpc.add_generic_rpc_handlers((service.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         described = self._threads.reflection_handler((SERVICE, health.SERVICE_NAME))
         self._grpc.add_generic_rpc_handlers((described,))
         self._metrics = metrics
+        self._tracing = tracing
         self._roster = Roster(
             config,
             catalog=catalog,
             cache=cache,
             streams=self._streams,
             health=self._health,
-            observers=[metrics],
+            observers=[metrics, *([tracing] if tracing else [])],
         )
         self._metrics_endpoint: MetricsEndpoint | None = None
         self._ended = threading.Event()
@@ -200,6 +204,8 @@ class Server:
             if self._metrics_endpoint is not None:
                 self._metrics_endpoint.close()
             self._roster.close()
+            if self._tracing is not None:
+                self._tracing.close()
             self._ended.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -222,8 +228,11 @@ def start_server(config: ServerConfig) -> Server:
     """
     access = Access(Path(config.tokens) if config.tokens else None)
     metrics = Metrics()
+    tracing = start_tracing(config.otlp_endpoint)
     cache = _open_cache(config, metrics)
-    server = Server(config, catalog=Catalog(), cache=cache, metrics=metrics, access=access)
+    server = Server(
+        config, catalog=Catalog(), cache=cache, metrics=metrics, access=access, tracing=tracing
+    )
     try:
         server.start()
     except BaseException:

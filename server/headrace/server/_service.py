@@ -36,6 +36,7 @@ from headrace.server._stream import BatchStream, StreamLimits
 from headrace.server._streams import OpenStreams
 from headrace.server._tally import StreamTally
 from headrace.server._threads import in_pool
+from headrace.server._tracing import Tracing
 from headrace.v1 import shard_service_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ShardService"].full_name
@@ -66,6 +67,7 @@ class ShardService:
         metrics: Is told what happens.
         access: Tells callers apart.
         stream_threads: Run the streams; all other calls run in the threads of the gRPC server.
+        tracing: Is told of streams that have ended; None for nobody.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class ShardService:
         metrics: Metrics,
         access: Access,
         stream_threads: ThreadPoolExecutor,
+        tracing: Tracing | None = None,
     ) -> None:
         self._config = config
         self._catalog = catalog
@@ -86,6 +89,7 @@ class ShardService:
         self._metrics = metrics
         self._access = access
         self._stream_threads = stream_threads
+        self._tracing = tracing
         self._mixtures = Mixtures()
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
@@ -185,6 +189,9 @@ class ShardService:
             self._metrics.stream_ended(served.name, reason)
             ended = {**opened.fields, "reason": reason, "error": text, **tally.close()}
             _log.log(opened.level, "stream ended", extra=event(**ended))
+            if self._tracing is not None:
+                metadata = context.invocation_metadata()
+                self._tracing.streamed(ended, metadata, seconds=tally.seconds, reason=reason)
 
     def _unary(
         self, answer: Callable[[_Request, Caller], _Response], request: type[_Request]

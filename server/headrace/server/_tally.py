@@ -33,6 +33,11 @@ class StreamTally:
         self.batches = self.samples = self.payload_bytes = 0
         self.store_wait_s = self.client_wait_s = 0.0
 
+    @property
+    def seconds(self) -> float:
+        """Return how long the stream has been open."""
+        return time.monotonic() - self._began
+
     def made(self, dataset: str, *, seconds: float) -> None:
         """Note how long a batch took to make."""
         self._metrics.made(dataset, seconds=seconds)
@@ -76,7 +81,7 @@ class StreamTally:
             "batches": self.batches,
             "samples": self.samples,
             "payload_bytes": self.payload_bytes,
-            "seconds": round(time.monotonic() - self._began, 3),
+            "seconds": round(self.seconds, 3),
             "store_wait_s": round(self.store_wait_s, 3),
             "client_wait_s": round(self.client_wait_s, 3),
         }
