@@ -22,6 +22,7 @@ from headrace.client._numpy import NumpyDataset
 from headrace.client._prefetch import Prefetcher
 from headrace.client._reader import BatchReader, Place
 from headrace.client._request import ReadOptions
+from headrace.client._steps import Cast, DecodeImage, Pack, Pad, Stack
 from headrace.client._tensorflow import tf_dataset
 from headrace.errors import HeadraceError
 
@@ -40,20 +41,25 @@ __all__ = [
     "BatchReader",
     "BufferPool",
     "BytesColumn",
+    "Cast",
     "ClientStats",
     "ColumnView",
     "Deadlines",
+    "DecodeImage",
     "EpochEndEvent",
     "HeadraceError",
     "HopSeconds",
     "Mixture",
     "MixtureEntry",
     "NumpyDataset",
+    "Pack",
+    "Pad",
     "Place",
     "Prefetcher",
     "RaggedColumn",
     "ReadOptions",
     "RemoteDataset",
+    "Stack",
     "StringColumn",
     "TlsConfig",
     "fetch_dataset",

@@ -140,7 +140,9 @@ class StreamAssembler:
         self._batch_count += 1
         self._sample_count += header.sample_count
         columns = self._layout.decode(
-            header.buffer_bytes, payload, sample_count=header.sample_count
+            header.buffer_bytes,
+            payload,
+            sample_count=header.row_count if header.HasField("row_count") else header.sample_count,
         )
         return BatchEvent(header, columns, payload)
 

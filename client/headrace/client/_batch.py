@@ -40,7 +40,10 @@ class Batch(MutableMapping[str, Value]):
         loss_scale: Factor that makes the mean over ranks of ``loss.mean() * loss_scale`` the mean
             over the global batch, also where ranks have unequal shares.
         token: The resume token after this batch; the same on every rank.
-        sample_ids: ``(samples,) int64``, or None unless asked for with ``with_ids``.
+        sample_ids: ``(samples,) int64``, or None unless asked for with ``with_ids``. Of a mixture
+            pairs, ``(samples, 2)``; with the step `Pack` the documents' ids, row after row.
+        substitute_count: Rows that stand in the place of skipped samples.
+        overflow_count: Samples that the step `Pack` found no room for.
     """
 
     def __init__(
@@ -66,6 +69,8 @@ class Batch(MutableMapping[str, Value]):
         self.sample_count = header.sample_count
         self.global_sample_count = header.global_sample_count
         self.token = header.resume_token
+        self.substitute_count = header.substitute_count
+        self.overflow_count = header.overflow_sample_count
         self._pad_count = header.pad_count
         own = header.sample_count - header.pad_count
         self.loss_scale = own * group_count / max(1, header.global_sample_count)

@@ -35,6 +35,7 @@ from headrace.client._state import (
     read_state,
     refuse_worker_state,
 )
+from headrace.client._steps import Step
 from headrace.client._subject import Subject, mixture_in, skips_in, subject_of
 from headrace.client._targets import choose_endpoints
 from headrace.client._workers import Begin, Share, share_of_worker
@@ -86,6 +87,7 @@ class RemoteDataset(IterableDataset[Batch]):
         with_ids: bool = False,
         skips: str | Sequence[int] | None = None,
         allow_new_skips: bool = False,
+        steps: Sequence[Step] = (),
         restart: bool = False,
         token: bytes | None = None,
         auth: Auth | None = None,
@@ -128,6 +130,8 @@ class RemoteDataset(IterableDataset[Batch]):
                 server has. Their positions take other samples. None for the token's list.
             allow_new_skips: Whether a loaded state may be of another list, all of which is among
                 ``skips``.
+            steps: What the server does with each batch before it sends it, in this order: `Cast`,
+                `Pad`, `Stack`, `DecodeImage`, `Pack`.
             restart: Begin the same epoch anew with each ``for``: for validation.
             token: Where to begin: `Batch.token` of some run.
             auth: Bearer token for the server, or a function that returns one; it is asked anew
@@ -159,6 +163,7 @@ class RemoteDataset(IterableDataset[Batch]):
             dataset, is_private=target is None, url=url, skips=skips
         )
         self._allow_new_skips = allow_new_skips
+        self._steps = tuple(steps)
         self._endpoints = choose_endpoints(
             target,
             sources,
@@ -405,6 +410,7 @@ class RemoteDataset(IterableDataset[Batch]):
             skips=self._subject.skips,
             token_skips=self._subject.token_skips,
             allow_new_skips=self._allow_new_skips,
+            steps=self._steps,
             order=order,
             global_batch_size=global_batch_size,
             rank=self._rank,

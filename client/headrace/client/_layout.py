@@ -97,7 +97,7 @@ class PayloadLayout:
         Args:
             buffer_bytes: The lengths of ``BatchHeader``.
             payload: ``(payload_bytes,) uint8``; the views share its memory.
-            sample_count: Samples in the batch.
+            sample_count: Samples in the batch; the rows of its columns where these are others.
 
         Raises:
             StreamCorruptError: The lengths do not fit the columns or the payload.

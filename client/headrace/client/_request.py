@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from headrace.client._mixture import Mixture
 from headrace.client._skips import SkipChoice
+from headrace.client._steps import Step
 from headrace.errors import BadArgumentError, PositionPastEndError
 from headrace.order import EndMode, OrderSpec
 from headrace.v1 import shard_service_pb2 as pb
@@ -38,6 +39,7 @@ class ReadOptions:
         skips: Samples of ``dataset`` to leave out; None for the token's list.
         token_skips: The list that the token was made with, for a server that does not have it.
         allow_new_skips: Whether ``skips`` may be another list than the token's, that holds it.
+        steps: What the server does with each batch before it sends it.
     """
 
     dataset: str
@@ -56,6 +58,7 @@ class ReadOptions:
     skips: SkipChoice | None = None
     token_skips: SkipChoice | None = None
     allow_new_skips: bool = False
+    steps: tuple[Step, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse coordinates that name no slice, before anything travels."""
@@ -112,6 +115,7 @@ class ReadOptions:
             batch_stride=self.batch_stride,
             batch_offset=self.batch_offset,
             allow_new_skips=self.allow_new_skips,
+            steps=[step.to_message() for step in self.steps],
         )
         if self.mixture is not None:
             request.mixture.CopyFrom(self.mixture.to_message())

@@ -66,22 +66,22 @@ class Assembler:
         layout = self._layout(count, tuple(int(sizes.sum()) for _, sizes in ragged.values()))
         refuse_large(layout.size, self._max_batch_bytes)
         frames = BatchFrames(header, layout, max_chunk_bytes=self._max_chunk_bytes)
-        buffers = _buffers(layout, frames)
+        buffers = buffers_of(layout, frames)
         # Staged rows join their pieces here, once.
         memory = rows.memory if ragged else None
         for column in self._columns:
             if column.name == SAMPLE_ID_COLUMN:
-                _write(next(buffers), sample_ids.reshape(-1).view(np.uint8))
+                write(next(buffers), sample_ids.reshape(-1).view(np.uint8))
                 continue
             entry = self._projection.layout.by_name[column.name]
             if entry.valid_offset >= 0:
-                _write(next(buffers), packed[:, entry.valid_offset])
+                write(next(buffers), packed[:, entry.valid_offset])
             if memory is None or column.is_tensor:
                 _tensor(entry, rows, packed, next(buffers))
             else:
                 begins, lengths = ragged[column.name]
                 edges = _edges(lengths)
-                _write(next(buffers), (edges // column.dtype.itemsize).view(np.uint8))
+                write(next(buffers), (edges // column.dtype.itemsize).view(np.uint8))
                 _ragged(memory, begins, lengths, next(buffers), edges=edges)
         return frames.finish()
 
@@ -105,7 +105,7 @@ class Assembler:
 _Pieces = Sequence[NDArray[np.uint8]]
 
 
-def _buffers(layout: PayloadLayout, frames: BatchFrames) -> Iterator[_Pieces]:
+def buffers_of(layout: PayloadLayout, frames: BatchFrames) -> Iterator[_Pieces]:
     """Yield where each buffer goes, with zeros in the gap before: equal requests, equal bytes."""
     end = 0
     for begin, length in zip(layout.begins, layout.lengths, strict=True):
@@ -116,7 +116,7 @@ def _buffers(layout: PayloadLayout, frames: BatchFrames) -> Iterator[_Pieces]:
         yield frames.pieces(begin, end)
 
 
-def _write(pieces: _Pieces, content: NDArray[np.uint8]) -> None:
+def write(pieces: _Pieces, content: NDArray[np.uint8]) -> None:
     """Copy what one buffer holds to where it goes."""
     begin = 0
     for piece in pieces:
@@ -134,7 +134,7 @@ def _tensor(entry: Field, rows: Rows, packed: NDArray[np.uint8], out: _Pieces) -
     else:
         whole = np.empty(count * column.item_bytes, np.uint8)
         _narrow(entry, packed, whole)
-        _write(out, whole)
+        write(out, whole)
 
 
 def _narrow(entry: Field, packed: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:

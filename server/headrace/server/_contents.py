@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from headrace.order import OrderSpec
 from headrace.server._columns import WireColumn
 from headrace.server._lookup import batch_spec, samples_spec
+from headrace.server._pipeline import Pipeline, make_pipeline
 from headrace.server._plan import Planned, PlannedBatch, planned_samples, planned_stream
-from headrace.server._request import StreamSpec, stream_spec
+from headrace.server._request import StreamSpec, greatest_rows, stream_spec
 from headrace.server._served import Served
 from headrace.server._skip_lists import digest_of, list_message
 from headrace.v1 import shard_service_pb2 as pb
@@ -31,6 +32,7 @@ class Contents:
         max_chunk_bytes: Greatest payload of one message.
         shown_ids: Gives what the column of sample ids shows of them.
         job: Equal for streams that read the same samples at about the same time.
+        pipeline: What is done with each batch before it is sent.
     """
 
     title: str
@@ -40,6 +42,7 @@ class Contents:
     max_chunk_bytes: int
     shown_ids: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     job: Hashable = None
+    pipeline: Pipeline | None = None
 
 
 def stream_contents(request: pb.ReadBatchesRequest, served: Served) -> Contents:
@@ -48,7 +51,7 @@ def stream_contents(request: pb.ReadBatchesRequest, served: Served) -> Contents:
     Raises:
         HeadraceError: As `stream_spec`.
     """
-    return _contents(stream_spec(request, served), served)
+    return _contents(stream_spec(request, served), served, request.steps)
 
 
 def batch_contents(request: pb.GetBatchRequest, served: Served) -> Contents:
@@ -57,7 +60,7 @@ def batch_contents(request: pb.GetBatchRequest, served: Served) -> Contents:
     Raises:
         HeadraceError: As `batch_spec`.
     """
-    contents = _contents(batch_spec(request, served), served)
+    contents = _contents(batch_spec(request, served), served, request.steps)
     return replace(
         contents, title=f"one of the {contents.title}", plans=itertools.islice(contents.plans, 1)
     )
@@ -77,10 +80,11 @@ def samples_contents(request: pb.GetSamplesRequest, served: Served) -> Contents:
     return Contents(title, start, spec.columns, plans, spec.max_chunk_bytes, served.shown_ids)
 
 
-def stream_start(spec: StreamSpec, served: Served) -> pb.StreamStart:
+def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) -> pb.StreamStart:
     """Return the first message of a stream."""
+    columns = spec.columns if pipeline is None else pipeline.after
     start = pb.StreamStart(
-        columns=[column.to_proto() for column in spec.columns],
+        columns=[column.to_proto() for column in columns],
         order=_order(spec.order),
         global_batch_size=spec.global_batch_size,
         epoch=spec.epoch,
@@ -106,14 +110,39 @@ def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
     )
 
 
-def _contents(spec: StreamSpec, served: Served) -> Contents:
+def stream_pipeline(
+    spec: StreamSpec, served: Served, steps: Sequence[pb.BatchStep]
+) -> Pipeline | None:
+    """Return what is done with the batches of a stream before they are sent.
+
+    Raises:
+        HeadraceError: As `make_pipeline`.
+    """
+    return make_pipeline(
+        steps,
+        spec.columns,
+        row_count=greatest_rows(spec, served.readable),
+        end=spec.end,
+        max_batch_bytes=served.readable.max_batch_bytes,
+    )
+
+
+def _contents(spec: StreamSpec, served: Served, steps: Sequence[pb.BatchStep]) -> Contents:
     order = served.order(spec.order, spec.skips)
     plans = planned_stream(spec, order, served.dataset, tally=served.tally)
     title = f"batches for rank {spec.rank} of {spec.world_size}"
-    start = stream_start(spec, served)
+    pipeline = stream_pipeline(spec, served, steps)
+    start = stream_start(spec, served, pipeline)
     job = (served.readable.fingerprint, spec.mixture, spec.order, digest_of(spec.skips))
     return Contents(
-        title, start, spec.columns, plans, spec.max_chunk_bytes, served.shown_ids, job=job
+        title,
+        start,
+        spec.columns,
+        plans,
+        spec.max_chunk_bytes,
+        served.shown_ids,
+        job=job,
+        pipeline=pipeline,
     )
 
 

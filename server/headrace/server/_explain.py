@@ -10,7 +10,7 @@ import numpy as np
 from headrace.errors import BadArgumentError
 from headrace.order import EpochPlan
 from headrace.server._cache import BlockCache
-from headrace.server._contents import batch_header, stream_start
+from headrace.server._contents import batch_header, stream_pipeline, stream_start
 from headrace.server._lookup import batch_spec
 from headrace.server._plan import PlannedBatch, planned_stream
 from headrace.server._request import StreamSpec
@@ -52,7 +52,8 @@ def explain(
     planned = next(planned_stream(spec, order, served.dataset, tally=served.tally))
     assert isinstance(planned, PlannedBatch)
     response = pb.ExplainBatchResponse(
-        start=stream_start(spec, served), header=batch_header(planned)
+        start=stream_start(spec, served, stream_pipeline(spec, served, request.steps)),
+        header=batch_header(planned),
     )
     _explain_rows(planned, served, response, cache)
     if response.ByteSize() > _MAX_RESPONSE_BYTES:

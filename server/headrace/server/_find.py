@@ -38,19 +38,10 @@ def find(
             _refuse_both(request, other="datasets")
             return _joined(request, catalog, caller)
         return catalog.get(request.dataset, caller).version(request.fingerprint)
-    _refuse_unmade(request)
     if request.HasField("mixture"):
         _refuse_both(request, other="mixture")
         return _mixture(request, catalog, mixtures, caller)
     return catalog.get(request.dataset, caller).version(_fingerprint(request))
-
-
-def _refuse_unmade(request: BatchesRequest) -> None:
-    for field in ("steps",):
-        if field in {known.name for known, _ in request.ListFields()}:
-            raise BadArgumentError(
-                f"{field} is given, which this server cannot do; use a newer server", field=field
-            )
 
 
 def _refuse_both(request: Request, *, other: str) -> None:

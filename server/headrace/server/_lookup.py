@@ -98,6 +98,7 @@ def _stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
         epoch_count=1,
         max_chunk_bytes=request.max_chunk_bytes,
         allow_new_skips=request.allow_new_skips,
+        steps=request.steps,
     )
     if request.HasField("order"):
         wanted.order.CopyFrom(request.order)

@@ -74,7 +74,7 @@ class StreamSpec:
         world_size: Number of ranks.
         replication: How many consecutive ranks get the same samples.
         end: What becomes of an incomplete last batch.
-        columns: The columns to send, in order, the server's own included.
+        columns: The columns to gather, in order, the server's own included.
         epoch: The first epoch.
         position: Where to begin in it.
         step: Global batches of the run before the first.
@@ -266,10 +266,7 @@ def _check_ranges(spec: StreamSpec) -> None:
 
 
 def _check_batches(spec: StreamSpec, readable: Readable) -> None:
-    count = spec.global_batch_size
-    if spec.end is not EndMode.PAD:
-        count = min(count, readable.sample_count)
-    rows = -(-count * spec.replication // spec.world_size)
+    rows = greatest_rows(spec, readable)
     if rows > _RANK_BATCH_LIMIT:
         raise BadArgumentError(
             f"global_batch_size is {spec.global_batch_size}, which gives a rank {rows} samples at "
@@ -285,6 +282,14 @@ def _check_batches(spec: StreamSpec, readable: Readable) -> None:
             f"{spec.global_batch_size}; use a smaller one, or an end that keeps the last",
             field="global_batch_size",
         )
+
+
+def greatest_rows(spec: StreamSpec, readable: Readable) -> int:
+    """Return the most rows that a batch of a stream has."""
+    count = spec.global_batch_size
+    if spec.end is not EndMode.PAD:
+        count = min(count, readable.sample_count)
+    return -(-count * spec.replication // spec.world_size)
 
 
 def _least_row_bytes(columns: Sequence[WireColumn]) -> int:

@@ -108,13 +108,17 @@ class BatchStream:
         self._observer = observer
         self._waiter = blocks.waiter(contents.job)
         self._ending: HeadraceError | _CancelledError | None = None
+        self._overflow = 0
         names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
         self._projection = projection_of(blocks.layout, names)
         self._assembler = Assembler(
             contents.columns,
             self._projection,
             max_batch_bytes=limits.max_batch_bytes,
-            max_chunk_bytes=contents.max_chunk_bytes,
+            # Steps want a batch in one piece.
+            max_chunk_bytes=(
+                contents.max_chunk_bytes if contents.pipeline is None else limits.max_batch_bytes
+            ),
         )
         self._lookahead = Lookahead(
             contents.plans,
@@ -150,7 +154,7 @@ class BatchStream:
         expires = time.monotonic() + self._limits.lifetime_s
         while (planned := self._take()) is not None:
             if isinstance(planned, PlannedEnd):
-                yield message_frame(pb.ReadBatchesResponse(epoch_end=_epoch_end(planned)))
+                yield message_frame(pb.ReadBatchesResponse(epoch_end=self._epoch_end(planned)))
                 continue
             if self._limits.lifetime_s and time.monotonic() >= expires:
                 raise RebalanceError("this stream has had its time; reconnect to go on")
@@ -175,12 +179,38 @@ class BatchStream:
     def _frames(
         self, planned: PlannedBatch, header: pb.BatchHeader
     ) -> Generator[bytes, None, list[bytes]]:
+        pipeline = self._contents.pipeline
+        if pipeline is None:
+            return (yield from self._gathered(planned, header))
+        gathered = pb.BatchHeader()
+        (message,) = yield from self._gathered(planned, gathered)
+        payload = memoryview(message)[len(message) - gathered.payload_bytes :]
+        batch = pipeline.run(planned, payload, gathered.buffer_bytes)
+        self._overflow += batch.overflow_sample_count
+        return pipeline.frames(batch, header, max_chunk_bytes=self._contents.max_chunk_bytes)
+
+    def _gathered(
+        self, planned: PlannedBatch, header: pb.BatchHeader
+    ) -> Generator[bytes, None, list[bytes]]:
         with self._blocks.lease(planned.touched) as is_whole:
             if is_whole:
                 rows = self._blocks.rows(planned.blocks, planned.offsets)
                 return self._assembler.assemble(rows, self._shown_ids(planned), header)
         staged = yield from self._staged(planned)
         return self._assembler.assemble(staged, self._shown_ids(planned), header)
+
+    def _epoch_end(self, planned: PlannedEnd) -> pb.EpochEnd:
+        overflow, self._overflow = self._overflow, 0
+        return pb.EpochEnd(
+            epoch=planned.epoch,
+            batch_count=planned.batch_count,
+            sample_count=planned.sample_count,
+            dropped_sample_count=planned.dropped,
+            dataset_sample_counts=planned.dataset_sample_counts,
+            substitute_count=planned.substitutes,
+            overflow_sample_count=overflow,
+            resume_token=planned.token,
+        )
 
     def _shown_ids(self, planned: PlannedBatch) -> NDArray[np.int64]:
         return self._contents.shown_ids(planned.sample_ids)
@@ -242,15 +272,3 @@ class BatchStream:
 def _heartbeat(waited_s: float) -> bytes:
     heartbeat = pb.Heartbeat(waiting_ms=round(waited_s * 1000))
     return message_frame(pb.ReadBatchesResponse(heartbeat=heartbeat))
-
-
-def _epoch_end(planned: PlannedEnd) -> pb.EpochEnd:
-    return pb.EpochEnd(
-        epoch=planned.epoch,
-        batch_count=planned.batch_count,
-        sample_count=planned.sample_count,
-        dropped_sample_count=planned.dropped,
-        dataset_sample_counts=planned.dataset_sample_counts,
-        substitute_count=planned.substitutes,
-        resume_token=planned.token,
-    )

@@ -1,0 +1,148 @@
+"""Decode files of images to pixels of one size."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError, ConfigurationError, StepFailedError
+from headrace.server._columns import WireColumn
+from headrace.server._steps import Columns, tensor_of, wanted_column
+from headrace.server._values import Batch, Values
+from headrace.v1 import shard_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_SIDE_LIMIT = 1 << 16
+# A decoded image of so many pixels takes 256 MiB; larger ones are an attack or a mistake.
+_PIXEL_LIMIT = 1 << 26
+_MODES = {1: "L", 3: "RGB"}
+# Files are first decoded to no less than so many times the wanted size, where the format allows
+# it: Pillow's own choice for thumbnails, fast and hard to tell from the whole.
+_REDUCING_GAP = 2.0
+
+
+class DecodeImage:
+    """Makes a column of JPEG or PNG files a tensor of pixels."""
+
+    def __init__(self, message: pb.DecodeImage) -> None:
+        channels = message.channels or 3
+        for field, value in (("height", message.height), ("width", message.width)):
+            if not 1 <= value < _SIDE_LIMIT:
+                raise BadArgumentError(
+                    f"decode_image: {field} is {value}; it must be in [1, {_SIDE_LIMIT})",
+                    field="steps",
+                )
+        if channels not in _MODES or message.fit not in pb.ImageFit.values():
+            raise BadArgumentError(
+                f"decode_image: channels is {channels} and fit {message.fit}; they must be 1 or 3, "
+                "and an ImageFit",
+                field="steps",
+            )
+        self._name = message.column
+        self._shape = (message.height, message.width, channels)
+        self._fit = message.fit or pb.IMAGE_FIT_COVER
+        self._check_library()
+
+    def columns(self, before: Columns) -> dict[str, WireColumn]:
+        column = wanted_column(before, self._name, "decode_image", (pb.COLUMN_KIND_BYTES,))
+        return {**before, self._name: replace(tensor_of(column, self._shape), logical_type="")}
+
+    def apply(self, batch: Batch) -> Batch:
+        found = batch.columns[self._name]
+        assert found.offsets is not None
+        pixels = np.zeros((batch.row_count, *self._shape), np.uint8)
+        content = memoryview(found.values.tobytes())
+        edges = found.offsets.tolist()
+        for row in range(batch.row_count):
+            if found.valid is None or found.valid[row]:
+                self._decode(content[edges[row] : edges[row + 1]], pixels[row], row)
+        column = replace(tensor_of(found.column, self._shape), logical_type="")
+        decoded = Values(column, pixels, None, found.valid)
+        return replace(batch, columns={**batch.columns, self._name: decoded})
+
+    def _decode(self, content: memoryview, out: NDArray[np.uint8], row: int) -> None:
+        from PIL import Image  # noqa: PLC0415 - of the [images] extra
+
+        bombs = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+        try:
+            with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as image:
+                if image.width * image.height > _PIXEL_LIMIT:
+                    raise self._failure(row, f"it has {image.width} x {image.height} pixels")
+                self._paint(image, out)
+        except (OSError, SyntaxError, ValueError, *bombs) as error:
+            raise self._failure(row, str(error)) from error
+
+    def _paint(self, image: Image.Image, out: NDArray[np.uint8]) -> None:
+        from PIL import Image  # noqa: PLC0415 - of the [images] extra
+
+        height, width, channels = self._shape
+        box = self._box(image.width, image.height)
+        size = (width, height)
+        if self._fit == pb.IMAGE_FIT_CONTAIN:
+            scale = min(width / image.width, height / image.height)
+            size = (
+                max(1, min(width, round(image.width * scale))),
+                max(1, min(height, round(image.height * scale))),
+            )
+        mode = _MODES[channels]
+        drafted = image.draft(mode, _least_size(image, box, size))
+        if drafted is not None:
+            # The box is in the pixels that are really decoded.
+            box = self._box(image.width, image.height)
+        scaled = _eight_bits(image).convert(mode)
+        scaled = scaled.resize(size, Image.Resampling.BILINEAR, box, _REDUCING_GAP)
+        top, left = (height - size[1]) // 2, (width - size[0]) // 2
+        target = out[top : top + size[1], left : left + size[0]]
+        target[...] = np.asarray(scaled).reshape(target.shape)
+
+    def _box(self, image_width: int, image_height: int) -> tuple[float, float, float, float]:
+        """Return the part of an image that is scaled: left, top, right, bottom."""
+        height, width, _ = self._shape
+        if self._fit != pb.IMAGE_FIT_COVER:
+            return 0.0, 0.0, float(image_width), float(image_height)
+        scale = max(width / image_width, height / image_height)
+        part_width = min(float(image_width), width / scale)
+        part_height = min(float(image_height), height / scale)
+        left, top = (image_width - part_width) / 2, (image_height - part_height) / 2
+        return left, top, left + part_width, top + part_height
+
+    def _failure(self, row: int, why: str) -> StepFailedError:
+        return StepFailedError(
+            f"decode_image: row {row} of column {self._name!r} is no JPEG or PNG that can be "
+            f"decoded: {why[:200]}",
+            column=self._name,
+            row=row,
+        )
+
+    def _check_library(self) -> None:
+        try:
+            import PIL.Image  # noqa: F401, PLC0415 - of the [images] extra
+        except ImportError as error:
+            raise ConfigurationError(
+                "decode_image needs Pillow on the server; the operator installs headrace[images]"
+            ) from error
+
+
+def _least_size(
+    image: Image.Image, box: tuple[float, float, float, float], size: tuple[int, int]
+) -> tuple[int, int]:
+    """Return the size to which a file may be reduced as it is decoded."""
+    left, top, right, bottom = box
+    wide = image.width * size[0] / (right - left) * _REDUCING_GAP
+    high = image.height * size[1] / (bottom - top) * _REDUCING_GAP
+    return max(1, round(wide)), max(1, round(high))
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Return an image of 16 bits with its upper eight; Pillow would cut instead of scale."""
+    from PIL import Image  # noqa: PLC0415 - of the [images] extra
+
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

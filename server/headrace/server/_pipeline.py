@@ -1,0 +1,149 @@
+"""All steps of one stream: checked at its begin, applied to each batch after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.errors import BadArgumentError
+from headrace.order import EndMode
+from headrace.server._columns import SAMPLE_ID_COLUMN, WireColumn
+from headrace.server._gather import refuse_large
+from headrace.server._images import DecodeImage
+from headrace.server._pack import Pack
+from headrace.server._plan import PlannedBatch
+from headrace.server._steps import Cast, Pad, Stack, Step
+from headrace.server._values import Batch, batch_messages, split_payload
+from headrace.v1 import shard_service_pb2 as pb
+
+_MAX_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What is done with every batch of a stream before it is sent.
+
+    Attributes:
+        before: The columns as they are gathered.
+        after: The columns as they are sent.
+        steps: What makes these of those.
+        max_batch_bytes: Greatest payload.
+    """
+
+    before: tuple[WireColumn, ...]
+    after: tuple[WireColumn, ...]
+    steps: tuple[Step, ...]
+    max_batch_bytes: int
+
+    def run(self, planned: PlannedBatch, payload: memoryview, buffer_bytes: Sequence[int]) -> Batch:
+        """Take all steps with a batch.
+
+        Args:
+            planned: The batch.
+            payload: Its columns as they were gathered.
+            buffer_bytes: The length of each of their buffers.
+
+        Raises:
+            StepFailedError: A step cannot be done with this batch.
+        """
+        count = planned.sample_ids.size
+        columns = split_payload(self.before, payload, buffer_bytes, row_count=count)
+        batch = Batch(columns, count)
+        for step in self.steps:
+            batch = step.apply(batch)
+        return batch
+
+    def frames(self, batch: Batch, header: pb.BatchHeader, *, max_chunk_bytes: int) -> list[bytes]:
+        """Return the messages of a batch that went through the steps.
+
+        Raises:
+            BadArgumentError: The payload would pass the limit.
+        """
+        if batch.row_count != header.sample_count:
+            header.row_count = batch.row_count
+        header.overflow_sample_count = batch.overflow_sample_count
+        header.overflow_element_count = batch.overflow_element_count
+        return batch_messages(
+            batch,
+            header,
+            max_batch_bytes=self.max_batch_bytes,
+            max_chunk_bytes=max_chunk_bytes,
+        )
+
+
+def make_pipeline(
+    messages: Sequence[pb.BatchStep],
+    columns: Sequence[WireColumn],
+    *,
+    row_count: int,
+    end: EndMode,
+    max_batch_bytes: int,
+) -> Pipeline | None:
+    """Return the steps of a request; None if it has none.
+
+    Args:
+        messages: The steps as they came.
+        columns: The columns before them, the server's own included.
+        row_count: Most rows of a batch.
+        end: What becomes of an incomplete last batch.
+        max_batch_bytes: Greatest payload, also between two steps.
+
+    Raises:
+        BadArgumentError: A step cannot be done.
+        ConfigurationError: This server lacks what a step needs.
+    """
+    if not messages:
+        return None
+    _check_places(messages, end)
+    now = {column.name: column for column in columns}
+    steps = []
+    for message in messages:
+        step = _step(message)
+        _check_own(message)
+        now = step.columns(now)
+        if isinstance(step, Pack):
+            row_count = step.row_count
+        size = row_count * sum(column.item_bytes for column in now.values() if column.is_tensor)
+        refuse_large(size, max_batch_bytes)
+        steps.append(step)
+    return Pipeline(tuple(columns), tuple(now.values()), tuple(steps), max_batch_bytes)
+
+
+def _step(message: pb.BatchStep) -> Step:
+    kind = message.WhichOneof("step")
+    if kind == "cast":
+        return Cast(message.cast)
+    if kind == "pad":
+        return Pad(message.pad)
+    if kind == "stack":
+        return Stack(message.stack)
+    if kind == "decode_image":
+        return DecodeImage(message.decode_image)
+    if kind == "pack":
+        return Pack(message.pack)
+    raise BadArgumentError(
+        "a step is none that this server knows; use a newer server", field="steps"
+    )
+
+
+def _check_places(messages: Sequence[pb.BatchStep], end: EndMode) -> None:
+    if len(messages) > _MAX_STEPS:
+        raise BadArgumentError(
+            f"the request has {len(messages)} steps; {_MAX_STEPS} is the most", field="steps"
+        )
+    packs = [place for place, step in enumerate(messages) if step.HasField("pack")]
+    if packs and packs != [len(messages) - 1]:
+        raise BadArgumentError("pack must be the last step, and come once", field="steps")
+    if packs and end is EndMode.PAD:
+        raise BadArgumentError(
+            "pack fills rows up itself, so end must not be END_MODE_PAD with it", field="end"
+        )
+
+
+def _check_own(message: pb.BatchStep) -> None:
+    kind = message.WhichOneof("step")
+    if kind is not None and getattr(getattr(message, kind), "column", "") == SAMPLE_ID_COLUMN:
+        raise BadArgumentError(
+            f"{kind}: column {SAMPLE_ID_COLUMN!r} is the server's own and stays as it is",
+            field="steps",
+        )
