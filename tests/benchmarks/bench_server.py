@@ -1,32 +1,43 @@
-"""Measure the server against the wire: batches out of a warm cache, against ready bytes.
+"""Measure the server against the wire: batches out of a warm cache, against what others send.
 
-``python tests/benchmarks/bench_server.py`` prints, for each kind of sample, the payload bytes a
-second of one stream of shuffled batches, the same of a bare gRPC server that yields one ready
-``bytes`` of the same size over and over, and the ratio: the ceiling is 1. Both servers run in
-processes of their own and the client takes messages as bytes from both, so only the servers
-differ. Every figure is the median of interleaved rounds; the page cache plays no part.
+``PYTHONPATH=tests python tests/benchmarks/bench_server.py`` prints, for each kind of sample, the
+payload bytes a second of one stream of
+
+- *bare*: a gRPC server that yields one ready ``bytes`` of the same size over and over, the ceiling;
+- *ready*: an Arrow Flight server that sends one ready record batch over and over;
+- *gather*: an Arrow Flight server that gathers as many random rows, shard by shard, as fast as
+  NumPy and Arrow do it, out of shards that lie decoded in memory, in an order worked out before;
+- *headrace*: shuffled batches of ours;
+
+then what headrace reaches of each, and of bare by processor time of server and client together,
+which is what counts where the machine has more to do. Every server runs in a process of its own;
+the client takes messages as bytes from the gRPC servers, and Flight's own client from Flight's.
+Every figure is the median of interleaved rounds; the page cache plays no part.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, cast
 
 import grpc
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.flight_baseline import read_sizes, serve_flight
 from headrace.server import ServerConfig, start_server
 from headrace.server._listen import GRPC_OPTIONS
 from headrace.storage import ShardWriter, commit_dataset, open_store
@@ -35,6 +46,7 @@ from headrace.v1 import shard_service_pb2 as pb
 _READ = "/headrace.v1.ShardService/ReadBatches"
 _BARE = "/bench.Bare/Read"
 _CHUNK_BYTES = 2 * 1024 * 1024
+_SERVERS = ("bare", "ready", "gather")
 _RNG = np.random.default_rng(7)
 
 
@@ -48,15 +60,33 @@ class Case:
     table: Callable[[int], pa.Table]
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server in a process of its own."""
+
+    address: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """Payload bytes a second: of time, and of processor time of server and client."""
+
+    wall: float
+    processor: float
+
+
 def main() -> None:
     """Run all cases and print the table."""
     arguments = _arguments()
     print(
         f"# {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"grpcio {grpc.__version__}, {arguments.rounds} rounds of {arguments.seconds} s"
+        f"grpcio {grpc.__version__}, pyarrow {pa.__version__}, {arguments.rounds} rounds of "
+        f"{arguments.seconds} s, load {os.getloadavg()[0]:.1f}"
     )
-    heads = f"{'case':<28}{'batch MiB':>10}{'bare MB/s':>11}{'headrace':>10}{'ratio':>7}"
-    print(f"{heads}{'first ms':>10}")
+    rates = "".join(f"{name:>10}" for name in (*_SERVERS, "headrace"))
+    ratios = "".join(f"{'/' + name:>8}" for name in (*_SERVERS, "cpu"))
+    print(f"{'MB/s':<22}{'batch MiB':>10}{rates}{ratios}{'first ms':>10}")
     order = pb.OrderSpec()
     if arguments.window is not None:
         order.window = arguments.window
@@ -66,7 +96,7 @@ def main() -> None:
 
 
 def _run(case: Case, order: pb.OrderSpec, *, rounds: int, seconds: float) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
         _write(case, folder)
         request = pb.ReadBatchesRequest(
             dataset="bench",
@@ -75,41 +105,77 @@ def _run(case: Case, order: pb.OrderSpec, *, rounds: int, seconds: float) -> Non
             world_size=1,
             epoch_start=pb.EpochStart(),
         )
-        with _process(_serve_headrace, folder) as ours:
-            _warm(ours, request, case.sample_count // case.batch_size)
-            first_ms = statistics.median(_first_batch_ms(ours, request) for _ in range(5))
-            batch_bytes = _batch_bytes(ours, request)
-            with _process(_serve_bare, batch_bytes) as bare:
-                rates = [
-                    (
-                        _rate(bare, _BARE, b"", seconds),
-                        _rate(ours, _READ, request.SerializeToString(), seconds),
-                    )
-                    for _ in range(rounds)
-                ]
-    bare_rate = statistics.median(rate for rate, _ in rates)
-    our_rate = statistics.median(rate for _, rate in rates)
-    ratio = statistics.median(our / bare for bare, our in rates)
+        ours = servers.enter_context(_process(_serve_headrace, folder))
+        _warm(ours.address, request, case.sample_count // case.batch_size)
+        first_ms = statistics.median(_first_batch_ms(ours.address, request) for _ in range(9))
+        batch_bytes = _batch_bytes(ours.address, request)
+        bare = servers.enter_context(_process(_serve_bare, batch_bytes))
+        flight = servers.enter_context(_process(serve_flight, (folder, case.batch_size)))
+        wanted = request.SerializeToString()
+        rates = [
+            (
+                _rate(bare, lambda: _grpc_sizes(bare, _BARE, b""), seconds),
+                _rate(flight, lambda: read_sizes(flight.address, "ready"), seconds),
+                _rate(flight, lambda: read_sizes(flight.address, "gather"), seconds),
+                _rate(ours, lambda: _grpc_sizes(ours, _READ, wanted), seconds),
+            )
+            for _ in range(rounds)
+        ]
+    _print(case, batch_bytes, rates, first_ms=first_ms)
+
+
+def _print(
+    case: Case, batch_bytes: int, rates: Sequence[tuple[_Rate, ...]], *, first_ms: float
+) -> None:
+    medians = [
+        statistics.median(rate.wall for rate in column) for column in zip(*rates, strict=True)
+    ]
+    ratios = [
+        statistics.median(row[-1].wall / row[index].wall for row in rates)
+        for index in range(len(_SERVERS))
+    ]
+    ratios.append(statistics.median(row[-1].processor / row[0].processor for row in rates))
     print(
-        f"{case.name:<28}{batch_bytes / 2**20:>10.2f}{bare_rate / 1e6:>11.0f}"
-        f"{our_rate / 1e6:>10.0f}{ratio:>7.2f}{first_ms:>10.1f}",
+        f"{case.name:<22}{batch_bytes / 2**20:>10.2f}"
+        + "".join(f"{rate / 1e6:>10.0f}" for rate in medians)
+        + "".join(f"{ratio:>8.2f}" for ratio in ratios)
+        + f"{first_ms:>10.1f}",
         flush=True,
     )
 
 
-def _rate(address: str, method: str, request: bytes, seconds: float) -> float:
+def _rate(server: Running, sizes: Callable[[], Generator[int]], seconds: float) -> _Rate:
     """Return the bytes a second of one stream, its first tenth left out."""
     now = begin = time.perf_counter() + seconds / 10
+    spent = math.nan
     received = 0
-    with _channel(address) as channel, closing(_messages(channel, method, request)) as messages:
-        for message in messages:
+    with closing(sizes()) as messages:
+        for size in messages:
             now = time.perf_counter()
             if now < begin:
                 continue
-            received += len(message)
+            if math.isnan(spent):
+                spent = _processor_s(server)
+            received += size
             if now > begin + seconds:
                 break
-    return received / (now - begin)
+        spent = _processor_s(server) - spent
+    return _Rate(received / (now - begin), received / spent)
+
+
+def _processor_s(server: Running) -> float:
+    """Return the processor time of a server and this process so far."""
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + time.process_time()
+
+
+def _grpc_sizes(server: Running, method: str, request: bytes) -> Generator[int]:
+    with (
+        _channel(server.address) as channel,
+        closing(_messages(channel, method, request)) as messages,
+    ):
+        for message in messages:
+            yield len(message)
 
 
 def _first_batch_ms(address: str, request: pb.ReadBatchesRequest) -> float:
@@ -169,12 +235,12 @@ class _process:  # noqa: N801 - a context manager, used like a function
         self._pipe, theirs = context.Pipe()
         self._child = context.Process(target=target, args=(argument, theirs), name="server")
 
-    def __enter__(self) -> str:
+    def __enter__(self) -> Running:
         self._child.start()
         if not self._pipe.poll(60):
             raise RuntimeError("the server did not start")
-        address: str = self._pipe.recv()
-        return address
+        assert self._child.pid is not None
+        return Running(self._pipe.recv(), self._child.pid)
 
     def __exit__(self, *exc: object) -> None:
         self._pipe.send("end")
