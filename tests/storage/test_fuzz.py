@@ -28,6 +28,7 @@ from headrace.storage._pointer import Pointer, VersionEntry, decode_pointer
 from headrace.storage.mds import _stored_index as mds_index
 from headrace.storage.webdataset import decode_stored_index, encode_stored_index, open_webdataset
 from storage.hostile_blocks import Codec, HostileBlock, honest_batch, message_of
+from storage.mds.lines_make import write_lines
 from storage.mds.mds_make import texts, write_mds
 from storage.webdataset.tar_files import samples, write_tar
 from support.shards import numbered_batch, write_shards_of
@@ -178,6 +179,14 @@ def _write_mds_zstd(root: Path) -> None:
     write_mds(root, texts(40), compression="zstd")
 
 
+def _write_json(root: Path) -> None:
+    write_lines(root, "json")
+
+
+def _write_csv(root: Path) -> None:
+    write_lines(root, "csv")
+
+
 def _stored_mds_index(root: Path) -> Target:
     _write_mds(root)
     _, content = mds_index.stored_index_of(Place(str(root), open_store(str(root))))
@@ -221,6 +230,8 @@ _TARGETS: dict[str, Callable[[Path], Target]] = {
     "compressed MDS shard": lambda root: _file(root, _write_mds_zstd, "shard.00000.mds.zstd"),
     "stored MDS index": _stored_mds_index,
     "stored WebDataset index": _stored_webdataset_index,
+    "MDS lines of JSON": lambda root: _file(root, _write_json, "shard.00000.json"),
+    "MDS lines of CSV": lambda root: _file(root, _write_csv, "shard.00000.csv"),
     "Parquet footer": _parquet_footer,
     "Parquet": lambda root: _file(root, _write_parquet, "a.parquet"),
 }

@@ -2,85 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from headrace.errors import ManifestCorruptError, ShardCorruptError
 from headrace.storage import open_dataset, store_index
+from storage.mds.lines_make import MARKS, ROWS, lines_of, write_lines
 from storage.mds.mds_make import change_index, texts, write_mds
 from storage.mds.mds_values import table_of
-
-_COLUMNS = {"ratio": "float", "number": "int", "text": "str"}
-_ROWS: list[dict[str, Any]] = [
-    {"number": 2**62, "ratio": -0.0, "text": "Blüte"},
-    {"number": -7, "ratio": math.inf, "text": ""},
-    {"number": 0, "ratio": 5e-324, "text": 'a "quote", \t and \\'},
-]
-_MARKS = {"csv": ",", "tsv": "\t", "xsv": "||"}
-
-
-def _lines(form: str, newline: str) -> str:
-    if form == "json":
-        return "".join(json.dumps(row, sort_keys=True) + newline for row in _ROWS)
-    mark = _MARKS[form]
-    names = sorted(_COLUMNS)
-    rows = [mark.join(str(row[name]).replace(mark, ";") for name in names) for row in _ROWS]
-    return "".join(line + newline for line in [mark.join(names), *rows])
-
-
-def _write(folder: Path, form: str, *, newline: str = "\n", content: bytes | None = None) -> Path:
-    """Write a dataset of one shard as Mosaic does, but for the file of offsets."""
-    content = _lines(form, newline).encode() if content is None else content
-    name = f"shard.00000.{form}"
-    shard: dict[str, object] = {
-        "version": 2,
-        "format": form,
-        "samples": len(_ROWS),
-        "compression": None,
-        "hashes": [],
-        "size_limit": None,
-        "newline": newline,
-        "raw_data": {"basename": name, "bytes": len(content), "hashes": {}},
-        "raw_meta": {"basename": f"{name}.meta", "bytes": 100, "hashes": {}},
-        "zip_data": None,
-        "zip_meta": None,
-    }
-    if form == "json":
-        shard["columns"] = _COLUMNS
-    else:
-        names = sorted(_COLUMNS)
-        shard |= {"column_names": names, "column_encodings": [_COLUMNS[name] for name in names]}
-    if form == "xsv":
-        shard["separator"] = _MARKS[form]
-    folder.mkdir(exist_ok=True)
-    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": [shard]}))
-    (folder / name).write_bytes(content)
-    return folder / name
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "<end>"])
 @pytest.mark.parametrize("form", ["json", "csv", "tsv", "xsv"])
 def test_lines_are_samples(tmp_path: Path, form: str, newline: str) -> None:
     """Values come back under every format and end of line, columns sorted by name."""
-    _write(tmp_path, form, newline=newline)
-    mark = _MARKS.get(form, "\0")
+    write_lines(tmp_path, form, newline=newline)
+    mark = MARKS.get(form, "\0")
 
     with open_dataset(str(tmp_path)) as dataset:
         found = table_of(dataset)
 
     kinds = {"number": pa.int64(), "ratio": pa.float64(), "text": pa.string()}
     assert kinds == {field.name: field.type for field in found.schema}
-    assert [{**row, "text": row["text"].replace(mark, ";")} for row in _ROWS] == found.to_pylist()
+    assert [{**row, "text": row["text"].replace(mark, ";")} for row in ROWS] == found.to_pylist()
 
 
 def test_lines_and_binary_shards_are_one_dataset(tmp_path: Path) -> None:
     """An index may hold shards of several formats, and may be stored elsewhere."""
-    _write(tmp_path / "d", "json")
+    write_lines(tmp_path / "d", "json")
     write_mds(tmp_path / "d", texts(5), folder="binary")
     store_index(str(tmp_path / "d"), str(tmp_path / "index"))
 
@@ -94,7 +45,7 @@ def test_lines_and_binary_shards_are_one_dataset(tmp_path: Path) -> None:
     ("form", "content", "found"),
     [
         ("json", b"{}\n", "1 whole lines found, the index says 3"),
-        ("json", _lines("json", "\n").encode()[:-1], "2 whole lines found"),
+        ("json", lines_of("json", "\n").encode()[:-1], "2 whole lines found"),
         ("json", b"[1]\n{}\n{}\n", "no JSON object"),
         ("json", b'{"number": 1, "text": ""}\n{}\n{}\n', "no value of 'ratio'"),
         ("json", b'{"ratio": 1.5, "number": "1", "text": ""}\n{}\n{}\n', "'1' is no int"),
@@ -114,7 +65,7 @@ def test_lines_that_are_no_samples_are_refused(
     tmp_path: Path, form: str, content: bytes, found: str
 ) -> None:
     """Each with the shard, and what was found instead."""
-    path = _write(tmp_path, form, content=content)
+    path = write_lines(tmp_path, form, content=content)
 
     with (
         open_dataset(str(tmp_path)) as dataset,
@@ -139,7 +90,7 @@ def test_lines_that_are_no_samples_are_refused(
 )
 def test_an_index_that_lies_of_lines_is_refused(tmp_path: Path, key: str, value: object) -> None:
     """Marks that are none, encodings that lines do not have, more lines than bytes."""
-    _write(tmp_path, "xsv")
+    write_lines(tmp_path, "xsv")
     change_index(tmp_path, {("shards", 0, key): value})
 
     with pytest.raises(ManifestCorruptError, match="shard 0"):
