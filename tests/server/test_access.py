@@ -203,6 +203,30 @@ def test_tls_and_client_certificates(rich_url: str, tmp_path: Path) -> None:
                 assert expected == caught.value.code()
 
 
+def test_a_renewed_certificate_is_used(
+    rich_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """New connections get the new certificate; half of a new pair changes nothing."""
+    old, new = trustme.CA(), trustme.CA()
+
+    def names(server: Server, authority: trustme.CA) -> list[str]:
+        root = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.secure_channel(server.address, root, options=options) as channel:
+            return _names(channel)
+
+    with _tls_server(rich_url, tmp_path, authority=old, mutual=False) as server:
+        assert ["rich"] == names(server, old)
+        renewed = new.issue_cert("localhost")
+        (tmp_path / "cert").write_bytes(renewed.cert_chain_pems[0].bytes())
+        assert ["rich"] == names(server, old)
+        assert "the certificate stays as it was" in caplog.text
+        (tmp_path / "key").write_bytes(renewed.private_key_pem.bytes())
+        assert ["rich"] == names(server, new)
+        with pytest.raises(grpc.RpcError):
+            names(server, old)
+
+
 def test_a_certificate_sees_its_datasets_and_nothing_else(rich_url: str, tmp_path: Path) -> None:
     """Its names are looked up as tokens are; a token that comes beside it counts alone."""
     authority = trustme.CA()

@@ -10,7 +10,7 @@ from headrace.server._access import read_tokens
 from headrace.server._config import ServerConfig
 from headrace.server._dataset_config import DatasetConfig
 from headrace.server._datasets import open_one
-from headrace.server._listen import tls_credentials
+from headrace.server._tls import tls_credentials
 
 
 @dataclass(frozen=True, slots=True)

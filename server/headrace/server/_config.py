@@ -33,7 +33,7 @@ class ServerConfig:
         listen: Addresses to listen on, as several texts or as one with commas between:
             ``host:port`` (port 0 takes a free one) or ``unix:/path``.
         tls_cert: PEM file of the server's certificate chain; with ``tls_key``, addresses of TCP
-            speak TLS. Unix sockets never do. Read once, at the start.
+            speak TLS. Unix sockets never do. Read again when it changes.
         tls_key: PEM file of its private key.
         tls_client_ca: PEM file of authorities: clients must have a certificate of one of them.
         tokens: JSON file of the callers: bearer tokens or subjects of certificates, and what each

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 import stat
 from pathlib import Path
 
@@ -60,40 +59,6 @@ def bind(
         return address
     host, wanted = address.rpartition(":")[0], split_address(address)[1]
     return f"{host}:{wanted or port}"
-
-
-def tls_credentials(cert: str, key: str, client_ca: str) -> grpc.ServerCredentials | None:
-    """Return what makes a server speak TLS, or None if no files are given.
-
-    Raises:
-        ConfigurationError: A file cannot be read, or certificate and key do not fit.
-    """
-    if not cert:
-        return None
-    pair = (_pem(key), _pem(cert))
-    authorities = _pem(client_ca) if client_ca else None
-    try:
-        # gRPC itself would find out at the first connection, and say nothing.
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
-        if client_ca:
-            ssl.create_default_context(cafile=client_ca)
-    except (ssl.SSLError, OSError) as error:
-        raise ConfigurationError(
-            f"{cert}, {key} and {client_ca or 'no client authority'} make no TLS server "
-            f"({error.strerror}); give a certificate in PEM, its private key, and authorities"
-        ) from error
-    return grpc.ssl_server_credentials(
-        [pair], root_certificates=authorities, require_client_auth=authorities is not None
-    )
-
-
-def _pem(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot read {path} ({error.strerror}); give a PEM file that this user may read"
-        ) from error
 
 
 def _add_port(

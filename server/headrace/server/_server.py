@@ -34,7 +34,7 @@ from headrace.server._config import ServerConfig, fixed_settings
 from headrace.server._config_layers import ConfigSource
 from headrace.server._datasets import Catalog
 from headrace.server._disk import DiskCache
-from headrace.server._listen import GRPC_OPTIONS, bind, tls_credentials
+from headrace.server._listen import GRPC_OPTIONS, bind
 from headrace.server._logs import event
 from headrace.server._metrics import Metrics
 from headrace.server._metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
@@ -43,6 +43,7 @@ from headrace.server._roster import Roster
 from headrace.server._service import SERVICE, ShardService
 from headrace.server._streams import OpenStreams
 from headrace.server._threads import MAX_QUEUED_CALLS, CallThreads
+from headrace.server._tls import tls_credentials
 from headrace.server._tracing import Tracing, start_tracing
 
 # How long cut calls may take to end; they have nothing left to do.
