@@ -31,7 +31,7 @@ _CHUNK_SAMPLES: Final = 16384
 # Two windows of the default size, in storage order; of larger windows each sample is searched for.
 _WINDOW_BYTES: Final = 16 << 20
 _WINDOW_SAMPLES: Final = 1 << 21
-_NETWORK_BYTES: Final = 8 << 20
+_NETWORK_BYTES: Final = 2 << 20
 # Lanes whose last window is remembered.
 _MAX_RECENT: Final = 64
 _EPOCH_LIMIT: Final = 1 << 62
@@ -181,7 +181,8 @@ class Order:
                 return band.window_ids(window)[places]
             if end - first > _WINDOW_SAMPLES:
                 return band.sample_ids(first + places)
-            return self._stored.get(words, lambda: band.window_ids(window))[places]
+            stored = self._stored.get(words, lambda: band.window_ids(window))
+            return np.take(stored, places, mode="clip")
 
         return _Window(epoch, start - (offset - first), end - first, words, lookup)
 

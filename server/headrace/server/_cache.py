@@ -302,7 +302,9 @@ class BlockCache:
             blocks: ``(samples,)``: the block of each.
             offsets: ``(samples,)``: its place in that block.
         """
-        bases = np.take(source.bases, source.slot_of[blocks], axis=1)
+        # Plain indexing takes twice as long.
+        slots = np.take(source.slot_of, blocks, mode="clip")
+        bases = np.take(source.bases, slots, axis=1, mode="clip")
         return BlockRows(source.layout, self._memory, bases=bases, offsets=offsets)
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ class Page:
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the block of each sample of this page, and its offset there: ``(n,) int64``."""
         rows = self.starts.find(sample_ids)
-        offsets = sample_ids - self.starts.values[rows]
+        offsets = sample_ids - np.take(self.starts.values, rows, mode="clip")
         rows += self.first_block
         return rows, offsets
 
