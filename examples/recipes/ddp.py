@@ -1,0 +1,49 @@
+"""DistributedDataParallel; gloo here, nccl on GPUs.
+
+torchrun --nproc-per-node 2 examples/recipes/ddp.py localhost:50051 line ddp.pt --steps 100
+
+Start it again with more steps, and on any number of processes, and it goes on where it was.
+"""
+
+from __future__ import annotations
+
+import regression
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from headrace.client import RemoteDataset
+
+
+def main() -> None:
+    """Train on this rank."""
+    given = regression.arguments()
+    dist.init_process_group("gloo")
+    # Rank and world size are those of torch.distributed.
+    dataset = RemoteDataset(
+        given.target, given.dataset, global_batch_size=regression.GLOBAL_BATCH, seed=regression.SEED
+    )
+    model = DistributedDataParallel(regression.make_model())
+    optimizer = regression.make_optimizer(model)
+    if given.checkpoint.exists():
+        saved = torch.load(given.checkpoint)
+        model.module.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        dataset.load_state_dict(saved["dataset"])
+    for batch in regression.batches_until(dataset, given.steps):
+        loss = regression.loss_of(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        dist.all_reduce(loss.detach(), op=dist.ReduceOp.SUM)
+        if dist.get_rank() == 0:
+            regression.report(batch.step, batch.position, loss.item() / dist.get_world_size())
+    if dist.get_rank() == 0:
+        saved = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save({**saved, "dataset": dataset.state_dict()}, given.checkpoint)
+    dataset.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
