@@ -31,6 +31,15 @@ def _endless(name: str) -> pb.ReadBatchesRequest:
     )
 
 
+def _events(stream: Iterator[pb.ReadBatchesResponse], count: int) -> list[str | None]:
+    """The kinds of the next messages, without signs of life, which a busy machine may send."""
+    kinds: list[str | None] = []
+    while len(kinds) < count:
+        kind = next(stream).WhichOneof("event")
+        kinds += [kind] if kind != "heartbeat" else []
+    return kinds
+
+
 def _names(channel: grpc.Channel) -> list[str]:
     found = stub_of(channel).ListDatasets(pb.ListDatasetsRequest(), timeout=TIMEOUT_S).datasets
     return [one.name for one in found]
@@ -92,10 +101,10 @@ def test_streams_of_a_removed_dataset_end_and_others_go_on(
 ) -> None:
     """They end with an error that says so, nothing of the dataset stays cached, others stream."""
     going = messages_of(channel, _endless("a"))
-    assert "epoch_end" in [next(going).WhichOneof("event") for _ in range(10)]
+    assert "epoch_end" in _events(going, 10)
     without = server._cache.used_bytes
     ending = messages_of(channel, _endless("b"))
-    assert ["start", "batch"] == [next(ending).WhichOneof("event") for _ in range(2)]
+    assert ["start", "batch"] == _events(ending, 2)
     assert server._cache.used_bytes > without
 
     removed = threading.Thread(target=server.reload, args=[_config(a=urls["a"])], name="test-go")
@@ -107,7 +116,7 @@ def test_streams_of_a_removed_dataset_end_and_others_go_on(
     assert (grpc.StatusCode.NOT_FOUND, "DATASET_NOT_FOUND") == (code, info.reason)
     assert "'b' is served here no more" in str(failure.details())
     assert without == server._cache.used_bytes
-    assert {"batch", "epoch_end"} == {next(going).WhichOneof("event") for _ in range(30)}
+    assert {"batch", "epoch_end"} == set(_events(going, 30))
 
 
 def _reader(address: str, *, on_batch: Callable[[int], None]) -> list[BatchEvent]:

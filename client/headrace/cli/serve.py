@@ -81,7 +81,8 @@ def command(
         else:
             click.echo(f"headrace serves {', '.join(names)} at {address}")
 
-    return serve(config, on_ready=ready, source=source)
+    # Without a file there is nothing to read again, and a closed terminal ends the server.
+    return serve(config, on_ready=ready, source=source if config_file else None)
 
 
 def _check(config: ServerConfig) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 
 import yaml
 
@@ -21,10 +21,7 @@ def config_text(config: ServerConfig) -> str:
 
 def _shown(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
-        return {
-            one.name: _shown_field(getattr(value, one.name), is_secret=not one.repr)
-            for one in fields(value)
-        }
+        return {one.name: _shown_field(one, getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _shown(one) for key, one in value.items()}
     if isinstance(value, tuple | list):
@@ -34,8 +31,10 @@ def _shown(value: object) -> object:
     return value
 
 
-def _shown_field(value: object, *, is_secret: bool) -> object:
-    if not is_secret or value is None:
+def _shown_field(one: Field[object], value: object) -> object:
+    if one.name.endswith("_mode"):
+        return f"{value:o}"
+    if one.repr or value is None:
         return _shown(value)
     if isinstance(value, Mapping):
         return dict.fromkeys(map(str, value), HIDDEN)
