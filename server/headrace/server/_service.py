@@ -169,7 +169,7 @@ class ShardService:
             observer=tally,
         )
         reason, text = "CANCELLED", ""
-        self._metrics.stream_opened()
+        tally.begin()
         _log.log(opened.level, "stream opened", extra=event(**opened.fields))
         try:
             with self._streams.track(stream, served.retirements):
@@ -186,8 +186,7 @@ class ShardService:
             reason = InternalError.reason
             raise
         finally:
-            self._metrics.stream_ended(served.name, reason)
-            ended = {**opened.fields, "reason": reason, "error": text, **tally.close()}
+            ended = {**opened.fields, "reason": reason, "error": text, **tally.close(reason)}
             _log.log(opened.level, "stream ended", extra=event(**ended))
             if self._tracing is not None:
                 metadata = context.invocation_metadata()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 
-from headrace.server._metrics import Metrics
+from headrace.server._metrics import Metrics, StreamWaits
 
 
 class StreamTally:
@@ -28,10 +28,16 @@ class StreamTally:
         self._metrics = metrics
         self._dataset = dataset
         self._rank = rank
-        self._waits = None if rank is None else metrics.waits_of(dataset, str(rank))
+        self._waits: StreamWaits | None = None
         self._began = time.monotonic()
         self.batches = self.samples = self.payload_bytes = 0
         self.store_wait_s = self.client_wait_s = 0.0
+
+    def begin(self) -> None:
+        """Count the stream as open; `close` must follow."""
+        self._metrics.stream_opened()
+        if self._rank is not None:
+            self._waits = self._metrics.waits_of(self._dataset, str(self._rank))
 
     @property
     def seconds(self) -> float:
@@ -73,8 +79,9 @@ class StreamTally:
         finally:
             messages.close()
 
-    def close(self) -> dict[str, object]:
+    def close(self, reason: str) -> dict[str, object]:
         """Forget the stream in the metrics; return what it was, for the log."""
+        self._metrics.stream_ended(self._dataset, reason)
         if self._rank is not None:
             self._metrics.forget(self._dataset, str(self._rank))
         return {
