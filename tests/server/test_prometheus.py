@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -25,7 +26,9 @@ from support.waiting import until
 
 pytestmark = pytest.mark.long
 
-_OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+_ROOT = Path(__file__).parents[2]
+_OPERATIONS = _ROOT / "docs" / "operations.md"
+_DASHBOARD = _ROOT / "deploy" / "grafana" / "dashboard.json"
 _QUESTION = re.compile(r"^\| [^|]+ \| `(?P<query>[^`]*(?:headrace|process)_[^`]*)`", re.MULTILINE)
 
 
@@ -52,7 +55,9 @@ def _prometheus(folder: Path, target: str) -> Iterator[str]:
             stderr=output,
         )
         try:
-            yield _address(log)
+            address = _address(log)
+            assert until(partial(_is_ready, address)), log.read_text()[-2000:]
+            yield address
         finally:
             process.terminate()
             process.wait(20)
@@ -62,6 +67,14 @@ def _address(log: Path) -> str:
     found = until(lambda: re.search(r'"address":"(127\.0\.0\.1:[1-9]\d*)"', log.read_text()))
     assert found, log.read_text()[-2000:]
     return found[1]
+
+
+def _is_ready(api: str) -> bool:
+    try:
+        with urlopen(f"http://{api}/-/ready", timeout=10):
+            return True
+    except HTTPError:  # 503 while it starts
+        return False
 
 
 def _query(api: str, query: str) -> list[dict[str, object]]:
@@ -88,12 +101,19 @@ def _endless(name: str) -> pb.ReadBatchesRequest:
     )
 
 
+def _dashboard_queries() -> list[str]:
+    panels = json.loads(_DASHBOARD.read_text())["panels"]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    return [query.replace("$instance", ".*") for query in queries]
+
+
 def test_every_question_of_the_page_has_an_answer(
     rich_url: str, broken_url: str, tmp_path: Path
 ) -> None:
-    """Each query of docs/operations.md returns data from a server with load and with errors."""
+    """All queries of docs/operations.md and of the dashboard return data of a server with load."""
     queries = [found["query"] for found in _QUESTION.finditer(_OPERATIONS.read_text())]
-    assert len(queries) >= 12
+    queries += _dashboard_queries()
+    assert len(queries) >= 24
     config = ServerConfig(
         datasets={"good": rich_url, "bad": broken_url},
         listen="127.0.0.1:0",
@@ -126,3 +146,19 @@ def test_the_exposition_is_as_promtool_wants_it(start: StartServer) -> None:
     )
 
     assert (0, "") == (done.returncode, done.stderr.decode() + done.stdout.decode())
+
+
+@pytest.mark.parametrize(
+    "check", [["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]]
+)
+def test_rules_do_what_their_tests_say(check: list[str]) -> None:
+    """The rules are well-formed, and every alert fires when it should and not before."""
+    done = subprocess.run(
+        [_program("promtool"), *check],
+        cwd=_ROOT / "deploy" / "prometheus",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
