@@ -37,7 +37,7 @@ from headrace.client._state import (
 )
 from headrace.client._steps import Step
 from headrace.client._subject import Subject, mixture_in, skips_in, subject_of
-from headrace.client._targets import choose_endpoints
+from headrace.client._targets import choose_endpoints, lane_of
 from headrace.client._workers import Begin, Share, share_of_worker
 from headrace.errors import BadArgumentError
 from headrace.order import (
@@ -115,7 +115,8 @@ class RemoteDataset(IterableDataset[Batch]):
             window: Samples that are shuffled together; 0 for the whole epoch, None for the
                 default of docs/order.md.
             window_bytes: The same limit in bytes; 0 for none, None for the default.
-            lanes: Parts of the data that replicas can serve alone, >= 1.
+            lanes: Parts of the data that replicas can serve alone, >= 1; with several, each rank
+                asks the replica first that its lane prefers. Advised: as many as replicas.
             unit: Samples of a unit; None for the global batch size, or the token's. Only matters
                 with several lanes.
             columns: Names of the columns wanted; empty for all.
@@ -164,6 +165,7 @@ class RemoteDataset(IterableDataset[Batch]):
         )
         self._allow_new_skips = allow_new_skips
         self._steps = tuple(steps)
+        self._rank, self._world_size = resolve_ranks(rank, world_size)
         self._endpoints = choose_endpoints(
             target,
             sources,
@@ -171,9 +173,11 @@ class RemoteDataset(IterableDataset[Batch]):
             fallback=fallback,
             deadlines=deadlines or Deadlines(),
             cache_bytes=private_cache_bytes,
+            lane=lane_of(
+                self._rank, world_size=self._world_size, replication=replication, lanes=lanes
+            ),
         )
         self._batch_size, self._wanted_global = batch_size, global_batch_size
-        self._rank, self._world_size = resolve_ranks(rank, world_size)
         self._replication = replication
         self._unit_is_free = unit is None
         self._order = OrderSpec(

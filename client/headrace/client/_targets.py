@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Literal
 
 from headrace.client._access import Access
@@ -21,6 +22,7 @@ def choose_endpoints(
     fallback: Literal["storage"] | None,
     deadlines: Deadlines,
     cache_bytes: int | None,
+    lane: int | None = None,
 ) -> Endpoints:
     """Return the servers to ask; nothing is asked or started.
 
@@ -31,6 +33,8 @@ def choose_endpoints(
         fallback: What to do when none of them answers.
         deadlines: How long to wait for that.
         cache_bytes: Size of a private server's cache; None for the server's default.
+        lane: The part of the data that is asked for, if there are several; it has an address of
+            its own among them, which is asked first.
 
     Raises:
         BadArgumentError: The arguments do not belong together.
@@ -46,7 +50,10 @@ def choose_endpoints(
         )
     if target is None:
         return PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes))
-    servers = fixed_endpoints((target,) if isinstance(target, str) else target, access)
+    addresses = [target] if isinstance(target, str) else list(target)
+    if lane is not None:
+        addresses = by_preference(addresses, lane)
+    servers = fixed_endpoints(addresses, access)
     if not servers.addresses:
         raise BadArgumentError("target is an empty list; wanted an address", field="target")
     if fallback is None:
@@ -54,6 +61,36 @@ def choose_endpoints(
     private = PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes))
     after_s = min(deadlines.fallback_s, deadlines.connect_s / 2, deadlines.give_up_s / 2)
     return FallbackEndpoints(servers, private, after_s=after_s)
+
+
+def lane_of(rank: int, *, world_size: int, replication: int, lanes: int) -> int | None:
+    """Return the lane in which the middle of a rank's share lies, or None if there is only one.
+
+    Args:
+        rank: The rank, in [0, ``world_size``).
+        world_size: Number of ranks, >= 1.
+        replication: Consecutive ranks with the same share, >= 1.
+        lanes: Number of lanes, >= 1.
+    """
+    if lanes <= 1:
+        return None
+    group_count = max(1, world_size // max(1, replication))
+    group = rank // max(1, replication)
+    return (2 * group + 1) * lanes // (2 * group_count)
+
+
+def by_preference(addresses: Sequence[str], lane: int) -> list[str]:
+    """Order addresses so that lanes spread over them, and move little when one comes or goes.
+
+    Whoever has the same addresses, in any order, gets the same answer.
+
+    Source: rendezvous hashing, Thaler and Ravishankar, 1998.
+    """
+
+    def weight(address: str) -> bytes:
+        return blake2b(f"{lane}\0{address}".encode(), digest_size=8).digest()
+
+    return sorted(addresses, key=weight, reverse=True)
 
 
 def _known(urls: Mapping[str, str | None]) -> dict[str, str]:
