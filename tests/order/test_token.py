@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import TokenMalformedError
+from headrace.errors import BadArgumentError, TokenMalformedError
 from headrace.order import (
     TOKEN_LIMIT_BYTES,
     OrderSpec,
@@ -32,6 +32,9 @@ _tokens = st.builds(
     sample_count=_numbers,
     mixture=st.one_of(st.just(""), _digests),
     skips=st.one_of(st.just(""), _digests),
+    transforms=st.sampled_from(
+        ["", "crop@1", "crop@1,tokens-2.x@2026_11", "n" * 59 + "@1," + "m" * 55 + "@22"]
+    ),
 )
 
 
@@ -42,6 +45,15 @@ def test_decoding_undoes_encoding(token: Token) -> None:
 
     assert token == decode_token(encoded)
     assert len(encoded) <= TOKEN_LIMIT_BYTES
+
+
+@pytest.mark.parametrize(
+    "transforms", ["crop", "crop@", "@1", "crop@1,", "a b@1", "crop@1\n", "é@1", "n" * 119 + "@1"]
+)
+def test_what_is_no_transform_stands_in_no_token(transforms: str) -> None:
+    """Names and versions have a form and a length."""
+    with pytest.raises(BadArgumentError, match="name@version"):
+        Token("ab" * 16, OrderSpec(), 0, 0, 1, 0, 0, transforms=transforms)
 
 
 @given(token=_tokens, place=st.data())

@@ -78,6 +78,8 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
     ("drain_s", float, "30", "Seconds that streams have to end at SIGTERM."),
     ("heartbeat_s", float, "5", "Seconds between two signs of life while a stream waits."),
     ("store_timeout_s", float, "120", "Seconds without a block until STORE_UNAVAILABLE."),
+    ("transform_workers", _COUNT, "2", "Most processes of each transform."),
+    ("transform_timeout_s", float, "30", "Seconds that a transform may work on one batch."),
     ("metrics_listen", str, "none", "HOST:PORT for Prometheus metrics."),
     (
         "otlp_endpoint",
@@ -121,6 +123,17 @@ def setting_options(command: _Decorated) -> _Decorated:
             "--item-nulls/--no-item-nulls",
             default=None,
             help="Send which items of lists are null; without it a null item is an error.",
+        )
+    )
+    options.append(
+        click.option(
+            "--transform",
+            "transforms",
+            multiple=True,
+            metavar="NAME=MODULE:FUNCTION@VERSION",
+            # Nothing given leaves it to the environment and the file.
+            callback=lambda _context, _option, given: given or None,
+            help="A function over Arrow batches that jobs may name; several times for several.",
         )
     )
     # Help lists options in the order in which decorators stand, from the last applied on.

@@ -22,7 +22,7 @@ from headrace.client._numpy import NumpyDataset
 from headrace.client._prefetch import Prefetcher
 from headrace.client._reader import BatchReader, Place
 from headrace.client._request import ReadOptions
-from headrace.client._steps import Cast, DecodeImage, Pack, Pad, Stack
+from headrace.client._steps import Cast, DecodeImage, Pack, Pad, Stack, Transform
 from headrace.client._tensorflow import tf_dataset
 from headrace.errors import HeadraceError
 
@@ -62,6 +62,7 @@ __all__ = [
     "Stack",
     "StringColumn",
     "TlsConfig",
+    "Transform",
     "fetch_dataset",
     "read_mixture",
     "tf_dataset",

@@ -35,7 +35,7 @@ from headrace.client._state import (
     read_state,
     refuse_worker_state,
 )
-from headrace.client._steps import Step
+from headrace.client._steps import Step, transforms_text
 from headrace.client._subject import Subject, mixture_in, skips_in, subject_of
 from headrace.client._targets import choose_endpoints, lane_of
 from headrace.client._workers import Begin, Share, share_of_worker
@@ -132,7 +132,7 @@ class RemoteDataset(IterableDataset[Batch]):
             allow_new_skips: Whether a loaded state may be of another list, all of which is among
                 ``skips``.
             steps: What the server does with each batch before it sends it, in this order: `Cast`,
-                `Pad`, `Stack`, `DecodeImage`, `Pack`.
+                `Pad`, `Stack`, `DecodeImage`, `Transform`, `Pack`.
             restart: Begin the same epoch anew with each ``for``: for validation.
             token: Where to begin: `Batch.token` of some run.
             auth: Bearer token for the server, or a function that returns one; it is asked anew
@@ -466,6 +466,7 @@ class RemoteDataset(IterableDataset[Batch]):
                 fingerprint=fingerprint,
                 mixture=mixture,
                 skips=skips,
+                transforms=transforms_text(self._steps),
                 spec=order,
                 epoch=self._place.epoch,
                 position=self._place.position,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -158,4 +159,40 @@ class Pack:
         )
 
 
-Step = Cast | Pad | Stack | DecodeImage | Pack
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """Call a function that the server's operator has registered, over all columns.
+
+    Its name and version are in tokens: a run goes on with the same ones alone.
+
+    Attributes:
+        name: Its name on the server.
+        version: Its version; empty for the server's.
+    """
+
+    name: str
+    version: str = ""
+
+    def to_message(self) -> pb.BatchStep:
+        """Write the step down for the wire."""
+        return pb.BatchStep(transform=pb.Transform(name=self.name, version=self.version))
+
+
+Step = Transform | Cast | Pad | Stack | DecodeImage | Pack
+
+
+def transforms_text(steps: Sequence[Step]) -> str:
+    """Return what a token says of transforms.
+
+    Raises:
+        BadArgumentError: The version of one is left to the server, so it is not known here.
+    """
+    found = [step for step in steps if isinstance(step, Transform)]
+    for step in found:
+        if not step.version:
+            raise BadArgumentError(
+                f"the version of the transform {step.name!r} is left to the server, so no state "
+                "can be made before the first batch; give its version, or take the state later",
+                field="steps",
+            )
+    return ",".join(f"{step.name}@{step.version}" for step in found)

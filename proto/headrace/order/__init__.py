@@ -15,6 +15,7 @@ from headrace.order._mixture import (
 from headrace.order._mixture_json import dump_mixture, load_mixture
 from headrace.order._mixture_order import MixtureOrder
 from headrace.order._order import Order
+from headrace.order._sample_keys import sample_keys
 from headrace.order._schedule import Schedule, linear, piecewise
 from headrace.order._skips import Skips, check_skips
 from headrace.order._slicing import EndMode, EpochPlan, RankBatch
@@ -29,6 +30,7 @@ from headrace.order._spec import (
 from headrace.order._token import (
     TOKEN_LIMIT_BYTES,
     TOKEN_VERSION,
+    TRANSFORMS_LIMIT_BYTES,
     Token,
     TokenEncoder,
     decode_token,
@@ -41,6 +43,7 @@ __all__ = [
     "ORDER_VERSION",
     "TOKEN_LIMIT_BYTES",
     "TOKEN_VERSION",
+    "TRANSFORMS_LIMIT_BYTES",
     "Batching",
     "Choice",
     "EndMode",
@@ -67,5 +70,6 @@ __all__ = [
     "mixture_differences",
     "piecewise",
     "rank_batches",
+    "sample_keys",
     "spec_differences",
 ]

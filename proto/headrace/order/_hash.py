@@ -35,6 +35,7 @@ class Stream(enum.IntEnum):
     SLOTS = 9
     CHOICE = 10
     SPAN = 11
+    SAMPLE = 12
 
 
 def derive(key: int, *words: int) -> int:

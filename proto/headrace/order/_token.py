@@ -20,11 +20,16 @@ TOKEN_LIMIT_BYTES: Final = 300
 
 _MAGIC: Final = b"hrt"
 _CHECKSUM_BYTES: Final = 8
+# Leaves room for all else that a token holds.
+TRANSFORMS_LIMIT_BYTES: Final = 120
+_TITLE: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9._-]*"
+_TITLES: Final = re.compile(rf"(?=.{{1,{TRANSFORMS_LIMIT_BYTES}}}\Z){_TITLE}(,{_TITLE})*")
 _DIGEST: Final = re.compile("[0-9a-f]{32}")
 _DIGEST_BYTES: Final = 16
 _SHUFFLE: Final = 1
 _MIXTURE: Final = 2
 _SKIPS: Final = 4
+_TRANSFORMS: Final = 8
 _VARINT_BYTES: Final = 9
 
 
@@ -43,6 +48,8 @@ class Token:
         sample_count: Samples since the start of the run; a hint.
         mixture: Digest of the mixture's weights and options, 32 digits; empty for one dataset.
         skips: Digest of the list of skipped samples, 32 digits; empty without one.
+        transforms: Names and versions of the transforms that samples go through, ``name@version``
+            with commas between, at most `TRANSFORMS_LIMIT_BYTES`; empty without any.
     """
 
     fingerprint: str
@@ -54,12 +61,19 @@ class Token:
     sample_count: int
     mixture: str = ""
     skips: str = ""
+    transforms: str = ""
 
     def __post_init__(self) -> None:
         _check_digest("fingerprint", self.fingerprint)
         for field in ("mixture", "skips"):
             if getattr(self, field):
                 _check_digest(field, getattr(self, field))
+        if self.transforms and not _TITLES.fullmatch(self.transforms):
+            raise BadArgumentError(
+                f"transforms is {self.transforms[:200]!r}, must be name@version with commas "
+                f"between, {TRANSFORMS_LIMIT_BYTES} letters at most",
+                field="transforms",
+            )
         for field in ("epoch", "position", "global_batch_size", "step", "sample_count"):
             check_range(field, getattr(self, field), low=0, high=1 << 63)
 
@@ -84,12 +98,17 @@ class TokenEncoder:
     def __init__(self, token: Token) -> None:
         spec = token.spec
         flags = (
-            _SHUFFLE * spec.shuffle | _MIXTURE * bool(token.mixture) | _SKIPS * bool(token.skips)
+            _SHUFFLE * spec.shuffle
+            | _MIXTURE * bool(token.mixture)
+            | _SKIPS * bool(token.skips)
+            | _TRANSFORMS * bool(token.transforms)
         )
         head = bytearray(_MAGIC)
         head += bytes((TOKEN_VERSION, flags))
         for digest in (token.fingerprint, token.mixture, token.skips):
             head += bytes.fromhex(digest)
+        if token.transforms:
+            head += bytes([len(token.transforms)]) + token.transforms.encode("ascii")
         for number in (
             spec.version,
             spec.seed,
@@ -126,7 +145,7 @@ def decode_token(token: bytes) -> Token:
     _check_frame(token)
     reader = _Reader(token[:-_CHECKSUM_BYTES], len(_MAGIC) + 1)
     flags = reader.byte()
-    if flags & ~(_SHUFFLE | _MIXTURE | _SKIPS):
+    if flags & ~(_SHUFFLE | _MIXTURE | _SKIPS | _TRANSFORMS):
         raise TokenMalformedError(f"the token has unknown flags {flags:#04x}")
     try:
         decoded = _read_body(reader, flags)
@@ -157,6 +176,7 @@ def _read_body(reader: _Reader, flags: int) -> Token:
     fingerprint = reader.digest()
     mixture = reader.digest() if flags & _MIXTURE else ""
     skips = reader.digest() if flags & _SKIPS else ""
+    transforms = reader.text() if flags & _TRANSFORMS else ""
     version, seed, window, window_bytes, lanes, unit = (reader.varint() for _ in range(6))
     epoch, position, global_batch_size, step, sample_count = (reader.varint() for _ in range(5))
     spec = OrderSpec(
@@ -178,6 +198,7 @@ def _read_body(reader: _Reader, flags: int) -> Token:
         sample_count=sample_count,
         mixture=mixture,
         skips=skips,
+        transforms=transforms,
     )
 
 
@@ -193,6 +214,12 @@ class _Reader:
 
     def digest(self) -> str:
         return self._take(_DIGEST_BYTES).hex()
+
+    def text(self) -> str:
+        content = self._take(self.byte())
+        if not content or not content.isascii():
+            raise TokenMalformedError("the token names transforms that cannot be")
+        return content.decode("ascii")
 
     def varint(self) -> int:
         number = 0

@@ -10,6 +10,7 @@ from typing import Literal
 
 from headrace.errors import ConfigurationError
 from headrace.server._dataset_config import DatasetConfig
+from headrace.server._transform_config import transform_configs
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["console", "json"]
@@ -67,6 +68,11 @@ class ServerConfig:
             ``STORE_UNAVAILABLE``.
         otlp_endpoint: ``http://host:port`` of an OpenTelemetry collector that traces are sent to;
             empty for none. Needs the packages of the ``[otel]`` extra.
+        transforms: Functions that requests may name, each as ``NAME=module:function@version``;
+            docs/operations.md describes them.
+        transform_workers: Most processes of each transform. The default is arbitrary.
+        transform_timeout_s: How long a transform may work on one batch. The default is as long as
+            clients commonly bear silence.
         log_level: The least grave events that are logged; those of other packages from
             ``warning`` on.
         log_format: ``console`` or ``json``; both have one line an event.
@@ -94,6 +100,9 @@ class ServerConfig:
     heartbeat_s: float = 5.0
     store_timeout_s: float = 120.0
     otlp_endpoint: str = ""
+    transforms: tuple[str, ...] = ()
+    transform_workers: int = 2
+    transform_timeout_s: float = 30.0
     log_level: LogLevel = "info"
     log_format: LogFormat = "console"
 
@@ -106,6 +115,7 @@ class ServerConfig:
         self._check_addresses()
         self._check_numbers()
         self._check_security()
+        transform_configs(self.transforms)
 
     @property
     def dataset_configs(self) -> Mapping[str, DatasetConfig]:
@@ -162,6 +172,7 @@ class ServerConfig:
             ("max_streams", 1),
             ("max_streams_per_peer", 0),
             ("max_batch_bytes", 1),
+            ("transform_workers", 1),
             ("max_stream_s", 0),
             ("drain_s", 0),
         ):
@@ -169,7 +180,7 @@ class ServerConfig:
                 raise ConfigurationError(
                     f"{name} is {getattr(self, name)}; it must be {least} or more"
                 )
-        for name in ("heartbeat_s", "store_timeout_s"):
+        for name in ("heartbeat_s", "store_timeout_s", "transform_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be above 0")
 

@@ -17,6 +17,8 @@ from headrace.server._plan import Planned, PlannedBatch, planned_samples, planne
 from headrace.server._request import StreamSpec, greatest_rows, stream_spec
 from headrace.server._served import Served
 from headrace.server._skip_lists import digest_of, list_message
+from headrace.server._transform_config import TransformConfig
+from headrace.server._transform_pool import NO_TRANSFORMS, TransformPool
 from headrace.v1 import shard_service_pb2 as pb
 
 
@@ -45,33 +47,40 @@ class Contents:
     pipeline: Pipeline | None = None
 
 
-def stream_contents(request: pb.ReadBatchesRequest, served: Served) -> Contents:
+def stream_contents(
+    request: pb.ReadBatchesRequest, served: Served, transforms: TransformPool = NO_TRANSFORMS
+) -> Contents:
     """Return all that a rank asked for.
 
     Raises:
         HeadraceError: As `stream_spec`.
     """
-    return _contents(stream_spec(request, served), served, request.steps)
+    return _contents(stream_spec(request, served, transforms), served, request.steps, transforms)
 
 
-def batch_contents(request: pb.GetBatchRequest, served: Served) -> Contents:
+def batch_contents(
+    request: pb.GetBatchRequest, served: Served, transforms: TransformPool = NO_TRANSFORMS
+) -> Contents:
     """Return the first batch of a stream, alone.
 
     Raises:
         HeadraceError: As `batch_spec`.
     """
-    contents = _contents(batch_spec(request, served), served, request.steps)
+    contents = _contents(batch_spec(request, served, transforms), served, request.steps, transforms)
     return replace(
         contents, title=f"one of the {contents.title}", plans=itertools.islice(contents.plans, 1)
     )
 
 
-def samples_contents(request: pb.GetSamplesRequest, served: Served) -> Contents:
+def samples_contents(
+    request: pb.GetSamplesRequest, served: Served, transforms: TransformPool = NO_TRANSFORMS
+) -> Contents:
     """Return samples as one batch.
 
     Raises:
         HeadraceError: As `samples_spec`.
     """
+    del transforms  # samples by id stand in no epoch, so no steps are taken with them
     spec = samples_spec(request, served)
     start = pb.StreamStart(columns=[column.to_proto() for column in spec.columns])
     served.describe(start)
@@ -91,9 +100,15 @@ def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) ->
         position=spec.position,
         epoch_sample_count=served.readable.sample_count,
         skips=list_message(spec.skips),
+        transforms=map(transform_message, spec.transforms),
     )
     served.describe(start)
     return start
+
+
+def transform_message(config: TransformConfig) -> pb.Transform:
+    """Return a transform as the wire describes it."""
+    return pb.Transform(name=config.name, version=config.version)
 
 
 def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
@@ -111,7 +126,10 @@ def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
 
 
 def stream_pipeline(
-    spec: StreamSpec, served: Served, steps: Sequence[pb.BatchStep]
+    spec: StreamSpec,
+    served: Served,
+    steps: Sequence[pb.BatchStep],
+    transforms: TransformPool,
 ) -> Pipeline | None:
     """Return what is done with the batches of a stream before they are sent.
 
@@ -123,15 +141,22 @@ def stream_pipeline(
         spec.columns,
         row_count=greatest_rows(spec, served.readable),
         end=spec.end,
+        seed=spec.order.seed,
+        transforms=transforms,
         max_batch_bytes=served.readable.max_batch_bytes,
     )
 
 
-def _contents(spec: StreamSpec, served: Served, steps: Sequence[pb.BatchStep]) -> Contents:
+def _contents(
+    spec: StreamSpec,
+    served: Served,
+    steps: Sequence[pb.BatchStep],
+    transforms: TransformPool,
+) -> Contents:
     order = served.order(spec.order, spec.skips)
     plans = planned_stream(spec, order, served.dataset, tally=served.tally)
     title = f"batches for rank {spec.rank} of {spec.world_size}"
-    pipeline = stream_pipeline(spec, served, steps)
+    pipeline = stream_pipeline(spec, served, steps, transforms)
     start = stream_start(spec, served, pipeline)
     job = (served.readable.fingerprint, spec.mixture, spec.order, digest_of(spec.skips))
     return Contents(

@@ -81,12 +81,7 @@ class DecodedBlock:
 
     def _add(self, column: WireColumn, array: Array) -> None:
         valid = _valid(array)
-        if valid is not None and not column.nullable:
-            raise ShardCorruptError(
-                f"column {column.name!r} holds {array.null_count} nulls in a block, and its "
-                "schema says that it has none",
-                column=column.name,
-            )
+        _refuse_nulls(array, column, valid)
         self._valid[column.name] = valid
         if column.is_tensor:
             values = _elements(array, column, valid)
@@ -129,6 +124,41 @@ class DecodedBlock:
         return end
 
 
+def column_parts(
+    array: Array, column: WireColumn
+) -> tuple[NDArray[np.generic], NDArray[np.int64] | None, NDArray[np.uint8] | None]:
+    """Return the values of an array, back to back: what a payload has of its column.
+
+    Returns:
+        The elements of all rows, zeros where there are none; for ragged columns where each row
+        begins in them, and the last one ends; for nullable ones a byte a row.
+
+    Raises:
+        UnsupportedColumnError: A list holds a null element.
+        ShardCorruptError: It holds nulls though its column says that it has none.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    valid = _valid(array)
+    _refuse_nulls(array, column, valid)
+    shown = np.ones(len(array), np.uint8) if valid is None and column.nullable else valid
+    if column.is_tensor:
+        values = _elements(array, column, valid).copy()
+        if valid is not None and values.size:
+            values.reshape(len(array), -1)[valid == 0] = 0
+        return values, None, shown
+    ragged = _ragged(array, column, valid)
+    flat = ragged.values
+    if flat.size != ragged.lengths.sum():
+        # What lies under nulls stays behind.
+        pairs = zip(ragged.begins.tolist(), ragged.lengths.tolist(), strict=True)
+        pieces = [flat[begin : begin + length] for begin, length in pairs]
+        flat = np.concatenate([*pieces, flat[:0]])
+    offsets = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(ragged.lengths // column.dtype.itemsize, out=offsets[1:])
+    return flat.view(column.dtype), offsets, shown
+
+
 def _storage(batch: pa.RecordBatch, column: WireColumn) -> Array:
     index = batch.schema.get_field_index(column.name)
     if index < 0:
@@ -137,6 +167,15 @@ def _storage(batch: pa.RecordBatch, column: WireColumn) -> Array:
         )
     array = batch.column(index)
     return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _refuse_nulls(array: Array, column: WireColumn, valid: NDArray[np.uint8] | None) -> None:
+    if valid is not None and not column.nullable:
+        raise ShardCorruptError(
+            f"column {column.name!r} holds {array.null_count} nulls in a block, and its schema "
+            "says that it has none",
+            column=column.name,
+        )
 
 
 def _valid(array: Array) -> NDArray[np.uint8] | None:

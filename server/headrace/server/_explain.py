@@ -15,6 +15,7 @@ from headrace.server._lookup import batch_spec
 from headrace.server._plan import PlannedBatch, planned_stream
 from headrace.server._request import StreamSpec
 from headrace.server._served import Part, Served
+from headrace.server._transform_pool import TransformPool
 from headrace.v1 import shard_service_pb2 as pb
 
 _MAX_SAMPLES = 131_072
@@ -38,7 +39,7 @@ class _Placed(Protocol):
 
 
 def explain(
-    request: pb.GetBatchRequest, served: Served, *, cache: BlockCache
+    request: pb.GetBatchRequest, served: Served, *, cache: BlockCache, transforms: TransformPool
 ) -> pb.ExplainBatchResponse:
     """Explain the batch that a request would get.
 
@@ -46,13 +47,13 @@ def explain(
         HeadraceError: As `batch_spec`.
         BadArgumentError: The batch is too large to explain.
     """
-    spec = batch_spec(request, served)
+    spec = batch_spec(request, served, transforms)
     _check_size(spec, served.readable.sample_count)
     order = served.order(spec.order, spec.skips)
     planned = next(planned_stream(spec, order, served.dataset, tally=served.tally))
     assert isinstance(planned, PlannedBatch)
     response = pb.ExplainBatchResponse(
-        start=stream_start(spec, served, stream_pipeline(spec, served, request.steps)),
+        start=stream_start(spec, served, stream_pipeline(spec, served, request.steps, transforms)),
         header=batch_header(planned),
     )
     _explain_rows(planned, served, response, cache)

@@ -19,6 +19,7 @@ from headrace.server._request import (
     stream_spec,
 )
 from headrace.server._served import Served
+from headrace.server._transform_pool import TransformPool
 from headrace.v1 import shard_service_pb2 as pb
 
 # So many ids of the greatest length fit a request of 1 MiB.
@@ -40,7 +41,9 @@ class SamplesSpec:
     max_chunk_bytes: int
 
 
-def batch_spec(request: pb.GetBatchRequest, served: Served) -> StreamSpec:
+def batch_spec(
+    request: pb.GetBatchRequest, served: Served, transforms: TransformPool
+) -> StreamSpec:
     """Return the stream whose first batch is asked for; it has one.
 
     Raises:
@@ -51,7 +54,7 @@ def batch_spec(request: pb.GetBatchRequest, served: Served) -> StreamSpec:
     readable = served.readable
     if request.fingerprint:
         check_version(request.dataset, request.fingerprint, readable)
-    spec = stream_spec(_stream_request(request), served)
+    spec = stream_spec(_stream_request(request), served, transforms)
     plan = EpochPlan(readable.sample_count, spec.position, spec.global_batch_size, spec.end)
     if not plan.batch_count:
         raise PositionPastEndError(

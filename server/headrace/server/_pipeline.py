@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headrace.errors import BadArgumentError
-from headrace.order import EndMode
+from headrace.order import EndMode, sample_keys
 from headrace.server._columns import SAMPLE_ID_COLUMN, WireColumn
 from headrace.server._gather import refuse_large
 from headrace.server._images import DecodeImage
 from headrace.server._pack import Pack
 from headrace.server._plan import PlannedBatch
 from headrace.server._steps import Cast, Pad, Stack, Step
+from headrace.server._transform_pool import TransformPool
+from headrace.server._transform_step import TransformStep
 from headrace.server._values import Batch, batch_messages, split_payload
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -27,16 +32,20 @@ class Pipeline:
         before: The columns as they are gathered.
         after: The columns as they are sent.
         steps: What makes these of those.
+        seed: Of the order.
         max_batch_bytes: Greatest payload.
     """
 
     before: tuple[WireColumn, ...]
     after: tuple[WireColumn, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Step | TransformStep, ...]
+    seed: int
     max_batch_bytes: int
 
-    def run(self, planned: PlannedBatch, payload: memoryview, buffer_bytes: Sequence[int]) -> Batch:
-        """Take all steps with a batch.
+    def run(
+        self, planned: PlannedBatch, payload: memoryview, buffer_bytes: Sequence[int]
+    ) -> Generator[None, None, Batch]:
+        """Take all steps with a batch; yields while it waits.
 
         Args:
             planned: The batch.
@@ -48,10 +57,19 @@ class Pipeline:
         """
         count = planned.sample_ids.size
         columns = split_payload(self.before, payload, buffer_bytes, row_count=count)
-        batch = Batch(columns, count)
+        batch = Batch(columns, count, self._keys(planned))
         for step in self.steps:
-            batch = step.apply(batch)
+            if isinstance(step, TransformStep):
+                batch = yield from step.run(batch)
+            else:
+                batch = step.apply(batch)
         return batch
+
+    def _keys(self, planned: PlannedBatch) -> NDArray[np.uint64]:
+        part = planned.part
+        pads = np.array(part.pad_positions, np.int64)
+        positions = np.concatenate([np.arange(part.start, part.stop), pads])
+        return sample_keys(self.seed, planned.epoch, positions)
 
     def frames(self, batch: Batch, header: pb.BatchHeader, *, max_chunk_bytes: int) -> list[bytes]:
         """Return the messages of a batch that went through the steps.
@@ -77,7 +95,9 @@ def make_pipeline(
     *,
     row_count: int,
     end: EndMode,
+    seed: int,
     max_batch_bytes: int,
+    transforms: TransformPool,
 ) -> Pipeline | None:
     """Return the steps of a request; None if it has none.
 
@@ -86,7 +106,9 @@ def make_pipeline(
         columns: The columns before them, the server's own included.
         row_count: Most rows of a batch.
         end: What becomes of an incomplete last batch.
+        seed: Of the order.
         max_batch_bytes: Greatest payload, also between two steps.
+        transforms: Those that are registered.
 
     Raises:
         BadArgumentError: A step cannot be done.
@@ -96,9 +118,9 @@ def make_pipeline(
         return None
     _check_places(messages, end)
     now = {column.name: column for column in columns}
-    steps = []
+    steps: list[Step | TransformStep] = []
     for message in messages:
-        step = _step(message)
+        step = _step(message, transforms)
         _check_own(message)
         now = step.columns(now)
         if isinstance(step, Pack):
@@ -106,10 +128,10 @@ def make_pipeline(
         size = row_count * sum(column.item_bytes for column in now.values() if column.is_tensor)
         refuse_large(size, max_batch_bytes)
         steps.append(step)
-    return Pipeline(tuple(columns), tuple(now.values()), tuple(steps), max_batch_bytes)
+    return Pipeline(tuple(columns), tuple(now.values()), tuple(steps), seed, max_batch_bytes)
 
 
-def _step(message: pb.BatchStep) -> Step:
+def _step(message: pb.BatchStep, transforms: TransformPool) -> Step | TransformStep:
     kind = message.WhichOneof("step")
     if kind == "cast":
         return Cast(message.cast)
@@ -119,6 +141,8 @@ def _step(message: pb.BatchStep) -> Step:
         return Stack(message.stack)
     if kind == "decode_image":
         return DecodeImage(message.decode_image)
+    if kind == "transform":
+        return TransformStep(message.transform, transforms)
     if kind == "pack":
         return Pack(message.pack)
     raise BadArgumentError(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder
 from headrace.server._request import StreamSpec
 from headrace.server._skip_lists import digest_of
+from headrace.server._transform_step import transforms_text
 
 # Blocks within so many times the samples are counted (6 us for 4,096 samples), not sorted (50 us).
 _CLOSE = 8
@@ -256,6 +257,7 @@ class _Epoch:
                 sample_count=0,
                 mixture=self.spec.mixture,
                 skips=digest_of(self.spec.skips),
+                transforms=transforms_text(self.spec.transforms),
             )
         )
 

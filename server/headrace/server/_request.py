@@ -15,6 +15,9 @@ from headrace.errors import (
 from headrace.order import EndMode, EpochPlan, OrderSpec, Skips, Token
 from headrace.server._columns import SAMPLE_IDS, WireColumn, choose_columns
 from headrace.server._gather import refuse_large
+from headrace.server._transform_config import TransformConfig
+from headrace.server._transform_pool import NO_TRANSFORMS, TransformPool
+from headrace.server._transform_step import wanted_transforms
 from headrace.server._wanted import BatchesRequest, wanted_order
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -69,6 +72,7 @@ class StreamSpec:
         order: The order's options.
         mixture: Digest of the mixture, for tokens; empty for one dataset.
         skips: Samples to leave out.
+        transforms: Those that samples go through.
         global_batch_size: Samples of one batch over all ranks.
         rank: In [0, `world_size`).
         world_size: Number of ranks.
@@ -88,6 +92,7 @@ class StreamSpec:
     order: OrderSpec
     mixture: str
     skips: Skips | None
+    transforms: tuple[TransformConfig, ...]
     global_batch_size: int
     rank: int
     world_size: int
@@ -115,7 +120,9 @@ class ReadFrom(Protocol):
         """Return the samples that a request leaves out."""
 
 
-def stream_spec(request: pb.ReadBatchesRequest, served: ReadFrom) -> StreamSpec:
+def stream_spec(
+    request: pb.ReadBatchesRequest, served: ReadFrom, transforms: TransformPool = NO_TRANSFORMS
+) -> StreamSpec:
     """Check a request and fill in its defaults.
 
     Raises:
@@ -142,6 +149,7 @@ def stream_spec(request: pb.ReadBatchesRequest, served: ReadFrom) -> StreamSpec:
         order=wanted.order,
         mixture=readable.mixture,
         skips=served.skips(request, token),
+        transforms=wanted_transforms(request.steps, token, transforms),
         global_batch_size=wanted.global_batch_size,
         rank=request.rank,
         world_size=request.world_size,

@@ -45,6 +45,8 @@ from headrace.server._streams import OpenStreams
 from headrace.server._threads import MAX_QUEUED_CALLS, CallThreads
 from headrace.server._tls import tls_credentials
 from headrace.server._tracing import Tracing, start_tracing
+from headrace.server._transform_config import transform_configs
+from headrace.server._transform_pool import TransformPool
 
 # How long cut calls may take to end; they have nothing left to do.
 _CUT_TIMEOUT_S = 10.0
@@ -84,6 +86,12 @@ class Server:
             options=GRPC_OPTIONS,
             maximum_concurrent_rpcs=config.max_streams + MAX_QUEUED_CALLS,
         )
+        self._transforms = TransformPool(
+            transform_configs(config.transforms),
+            workers=config.transform_workers,
+            timeout_s=config.transform_timeout_s,
+            max_batch_bytes=config.max_batch_bytes,
+        )
         service = ShardService(
             config,
             catalog=catalog,
@@ -91,6 +99,7 @@ class Server:
             streams=self._streams,
             metrics=metrics,
             access=access,
+            transforms=self._transforms,
             stream_threads=self._threads.streams,
             tracing=tracing,
         )
@@ -205,6 +214,7 @@ class Server:
             if self._metrics_endpoint is not None:
                 self._metrics_endpoint.close()
             self._roster.close()
+            self._transforms.close()
             if self._tracing is not None:
                 self._tracing.close()
             self._ended.set()

@@ -22,6 +22,7 @@ from headrace.server._contents import (
     batch_contents,
     samples_contents,
     stream_contents,
+    transform_message,
 )
 from headrace.server._datasets import Catalog
 from headrace.server._explain import explain
@@ -37,6 +38,7 @@ from headrace.server._streams import OpenStreams
 from headrace.server._tally import StreamTally
 from headrace.server._threads import in_pool
 from headrace.server._tracing import Tracing
+from headrace.server._transform_pool import TransformPool
 from headrace.v1 import shard_service_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ShardService"].full_name
@@ -66,6 +68,7 @@ class ShardService:
         streams: Its open streams.
         metrics: Is told what happens.
         access: Tells callers apart.
+        transforms: Runs registered functions.
         stream_threads: Run the streams; all other calls run in the threads of the gRPC server.
         tracing: Is told of streams that have ended; None for nobody.
     """
@@ -79,6 +82,7 @@ class ShardService:
         streams: OpenStreams,
         metrics: Metrics,
         access: Access,
+        transforms: TransformPool,
         stream_threads: ThreadPoolExecutor,
         tracing: Tracing | None = None,
     ) -> None:
@@ -91,6 +95,7 @@ class ShardService:
         self._stream_threads = stream_threads
         self._tracing = tracing
         self._mixtures = Mixtures()
+        self._transforms = transforms
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the RPCs for a gRPC server."""
@@ -113,21 +118,24 @@ class ShardService:
 
     def _get_dataset(self, request: pb.GetDatasetRequest, caller: Caller) -> pb.GetDatasetResponse:
         served = self._catalog.get(request.name, caller).version(request.fingerprint)
-        return pb.GetDatasetResponse(dataset=served.to_proto())
+        transforms = map(transform_message, self._transforms.configs.values())
+        return pb.GetDatasetResponse(dataset=served.to_proto(), transforms=transforms)
 
     def _explain_batch(
         self, request: pb.ExplainBatchRequest, caller: Caller
     ) -> pb.ExplainBatchResponse:
         served = find(request.batch, self._catalog, self._mixtures, caller=caller)
-        return explain(request.batch, served, cache=self._cache)
+        return explain(request.batch, served, cache=self._cache, transforms=self._transforms)
 
     def _streaming(
         self,
-        contents: Callable[[_StreamRequest, Served], Contents],
+        contents: Callable[[_StreamRequest, Served, TransformPool], Contents],
         request: type[_StreamRequest],
     ) -> grpc.RpcMethodHandler[_StreamRequest, bytes]:
         def respond(message: _StreamRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
-            return self._call(lambda served: contents(message, served), message, context)
+            return self._call(
+                lambda served: contents(message, served, self._transforms), message, context
+            )
 
         # Its messages are bytes already: see headrace.server._frames.
         return grpc.unary_stream_rpc_method_handler(

@@ -7,7 +7,8 @@ Contract:
    the last wanted epoch.
 2. Waiting: while the store is slow a `Heartbeat` goes out every ``heartbeat_s``, between two
    batches, and one at the end of the wait. After ``store_timeout_s`` without a block the stream
-   fails with `StoreUnavailableError`.
+   fails with `StoreUnavailableError`. So it is while a transform works on a batch, whose deadline
+   is the pool's (`headrace.server._transform_pool`).
 3. Failure: an error is raised between two batches and never inside one: a batch is read and
    assembled whole before its first message. What was sent stands; its tokens resume the run.
 4. Cancel: `cancel`, from any thread, ends a wait at once, and the generator before its next
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,6 +41,7 @@ from headrace.server._frames import message_frame
 from headrace.server._gather import StagedRows, projection_of
 from headrace.server._lookahead import Lookahead
 from headrace.server._plan import Planned, PlannedBatch, PlannedEnd
+from headrace.server._values import Batch
 from headrace.v1 import shard_service_pb2 as pb
 
 _WORTH_SAYING_S = 0.001
@@ -185,9 +188,25 @@ class BatchStream:
         gathered = pb.BatchHeader()
         (message,) = yield from self._gathered(planned, gathered)
         payload = memoryview(message)[len(message) - gathered.payload_bytes :]
-        batch = pipeline.run(planned, payload, gathered.buffer_bytes)
+        batch = yield from self._stepped(pipeline.run(planned, payload, gathered.buffer_bytes))
         self._overflow += batch.overflow_sample_count
         return pipeline.frames(batch, header, max_chunk_bytes=self._contents.max_chunk_bytes)
+
+    def _stepped(self, steps: Generator[None, None, Batch]) -> Generator[bytes, None, Batch]:
+        """Run the steps of a batch, with signs of life while they take long."""
+        began = said = time.monotonic()
+        with closing(steps):
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    made: Batch = end.value
+                    return made
+                self._check_ending()
+                now = time.monotonic()
+                if now - said >= self._limits.heartbeat_s:
+                    said = now
+                    yield _heartbeat(now - began)
 
     def _gathered(
         self, planned: PlannedBatch, header: pb.BatchHeader

@@ -1,0 +1,61 @@
+"""The transforms that an operator registers: a name, a version, and where the function is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.errors import ConfigurationError
+
+_STATED = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,39})="
+    r"(?P<module>[A-Za-z_][\w.]*):(?P<function>[A-Za-z_]\w*)"
+    r"@(?P<version>[A-Za-z0-9][A-Za-z0-9._-]{0,19})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TransformConfig:
+    """One registered transform.
+
+    Attributes:
+        name: What requests call it.
+        version: Stands in tokens; to be changed whenever its results change.
+        module: Where the function is.
+        function: Its name there.
+    """
+
+    name: str
+    version: str
+    module: str
+    function: str
+
+    @property
+    def title(self) -> str:
+        """What tokens and messages call it."""
+        return f"{self.name}@{self.version}"
+
+
+def transform_configs(stated: Iterable[str]) -> dict[str, TransformConfig]:
+    """Return transforms by name.
+
+    Args:
+        stated: Each as ``NAME=module:function@version``.
+
+    Raises:
+        ConfigurationError: One is none, or two share a name.
+    """
+    found: dict[str, TransformConfig] = {}
+    for text in stated:
+        match = _STATED.fullmatch(text)
+        if match is None:
+            raise ConfigurationError(
+                f"the transform {text!r} is none; wanted NAME=module:function@version, with a name "
+                "of up to 40 and a version of up to 20 letters, digits, '.', '_' and '-'"
+            )
+        config = TransformConfig(**match.groupdict())
+        if config.name in found:
+            raise ConfigurationError(f"two transforms are called {config.name!r}; rename one")
+        found[config.name] = config
+    return found

@@ -1,0 +1,124 @@
+"""The process in which one transform runs, and how the server talks to it.
+
+It reads batches from a socket and answers each: a byte, a length, and an Arrow IPC stream. Nothing
+else of the server is in this process, so that it starts quickly, and a function that crashes or
+hangs takes nobody with it. This file is run as a script, and imports nothing of headrace.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+KEY_COLUMN = "headrace.key"
+DONE = b"\0"
+FAILED = b"\1"
+HEAD = struct.Struct("<cQ")
+
+Function = Callable[[pa.RecordBatch, Any], Any]
+
+_TEXT_LIMIT = 1000
+
+
+def main(descriptor: int, life: int, module: str, name: str) -> None:
+    """Answer batches until the other end closes.
+
+    Args:
+        descriptor: Of the socket.
+        life: Of a pipe that ends with the server, also if the function never returns.
+        module: Where the function is.
+        name: Of the function.
+    """
+    threading.Thread(target=_end_with, args=(life,), daemon=True).start()
+    with socket.socket(fileno=descriptor) as server:
+        try:
+            function: Function = getattr(import_module(module), name)
+        except BaseException as error:  # noqa: BLE001 - whatever the operator's module does
+            send(server, FAILED, _text(error).encode())
+            return
+        send(server, DONE, b"")
+        while (received := receive(server)) is not None:
+            _, content = received
+            try:
+                answer = batch_bytes(_call(function, content))
+            except Exception as error:  # noqa: BLE001 - the operator's function may raise anything
+                send(server, FAILED, _text(error).encode())
+            else:
+                send(server, DONE, answer)
+
+
+def send(peer: socket.socket, kind: bytes, content: bytes) -> None:
+    """Send one message."""
+    peer.sendall(HEAD.pack(kind, len(content)))
+    peer.sendall(content)
+
+
+def receive(peer: socket.socket) -> tuple[bytes, bytes] | None:
+    """Wait for one message; None if the other end has closed."""
+    head = _exactly(peer, HEAD.size)
+    if head is None:
+        return None
+    kind, length = HEAD.unpack(head)
+    content = _exactly(peer, length)
+    return None if content is None else (kind, content)
+
+
+def batch_bytes(batch: pa.RecordBatch) -> bytes:
+    """Return a batch with its schema."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def batch_from(content: bytes) -> pa.RecordBatch:
+    """Return the batch that `batch_bytes` wrote."""
+    with pa.ipc.open_stream(content) as reader:
+        return reader.read_next_batch()
+
+
+def _call(function: Function, content: bytes) -> pa.RecordBatch:
+    whole = batch_from(content)
+    keys = whole.column(whole.schema.get_field_index(KEY_COLUMN))
+    batch = whole.drop_columns([KEY_COLUMN])
+    made = function(batch, keys)
+    if not isinstance(made, pa.RecordBatch):
+        raise TypeError(f"it returned a {type(made).__name__}; wanted a pyarrow.RecordBatch")
+    if made.num_rows != len(keys):
+        raise ValueError(f"it returned {made.num_rows} rows for {len(keys)}; wanted as many")
+    return made
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:_TEXT_LIMIT]
+
+
+def _end_with(life: int) -> None:
+    os.read(life, 1)
+    os._exit(0)
+
+
+def _exactly(peer: socket.socket, length: int) -> bytes | None:
+    content = bytearray(length)
+    view = memoryview(content)
+    while view:
+        count = peer.recv_into(view)
+        if not count:
+            return None
+        view = view[count:]
+    return bytes(content)
+
+
+if __name__ == "__main__":
+    # The folder of this file is no place for modules of the operator; where the server runs is.
+    sys.path[0] = str(Path.cwd())
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
