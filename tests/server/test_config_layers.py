@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
 
@@ -201,3 +202,21 @@ def test_urls_are_shown_without_credentials() -> None:
 
     assert _HIDDEN not in text
     assert 2 == text.count("https://(hidden)@host/path?(hidden)")
+
+
+def test_the_file_of_the_page_is_read(tmp_path: Path) -> None:
+    """The example of docs/operations.md is a configuration, once its secrets are there."""
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "trips").write_text(_HIDDEN)
+    text = text.replace("/run/secrets", str(tmp_path))
+
+    config = _load(tmp_path, text, environment={"TRIPS_KEY": "key"})
+
+    trips = config.dataset_configs["trips"]
+    assert {"flights", "flights-2025", "trips"} == set(config.datasets)
+    assert (_HIDDEN, 12, True) == (
+        trips.store.secret_key,
+        trips.source.table_version,
+        trips.item_nulls,
+    )

@@ -17,6 +17,7 @@ from headrace.server._contents import stream_contents
 from headrace.server._datasets import ServedDataset
 from headrace.server._metrics import Metrics
 from headrace.server._stream import BatchStream, StreamLimits
+from headrace.server._tally import StreamTally
 from headrace.storage import Dataset, OpenDataset, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
@@ -155,7 +156,7 @@ class _Bench:
                 max_batch_bytes=1 << 24,
                 prefetch_bytes=lambda: 1 << 20,
             ),
-            observer=Metrics(),
+            observer=StreamTally(Metrics(), "rich", None),
         )
 
     def messages(self) -> Iterator[pb.ReadBatchesResponse]:

@@ -141,7 +141,7 @@ def test_a_stalled_stream_holds_a_bounded_part_of_memory(start: StartServer) -> 
     running = start(max_stream_s=0)
     stream = messages_of(running.channel, _endless(500))
     next(stream)
-    made = running.server._metrics._batches.labels("rich")
+    made = running.server._metrics.of_dataset("rich").batches
 
     before = _settled(lambda: float(made._value.get()))
 

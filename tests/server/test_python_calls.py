@@ -16,6 +16,7 @@ from headrace.server._contents import stream_contents
 from headrace.server._datasets import ServedDataset
 from headrace.server._metrics import Metrics
 from headrace.server._stream import BatchStream, StreamLimits
+from headrace.server._tally import StreamTally
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
@@ -75,7 +76,7 @@ def _calls_a_batch(url: str, batch_size: int) -> float:
             dataset=served.name,
             blocks=served.blocks(cache),
             limits=limits,
-            observer=Metrics(),
+            observer=StreamTally(Metrics(), "small", None),
         )
         messages = stream.messages()
         for _ in range(1 + _WARM_BATCHES):

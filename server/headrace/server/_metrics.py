@@ -35,6 +35,27 @@ class StreamWaits:
     client: Counter
 
 
+@dataclass(frozen=True, slots=True)
+class DatasetMetrics:
+    """The metrics of one dataset, looked up once: a look-up for each batch would cost 20 us."""
+
+    batches: Counter
+    samples: Counter
+    payload_bytes: Counter
+    batch_seconds: Histogram
+    starved: Histogram
+
+    def made(self, seconds: float) -> None:
+        """Note how long a batch took to make."""
+        self.batch_seconds.observe(seconds)
+
+    def sent(self, samples: int, payload_bytes: int) -> None:
+        """Count a batch."""
+        self.batches.inc()
+        self.samples.inc(samples)
+        self.payload_bytes.inc(payload_bytes)
+
+
 class Metrics:
     """The metrics of one server, in a registry of its own."""
 
@@ -169,19 +190,15 @@ class Metrics:
         """Count a call that ended in an error."""
         self._failed_calls.labels(reason).inc()
 
-    def sent(self, dataset: str, *, samples: int, payload_bytes: int) -> None:
-        """Count a batch."""
-        self._batches.labels(dataset).inc()
-        self._samples.labels(dataset).inc(samples)
-        self._payload_bytes.labels(dataset).inc(payload_bytes)
-
-    def made(self, dataset: str, *, seconds: float) -> None:
-        """Note how long a batch took to make."""
-        self._batch_seconds.labels(dataset).observe(seconds)
-
-    def starved(self, dataset: str, *, seconds: float) -> None:
-        """Note how long a batch waited for its store."""
-        self._starved.labels(dataset).observe(seconds)
+    def of_dataset(self, dataset: str) -> DatasetMetrics:
+        """Return the metrics of one dataset."""
+        return DatasetMetrics(
+            self._batches.labels(dataset),
+            self._samples.labels(dataset),
+            self._payload_bytes.labels(dataset),
+            self._batch_seconds.labels(dataset),
+            self._starved.labels(dataset),
+        )
 
     def sending(self, message_bytes: int) -> None:
         """Count bytes that go to a connection now; negative ones when it has taken them."""

@@ -28,6 +28,7 @@ class StreamTally:
         self._metrics = metrics
         self._dataset = dataset
         self._rank = rank
+        self._of_dataset = metrics.of_dataset(dataset)
         self._waits: StreamWaits | None = None
         self._began = time.monotonic()
         self.batches = self.samples = self.payload_bytes = 0
@@ -46,21 +47,24 @@ class StreamTally:
 
     def made(self, dataset: str, *, seconds: float) -> None:
         """Note how long a batch took to make."""
-        self._metrics.made(dataset, seconds=seconds)
+        del dataset
+        self._of_dataset.made(seconds)
 
     def sent(self, dataset: str, *, samples: int, payload_bytes: int) -> None:
         """Count a batch."""
+        del dataset
         self.batches += 1
         self.samples += samples
         self.payload_bytes += payload_bytes
-        self._metrics.sent(dataset, samples=samples, payload_bytes=payload_bytes)
+        self._of_dataset.sent(samples, payload_bytes)
 
     def starved(self, dataset: str, *, seconds: float) -> None:
         """Note how long a batch waited for its store."""
+        del dataset
         self.store_wait_s += seconds
         if self._waits is not None:
             self._waits.store.inc(seconds)
-        self._metrics.starved(dataset, seconds=seconds)
+        self._of_dataset.starved.observe(seconds)
 
     def timed(self, messages: Generator[bytes, None, None]) -> Iterator[bytes]:
         """Yield messages, and count the time until each has been taken."""
