@@ -2,8 +2,8 @@
 
 Contract of `commit_splits`:
 
-1. What can be refused is refused before the first commit: a split without samples, and one whose
-   dataset is there already.
+1. What can be refused is refused before the first commit: a split without samples, one whose
+   dataset is there already, and shards that are gone again.
 2. Each split's commit is all or nothing. Where one fails after others were committed, those stay,
    and the error says which.
 3. A commit whose answer was lost keeps its shards: it may have happened.
@@ -17,7 +17,7 @@ from typing import TypeAlias, cast
 
 import pyarrow as pa
 
-from headrace.converter._sinks import Entry, Format
+from headrace.converter._sinks import Entry, Format, stored_name
 from headrace.errors import (
     BadArgumentError,
     DatasetExistsError,
@@ -26,6 +26,7 @@ from headrace.errors import (
     StoreUnavailableError,
 )
 from headrace.storage import (
+    SHARD_FOLDER,
     Manifest,
     Mode,
     ShardEntry,
@@ -87,11 +88,13 @@ def commit_splits(
         file_format: Of the shards.
 
     Raises:
+        ObjectNotFoundError: Shards are gone again.
         HeadraceError: As `commit_dataset` and `commit_mds` say.
     """
     _refuse_empty(stores, shards)
-    for store in stores.values():
+    for split, store in stores.items():
         check_target(store, mode, file_format)
+        _refuse_lost(store, shards[split])
     for split, store in stores.items():
         try:
             commits.written[split] = _commit(store, shards[split], schema, mode)
@@ -118,6 +121,24 @@ def _refuse_empty(stores: Mapping[str, Store], shards: Mapping[str, Sequence[Ent
             f"no samples for the split {', '.join(map(repr, empty))}, of all splits {counts}; "
             "nothing was written: give it a larger fraction, or leave it out",
             field="splits",
+        )
+
+
+def _refuse_lost(store: Store, shards: Sequence[Entry]) -> None:
+    """Refuse to name shards that are gone again: a bucket was emptied, or a disk was changed.
+
+    Stores make folders and some make buckets as they are written to, so no write told of it.
+    """
+    names = {stored_name(entry) for entry in shards}
+    mine = isinstance(shards[0], ShardEntry) if shards else True
+    lost = names - set(store.list(f"{SHARD_FOLDER}/" if mine else ""))
+    if lost:
+        raise ObjectNotFoundError(
+            f"{len(lost)} of {len(names)} shards that tasks wrote to {store.url} are gone again, "
+            f"{min(lost)} among them; nothing was committed: find out what removes them, and "
+            "convert again",
+            url=store.url,
+            name=min(lost),
         )
 
 

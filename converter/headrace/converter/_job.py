@@ -174,7 +174,7 @@ def _run_connected(df: DataFrame, progress: Callable[[Progress], None] | None) -
     session: Any = df.sparkSession  # the class of Connect, whose stubs say less than it has
     tag = f"headrace-{uuid.uuid4().hex}"
 
-    def tell(stages: Iterable[Any], *_: object) -> None:
+    def tell(stages: Iterable[Any], **_: object) -> None:
         known = list(stages)
         if progress is not None:
             done = sum(stage.num_completed_tasks for stage in known)

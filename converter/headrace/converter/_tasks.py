@@ -12,6 +12,7 @@ Contract of `ShardTask`:
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from pyspark import TaskContext
 
 from headrace.converter._columns import ColumnPlan, stored_batch
 from headrace.converter._failure import told_to_driver
+from headrace.converter._formats import Formats
 from headrace.converter._function import FunctionPlan, run_function
 from headrace.converter._sinks import Entry, Sink, Writing, open_sink, raw_bytes_of
 from headrace.converter._splits import MAX_SPLITS, ByColumn, Splitter
@@ -29,7 +31,7 @@ from headrace.converter._vectors import dense_lists
 from headrace.errors import BadArgumentError, InternalError
 from headrace.storage import Store, StoreOptions, open_store
 
-ROW_SCHEMA = "split string, partition int, sequence int, entry binary"
+ROW_SCHEMA = "split string, partition int, sequence int, entry binary, formats string"
 """Spark's schema of what a task yields: one row a shard."""
 
 _ARROW_TYPES: dict[str, pa.DataType] = {
@@ -37,6 +39,7 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "partition": pa.int32(),
     "sequence": pa.int32(),
     "entry": pa.binary(),
+    "formats": pa.string(),
 }
 _ARROW_SCHEMA = pa.schema(_ARROW_TYPES)
 
@@ -99,7 +102,13 @@ class ShardTask:
             for split, entry in self._finished(shards, batches, partition):
                 if self.count is not None:
                     self.count(entry.sample_count, raw_bytes_of(entry))
-                yield row_of(entry, split=split, partition=partition, sequence=sequence)
+                yield row_of(
+                    entry,
+                    split=split,
+                    partition=partition,
+                    sequence=sequence,
+                    formats=shards.formats(split),
+                )
                 sequence += 1
             accepted = True
         finally:
@@ -149,9 +158,15 @@ class _Shards:
         self._schema = task.schema
         self._stores: list[Store] = []
         self._sinks: dict[str, Sink] = {}
+        self._formats: dict[str, Formats] = {}
+
+    def formats(self, split: str) -> dict[str, str]:
+        """Return what all bytes of a split were so far; its last shard's row says it of all."""
+        return self._formats[split].found
 
     def append(self, split: str, batch: pa.RecordBatch) -> Iterator[tuple[str, Entry]]:
         sink = self._sinks.get(split) or self._open(split)
+        self._formats[split].see(batch)
         for entry in sink.append(batch):
             yield split, entry
 
@@ -179,6 +194,7 @@ class _Shards:
         self._stores.append(store)
         sink = open_sink(store, self._schema, self._task.writing, stem=self._stem)
         self._sinks[split] = sink
+        self._formats[split] = Formats(self._schema)
         return sink
 
 
@@ -187,9 +203,12 @@ def split_url(url: str, split: str) -> str:
     return f"{url.rstrip('/')}/{split}" if split else url
 
 
-def row_of(entry: Entry, *, split: str, partition: int, sequence: int) -> pa.RecordBatch:
+def row_of(
+    entry: Entry, *, split: str, partition: int, sequence: int, formats: dict[str, str]
+) -> pa.RecordBatch:
     """Return the row that tells the driver of a shard."""
-    values: Sequence[object] = (split, partition, sequence, pickle.dumps(entry))
+    content = pickle.dumps(entry)
+    values: Sequence[object] = (split, partition, sequence, content, json.dumps(formats))
     columns = [
         pa.array([value], field.type) for value, field in zip(values, _ARROW_SCHEMA, strict=True)
     ]

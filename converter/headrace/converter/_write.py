@@ -13,6 +13,7 @@ Contract of `write_shards`:
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,9 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overloa
 import pyarrow as pa
 
 from headrace.converter._commit import Commits, Written, check_target, commit_splits
+from headrace.converter._formats import schema_with_formats
 from headrace.converter._function import Function
 from headrace.converter._job import Progress, context_of, make_counters, run_job
 from headrace.converter._plan import plan_job, plan_writing
+from headrace.converter._probe import prepare
 from headrace.converter._schema import Declared, Shape
 from headrace.converter._show import shown
 from headrace.converter._sinks import Entry, Format, remove_objects, stored_name
@@ -181,7 +184,9 @@ def write_shards(
         CommitConflictError: Another commit came between.
         StoreRefusedError: The store refuses the driver or an executor.
         StoreUnavailableError: The store could not be reached.
-        ConfigurationError: Spark failed for reasons of its own.
+        ObjectNotFoundError: Shards were removed while the job ran.
+        ConfigurationError: Executors lack a package or share no path with the driver, which a
+            probing task tells before the job; or Spark failed for reasons of its own.
     """
     writing = plan_writing(
         file_format=format,
@@ -211,6 +216,7 @@ def write_shards(
     with shown(progress) as tell:
 
         def run() -> Sequence[Row]:
+            prepare(df.sparkSession, task)
             job = plan.df.mapInArrow(task, ROW_SCHEMA)
             return run_job(job, counters=counters, progress=tell)
 
@@ -245,12 +251,15 @@ def write_task(
         for split in stores.known:
             check_target(stores.at(split), mode, task.writing.format)
         try:
-            _sort_in(run(), shards)
+            rows = run()
+            _sort_in(rows, shards)
             commit_splits(
                 commits,
                 {split: stores.at(split) for split in shards},
                 shards,
-                schema=task.schema,
+                schema=schema_with_formats(
+                    task.schema, [json.loads(row["formats"]) for row in rows]
+                ),
                 mode=mode,
                 file_format=task.writing.format,
             )

@@ -1,0 +1,103 @@
+"""Conversions with processes of their own: Connect, a cluster, a driver that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.converter import write_shards
+from headrace.errors import NotADatasetError
+from headrace.storage import collect_garbage, open_dataset, open_store, plan_gc
+from support.bare_python import make_bare_python
+
+_FOLDER = Path(__file__).parent
+_DEADLINE_S = 400.0  # a JVM takes a minute to start on a machine that is busy with others
+
+
+def _run(
+    script: str, argument: str, python: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": str(python or sys.executable),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_WORKER_DIR": argument,
+    }
+    return subprocess.run(
+        [sys.executable, str(_FOLDER / script), argument],
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
+        check=False,
+        env=environment,
+        cwd=argument if Path(argument).is_dir() else None,
+    )
+
+
+def _answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert lines, done.stderr[-4000:]
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer
+
+
+@pytest.mark.timeout(500)
+def test_spark_connect_converts_as_classic_spark_does(tmp_path: Path) -> None:
+    """Splits, a shuffle, vectors, progress, and an error with its row, through a real server."""
+    answer = _answer(_run("job_connect.py", str(tmp_path)))
+
+    assert "connect" in answer["kind"]
+    assert sum(answer["counts"].values()) == 1000
+    assert answer["tasks"] >= 3
+    assert "ValueError: no seventeen" in answer["message"]
+    assert "in fragile\n" in answer["message"]
+    assert answer["row"] == "7"
+    with open_dataset(f"{tmp_path}/vectors") as dataset:
+        assert [{"v": [1.0, 2.0]}] == dataset.read_block(0).to_pylist()
+    assert list(open_store(f"{tmp_path}/failed").list()) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_cluster_that_lacks_headrace_converts_exactly_once(tmp_path: Path) -> None:
+    """The converter is sent along; a copied task and a lost executor leave each sample once."""
+    bare = make_bare_python(tmp_path / "python")
+    answer = _answer(_run("job_cluster.py", str(tmp_path), bare))
+
+    assert "headrace" in answer["imports"]
+    assert {"exact": True, "strays": 0} == {key: answer["slow"][key] for key in ("exact", "strays")}
+    assert {"0-0", "0-1"} <= set(answer["slow"]["attempts"])
+    assert {"exact": True, "strays": 0} == {key: answer["lost"][key] for key in ("exact", "strays")}
+    assert {"0-0", "0-1"} <= set(answer["lost"]["attempts"])
+
+
+@pytest.mark.timeout(500)
+def test_a_driver_killed_before_its_commit_leaves_no_dataset(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its shards are seen by nobody, the job run again is whole, and gc sweeps what is left."""
+    url = str(tmp_path / "dataset")
+    done = _run("job_killed_driver.py", url)
+    left = set(open_store(url).list())
+    with pytest.raises(NotADatasetError):
+        open_dataset(url)
+    again = write_shards(spark.range(0, 1000, 1, 2), url)
+    store = open_store(url)
+    plan = plan_gc(store, keep=1, older_than_s=0.0, now_s=time.time() + 1)
+    collect_garbage(store, plan)
+
+    assert -signal.SIGKILL == done.returncode, done.stderr[-4000:]
+    assert len(left) == 2
+    with open_dataset(url) as dataset:
+        ids = [dataset.read_block(block).column("id").to_pylist() for block in range(2)]
+    assert list(range(1000)) == ids[0] + ids[1]
+    assert {f"shards/{name}" for name in again.names.to_pylist()} == set(store.list("shards/"))
