@@ -39,6 +39,11 @@ _CONNECTION_CODES = frozenset(
     }
 )
 
+# A server's queue of calls has an end, past which gRPC itself answers, in these words.
+_QUEUE_IS_FULL = "Concurrent RPC limit exceeded"
+# Thousands of clients came at once; those before this one are told within seconds. Arbitrary.
+_QUEUE_WAIT_S = 1.0
+
 
 def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
     """Return our error for a failed call.
@@ -61,6 +66,10 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
             f"no headrace server answers at {target} ({code.name}: {_last_cause(text)}); start one "
             "with `headrace serve NAME=URL`, or correct the address",
             target=target,
+        )
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _QUEUE_IS_FULL in text:
+        return StreamLimitError(
+            f"{target} has as many calls as it can queue; wait", retry_after_s=_QUEUE_WAIT_S
         )
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return CallerError(

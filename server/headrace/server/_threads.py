@@ -20,8 +20,9 @@ _REFUSALS = 4
 _UNARY = 8
 _REFLECTIONS = 2
 # Calls beyond those that threads can take wait in a queue, which must end somewhere: gRPC answers
-# those past it with RESOURCE_EXHAUSTED by itself (arbitrary; each takes some KiB).
-MAX_QUEUED_CALLS = 1024
+# those past it with RESOURCE_EXHAUSTED by itself. So many that some thousand ranks that come at
+# once are refused in order, with the time to wait (arbitrary; each takes some KiB).
+MAX_QUEUED_CALLS = 8192
 
 
 class CallThreads:
