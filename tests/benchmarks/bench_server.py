@@ -171,40 +171,41 @@ def _processor_s(server: Running) -> float:
 
 def _grpc_sizes(server: Running, method: str, request: bytes) -> Generator[int]:
     with (
-        _channel(server.address) as channel,
-        closing(_messages(channel, method, request)) as messages,
+        open_channel(server.address) as channel,
+        closing(grpc_messages(channel, method, request)) as messages,
     ):
         for message in messages:
             yield len(message)
 
 
 def _first_batch_ms(address: str, request: pb.ReadBatchesRequest) -> float:
-    with _channel(address) as channel:
+    with open_channel(address) as channel:
         grpc.channel_ready_future(channel).result(10)
         began = time.perf_counter()
-        with closing(_messages(channel, _READ, request.SerializeToString())) as messages:
-            _next_batch(messages)
+        with closing(grpc_messages(channel, _READ, request.SerializeToString())) as messages:
+            next_batch(messages)
             return (time.perf_counter() - began) * 1000
 
 
 def _batch_bytes(address: str, request: pb.ReadBatchesRequest) -> int:
     with (
-        _channel(address) as channel,
-        closing(_messages(channel, _READ, request.SerializeToString())) as messages,
+        open_channel(address) as channel,
+        closing(grpc_messages(channel, _READ, request.SerializeToString())) as messages,
     ):
-        return _next_batch(messages)
+        return next_batch(messages)
 
 
 def _warm(address: str, request: pb.ReadBatchesRequest, batch_count: int) -> None:
     with (
-        _channel(address) as channel,
-        closing(_messages(channel, _READ, request.SerializeToString())) as messages,
+        open_channel(address) as channel,
+        closing(grpc_messages(channel, _READ, request.SerializeToString())) as messages,
     ):
         for _ in range(batch_count):
-            _next_batch(messages)
+            next_batch(messages)
 
 
-def _next_batch(messages: Iterator[bytes]) -> int:
+def next_batch(messages: Iterator[bytes]) -> int:
+    """Read until a batch is whole; return the bytes of its payload."""
     wanted = received = 0
     for message in map(pb.ReadBatchesResponse.FromString, messages):
         if message.WhichOneof("event") == "batch":
@@ -215,7 +216,10 @@ def _next_batch(messages: Iterator[bytes]) -> int:
     raise RuntimeError("the stream ended without a batch")
 
 
-def _messages(channel: grpc.Channel, method: str, request: bytes) -> Generator[bytes, None, None]:
+def grpc_messages(
+    channel: grpc.Channel, method: str, request: bytes
+) -> Generator[bytes, None, None]:
+    """Yield the messages of a stream as bytes."""
     call = channel.unary_stream(method, None, None)(request, timeout=300)
     try:
         yield from cast("Iterator[bytes]", call)
@@ -223,7 +227,8 @@ def _messages(channel: grpc.Channel, method: str, request: bytes) -> Generator[b
         call.cancel()  # type: ignore[no-untyped-call]  # of the stubs
 
 
-def _channel(address: str) -> grpc.Channel:
+def open_channel(address: str) -> grpc.Channel:
+    """Connect anew."""
     return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
 
 
