@@ -53,6 +53,12 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         ),
     ),
     (
+        "workers",
+        click.IntRange(min=0),
+        "0",
+        "Processes that serve, beside the one that has the cache; 0 serves in one process.",
+    ),
+    (
         "cache_dir",
         click.Path(file_okay=False),
         "none",

@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headrace.server._shared import Shared
+
 # Extents begin and end at cache lines.
 GRAIN = 64
 
@@ -101,6 +103,55 @@ class ExtentAllocator:
         del self._begin_of_end[begin + length]
         del self._by_size[bisect.bisect_left(self._by_size, (length, begin))]
         return length
+
+
+class Arena:
+    """An arena that workers map, and what they need to know of it.
+
+    Attributes:
+        memory: Where the blocks lie.
+        capacity: Slots that there may be at most: blocks of 4 KiB fill the arena.
+        shared: The memory, to be handed to workers, who may read it.
+        header: The same of the header.
+    """
+
+    _HEADER_BYTES = 4096
+
+    def __init__(self, size: int) -> None:
+        self.capacity = max(size // 4096, 256)
+        self.shared = Shared.create("headrace-cache", max(size, 1))
+        self.memory = Memory(self.shared.map())
+        self.shared.seal()
+        self.header = Shared.create("headrace-cache-header", self._HEADER_BYTES)
+        self._counts = self.header.map().view(np.int64)
+        self.header.seal()
+
+    def note_eviction(self, capacity: int) -> None:
+        """Let workers know that blocks go, so that they say which they need."""
+        self._counts[1] = capacity
+        self._counts[0] += 1
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self.shared.close()
+        self.header.close()
+
+
+class ArenaHeader:
+    """What a worker knows of the arena."""
+
+    def __init__(self, header: Shared) -> None:
+        self._counts = header.map_read_only().view(np.int64)
+
+    @property
+    def evictions(self) -> int:
+        """Return how many blocks have gone."""
+        return int(self._counts[0])
+
+    @property
+    def slots(self) -> int:
+        """Return how many slots have been in use, at least."""
+        return int(self._counts[1])
 
 
 def rounded(length: int) -> int:

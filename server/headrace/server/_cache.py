@@ -38,13 +38,15 @@ from headrace.errors import (
     RebalanceError,
     StoreUnavailableError,
 )
-from headrace.server._arena import ExtentAllocator, map_memory
+from headrace.server._arena import Arena, ExtentAllocator, map_memory
 from headrace.server._block import BlockLayout
+from headrace.server._dataset_config import DatasetConfig
 from headrace.server._decode import DecodedBlock
 from headrace.server._disk import DiskCache
 from headrace.server._eviction import Victims
 from headrace.server._gather import BlockRows
 from headrace.server._queue import FairQueue
+from headrace.server._shared import Desk, SourceTables, barrier
 from headrace.server._slots import SlotTable
 from headrace.server._source import ABSENT, IN_FLIGHT, BlockReader, Flight, Source, Waiter
 
@@ -57,6 +59,9 @@ _ROOM_TIMEOUT_S = 60.0
 # How long it waits for readers before it takes what lies within a job's part of the cache. A copy
 # takes milliseconds; the rest is for a machine that is short of processors.
 _SPARING_S = 1.0
+
+# How often it looks whether workers still read a block (arbitrary; a copy takes milliseconds).
+_DESK_POLL_S = 0.005
 
 
 class CacheObserver(Protocol):
@@ -77,6 +82,7 @@ class BlockCache:
         fetch_threads: Blocks fetched at once.
         observer: Is told what happens.
         disk: Keeps stored blocks in a folder; the cache closes it.
+        arena: Where the blocks lie; memory of this process alone without it.
     """
 
     def __init__(
@@ -86,14 +92,16 @@ class BlockCache:
         fetch_threads: int,
         observer: CacheObserver,
         disk: DiskCache | None = None,
+        arena: Arena | None = None,
     ) -> None:
         self.disk = disk
+        self._arena = arena
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
-        self._memory = map_memory(budget_bytes)
+        self._memory = map_memory(budget_bytes) if arena is None else arena.memory
         self._extents = ExtentAllocator(budget_bytes)
-        self._slots = SlotTable()
+        self._slots = SlotTable(None if arena is None else arena.capacity)
         self._victims = Victims(self._slots, budget_bytes=budget_bytes)
         self._streams: set[Waiter] = set()
         self._jobs: dict[Hashable, int] = {}
@@ -127,6 +135,8 @@ class BlockCache:
         *,
         block_count: int,
         on_removed: Callable[[], None] | None = None,
+        tables: SourceTables | None = None,
+        origin: tuple[str, DatasetConfig, str] | None = None,
     ) -> Source:
         """Let the blocks of a dataset into the cache.
 
@@ -135,9 +145,20 @@ class BlockCache:
             layout: How they lie when decoded.
             block_count: How many there are.
             on_removed: Called once when `remove_source` is done.
+            tables: Where to note where they lie, for workers; fresh ones if None.
+            origin: The dataset's name, what opens it, and its fingerprint; for the cache of a
+                worker, which does not read blocks itself.
         """
+        del origin
         with self._lock:
-            source = Source(self._source_count, reader, layout, block_count, on_removed=on_removed)
+            source = Source(
+                self._source_count,
+                reader,
+                layout,
+                block_count,
+                on_removed=on_removed,
+                tables=tables,
+            )
             self._source_count += 1
             self._sources[source.index] = source
         return source
@@ -170,11 +191,15 @@ class BlockCache:
             job: Equal for streams that read the same blocks at about the same time. Jobs have
                 equal parts of the cache, and of the fetching.
         """
+        return self.join(Waiter(self._lock), job)
+
+    def join(self, waiter: Waiter, job: Hashable) -> Waiter:
+        """Note a stream of a job; as `waiter`, for handles of other kinds."""
         with self._lock:
             if job not in self._jobs:
                 self._job_count += 1
                 self._jobs[job] = self._job_count
-            waiter = Waiter(self._lock, job=self._jobs[job])
+            waiter.job = self._jobs[job]
             self._streams.add(waiter)
         return waiter
 
@@ -221,28 +246,58 @@ class BlockCache:
         `arrivals` hands them out while the context lasts. What is still on its way at its end
         goes on as if asked for ahead of need.
         """
+        self.begin_demand(source, blocks, waiter)
+        try:
+            yield
+        finally:
+            self.end_demand(source, blocks, waiter)
+
+    def begin_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+        """Do what `demand` does when its context is entered."""
         with self._lock:
             self._check_open()
             _check_served(source)
             slots = source.slot_of[blocks]
             self._slots.pin(slots[slots > ABSENT])
-            waiter.arrived = blocks[slots > ABSENT].tolist()
             waiter.error = None
+            for block in blocks[slots > ABSENT].tolist():
+                waiter.deliver(block)
             missing = blocks[slots <= ABSENT].tolist()
             for block in missing:
                 self._demand_one(source, block, waiter)
             self._work.notify(len(missing))
-        try:
-            yield
-        finally:
-            with self._lock:
-                for block in missing:
-                    flight = self._flights.get((source.index, block))
-                    if flight is not None and waiter in flight.demands:
-                        flight.demands.remove(waiter)
-                left = np.array(waiter.arrived + waiter.handed, np.int64)
-                waiter.arrived, waiter.handed = [], []
-            self._unpin(source.slot_of[left])
+
+    def end_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+        """Do what `demand` does when its context is left."""
+        with self._lock:
+            for block in blocks.tolist():
+                flight = self._flights.get((source.index, block))
+                if flight is not None and waiter in flight.demands:
+                    flight.demands.remove(waiter)
+            left = np.array(waiter.arrived + waiter.handed, np.int64)
+            waiter.arrived, waiter.handed = [], []
+        self._unpin(source.slot_of[left])
+
+    def release(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+        """Unpin demanded blocks before the end of the demand."""
+        with self._lock:
+            held = set(waiter.arrived)
+            given = [block for block in blocks.tolist() if block in held]
+            waiter.arrived = [block for block in waiter.arrived if block not in set(given)]
+        self._unpin(source.slot_of[np.array(given, np.int64)])
+
+    def add_desk(self, desk: Desk) -> None:
+        """Let a worker pin blocks."""
+        with self._lock:
+            self._slots.desks = (*self._slots.desks, desk)
+
+    def remove_desk(self, desk: Desk) -> None:
+        """Forget the pins of a worker that is gone."""
+        with self._lock:
+            self._slots.desks = tuple(one for one in self._slots.desks if one is not desk)
+            if self._has_leftovers:
+                self._free_removed()
+            self._room.notify_all()
 
     def arrivals(self, source: Source, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
         """Wait for demanded blocks and return those that came; none after the time-out.
@@ -277,6 +332,12 @@ class BlockCache:
         if (slots > ABSENT).all():
             self._slots.asked[slots] = self._slots.ranking
             return blocks[:0]
+        return self.prefetch_unplanned(source, blocks, waiter)
+
+    def prefetch_unplanned(
+        self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> NDArray[np.int64]:
+        """Ask for blocks ahead of need, as `prefetch`, for a batch that was planned elsewhere."""
         with self._lock:
             if source.removed:
                 return blocks[:0]
@@ -341,10 +402,9 @@ class BlockCache:
         table = self._slots
         for source in [source for source in self._sources.values() if source.removed]:
             held = np.flatnonzero(table.source == source.index)
-            is_read = table.pins[held] > 0
-            for slot in held[~is_read].tolist():
-                self._evict(slot)
-            if not is_read.any():
+            # Not a generator: every one of them must be tried.
+            gone = [self._evict(slot) for slot in held.tolist() if not table.is_pinned(slot)]
+            if sum(gone) == held.size:
                 del self._sources[source.index]
         self._has_leftovers = any(source.removed for source in self._sources.values())
 
@@ -433,11 +493,12 @@ class BlockCache:
                 owner=flight.job,
             )
             flight.source.set_bases(slot, bases, capacity=self._slots.capacity)
-            self._arrive(flight, slot)
             self._slots.pins[slot] = len(flight.demands)
+            if self._arena is not None:
+                barrier()
+            self._arrive(flight, slot)
             for waiter in flight.demands:
-                waiter.arrived.append(flight.block)
-                waiter.wake.notify_all()
+                waiter.deliver(flight.block)
             self._room.notify_all()
             held = {"used_bytes": self._extents.used, "block_count": self._slots.count}
         self._observer.held(**held)
@@ -450,7 +511,7 @@ class BlockCache:
                 "the server with a larger cache_bytes"
             )
         began = time.monotonic()
-        while (begin := self._extents.take(length)) is None:
+        while (begin := self._free_extent(length)) is None:
             self._check_open()
             waited_s = time.monotonic() - began
             sparing = waited_s < _SPARING_S and (self._slots.is_read or self._landing > 0)
@@ -460,14 +521,28 @@ class BlockCache:
             elif waited_s >= _ROOM_TIMEOUT_S:
                 raise StoreUnavailableError("the cache had no room for a block; try again")
             else:
-                self._room.wait((_SPARING_S if sparing else _ROOM_TIMEOUT_S) - waited_s)
+                left_s = (_SPARING_S if sparing else _ROOM_TIMEOUT_S) - waited_s
+                # Workers do not say when they have read a block.
+                self._room.wait(min(left_s, _DESK_POLL_S) if self._slots.desks else left_s)
         return begin
 
-    def _evict(self, slot: int) -> None:
-        source = self._sources[self._slots.source[slot]]
-        source.slot_of[self._slots.block[slot]] = ABSENT
+    def _free_extent(self, length: int) -> int | None:
+        return None if self._slots.is_full(self._landing) else self._extents.take(length)
+
+    def _evict(self, slot: int) -> bool:
+        """Give the memory of a block away, unless a worker has just begun to read it."""
+        source, block = self._sources[self._slots.source[slot]], self._slots.block[slot]
+        source.slot_of[block] = ABSENT
+        if self._slots.desks:
+            barrier()
+            if self._slots.is_pinned(slot):
+                source.slot_of[block] = slot
+                return False
+        if self._arena is not None:
+            self._arena.note_eviction(self._slots.capacity)
         self._extents.give(int(self._slots.begin[slot]), int(self._slots.length[slot]))
         self._slots.remove(slot)
+        return True
 
     def _crash(self, flight: Flight, error: HeadraceError) -> None:
         with self._lock:
@@ -487,5 +562,4 @@ def _removed_error() -> RebalanceError:
 
 def _fail(waiters: list[Waiter], error: HeadraceError) -> None:
     for waiter in waiters:
-        waiter.error = error
-        waiter.wake.notify_all()
+        waiter.fail(error)

@@ -44,6 +44,7 @@ class ServerConfig:
         metrics_listen: ``host:port`` of the Prometheus endpoint; empty for none.
         cache_bytes: Greatest size of all decoded blocks together. The default is twice the default
             window of 1 GiB: a stream needs two windows where one ends and the next begins.
+        workers: Processes that serve, beside the one that has the cache; 0 serves in one process.
         cache_dir: Folder on a local disk that keeps stored blocks over restarts; empty for none.
             One server has it at a time.
         cache_dir_bytes: Greatest size of the files in it, in whole pages of 4 KiB. The default is
@@ -87,6 +88,7 @@ class ServerConfig:
     unix_mode: int = 0o600
     metrics_listen: str = ""
     cache_bytes: int = 2048 * _MIB
+    workers: int = 0
     cache_dir: str = ""
     cache_dir_bytes: int = 64 * 1024 * _MIB
     prefetch_bytes: int = 64 * _MIB
@@ -166,6 +168,7 @@ class ServerConfig:
     def _check_numbers(self) -> None:
         for name, least in (
             ("cache_bytes", 1),
+            ("workers", 0),
             ("cache_dir_bytes", 1),
             ("prefetch_bytes", 0),
             ("fetch_threads", 1),

@@ -83,6 +83,7 @@ class ServedDataset:
         retirement: Retirement | None = None,
         skip_lists: Lists = MappingProxyType({}),
         observers: Sequence[ReadObserver] = (),
+        config: DatasetConfig | None = None,
     ) -> None:
         self.name = name
         self.skip_lists = skip_lists
@@ -108,6 +109,7 @@ class ServedDataset:
             block_layout(columns),
             block_count=dataset.block_count,
             on_removed=None if cache.disk is None else cache.disk.releaser(dataset.fingerprint),
+            origin=None if config is None else (name, config, dataset.fingerprint),
         )
         self.table = ShardTable(
             dataset.shard_sample_counts,
@@ -317,6 +319,7 @@ def open_served(
             retirement=retirement,
             skip_lists=skip_lists,
             observers=observers,
+            config=config,
         )
 
     served = open_version(None)

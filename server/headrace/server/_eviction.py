@@ -19,6 +19,7 @@ Source: 1 is Belady's rule ("A study of replacement algorithms for a virtual-sto
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable
 
 import numpy as np
@@ -80,7 +81,7 @@ class Victims:
         table = self._table
         return (
             bool(table.source[slot] >= 0)
-            and bool(table.last_use[slot] == self._last_use[slot])
+            and bool(table.use_of(slot) == self._last_use[slot])
             and bool(table.asked[slot] != table.ranking)
             and not table.is_pinned(slot)
         )
@@ -88,15 +89,30 @@ class Victims:
     def _rank(self, streams: Collection[Waiter]) -> None:
         table = self._table
         table.ranking += 1
-        self._last_use = table.last_use.copy()
-        next_use = next_uses(table, streams)
+        self._last_use = table.uses()
+        next_use = self._next_uses(streams)
         slots = table.unpinned()
         # `lexsort` sorts by its last key first.
-        order = np.lexsort((table.last_use[slots], -next_use[slots]))
+        order = np.lexsort((self._last_use[slots], -next_use[slots]))
         slots = slots[order]
         owned = self._is_owned(slots, streams)
         order = np.argsort(owned, kind="stable")[: max(1, slots.size // _PART)][::-1]
         self._ranked = list(zip(slots[order].tolist(), owned[order].tolist(), strict=True))
+
+    def _next_uses(self, streams: Collection[Waiter]) -> NDArray[np.float64]:
+        """Return in how many seconds each block is read next; the reader's job owns it then."""
+        table = self._table
+        soonest, owner = next_uses(table.capacity, streams)
+        now = time.monotonic()
+        for desk in table.desks:
+            theirs = desk.next_use[: table.capacity] - now
+            theirs[theirs < 0] = _NEVER
+            sooner = theirs < soonest
+            soonest[sooner] = theirs[sooner]
+            owner[sooner] = desk.owner[: table.capacity][sooner]
+        known = soonest < _NEVER
+        table.owner[known] = owner[known]
+        return soonest
 
     def _is_owned(self, slots: NDArray[np.int64], streams: Iterable[Waiter]) -> NDArray[np.bool_]:
         """Return which slots, given in the order in which they would go, lie in a job's part."""
@@ -114,22 +130,31 @@ class Victims:
         return owned
 
 
-def next_uses(table: SlotTable, streams: Collection[Waiter]) -> NDArray[np.float64]:
-    """Return in how many seconds each slot's block is read next, as far as known; else infinity.
+def next_uses(
+    capacity: int, streams: Collection[Waiter]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return in how many seconds each slot's block is read next, and by which job.
 
-    A block that a stream will read becomes its job's.
+    Args:
+        capacity: How many slots there are.
+        streams: Those that are open.
+
+    Returns:
+        ``(capacity,)`` each; infinity and 0 where it is not known.
     """
-    soonest = np.full(table.capacity, _NEVER)
+    soonest = np.full(capacity, _NEVER)
+    owner = np.zeros(capacity, np.int64)
     each = _MAX_USES // max(1, len(streams))
     for waiter in streams:
         slots, ahead = _uses(waiter, each)
-        mine = np.full(table.capacity, _NEVER)
+        is_inside = slots < capacity
+        mine = np.full(capacity, _NEVER)
         # Far uses first: of several values for one slot the last one stays.
-        mine[slots[::-1]] = ahead[::-1]
+        mine[slots[is_inside][::-1]] = ahead[is_inside][::-1]
         sooner = mine < soonest
         soonest[sooner] = mine[sooner]
-        table.owner[sooner] = waiter.job
-    return soonest
+        owner[sooner] = waiter.job
+    return soonest, owner
 
 
 def _uses(waiter: Waiter, limit: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -27,6 +28,51 @@ GRPC_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
 )
+
+# Workers of one server listen on the same ports on purpose.
+SHARED_PORT_OPTIONS = (("grpc.so_reuseport", 1), *GRPC_OPTIONS[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A port that is kept for workers.
+
+    Attributes:
+        address: ``host:port`` with the real port.
+        held: Bound to it; it listens to nobody.
+    """
+
+    address: str
+    held: socket.socket
+
+    def close(self) -> None:
+        """Give the port back."""
+        self.held.close()
+
+
+def reserve(address: str) -> Reservation:
+    """Keep a port so that processes of this user can share it, and no other server starts on it.
+
+    Args:
+        address: ``host:port``; port 0 takes a free one.
+
+    Raises:
+        ConfigurationError: The address is in use, or none of this machine.
+    """
+    host, port = split_address(address)
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            # Without SO_REUSEPORT, so that another server on the port is noticed.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            place = probe.getsockname()
+        held = socket.socket(family)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(place)
+    except OSError as error:
+        raise _refusal(address) from error
+    return Reservation(f"{address.rpartition(':')[0]}:{place[1]}", held)
 
 
 def bind(

@@ -18,7 +18,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -42,6 +42,7 @@ from headrace.server._reload import Reloader
 from headrace.server._roster import Roster
 from headrace.server._service import SERVICE, ShardService
 from headrace.server._streams import OpenStreams
+from headrace.server._supervisor import start_supervisor
 from headrace.server._threads import MAX_QUEUED_CALLS, CallThreads
 from headrace.server._tls import tls_credentials
 from headrace.server._tracing import Tracing, start_tracing
@@ -72,6 +73,7 @@ class Server:
         metrics: Metrics,
         access: Access,
         tracing: Tracing | None = None,
+        options: Sequence[tuple[str, int]] = GRPC_OPTIONS,
     ) -> None:
         self._config = config
         self._catalog = catalog
@@ -83,7 +85,7 @@ class Server:
         self._threads = CallThreads(config.max_streams)
         self._grpc = grpc.server(
             self._threads.unary,
-            options=GRPC_OPTIONS,
+            options=options,
             maximum_concurrent_rpcs=config.max_streams + MAX_QUEUED_CALLS,
         )
         self._transforms = TransformPool(
@@ -169,6 +171,15 @@ class Server:
         for name in ("", SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._roster.tell_health()
+
+    @property
+    def stream_count(self) -> int:
+        """Return how many streams are open."""
+        return self._streams.count
+
+    def send_away(self, count: int) -> None:
+        """Ask some streams to reconnect, and for a moment all that come."""
+        self._streams.send_away(count)
 
     def reload(self, config: ServerConfig) -> bool:
         """Serve the datasets of another configuration; its other settings need a restart.
@@ -291,17 +302,39 @@ def serve(
         signal.signal(number, signal.SIG_DFL)
         asked.set()
 
-    with _handled({signal.SIGTERM: ask, signal.SIGINT: ask}), start_server(config) as server:
+    def wait(addresses: tuple[str, ...]) -> None:
+        on_ready(" ".join(addresses))
+        asked.wait()
+        _log.info("asked to end; draining for at most %g s", config.drain_s)
+
+    with _handled({signal.SIGTERM: ask, signal.SIGINT: ask}):
+        if config.workers:
+            _serve_workers(config, source, wait)
+        else:
+            _serve_alone(config, source, wait)
+    return 0
+
+
+def _serve_alone(
+    config: ServerConfig, source: ConfigSource | None, wait: Callable[[tuple[str, ...]], None]
+) -> None:
+    with start_server(config) as server:
         with ExitStack() as stack:
             if source is not None:
                 reloader = stack.enter_context(Reloader(source, server.reload))
                 stack.enter_context(_handled({signal.SIGHUP: lambda *_: reloader.request()}))
             _log.info("serving", extra=event(**server.described))
-            on_ready(" ".join(server.addresses))
-            asked.wait()
-            _log.info("asked to end; draining for at most %g s", config.drain_s)
+            wait(server.addresses)
         server.drain()
-    return 0
+
+
+def _serve_workers(
+    config: ServerConfig, source: ConfigSource | None, wait: Callable[[tuple[str, ...]], None]
+) -> None:
+    with start_supervisor(config, source=source) as supervisor:
+        with _handled({signal.SIGHUP: lambda *_: supervisor.reload()} if source else {}):
+            wait(supervisor.addresses)
+        supervisor.drain()
 
 
 @contextmanager

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 from numpy.typing import NDArray
+
+from headrace.server._shared import Desk
 
 _FIRST_CAPACITY = 256
 
@@ -17,15 +21,21 @@ class SlotTable:
         source: ``(capacity,)``: the index of each block's dataset; -1 in a free slot.
         block: Its ordinal.
         pins: How many read it just now.
-        last_use: When it was last read, in readings since the start.
+        last_use: When it was last read, in nanoseconds of the monotonic clock.
         begin: Where it lies in the arena.
         length: How many bytes it takes.
         owner: The job that read it last, or will next.
         asked: The last ranking after which a stream said that it will read it.
         ranking: How often the blocks have been ranked for eviction.
+        desks: What workers read and will read; they too pin blocks.
+
+    Args:
+        limit: Blocks that there may be; any number without it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self.desks: tuple[Desk, ...] = ()
         self.source = np.full(_FIRST_CAPACITY, -1, np.int32)
         self.block = np.zeros(_FIRST_CAPACITY, np.int64)
         self.pins = np.zeros(_FIRST_CAPACITY, np.int32)
@@ -36,7 +46,6 @@ class SlotTable:
         self.asked = np.zeros(_FIRST_CAPACITY, np.int64)
         self.ranking = 0
         self.count = 0
-        self._clock = 0
         self._free = list(range(_FIRST_CAPACITY - 1, 0, -1))
 
     @property
@@ -51,9 +60,12 @@ class SlotTable:
         slot = self._free.pop()
         self.source[slot], self.block[slot] = source, block
         self.begin[slot], self.length[slot] = begin, length
-        self.last_use[slot] = self._clock
+        self.last_use[slot] = time.monotonic_ns()
         self.owner[slot] = owner
         self.asked[slot] = self.ranking
+        for desk in self.desks:
+            # Of the block that was here before.
+            desk.last_use[slot], desk.next_use[slot] = 0, 0.0
         self.count += 1
         return slot
 
@@ -66,9 +78,8 @@ class SlotTable:
 
     def pin(self, slots: NDArray[np.integer]) -> None:
         """Keep the blocks of distinct slots, and note their use."""
-        self._clock += 1
         self.pins[slots] += 1
-        self.last_use[slots] = self._clock
+        self.last_use[slots] = time.monotonic_ns()
 
     def unpin(self, slots: NDArray[np.integer]) -> None:
         """Give back what `pin` took."""
@@ -76,16 +87,34 @@ class SlotTable:
 
     def is_pinned(self, slot: int) -> bool:
         """Return whether somebody reads a block."""
-        return bool(self.pins[slot] > 0)
+        return bool(self.pins[slot] > 0) or any(desk.pins[slot] > 0 for desk in self.desks)
+
+    def is_full(self, coming: int) -> bool:
+        """Return whether there is no slot left beside those for blocks that are coming."""
+        return self.limit is not None and self.count + coming + 1 >= self.limit
 
     @property
     def is_read(self) -> bool:
         """Return whether somebody reads any block."""
-        return bool(self.pins.any())
+        return bool(self.pins.any()) or any(desk.pins[: self.capacity].any() for desk in self.desks)
 
     def unpinned(self) -> NDArray[np.int64]:
         """Return the slots of all blocks that nobody reads."""
-        return np.flatnonzero((self.source >= 0) & (self.pins == 0))
+        is_free = (self.source >= 0) & (self.pins == 0)
+        for desk in self.desks:
+            is_free &= desk.pins[: self.capacity] == 0
+        return np.flatnonzero(is_free)
+
+    def uses(self) -> NDArray[np.int64]:
+        """Return when each block was last read by anyone."""
+        uses = self.last_use.copy()
+        for desk in self.desks:
+            np.maximum(uses, desk.last_use[: self.capacity], out=uses)
+        return uses
+
+    def use_of(self, slot: int) -> int:
+        """Return when a block was last read by anyone."""
+        return int(max(self.last_use[slot], *(desk.last_use[slot] for desk in self.desks), 0))
 
     def bytes_of(self, job: int) -> int:
         """Return what the blocks of a job take."""

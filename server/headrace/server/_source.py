@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError
 from headrace.server._block import BlockLayout
+from headrace.server._shared import SourceTables
 
 ABSENT = 0
 IN_FLIGHT = -1
@@ -45,6 +46,7 @@ class Source:
         block_count: int,
         *,
         on_removed: Callable[[], None] | None = None,
+        tables: SourceTables | None = None,
     ) -> None:
         self.index = index
         self.reader = reader
@@ -53,8 +55,8 @@ class Source:
         self.on_removed = on_removed
         # The slot of each block; 0 if it is not cached, -1 if it is being fetched. Zeros of fresh
         # memory cost nothing until touched, so this stays small however many blocks there are.
-        self.slot_of = np.zeros(block_count, np.int32)
-        self.bases = np.zeros((len(layout.parts), 0), np.int64)
+        self.slot_of = np.zeros(block_count, np.int32) if tables is None else tables.slot_of
+        self.bases = np.zeros((len(layout.parts), 0), np.int64) if tables is None else tables.bases
 
     def set_bases(self, slot: int, bases: tuple[int, ...], *, capacity: int) -> None:
         """Note where the parts of a block begin."""
@@ -111,6 +113,16 @@ class Waiter:
         # The batch that is being read, then those that follow.
         self._batches: deque[Plan] = deque([[]])
         self._took_at = 0.0
+
+    def deliver(self, block: int) -> None:
+        """Hand a block over that is pinned for the stream; the caller holds the cache's lock."""
+        self.arrived.append(block)
+        self.wake.notify_all()
+
+    def fail(self, error: HeadraceError) -> None:
+        """Say that a block will not come; the caller holds the cache's lock."""
+        self.error = error
+        self.wake.notify_all()
 
     def interrupt(self) -> None:
         """End the stream's wait, now and for ever; any thread may call it."""

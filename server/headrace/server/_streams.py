@@ -8,10 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from headrace.errors import DrainingError, HeadraceError, StreamLimitError
+from headrace.errors import DrainingError, HeadraceError, RebalanceError, StreamLimitError
 from headrace.server._access import ANYBODY, Caller
 from headrace.server._datasets import Retirement
 from headrace.server._stream import BatchStream
+
+# How long a worker with more streams than others lets none in (arbitrary): some attempts of those
+# that it has sent away, and not long for one that can come back to no other.
+_REFUSAL_S = 1.0
 
 
 class OpenStreams:
@@ -31,6 +35,7 @@ class OpenStreams:
         self._streams: dict[BatchStream, tuple[Retirement, ...]] = {}
         self._calls = 0
         self._draining = False
+        self._refuses_until = 0.0
 
     @property
     def count(self) -> int:
@@ -57,6 +62,8 @@ class OpenStreams:
         counted = (("caller", caller.name), ("peer", peer))
         with self._changed:
             self._check_draining()
+            if time.monotonic() < self._refuses_until:
+                raise _busy_error()
             self._check_limits(caller, peer)
             self._admitted += 1
             self._admitted_of.update(counted)
@@ -96,6 +103,17 @@ class OpenStreams:
             with self._changed:
                 del self._streams[stream]
                 self._changed.notify_all()
+
+    def send_away(self, count: int) -> None:
+        """End some streams between two of their batches, and for a moment refuse those that come.
+
+        They are asked to reconnect, to a worker that has fewer.
+        """
+        with self._changed:
+            self._refuses_until = time.monotonic() + _REFUSAL_S
+            streams = list(self._streams)[:count]
+        for stream in streams:
+            stream.interrupt(_busy_error())
 
     def end_dataset(self, retirement: Retirement, why: Callable[[], HeadraceError]) -> None:
         """Let no stream of a dataset begin, and end the open ones between two of their batches."""
@@ -163,6 +181,10 @@ class OpenStreams:
     def _check_draining(self) -> None:
         if self._draining:
             raise _draining_error()
+
+
+def _busy_error() -> RebalanceError:
+    return RebalanceError("this worker has more streams than others; reconnect to go on")
 
 
 def _draining_error() -> DrainingError:
