@@ -92,7 +92,10 @@ def _is_right(seen: Transcript, rich: pa.Table) -> bool:
     )
 
 
-@pytest.mark.parametrize("fault", ["throttle", "reset", "cut", "short", "altered"])
+@pytest.mark.parametrize(
+    "fault",
+    ["throttle", "reset", pytest.param("cut", marks=pytest.mark.long), "short", "altered"],
+)
 def test_what_passes_is_not_seen(
     serve: Serve, proxy: StoreProxy, rich: pa.Table, fault: Fault
 ) -> None:
@@ -127,7 +130,9 @@ def test_a_slow_store_is_waited_for(serve: Serve, proxy: StoreProxy, rich: pa.Ta
     ("fault", "code", "reason"),
     [
         ("throttle", grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE"),
-        ("cut", grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE"),
+        pytest.param(
+            "cut", grpc.StatusCode.UNAVAILABLE, "STORE_UNAVAILABLE", marks=pytest.mark.long
+        ),
         ("short", grpc.StatusCode.DATA_LOSS, "SHARD_CORRUPT"),
         ("altered", grpc.StatusCode.DATA_LOSS, "SHARD_CORRUPT"),
     ],
@@ -195,8 +200,8 @@ def _survives_an_outage(serve: Serve, proxy: StoreProxy, *, outage_s: float) -> 
 
 
 def test_a_trainer_survives_a_short_outage(serve: Serve, proxy: StoreProxy) -> None:
-    """A store that is away for two seconds costs a pause and nothing else."""
-    _survives_an_outage(serve, proxy, outage_s=2)
+    """A store that is away for a second costs a pause and nothing else."""
+    _survives_an_outage(serve, proxy, outage_s=1)
 
 
 @pytest.mark.long
