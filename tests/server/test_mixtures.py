@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import grpc
@@ -22,7 +23,7 @@ from headrace.order import (
     encode_token,
 )
 from headrace.server import ServerConfig, start_server
-from headrace.storage import open_dataset
+from headrace.storage import ShardWriter, commit_dataset, open_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
 from support.served import TIMEOUT_S, Transcript, failure_of, read, rich_table, stub_of, transcript
@@ -287,3 +288,37 @@ def test_pairs_that_name_no_sample_are_refused(
         transcript(_messages(stub_of(channel).GetSamples(request, timeout=TIMEOUT_S)))
 
     assert "BAD_COORDINATES" == failure_of(caught.value)[1].reason
+
+
+def test_a_token_finds_the_versions_of_its_datasets(tmp_path: Path) -> None:
+    """After appends the versions that have the token's fingerprint together are looked for."""
+    urls = {name: str(tmp_path / name) for name in "ab"}
+    for url in urls.values():
+        write_dataset(url, rich_table(60), shard_samples=[60])
+    mixture = _mixture(a=3, b=1)
+
+    def read_all(token: bytes | None = None) -> Transcript:
+        request = _request(mixture)
+        if token is not None:
+            request.resume_token = token
+        config = ServerConfig(datasets=urls, listen="127.0.0.1:0")
+        with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+            return read(opened, request)
+
+    whole = read_all()
+    for number, name in enumerate("aba"):
+        _append(urls[name], number)
+
+    assert [batch.payload for batch in whole.batches[2:]] == [
+        batch.payload for batch in read_all(whole.tokens[1]).batches
+    ]
+
+
+def _append(url: str, number: int) -> None:
+    table = rich_table(10 + number)
+    store = open_store(url)
+    with ShardWriter(store, f"later-{number}.arrow", schema=table.schema) as writer:
+        for batch in table.to_batches():
+            writer.append(batch)
+        entry = writer.close()
+    commit_dataset(store, table.schema, [entry], mode="append")

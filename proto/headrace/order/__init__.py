@@ -10,6 +10,7 @@ from headrace.order._mixture import (
     Choice,
     MixtureDataset,
     MixtureSpec,
+    combined_fingerprint,
     mixture_differences,
 )
 from headrace.order._mixture_json import dump_mixture, load_mixture
@@ -61,6 +62,7 @@ __all__ = [
     "TokenEncoder",
     "batch_sample_ids",
     "check_skips",
+    "combined_fingerprint",
     "decode_token",
     "dump_mixture",
     "encode_token",

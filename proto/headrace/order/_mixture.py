@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -166,10 +167,7 @@ class MixtureSpec:
     @property
     def fingerprint(self) -> str:
         """The combined fingerprint of all datasets, in their order: 32 hexadecimal digits."""
-        digest = hashlib.blake2b(digest_size=16, person=b"headrace-datas")
-        for dataset in self.datasets:
-            digest.update(bytes.fromhex(dataset.fingerprint))
-        return digest.hexdigest()
+        return combined_fingerprint([dataset.fingerprint for dataset in self.datasets])
 
     @property
     def digest(self) -> str:
@@ -181,6 +179,14 @@ class MixtureSpec:
             digest.update(_little_endian(np.array(self.schedule.starts, np.int64)))
             digest.update(_little_endian(self.schedule.weights))
         return digest.hexdigest()
+
+
+def combined_fingerprint(fingerprints: Sequence[str]) -> str:
+    """Return the fingerprint of several datasets together, in their order."""
+    digest = hashlib.blake2b(digest_size=16, person=b"headrace-datas")
+    for fingerprint in fingerprints:
+        digest.update(bytes.fromhex(fingerprint))
+    return digest.hexdigest()
 
 
 def mixture_differences(wanted: MixtureSpec, found: MixtureSpec) -> tuple[str, ...]:

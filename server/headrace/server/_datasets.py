@@ -35,7 +35,7 @@ from headrace.server._skip_lists import (
 from headrace.server._versions import Versions
 from headrace.server._wanted import BatchesRequest
 from headrace.server._watch import ReadObserver, WatchedBlocks
-from headrace.storage import OpenDataset, open_dataset
+from headrace.storage import OpenDataset, list_versions, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 
 # Orders of one dataset kept open; each holds some 50 MiB at most. Jobs that share a seed share one.
@@ -324,7 +324,15 @@ def open_served(
 
     served = open_version(None)
     current = (served.dataset.fingerprint, served)
-    served.versions = Versions(name, current, open_version=open_version)
+    url, _ = config.place
+    served.versions = Versions(
+        name,
+        current,
+        open_version=open_version,
+        list_versions=lambda: [
+            each.fingerprint for each in list_versions(url, options=config.store)
+        ],
+    )
     return served
 
 

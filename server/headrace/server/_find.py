@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from headrace.errors import BadArgumentError, TokenDatasetChangedError
-from headrace.order import decode_token
+from headrace.order import combined_fingerprint, decode_token
 from headrace.server._access import ANYBODY, Caller
-from headrace.server._datasets import Catalog
+from headrace.server._datasets import Catalog, ServedDataset
 from headrace.server._mixture_request import MAX_DATASETS, check_mixture, mixture_spec
 from headrace.server._mixtures import Mixtures, ServedMixture
 from headrace.server._served import Served
 from headrace.server._skip_lists import mixture_skips
 from headrace.server._wanted import BatchesRequest, wanted_order
 from headrace.v1 import shard_service_pb2 as pb
+
+# A run mostly began one or two appends ago; more is worth some milliseconds, and no more.
+_MAX_TRIES = 4096
+_MAX_HASHED = 1 << 18
 
 Request = BatchesRequest | pb.GetSamplesRequest
 
@@ -75,6 +81,8 @@ def _mixture(
         catalog.get(dataset.name, caller).version(dataset.fingerprint)
         for dataset in request.mixture.datasets
     ]
+    if wanted.token is not None:
+        members = _members_of(wanted.token.fingerprint, request.mixture, members)
     fingerprints = [member.dataset.fingerprint for member in members]
     spec = mixture_spec(request.mixture, wanted.order, fingerprints)
     if wanted.token is not None and wanted.token.fingerprint != spec.fingerprint:
@@ -91,6 +99,32 @@ def _mixture(
     mixture = mixtures.get(spec, members, skips)
     mixture.check_global_batch_size(wanted.global_batch_size)
     return mixture
+
+
+def _members_of(
+    combined: str, mixture: pb.Mixture, members: list[ServedDataset]
+) -> list[ServedDataset]:
+    """Return the versions that have a fingerprint together, if there are such; else those given.
+
+    A token holds no more of the versions of a mixture than that.
+    """
+    if combined_fingerprint([member.dataset.fingerprint for member in members]) == combined:
+        return members
+    choices = [
+        (member.dataset.fingerprint,)
+        if dataset.fingerprint or member.versions is None
+        else member.versions.candidates()
+        for dataset, member in zip(mixture.datasets, members, strict=True)
+    ]
+    # Each try hashes all fingerprints.
+    tries = min(_MAX_TRIES, _MAX_HASHED // len(members))
+    for fingerprints in itertools.islice(itertools.product(*choices), tries):
+        if combined_fingerprint(fingerprints) == combined:
+            return [
+                member.version(fingerprint)
+                for member, fingerprint in zip(members, fingerprints, strict=True)
+            ]
+    return members
 
 
 def _fingerprint(request: BatchesRequest) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from headrace.errors import BadArgumentError, NotADatasetError, TokenDatasetChangedError
@@ -25,6 +25,7 @@ class Versions(Generic[_Served]):
         name: The dataset's name.
         current: The version that is served when none is named, and its fingerprint.
         open_version: Opens the version of a fingerprint.
+        list_versions: Gives the fingerprints of those that there are, the newest last.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class Versions(Generic[_Served]):
         current: tuple[str, _Served],
         *,
         open_version: Callable[[str], _Served],
+        list_versions: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._name = name
         self._fingerprint, self._current = current
         self._open_version = open_version
+        self._list_versions = list_versions
         self._older: dict[str, _Served] = {}
         self._lock = threading.Lock()
 
@@ -63,6 +66,15 @@ class Versions(Generic[_Served]):
                 self._check_room(fingerprint)
                 found = self._older[fingerprint] = self._open(fingerprint)
         return found
+
+    def candidates(self) -> tuple[str, ...]:
+        """Return the fingerprints that can be had, the current one first, then newer ones first.
+
+        Raises:
+            HeadraceError: The store cannot be asked.
+        """
+        others = [each for each in self._list_versions() if each != self._fingerprint]
+        return (self._fingerprint, *reversed(others))
 
     @property
     def older(self) -> tuple[_Served, ...]:
