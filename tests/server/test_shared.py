@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +19,7 @@ from headrace.server._columns import wire_column
 from headrace.server._metrics import Metrics
 from headrace.server._metrics_sum import MetricsSum
 from headrace.server._shared import Desk, Shared, SourceTables
+from headrace.server._source import Source
 from headrace.server._spread import Spread
 from support.blocks import CountingStore, demand
 
@@ -38,38 +41,67 @@ def test_workers_cannot_write_to_the_arena() -> None:
     shared.close()
 
 
-def test_a_block_on_a_desk_stays() -> None:
-    """A block that a worker has pinned outlives any pressure, and goes when it is done."""
-    store = CountingStore()
-    arena = Arena(3 * 900)
-    cache = BlockCache(3 * 900, fetch_threads=1, observer=Metrics(), arena=arena)
+_SharedCache = tuple[BlockCache, Source, Arena]
+
+
+@contextmanager
+def _shared_cache(store: CountingStore, size: int) -> Iterator[_SharedCache]:
+    arena = Arena(size)
+    cache = BlockCache(size, fetch_threads=2, observer=Metrics(), arena=arena)
     layout = block_layout([wire_column(pa.field("x", pa.int64(), nullable=False))])
     tables = np.zeros(
-        SourceTables.size(block_count=100, part_count=1, capacity=arena.capacity), np.uint8
+        SourceTables.size(block_count=1000, part_count=1, capacity=arena.capacity), np.uint8
     )
     source = cache.add_source(
         store,
         layout,
-        block_count=100,
-        tables=SourceTables(tables, block_count=100, part_count=1),
+        block_count=1000,
+        tables=SourceTables(tables, block_count=1000, part_count=1),
     )
-    desk = Desk(np.zeros(Desk.size(arena.capacity), np.uint8))
-    cache.add_desk(desk)
-    waiter = cache.waiter()
-
-    demand(cache, source, [1], waiter)
-    desk.pins[source.slot_of[1]] += 1
-    for block in range(10, 30):
-        demand(cache, source, [block], waiter)
-    assert cache.is_cached(source, np.array([1])).all()
-    cache.remove_desk(desk)
-    demand(cache, source, list(range(30, 34)), waiter)
-
-    assert not cache.is_cached(source, np.array([1])).any()
-    assert [1] == [block for block in store.reads if block == 1]
-    assert ArenaHeader(arena.header).evictions >= 20
+    yield cache, source, arena
     cache.close()
     arena.close()
+
+
+@pytest.fixture
+def shared_cache() -> Iterator[_SharedCache]:
+    """A cache of a megabyte whose tables workers could map."""
+    with _shared_cache(CountingStore(), 1_000_000) as opened:
+        yield opened
+
+
+def test_a_block_on_a_desk_stays() -> None:
+    """A block that a worker has pinned outlives any pressure, and goes when it is done."""
+    store = CountingStore()
+    with _shared_cache(store, 3 * 900) as (cache, source, arena):
+        desk = Desk(np.zeros(Desk.size(arena.capacity), np.uint8))
+        cache.add_desk(desk)
+        waiter = cache.waiter()
+
+        demand(cache, source, [1], waiter)
+        desk.pins[source.slot_of[1]] += 1
+        for block in range(10, 30):
+            demand(cache, source, [block], waiter)
+        assert cache.is_cached(source, np.array([1])).all()
+        cache.remove_desk(desk)
+        demand(cache, source, list(range(30, 34)), waiter)
+
+        assert not cache.is_cached(source, np.array([1])).any()
+        assert [1] == [block for block in store.reads if block == 1]
+        assert ArenaHeader(arena.header).evictions >= 20
+
+
+def test_more_blocks_than_slots_evict(shared_cache: _SharedCache) -> None:
+    """An arena with room for 1,200 blocks and slots for 256 keeps fewer, each of them right."""
+    cache, source, arena = shared_cache
+    cache.add_desk(Desk(np.zeros(Desk.size(arena.capacity), np.uint8)))
+    waiter = cache.waiter()
+
+    for begin in range(0, 900, 50):
+        wanted = list(range(begin, begin + 50))
+        assert wanted == demand(cache, source, wanted, waiter)
+
+    assert 200 < cache._slots.count < 256 == arena.capacity
 
 
 def test_metrics_are_the_sum() -> None:

@@ -29,7 +29,8 @@ def large_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _fetches(server: Server) -> float:
-    return server._metrics.registry.get_sample_value("headrace_store_fetch_seconds_count") or 0.0
+    name, labels = "headrace_store_fetch_seconds_count", {"dataset": "rich"}
+    return server._metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 def _visits(blocks: NDArray[np.int64]) -> int:

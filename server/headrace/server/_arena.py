@@ -118,7 +118,8 @@ class Arena:
     _HEADER_BYTES = 4096
 
     def __init__(self, size: int) -> None:
-        self.capacity = max(size // 4096, 256)
+        # A power of two, as tables of slots double; see SlotTable.
+        self.capacity = max(256, 1 << (size // 4096).bit_length())
         self.shared = Shared.create("headrace-cache", max(size, 1))
         self.memory = Memory(self.shared.map())
         self.shared.seal()

@@ -136,28 +136,38 @@ class Session:
                     daemon=True,
                 ).start()
             case CloseSource(index):
-                with self._lock:
-                    shared = self._open.pop(index)
-                self._sources.give_back(shared)
+                self._close_source(index)
             case StreamOpened(stream, job):
-                waiter = _RemoteWaiter(self._lock, stream, self.post)
-                self._cache.join(waiter, job)
-                self._streams[stream] = waiter
-                self.post(JobNamed(stream, waiter.job))
+                self._join(stream, job)
             case StreamClosed(stream):
-                self._leave(self._streams.pop(stream))
+                if (waiter := self._streams.pop(stream, None)) is not None:
+                    self._leave(waiter)
             case Prefetch() | Release():
                 self._prefetch_or_release(message)
             case Demand():
                 self._demand(message)
             case EndDemand(stream):
-                self._end_demand(self._streams[stream])
+                if (waiter := self._streams.get(stream)) is not None:
+                    self._end_demand(waiter)
             case _:
                 self._on_message(message)
 
+    def _close_source(self, index: int) -> None:
+        with self._lock:
+            shared = self._open.pop(index, None)
+        if shared is not None:
+            self._sources.give_back(shared)
+
+    def _join(self, stream: int, job: str) -> None:
+        waiter = _RemoteWaiter(self._lock, stream, self.post)
+        self._cache.join(waiter, job)
+        self._streams[stream] = waiter
+        self.post(JobNamed(stream, waiter.job))
+
     def _prefetch_or_release(self, message: Prefetch | Release) -> None:
-        source, waiter = self._source(message.index), self._streams[message.stream]
-        if source is None:
+        source, waiter = self._source(message.index), self._streams.get(message.stream)
+        # What ended while the message was on its way needs nothing.
+        if source is None or waiter is None:
             return
         if isinstance(message, Prefetch):
             self._cache.prefetch_unplanned(source, message.blocks, waiter)
@@ -165,7 +175,9 @@ class Session:
             self._cache.release(source, message.blocks, waiter)
 
     def _demand(self, message: Demand) -> None:
-        waiter = self._streams[message.stream]
+        waiter = self._streams.get(message.stream)
+        if waiter is None:
+            return
         source = self._source(message.index)
         waiter.serial = message.serial
         if source is None:
