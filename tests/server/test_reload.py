@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -20,6 +20,7 @@ from headrace.server._reload import Reloader
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
 from support.served import TIMEOUT_S, failure_of, messages_of, read_until_failure, stub_of
+from support.waiting import until
 
 _SAMPLES = 60
 _Status = health_pb2.HealthCheckResponse
@@ -119,49 +120,64 @@ def test_streams_of_a_removed_dataset_end_and_others_go_on(
     assert {"batch", "epoch_end"} == set(_events(going, 30))
 
 
-def _reader(address: str, *, on_batch: Callable[[int], None]) -> list[BatchEvent]:
+_LARGE, _EPOCHS, _BATCH = 6000, 20, 100
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dataset of which 20 epochs are far more than any buffer on the way holds."""
+    url = str(tmp_path_factory.mktemp("large") / "d")
+    write_dataset(url, small_table(_LARGE), shard_samples=[_LARGE])
+    return url
+
+
+def _read_beside(server: Server, wanted: ServerConfig) -> list[BatchEvent]:
+    """Read all epochs of ``b``; from the second batch on the server is told what it serves."""
+    before = server._catalog.get("b")
+    reload = threading.Thread(target=server.reload, args=[wanted], name="test-reload")
     reader = BatchReader(
-        [address],
-        ReadOptions("b", OrderSpec(unit=10), 10, with_ids=True, end_epoch=2),
+        [server.address],
+        ReadOptions("b", OrderSpec(unit=_BATCH), _BATCH, with_ids=True, end_epoch=_EPOCHS),
         place=Place(),
-        deadlines=Deadlines(connect_s=10, silence_s=10, give_up_s=20),
+        deadlines=Deadlines(connect_s=20, silence_s=20, give_up_s=40),
         allocate=lambda size: np.empty(size, dtype=np.uint8),
     )
     seen = []
-    for event in reader.events():
-        if isinstance(event, BatchEvent):
-            seen.append(event)
-            on_batch(len(seen))
+    try:
+        for event in reader.events():
+            if isinstance(event, BatchEvent):
+                seen.append(event)
+                if len(seen) == 2:
+                    reload.start()
+                    assert until(lambda: server._catalog.get("b") is not before)
+    finally:
+        reload.join(30)
     return seen
 
 
 def test_a_trainer_goes_on_with_the_same_content_elsewhere(
-    server: Server, urls: dict[str, str], tmp_path: Path
+    server: Server, urls: dict[str, str], large: str, tmp_path: Path
 ) -> None:
     """A dataset that moves while it is read is reconnected to, and every batch comes once."""
     moved = str(tmp_path / "moved")
-    shutil.copytree(urls["b"], moved)
+    shutil.copytree(large, moved)
+    assert server.reload(_config(a=urls["a"], b=large))
 
-    def move(count: int) -> None:
-        if count == 2:
-            assert server.reload(_config(a=urls["a"], b=moved))
+    seen = _read_beside(server, _config(a=urls["a"], b=moved))
 
-    seen = _reader(server.address, on_batch=move)
-
-    steps = [event.header.step for event in seen]
-    assert list(range(12)) == steps
-    assert [str(tmp_path)] == [str(Path(server._catalog.get("b").dataset.url).parent)]
+    assert list(range(_EPOCHS * _LARGE // _BATCH)) == [event.header.step for event in seen]
+    assert moved == server._catalog.get("b").dataset.url.removeprefix("file://")
+    assert 1.0 == server._metrics._ended_streams.labels("b", "REBALANCE")._value.get()
 
 
-def test_a_trainer_is_told_of_other_content(server: Server, urls: dict[str, str]) -> None:
+def test_a_trainer_is_told_of_other_content(
+    server: Server, urls: dict[str, str], large: str
+) -> None:
     """Where the name gets other content, a run that goes on from its token is refused."""
-
-    def change(count: int) -> None:
-        if count == 2:
-            assert server.reload(_config(a=urls["a"], b=urls["a"]))
+    assert server.reload(_config(a=urls["a"], b=large))
 
     with pytest.raises(TokenDatasetChangedError):
-        _reader(server.address, on_batch=change)
+        _read_beside(server, _config(a=urls["a"], b=urls["a"]))
 
 
 def test_what_cannot_be_opened_harms_nothing(
