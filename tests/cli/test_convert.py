@@ -155,7 +155,8 @@ def test_spark_shuffles_and_splits_json(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "x.jsonl.gz", "wt") as file:
         file.writelines(f'{{"x": {number}, "part": "{number % 2}"}}\n' for number in range(200))
     options = ("--master", "local[1]", "--shuffle-seed", "3", "--split-by", "part", "--json")
-    done = run("convert", str(tmp_path / "x.jsonl.gz"), str(tmp_path / "out"), *options)
+    source, target = str(tmp_path / "x.jsonl.gz"), str(tmp_path / "out")
+    done = run("convert", source, target, *options, timeout_s=280)
 
     assert {"0": 100, "1": 100} == {
         name: split["sample_count"] for name, split in json.loads(done.stdout)["splits"].items()
