@@ -29,7 +29,7 @@ def code_digest() -> str:
 
 def ship(session: SparkSession) -> None:
     """Give a session's Python workers this code, before any they have; classic and Connect."""
-    path = str(_archive())
+    path = str(archive())
     connected: Any = session
     try:
         context = session.sparkContext
@@ -46,7 +46,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @functools.cache
-def _archive() -> Path:
+def archive() -> Path:
+    """Return an archive of this code, which lasts as long as this process."""
     # Executors fetch it from the driver when their first task comes, also those that start later.
     path = Path(_folder().name, f"headrace-{code_digest()}.zip")
     _write_zip(path)
