@@ -200,16 +200,23 @@ def test_workers_share_a_small_cache(url: str) -> None:
     assert evictions > 0
 
 
+_SERVE = """
+import sys
+from headrace.server import ServerConfig, serve
+config = ServerConfig(datasets={"shared": sys.argv[1]}, listen="127.0.0.1:0", workers=2)
+sys.exit(serve(config, on_ready=lambda address: print(address, flush=True)))
+"""
+
+
+def _children(pid: int) -> list[str]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [child for task in tasks for child in task.read_text().split()]
+
+
 def test_a_server_of_workers_drains(url: str) -> None:
     """`headrace serve --workers 2` ends its streams at SIGTERM, and all its processes, with 0."""
-    script = (
-        "import sys\n"
-        "from headrace.server import ServerConfig, serve\n"
-        "config = ServerConfig(datasets={'shared': sys.argv[1]}, listen='127.0.0.1:0', workers=2)\n"
-        "sys.exit(serve(config, on_ready=lambda address: print(address, flush=True)))\n"
-    )
     with subprocess.Popen(
-        [sys.executable, "-c", script, url], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _SERVE, url], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
@@ -219,8 +226,7 @@ def test_a_server_of_workers_drains(url: str) -> None:
         with grpc.insecure_channel(address) as channel:
             messages = messages_of(channel, request)
             next(messages)
-            tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
-            children = [pid for task in tasks for pid in task.read_text().split()]
+            children = _children(process.pid)
             process.send_signal(signal.SIGTERM)
             _, failure = read_until_failure(messages)
 
@@ -228,6 +234,20 @@ def test_a_server_of_workers_drains(url: str) -> None:
         assert 0 == process.wait(_TIMEOUT_S)
     assert 2 == len(children)
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def test_workers_end_with_their_supervisor(url: str) -> None:
+    """A supervisor that is killed leaves no process behind."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVE, url], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        children = _children(process.pid)
+        process.kill()
+
+    assert 2 == len(children)
+    assert _eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
 
 
 def test_a_port_in_use_is_refused(supervisor: Supervisor, url: str) -> None:
