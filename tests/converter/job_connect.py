@@ -41,7 +41,8 @@ def main(folder: str) -> None:
         found = {
             "kind": str(type(spark)),
             "counts": {name: split.sample_count for name, split in splits.items()},
-            "tasks": seen[-1].tasks_done if seen else 0,
+            "tasks": [seen[-1].tasks_done, seen[-1].tasks_total],
+            "shards": seen[-1].shard_count,
             "message": error.message,
             "row": error.metadata["row"],
         }

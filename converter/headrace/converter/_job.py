@@ -44,8 +44,8 @@ class Progress:
     Attributes:
         tasks_done: Tasks that Spark counts as finished, in all stages of the job.
         tasks_total: Tasks of the stages that Spark knows by now.
-        shard_count: Shards of finished tasks. 0 in Spark Connect, which does not tell before the
-            end, and so with the samples and bytes in them.
+        shard_count: Shards of finished tasks. 0 in Spark Connect before the end, which does not
+            tell, and so with the samples and bytes in them, also at the end.
         sample_count: Samples in those shards; retried tasks may count twice.
         raw_bytes: Raw bytes of those samples.
     """
@@ -96,7 +96,7 @@ def run_job(
     """Collect ``df``.
 
     Args:
-        df: Small when collected.
+        df: Small when collected; one row a shard, with its ``partition``.
         counters: What the job's tasks count with.
         progress: Called in the caller's thread a few times a second.
 
@@ -174,11 +174,15 @@ def _run_connected(df: DataFrame, progress: Callable[[Progress], None] | None) -
     session: Any = df.sparkSession  # the class of Connect, whose stubs say less than it has
     tag = f"headrace-{uuid.uuid4().hex}"
 
+    tasks_known = 0
+
     def tell(stages: Iterable[Any], **_: object) -> None:
+        nonlocal tasks_known
         known = list(stages)
+        tasks_known = sum(stage.num_tasks for stage in known)
         if progress is not None:
             done = sum(stage.num_completed_tasks for stage in known)
-            progress(Progress(done, sum(stage.num_tasks for stage in known), 0, 0, 0))
+            progress(Progress(done, tasks_known, 0, 0, 0))
 
     # Spark 3.5 has no such handlers.
     watched = progress is not None and hasattr(session, "registerProgressHandler")
@@ -186,7 +190,7 @@ def _run_connected(df: DataFrame, progress: Callable[[Progress], None] | None) -
     if watched:
         session.registerProgressHandler(tell)
     try:
-        return _collect(df)
+        rows = _collect(df)
     except BaseException:
         session.interruptTag(tag)
         raise
@@ -194,6 +198,11 @@ def _run_connected(df: DataFrame, progress: Callable[[Progress], None] | None) -
         session.removeTag(tag)
         if watched:
             session.removeProgressHandler(tell)
+    if progress is not None:
+        # The server tells every few seconds, so of a short job it may have told nothing yet.
+        tasks = max(tasks_known, len({row["partition"] for row in rows}))
+        progress(Progress(tasks, tasks, len(rows), 0, 0))
+    return rows
 
 
 def _ours(text: str) -> HeadraceError:
