@@ -22,33 +22,20 @@ from headrace.client._handover import register_owner
 from headrace.client._live import ClientStats, LiveStream
 from headrace.client._mixture import Mixture
 from headrace.client._places import moved, place_after
+from headrace.client._progress import Progress
 from headrace.client._ranks import resolve_ranks
 from headrace.client._reader import BatchReader, Event, Place
+from headrace.client._reading import Reading, order_of
 from headrace.client._request import ReadOptions
 from headrace.client._share import ShareSource, WorkerSide
 from headrace.client._skips import SkipChoice
-from headrace.client._state import (
-    State,
-    adopt_batch_size,
-    adopt_order,
-    make_state,
-    read_state,
-    refuse_worker_state,
-)
-from headrace.client._steps import Step, transforms_text
-from headrace.client._subject import Subject, mixture_in, skips_in, subject_of
+from headrace.client._state import State, make_state, read_state, refuse_worker_state
+from headrace.client._steps import Step
+from headrace.client._subject import mixture_in, skips_in, subject_of
 from headrace.client._targets import choose_endpoints, lane_of
 from headrace.client._workers import Begin, Share, share_of_worker
 from headrace.errors import BadArgumentError
-from headrace.order import (
-    DEFAULT_WINDOW,
-    DEFAULT_WINDOW_BYTES,
-    EpochPlan,
-    OrderSpec,
-    Token,
-    decode_token,
-    encode_token,
-)
+from headrace.order import EpochPlan, decode_token
 from headrace.v1 import shard_service_pb2 as pb
 
 
@@ -160,50 +147,51 @@ class RemoteDataset(IterableDataset[Batch]):
         """
         super().__init__()
         check_sizes(batch_size, global_batch_size, epochs, prefetch_bytes)
-        self._subject, sources = subject_of(
-            dataset, is_private=target is None, url=url, skips=skips
+        deadlines = deadlines or Deadlines()
+        subject, sources = subject_of(dataset, is_private=target is None, url=url, skips=skips)
+        rank, world_size = resolve_ranks(rank, world_size)
+        self._reading = Reading(
+            subject=subject,
+            order=order_of(
+                seed=seed,
+                shuffle=shuffle,
+                window=window,
+                window_bytes=window_bytes,
+                lanes=lanes,
+                unit=unit,
+            ),
+            unit_is_free=unit is None,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            rank=rank,
+            world_size=world_size,
+            replication=replication,
+            end=end_mode(end),
+            columns=tuple(columns),
+            with_ids=with_ids,
+            steps=tuple(steps),
+            allow_new_skips=allow_new_skips,
+            end_epoch=epochs,
         )
-        self._allow_new_skips = allow_new_skips
-        self._steps = tuple(steps)
-        self._rank, self._world_size = resolve_ranks(rank, world_size)
         self._endpoints = choose_endpoints(
             target,
             sources,
             Access(tls, auth),
             fallback=fallback,
-            deadlines=deadlines or Deadlines(),
+            deadlines=deadlines,
             cache_bytes=private_cache_bytes,
-            lane=lane_of(
-                self._rank, world_size=self._world_size, replication=replication, lanes=lanes
-            ),
+            lane=lane_of(rank, world_size=world_size, replication=replication, lanes=lanes),
         )
-        self._batch_size, self._wanted_global = batch_size, global_batch_size
-        self._replication = replication
-        self._unit_is_free = unit is None
-        self._order = OrderSpec(
-            seed=seed,
-            shuffle=shuffle,
-            window=DEFAULT_WINDOW if window is None else window,
-            window_bytes=DEFAULT_WINDOW_BYTES if window_bytes is None else window_bytes,
-            lanes=lanes,
-            # A free unit is the global batch size, which is not known before a state is.
-            unit=max(1, lanes) if unit is None else unit,
-        )
-        self._end = end_mode(end)
-        self._columns, self._with_ids = tuple(columns), with_ids
-        self._epochs, self._restart, self._first_epoch = epochs, restart, 0
+        self._restart, self._deadlines = restart, deadlines
         self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))
-        self._deadlines = deadlines or Deadlines()
-        self._known_place = Place()
-        self._last_token: bytes | None = None
-        self._moves = 0
+        self._progress = Progress()
         self._key = uuid.uuid4().hex
         self._side = WorkerSide(self._key)
         register_owner(self._key, self)
         if token is not None:
             self._adopt(token)
-        if self._global_batch_size is not None:
-            self._options(self._global_batch_size)
+        if self._reading.has_size:
+            self._options()
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches that the current epoch has left.
@@ -217,19 +205,19 @@ class RemoteDataset(IterableDataset[Batch]):
 
     def _rest_of_epoch(self) -> Iterator[Batch]:
         if self._restart:
-            self.seek(self._first_epoch)
-        epoch = self._place.epoch
+            self.seek(self._progress.first_epoch)
+        epoch, group_count = self._progress.place.epoch, self._reading.group_count
         while True:
             event = self._live.next_event(self._make_reader)
             if event is None:
                 return
             if isinstance(event, BatchEvent):
-                self._last_token = event.header.resume_token
-                yield Batch(event, group_count=self._group_count)
+                self._progress.hand_over(event.header.resume_token)
+                yield Batch(event, group_count=group_count)
             # An older epoch ended while nobody looked: its last batch was the last one handed
             # over before a `break`.
             elif event.epoch >= epoch:
-                self._place = place_after(event.resume_token)
+                self._progress.place = place_after(event.resume_token)
                 return
 
     def _share_of_epoch(self, share: Share) -> Iterator[Batch]:
@@ -250,10 +238,10 @@ class RemoteDataset(IterableDataset[Batch]):
             next_event=self._next_of_share,
             close=self.close,
             batch_count=lambda position: self._plan(position).batch_count,
-            group_count=self._group_count,
+            group_count=self._reading.group_count,
             restart=self._restart,
         )
-        return self._side.iterate(share, self._begin(), source)
+        return self._side.iterate(share, self._progress.begin(), source)
 
     def _next_of_share(self, place: Place, share: Share) -> Event | None:
         def make(allocate: Allocate) -> BatchReader:
@@ -284,8 +272,8 @@ class RemoteDataset(IterableDataset[Batch]):
                 f"seek to epoch {epoch} position {position}; wanted both >= 0", field="epoch"
             )
         self.close()
-        self._first_epoch = epoch
-        self._move(moved(self._place, epoch, position))
+        self._progress.first_epoch = epoch
+        self._move(moved(self._progress.place, epoch, position))
 
     def state_dict(self) -> State:
         """Return the state after the last batch handed to the loop, JSON-serialisable.
@@ -294,8 +282,8 @@ class RemoteDataset(IterableDataset[Batch]):
         fingerprint if no batch was handed over yet.
         """
         share = share_of_worker()
-        place = (share and self._side.place) or self._place
-        state = make_state(place.token or self._first_token(), subject=self._subject)
+        place = (share and self._side.place) or self._progress.place
+        state = make_state(place.token or self._first_token(), subject=self._reading.subject)
         return state if share is None else {**state, "worker": self._side.state(share)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -310,15 +298,15 @@ class RemoteDataset(IterableDataset[Batch]):
             refuse_worker_state(state)
         self._adopt(token, mixture_in(state), skips_in(state))
         if share is not None:
-            self._side.load(share, state.get("worker"), self._place)
+            self._side.load(share, state.get("worker"), self._progress.place)
 
     def note_look(self, token: bytes, *, moves: int) -> None:
         """Take note that the loop got a worker's batch; the batch itself calls this."""
-        begin = Begin(place_after(token), moves, self._first_epoch)
-        if moves == self._moves and begin.is_after(self._begin()):
+        begin = Begin(place_after(token), moves, self._progress.first_epoch)
+        if moves == self._progress.moves and begin.is_after(self._progress.begin()):
             # What was read ahead here is behind now.
             self.close()
-            self._place = begin.place
+            self._progress.place = begin.place
             self._side.shared.publish(begin)
 
     def __getstate__(self) -> dict[str, object]:
@@ -343,97 +331,39 @@ class RemoteDataset(IterableDataset[Batch]):
         """Drop the connection and what was prefetched; the next ``for`` goes on all the same."""
         self._live.close()
 
-    @property
-    def _group_count(self) -> int:
-        return max(1, self._world_size // max(1, self._replication))
-
-    @property
-    def _global_batch_size(self) -> int | None:
-        if self._wanted_global is None and self._batch_size is not None:
-            return self._batch_size * self._group_count
-        return self._wanted_global
-
-    @property
-    def _place(self) -> Place:
-        # The token of each batch is kept, and read when somebody wants to know.
-        token, self._last_token = self._last_token, None
-        if token is not None:
-            self._known_place = place_after(token)
-        return self._known_place
-
-    @_place.setter
-    def _place(self, place: Place) -> None:
-        self._last_token = None
-        self._known_place = place
-
-    def _begin(self) -> Begin:
-        return Begin(self._place, self._moves, self._first_epoch)
-
     def _move(self, place: Place) -> None:
-        self._place = place
+        self._progress.place = place
         if share_of_worker() is None:
-            self._moves += 1
-            self._side.shared.publish(self._begin())
+            self._progress.moves += 1
+            self._side.shared.publish(self._progress.begin())
 
     def _plan(self, position: int) -> EpochPlan:
-        size = self._known_global_batch_size()
-        return EpochPlan(
-            sample_count=self._describe().epoch_sample_count(self._options(size).order),
-            base=position,
-            global_batch_size=size,
-            end=self._end,
-        )
+        self._reading.known_global_batch_size()
+        self._describe()
+        return self._reading.plan(position, self._progress.place.token)
 
     def _make_reader(
         self, allocate: Allocate, *, place: Place | None = None, share: Share | None = None
     ) -> BatchReader:
-        size = self._known_global_batch_size()
-        if self._subject.mixture is not None:
+        if self._reading.subject.mixture is not None:
             # Its token holds no versions, so each request names them.
             self._describe()
-        options = self._options(size)
+        options = self._options()
         if share is not None:
             options = replace(options, batch_stride=share.count, batch_offset=share.index)
         return BatchReader(
             self._endpoints,
             options,
-            place=place or self._place,
+            place=place or self._progress.place,
             deadlines=self._deadlines,
             allocate=allocate,
         )
 
-    def _options(self, global_batch_size: int) -> ReadOptions:
-        order, token = self._order, self._place.token
-        if self._unit_is_free:
-            # It stays what it was when the run began, also when the global batch changes.
-            unit = global_batch_size if token is None else decode_token(token).spec.unit
-            order = replace(order, unit=unit)
-        return ReadOptions(
-            dataset=self._subject.name,
-            mixture=self._subject.mixture,
-            skips=self._subject.skips,
-            token_skips=self._subject.token_skips,
-            allow_new_skips=self._allow_new_skips,
-            steps=self._steps,
-            order=order,
-            global_batch_size=global_batch_size,
-            rank=self._rank,
-            world_size=self._world_size,
-            replication=self._replication,
-            end=self._end,
-            columns=self._columns,
-            with_ids=self._with_ids,
-            end_epoch=self._first_epoch + 1 if self._restart else self._epochs,
-        )
-
-    def _known_global_batch_size(self) -> int:
-        size = self._global_batch_size
-        if size is None:
-            raise BadArgumentError(
-                "neither batch_size nor global_batch_size is given, and no state was loaded",
-                field="batch_size",
-            )
-        return size
+    def _options(self) -> ReadOptions:
+        options = self._reading.options(self._progress.place.token)
+        if self._restart:
+            return replace(options, end_epoch=self._progress.first_epoch + 1)
+        return options
 
     def _adopt(
         self,
@@ -442,43 +372,20 @@ class RemoteDataset(IterableDataset[Batch]):
         skips: SkipChoice | None = None,
     ) -> None:
         content = decode_token(token)
-        order = adopt_order(self._order, content, unit_is_free=self._unit_is_free)
-        size = adopt_batch_size(
-            content,
-            batch_size=self._batch_size,
-            global_batch_size=self._wanted_global,
-            group_count=self._group_count,
-        )
-        subject = self._subject.at(content, mixture, skips)
+        reading = self._reading.adopted(content, mixture, skips)
         self.close()
-        self._subject = subject
-        self._order = order
-        self._wanted_global = size
-        self._first_epoch = content.epoch
+        self._reading = reading
+        self._progress.first_epoch = content.epoch
         self._move(Place(content.epoch, content.position, token))
 
     def _first_token(self) -> bytes:
-        size = self._known_global_batch_size()
-        order = self._options(size).order
-        fingerprint, mixture, skips = self._describe().token_start(order)
-        return encode_token(
-            Token(
-                fingerprint=fingerprint,
-                mixture=mixture,
-                skips=skips,
-                transforms=transforms_text(self._steps),
-                spec=order,
-                epoch=self._place.epoch,
-                position=self._place.position,
-                global_batch_size=size,
-                step=0,
-                sample_count=0,
-            )
-        )
+        self._reading.known_global_batch_size()
+        self._describe()
+        place = self._progress.place
+        return self._reading.first_token(epoch=place.epoch, position=place.position)
 
-    def _describe(self) -> Subject:
+    def _describe(self) -> None:
         def fetch(wanted: Sequence[pb.GetDatasetRequest]) -> list[pb.Dataset]:
             return fetch_from_any(self._endpoints, wanted, deadlines=self._deadlines)
 
-        self._subject = self._subject.described(fetch)
-        return self._subject
+        self._reading = replace(self._reading, subject=self._reading.subject.described(fetch))

@@ -1,0 +1,45 @@
+"""How far the loop has got in the order."""
+
+from __future__ import annotations
+
+from headrace.client._places import place_after
+from headrace.client._reader import Place
+from headrace.client._workers import Begin
+
+
+class Progress:
+    """The place after the last batch handed to the loop, in one process.
+
+    Attributes:
+        first_epoch: The epoch that ``restart=True`` goes back to.
+        moves: How often the place was moved by hand.
+    """
+
+    def __init__(self) -> None:
+        """Begin at the first epoch's begin."""
+        self.first_epoch = 0
+        self.moves = 0
+        self._known = Place()
+        self._unread: bytes | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where the next batch is."""
+        # The token of each batch is kept, and read when somebody wants to know.
+        token, self._unread = self._unread, None
+        if token is not None:
+            self._known = place_after(token)
+        return self._known
+
+    @place.setter
+    def place(self, place: Place) -> None:
+        self._unread = None
+        self._known = place
+
+    def hand_over(self, token: bytes) -> None:
+        """Note that the loop gets the batch before this token."""
+        self._unread = token
+
+    def begin(self) -> Begin:
+        """Return where an iteration begins now."""
+        return Begin(self.place, self.moves, self.first_epoch)
