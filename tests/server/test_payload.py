@@ -19,6 +19,7 @@ from headrace.server._block import TAKE_BYTES, BlockLayout, block_layout
 from headrace.server._columns import split_schema, wire_column
 from headrace.server._decode import DecodedBlock
 from headrace.server._gather import BlockRows, StagedRows, gather_spans, projection_of
+from headrace.server._outlet import WireOutlet
 from headrace.server._payload import layout_of
 from headrace.v1 import shard_service_pb2 as pb
 from support.served import decode, joined
@@ -135,7 +136,7 @@ def test_any_table_arrives_as_it_was(table: pa.Table, draw: st.DataObject) -> No
     for rows in (placed, staged):
         for limit in (1 << 20, cut_bytes):
             assembler = Assembler(
-                columns, projection, max_batch_bytes=1 << 20, max_chunk_bytes=limit
+                columns, projection, max_batch_bytes=1 << 20, frames=WireOutlet(limit).frames
             )
             frames = assembler.assemble(rows, ids, pb.BatchHeader(sample_count=ids.size))
             payloads.append(joined(frames))
@@ -182,7 +183,7 @@ def test_a_batch_over_the_limit_is_refused() -> None:
     layout = block_layout([column])
     rows = StagedRows(projection_of(layout, ["x"]), 100, max_bytes=100)
     assembler = Assembler(
-        [column], projection_of(layout, ["x"]), max_batch_bytes=799, max_chunk_bytes=100
+        [column], projection_of(layout, ["x"]), max_batch_bytes=799, frames=WireOutlet(100).frames
     )
 
     with pytest.raises(BadArgumentError, match="800 bytes or more is over this server's limit"):

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from headrace.server._arena import Memory
 from headrace.server._block import Field
 from headrace.server._columns import SAMPLE_ID_COLUMN, WireColumn
-from headrace.server._frames import BatchFrames
 from headrace.server._gather import Projection, Rows, gather_spans, refuse_large, spans
+from headrace.server._outlet import Frames, MakeFrames
 from headrace.server._payload import PayloadLayout, layout_of
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -25,7 +25,7 @@ class Assembler:
         columns: The columns in the order wanted, the server's own included.
         projection: The dataset's among them.
         max_batch_bytes: Greatest payload.
-        max_chunk_bytes: Greatest payload of one message.
+        frames: Says where each batch goes.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class Assembler:
         projection: Projection,
         *,
         max_batch_bytes: int,
-        max_chunk_bytes: int,
+        frames: MakeFrames,
     ) -> None:
         self._columns = tuple(columns)
         self._projection = projection
         self._max_batch_bytes = max_batch_bytes
-        self._max_chunk_bytes = max_chunk_bytes
+        self._frames = frames
         self._packed = np.empty(0, np.uint8)
         self._last_layout: tuple[tuple[int, tuple[int, ...]], PayloadLayout] | None = None
 
@@ -65,7 +65,7 @@ class Assembler:
         }
         layout = self._layout(count, tuple(int(sizes.sum()) for _, sizes in ragged.values()))
         refuse_large(layout.size, self._max_batch_bytes)
-        frames = BatchFrames(header, layout, max_chunk_bytes=self._max_chunk_bytes)
+        frames = self._frames(header, layout)
         buffers = buffers_of(layout, frames)
         # Staged rows join their pieces here, once.
         memory = rows.memory if ragged else None
@@ -105,7 +105,7 @@ class Assembler:
 _Pieces = Sequence[NDArray[np.uint8]]
 
 
-def buffers_of(layout: PayloadLayout, frames: BatchFrames) -> Iterator[_Pieces]:
+def buffers_of(layout: PayloadLayout, frames: Frames) -> Iterator[_Pieces]:
     """Yield where each buffer goes, with zeros in the gap before: equal requests, equal bytes."""
     end = 0
     for begin, length in zip(layout.begins, layout.lengths, strict=True):

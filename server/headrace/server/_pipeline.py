@@ -13,6 +13,7 @@ from headrace.order import EndMode, sample_keys
 from headrace.server._columns import SAMPLE_ID_COLUMN, WireColumn
 from headrace.server._gather import refuse_large
 from headrace.server._images import DecodeImage
+from headrace.server._outlet import MakeFrames
 from headrace.server._pack import Pack
 from headrace.server._plan import PlannedBatch
 from headrace.server._steps import Cast, Pad, Stack, Step
@@ -71,7 +72,9 @@ class Pipeline:
         positions = np.concatenate([np.arange(part.start, part.stop), pads])
         return sample_keys(self.seed, planned.epoch, positions)
 
-    def frames(self, batch: Batch, header: pb.BatchHeader, *, max_chunk_bytes: int) -> list[bytes]:
+    def frames(
+        self, batch: Batch, header: pb.BatchHeader, *, make_frames: MakeFrames
+    ) -> list[bytes]:
         """Return the messages of a batch that went through the steps.
 
         Raises:
@@ -85,7 +88,7 @@ class Pipeline:
             batch,
             header,
             max_batch_bytes=self.max_batch_bytes,
-            max_chunk_bytes=max_chunk_bytes,
+            make_frames=make_frames,
         )
 
 

@@ -40,6 +40,7 @@ from headrace.server._contents import Contents, batch_header
 from headrace.server._frames import message_frame
 from headrace.server._gather import StagedRows, projection_of
 from headrace.server._lookahead import Lookahead
+from headrace.server._outlet import ClientGoneError, Outlet, WireOutlet
 from headrace.server._plan import Planned, PlannedBatch, PlannedEnd
 from headrace.server._values import Batch
 from headrace.v1 import shard_service_pb2 as pb
@@ -93,6 +94,7 @@ class BatchStream:
         blocks: Holds its samples.
         limits: What bounds the stream.
         observer: Is told what happens.
+        outlet: Where batches go; None for the messages.
     """
 
     def __init__(
@@ -103,12 +105,14 @@ class BatchStream:
         blocks: Blocks,
         limits: StreamLimits,
         observer: StreamObserver,
+        outlet: Outlet | None = None,
     ) -> None:
         self._contents = contents
         self._dataset = dataset
         self._blocks = blocks
         self._limits = limits
         self._observer = observer
+        self._outlet = WireOutlet(contents.max_chunk_bytes) if outlet is None else outlet
         self._waiter = blocks.waiter(contents.job)
         self._ending: HeadraceError | _CancelledError | None = None
         self._overflow = 0
@@ -119,8 +123,10 @@ class BatchStream:
             self._projection,
             max_batch_bytes=limits.max_batch_bytes,
             # Steps want a batch in one piece.
-            max_chunk_bytes=(
-                contents.max_chunk_bytes if contents.pipeline is None else limits.max_batch_bytes
+            frames=(
+                self._outlet.frames
+                if contents.pipeline is None
+                else WireOutlet(limits.max_batch_bytes).frames
             ),
         )
         self._lookahead = Lookahead(
@@ -143,7 +149,7 @@ class BatchStream:
         try:
             yield message_frame(pb.ReadBatchesResponse(start=self._contents.start))
             yield from self._epochs()
-        except _CancelledError:
+        except (_CancelledError, ClientGoneError):
             return
         finally:
             self._blocks.leave(self._waiter)
@@ -152,6 +158,7 @@ class BatchStream:
         if not isinstance(self._ending, _CancelledError):
             self._ending = ending
         self._waiter.interrupt()
+        self._outlet.wake()
 
     def _epochs(self) -> Iterator[bytes]:
         expires = time.monotonic() + self._limits.lifetime_s
@@ -161,10 +168,13 @@ class BatchStream:
                 continue
             if self._limits.lifetime_s and time.monotonic() >= expires:
                 raise RebalanceError("this stream has had its time; reconnect to go on")
+            self._outlet.wait()
+            self._check_ending()
             began = time.monotonic()
             header = batch_header(planned)
             frames = yield from self._frames(planned, header)
             self._observer.made(self._dataset, seconds=time.monotonic() - began)
+            self._outlet.announce()
             yield from frames
             self._observer.sent(
                 self._dataset,
@@ -190,7 +200,7 @@ class BatchStream:
         payload = memoryview(message)[len(message) - gathered.payload_bytes :]
         batch = yield from self._stepped(pipeline.run(planned, payload, gathered.buffer_bytes))
         self._overflow += batch.overflow_sample_count
-        return pipeline.frames(batch, header, max_chunk_bytes=self._contents.max_chunk_bytes)
+        return pipeline.frames(batch, header, make_frames=self._outlet.frames)
 
     def _stepped(self, steps: Generator[None, None, Batch]) -> Generator[bytes, None, Batch]:
         """Run the steps of a batch, with signs of life while they take long."""

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from headrace.server._assemble import buffers_of, write
 from headrace.server._columns import WireColumn
-from headrace.server._frames import BatchFrames
 from headrace.server._gather import refuse_large
+from headrace.server._outlet import MakeFrames
 from headrace.server._payload import ALIGNMENT, layout_of
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -74,7 +74,7 @@ def split_payload(
 
 
 def batch_messages(
-    batch: Batch, header: pb.BatchHeader, *, max_batch_bytes: int, max_chunk_bytes: int
+    batch: Batch, header: pb.BatchHeader, *, max_batch_bytes: int, make_frames: MakeFrames
 ) -> list[bytes]:
     """Return the messages of a batch.
 
@@ -82,7 +82,7 @@ def batch_messages(
         batch: Its columns.
         header: Its head; the fields about the payload are filled in.
         max_batch_bytes: Greatest payload.
-        max_chunk_bytes: Greatest payload of one message.
+        make_frames: Says where it goes.
 
     Raises:
         BadArgumentError: The payload would pass the limit.
@@ -91,7 +91,7 @@ def batch_messages(
     ragged = [each.values.nbytes for each in batch.columns.values() if each.offsets is not None]
     layout = layout_of(columns, batch.row_count, ragged)
     refuse_large(layout.size, max_batch_bytes)
-    frames = BatchFrames(header, layout, max_chunk_bytes=max_chunk_bytes)
+    frames = make_frames(header, layout)
     buffers = buffers_of(layout, frames)
     for each in batch.columns.values():
         for part in _parts(each):

@@ -1,0 +1,79 @@
+"""Where a stream's batches go: into the messages of the call, or somewhere beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.server._frames import BatchFrames
+from headrace.server._payload import PayloadLayout
+from headrace.v1 import shard_service_pb2 as pb
+
+
+class Frames(Protocol):
+    """One batch whose payload is yet to be written."""
+
+    def pieces(self, begin: int, end: int) -> Sequence[NDArray[np.uint8]]:
+        """Return where the payload's bytes ``[begin, end)`` go, one array after the other."""
+
+    def finish(self) -> list[bytes]:
+        """Return the call's messages, when all of the payload is written; call it once, last."""
+
+
+MakeFrames = Callable[[pb.BatchHeader, PayloadLayout], Frames]
+"""Begins a batch; the header's fields about the payload are filled in."""
+
+
+class ClientGoneError(Exception):
+    """Nobody takes the batches any more; there is nobody to tell."""
+
+
+class Outlet(Protocol):
+    """Takes the batches of one stream; for the thread that makes them, but for `wake`."""
+
+    def wait(self) -> None:
+        """Return when a batch may be made, or soon after `wake`.
+
+        Raises:
+            ClientGoneError: Nobody would take it.
+        """
+
+    def frames(self, header: pb.BatchHeader, layout: PayloadLayout) -> Frames:
+        """Begin a batch; as `MakeFrames`."""
+
+    def announce(self) -> None:
+        """Tell the client of the batch that was finished last, before its messages go out.
+
+        Raises:
+            ClientGoneError: It has gone.
+        """
+
+    def wake(self) -> None:
+        """End a wait, from any thread."""
+
+
+class WireOutlet:
+    """Sends batches in the messages of the call, which has its own flow control.
+
+    Args:
+        max_chunk_bytes: Greatest payload of one message.
+    """
+
+    def __init__(self, max_chunk_bytes: int) -> None:
+        self._max_chunk_bytes = max_chunk_bytes
+
+    def wait(self) -> None:
+        """Have nothing to wait for."""
+
+    def frames(self, header: pb.BatchHeader, layout: PayloadLayout) -> Frames:
+        """Begin a batch."""
+        return BatchFrames(header, layout, max_chunk_bytes=self._max_chunk_bytes)
+
+    def announce(self) -> None:
+        """Leave it to the messages."""
+
+    def wake(self) -> None:
+        """Have nobody to wake."""
