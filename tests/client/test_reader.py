@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.client._assembler import BatchEvent
 from headrace.client._config import Backoff, Deadlines
-from headrace.client._reader import BatchReader, Event, Place
+from headrace.client._feed import Event
+from headrace.client._reader import BatchReader, Place
 from headrace.client._request import ReadOptions
 from headrace.errors import (
     CallerError,

@@ -18,13 +18,14 @@ from headrace.client._batch import Batch
 from headrace.client._call import fetch_from_any
 from headrace.client._config import DEFAULT_PREFETCH_BYTES, Deadlines
 from headrace.client._device import checked_device
+from headrace.client._feed import Event
 from headrace.client._handover import register_owner
 from headrace.client._live import ClientStats, LiveStream
 from headrace.client._mixture import Mixture
 from headrace.client._places import moved, place_after
 from headrace.client._progress import Progress
 from headrace.client._ranks import resolve_ranks
-from headrace.client._reader import BatchReader, Event, Place
+from headrace.client._reader import BatchReader, Place
 from headrace.client._reading import Reading, order_of
 from headrace.client._request import ReadOptions
 from headrace.client._share import ShareSource, WorkerSide

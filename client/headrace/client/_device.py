@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 
 from headrace.client._assembler import BatchEvent
 from headrace.client._buffers import BufferPool, aligned
+from headrace.client._feed import Event
 from headrace.client._hops import HopClock
 from headrace.client._layout import ColumnView
 from headrace.client._prefetch import Reader
-from headrace.client._reader import Event
 from headrace.client._spans import ColumnSpan, span_of
 from headrace.errors import BadArgumentError
 from headrace.v1 import shard_service_pb2 as pb

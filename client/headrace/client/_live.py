@@ -12,9 +12,10 @@ import torch
 from headrace.client._assembler import Allocate
 from headrace.client._buffers import BufferPool
 from headrace.client._device import DeviceRing, MovingReader, copies_to
+from headrace.client._feed import Event
 from headrace.client._hops import HopSeconds
 from headrace.client._prefetch import Prefetcher, Reader
-from headrace.client._reader import BatchReader, Event
+from headrace.client._reader import BatchReader
 from headrace.errors import HeadraceError
 
 

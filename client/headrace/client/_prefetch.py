@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.client._assembler import BatchEvent
+from headrace.client._feed import Event
 from headrace.client._hops import HopClock, HopSeconds
-from headrace.client._reader import Event
 from headrace.errors import HeadraceError, InternalError
 
 _MOST_EVENTS = 1024

@@ -24,18 +24,17 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.client._access import Access
-from headrace.client._assembler import Allocate, BatchEvent, EpochEndEvent, StreamAssembler
-from headrace.client._call import StreamCall, open_stream
+from headrace.client._assembler import Allocate, BatchEvent, EpochEndEvent
 from headrace.client._config import Backoff, Deadlines
 from headrace.client._endpoints import Endpoint, Endpoints, fixed_endpoints
+from headrace.client._feed import Event, Feed, OpenFeed
 from headrace.client._hops import HopClock
 from headrace.client._patience import Patience
 from headrace.client._request import ReadOptions
+from headrace.client._wire import WireFeeds
 from headrace.errors import HeadraceError
 from headrace.order import decode_token
 from headrace.v1 import shard_service_pb2 as pb
-
-Event = BatchEvent | EpochEndEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +69,7 @@ class BatchReader:
         backoff: Backoff | None = None,
         access: Access | None = None,
         on_failure: Callable[[HeadraceError], None] | None = None,
+        open_feed: OpenFeed | None = None,
     ) -> None:
         """Prepare to read; nothing is connected before the first event is asked for.
 
@@ -83,6 +83,7 @@ class BatchReader:
             backoff: The waits between two tries; None means `Backoff()`.
             access: How to get in at the addresses; None for plain text and no token.
             on_failure: Called with each failure of a stream, before it is retried or raised.
+            open_feed: How streams are opened; None for gRPC alone, into what ``allocate`` returns.
         """
         self._on_failure = on_failure
         self._endpoints = (
@@ -91,15 +92,14 @@ class BatchReader:
         self._options = options
         self._place = place
         self._deadlines = deadlines
-        self._allocate = allocate
+        self._open_feed = open_feed or WireFeeds(allocate, deadlines.silence_s)
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._call: StreamCall | None = None
+        self._feed: Feed | None = None
         self._last: Event | None = None
         self._open_epoch: int | None = None
         self._patience = Patience(deadlines, backoff or Backoff(), reading=options.dataset)
         self._has_foreign_offset = False
-        self._blamed_ms = 0
         self.reconnect_count = 0
         self.clock = HopClock()
 
@@ -117,8 +117,8 @@ class BatchReader:
         """End the reading; safe from any thread, any number of times."""
         self._closed.set()
         with self._lock:
-            if self._call is not None:
-                self._call.cancel()
+            if self._feed is not None:
+                self._feed.cancel()
 
     def _finished(self) -> bool:
         end = self._options.end_epoch
@@ -127,7 +127,6 @@ class BatchReader:
     def _try(self) -> Generator[Event, None, bool]:
         """Yield what one server sends; return whether that was all."""
         asked = ", ".join(self._endpoints.names)
-        self._blamed_ms = 0
         self.clock.enter("network")
         try:
             endpoint = self._endpoints.choose(self._patience.attempt, self._closed)
@@ -150,42 +149,22 @@ class BatchReader:
 
     def _stream(self, endpoint: Endpoint) -> Generator[Event, None, bool]:
         """Yield a stream's events; return whether it ended by itself."""
-        request = self._request()
-        with open_stream(
-            endpoint.address,
-            request,
-            silence_s=self._deadlines.silence_s,
-            access=endpoint.access,
-        ) as call:
+        with self._open_feed(endpoint, self._request(), clock=self.clock) as feed:
             with self._lock:
-                self._call = call
+                self._feed = feed
             if self._closed.is_set():
                 return True
-            assembler = StreamAssembler(self._allocate)
-            for message in call.messages():
+            for event in feed.events():
                 if self._closed.is_set():
                     return True
                 self._patience.hear()
-                if message.WhichOneof("event") == "heartbeat":
-                    self._blame_store(message.heartbeat.waiting_ms)
-                    continue
-                self.clock.enter("client")
-                event = assembler.feed(message)
                 if event is not None:
                     self._last = event
                     self._patience.succeed()
-                    self._blamed_ms = 0
-                    self.clock.enter("rest")
                     yield event
                     if self._endpoints.is_outdated(endpoint):
                         return False
-                self.clock.enter("network" if assembler.is_inside_batch else "server")
         return True
-
-    def _blame_store(self, waiting_ms: int) -> None:
-        # Heartbeats of one wait say how long it has been, each from its begin on.
-        self.clock.blame_store(max(0, waiting_ms - self._blamed_ms) / 1000)
-        self._blamed_ms = waiting_ms
 
     def _request(self) -> pb.ReadBatchesRequest:
         place, offset = self._place, self._options.batch_offset

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from headrace.client._assembler import BatchEvent
 from headrace.client._batch import Batch
+from headrace.client._feed import Event
 from headrace.client._handover import Origin
 from headrace.client._places import moved, place_after
-from headrace.client._reader import Event, Place
+from headrace.client._reader import Place
 from headrace.client._workers import Begin, Share, SharedPlace
 from headrace.errors import TokenSpecChangedError
 

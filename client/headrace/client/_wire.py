@@ -1,0 +1,153 @@
+"""The feed that comes over gRPC alone: messages, copied once into the buffer of their batch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+
+from headrace.client._assembler import Allocate, StreamAssembler
+from headrace.client._endpoints import Endpoint
+from headrace.client._feed import Event
+from headrace.client._hops import HopClock
+from headrace.client._status import error_from_call
+from headrace.errors import HeadraceError, ServerUnreachableError
+from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import shard_service_pb2_grpc as rpc
+
+
+@dataclass(frozen=True, slots=True)
+class WireFeeds:
+    """Opens feeds over gRPC: an `OpenFeed`.
+
+    Attributes:
+        allocate: Where payloads go.
+        silence_s: Seconds without a message after which a stream counts as dead.
+    """
+
+    allocate: Allocate
+    silence_s: float
+
+    @contextmanager
+    def __call__(
+        self, endpoint: Endpoint, request: pb.ReadBatchesRequest, *, clock: HopClock
+    ) -> Iterator[WireFeed]:
+        """Open a stream on a connection of its own, and close both at the end."""
+        with endpoint.access.open_channel(endpoint.address) as channel:
+            stub = rpc.ShardServiceStub(channel)
+            call = stub.ReadBatches(request, metadata=endpoint.access.metadata())
+            feed = WireFeed(call, StreamAssembler(self.allocate), clock, target=endpoint.address)
+            with _watched(feed, silence_s=self.silence_s):
+                yield feed
+
+
+class WireFeed:
+    """One `ReadBatches` call."""
+
+    def __init__(
+        self,
+        call: grpc.CallIterator[pb.ReadBatchesResponse],
+        assembler: StreamAssembler,
+        clock: HopClock,
+        *,
+        target: str,
+    ) -> None:
+        """Take over a call that was just started.
+
+        Args:
+            call: Its responses.
+            assembler: What puts them together.
+            clock: Where the feed notes what it waits for.
+            target: The address, for messages.
+        """
+        self._call = call
+        self._assembler = assembler
+        self._clock = clock
+        self._target = target
+        self._waiting_since: float | None = None
+        self._silent_for_s: float | None = None
+        self._blamed_ms = 0
+
+    def events(self) -> Iterator[Event | None]:
+        """Yield the stream's events; `Feed` holds the contract."""
+        responses = iter(self._call)
+        try:
+            while True:
+                self._waiting_since = time.monotonic()
+                message = next(responses, None)
+                # Time in which the caller works on an event, or rests, is not silence.
+                self._waiting_since = None
+                if message is None:
+                    return
+                event = self._take(message)
+                if event is None:
+                    yield None
+                    continue
+                self._clock.enter("rest")
+                yield event
+                self._clock.enter("server")
+        except grpc.RpcError as failure:
+            raise self._error(failure) from failure
+
+    def cancel(self) -> None:
+        """End the call."""
+        self._call.cancel()  # type: ignore[no-untyped-call] # grpc-stubs leave it so
+
+    def end_if_silent(self, silence_s: float) -> bool:
+        """Cancel the call if nothing came for so long; from another thread."""
+        since = self._waiting_since
+        if since is None or time.monotonic() - since < silence_s:
+            return False
+        self._silent_for_s = silence_s
+        self.cancel()
+        return True
+
+    def _take(self, message: pb.ReadBatchesResponse) -> Event | None:
+        if message.WhichOneof("event") == "heartbeat":
+            self._blame_store(message.heartbeat.waiting_ms)
+            return None
+        self._clock.enter("client")
+        event = self._assembler.feed(message)
+        if event is None:
+            self._clock.enter("network" if self._assembler.is_inside_batch else "server")
+        else:
+            self._blamed_ms = 0
+        return event
+
+    def _blame_store(self, waiting_ms: int) -> None:
+        # Heartbeats of one wait say how long it has been, each from its begin on.
+        self._clock.blame_store(max(0, waiting_ms - self._blamed_ms) / 1000)
+        self._blamed_ms = waiting_ms
+
+    def _error(self, failure: grpc.RpcError) -> HeadraceError:
+        if self._silent_for_s is None:
+            return error_from_call(failure, target=self._target)
+        return ServerUnreachableError(
+            f"{self._target} sent nothing for {self._silent_for_s:.0f} s, not even a heartbeat; "
+            "the server or the network to it hangs",
+            target=self._target,
+        )
+
+
+@contextmanager
+def _watched(feed: WireFeed, *, silence_s: float) -> Iterator[None]:
+    """Cancel a feed at the end, or when its server has been silent for too long."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(silence_s / 4):
+            if feed.end_if_silent(silence_s):
+                return
+
+    watchdog = threading.Thread(target=watch, name="headrace-silence-watchdog", daemon=True)
+    watchdog.start()
+    try:
+        yield
+    finally:
+        done.set()
+        feed.cancel()
+        watchdog.join(timeout=5)
