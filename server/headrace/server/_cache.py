@@ -20,9 +20,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -30,48 +28,27 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import (
-    ConfigurationError,
-    DrainingError,
-    HeadraceError,
-    InternalError,
-    RebalanceError,
-    StoreUnavailableError,
-)
-from headrace.server._arena import Arena, ExtentAllocator, map_memory
+from headrace.errors import RebalanceError
+from headrace.server._arena import Arena
 from headrace.server._block import BlockLayout
 from headrace.server._dataset_config import DatasetConfig
-from headrace.server._decode import DecodedBlock
 from headrace.server._disk import DiskCache
-from headrace.server._eviction import Victims
+from headrace.server._fetchers import Fetchers, HeldObserver
+from headrace.server._flights import Flights
 from headrace.server._gather import BlockRows
-from headrace.server._queue import FairQueue
-from headrace.server._shared import Desk, SourceTables, barrier
-from headrace.server._slots import SlotTable
-from headrace.server._source import ABSENT, IN_FLIGHT, BlockReader, Flight, Source, Waiter
+from headrace.server._room import Room, closed_error
+from headrace.server._shared import Desk, SourceTables
+from headrace.server._source import ABSENT, BlockReader, Source, Waiter
 
-_log = logging.getLogger(__name__)
-
-# How long a fetched block may wait for room. Pins last for one copy, so this passes only if the
-# machine has all but stopped.
-_ROOM_TIMEOUT_S = 60.0
-
-# How long it waits for readers before it takes what lies within a job's part of the cache. A copy
-# takes milliseconds; the rest is for a machine that is short of processors.
-_SPARING_S = 1.0
-
-# How often it looks whether workers still read a block (arbitrary; a copy takes milliseconds).
-_DESK_POLL_S = 0.005
+# How long the removal of a dataset waits for reads under way: longer than a read's time-outs.
+_REMOVAL_TIMEOUT_S = 60.0
 
 
-class CacheObserver(Protocol):
+class CacheObserver(HeldObserver, Protocol):
     """What the cache reports."""
 
     def used(self, *, hits: int, misses: int) -> None:
         """Count blocks that were cached, or not, when a batch needed them."""
-
-    def held(self, *, used_bytes: int, block_count: int) -> None:
-        """Note what the cache holds now."""
 
 
 class BlockCache:
@@ -95,38 +72,35 @@ class BlockCache:
         arena: Arena | None = None,
     ) -> None:
         self.disk = disk
-        self._arena = arena
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
-        self._room = threading.Condition(self._lock)
-        self._memory = map_memory(budget_bytes) if arena is None else arena.memory
-        self._extents = ExtentAllocator(budget_bytes)
-        self._slots = SlotTable(None if arena is None else arena.capacity)
-        self._victims = Victims(self._slots, budget_bytes=budget_bytes)
+        self._observer = observer
         self._streams: set[Waiter] = set()
         self._jobs: dict[Hashable, int] = {}
         self._job_count = 0
-        self._observer = observer
         self._sources: dict[int, Source] = {}
         self._source_count = 0
         self._has_leftovers = False
-        # Blocks that have room and are being written into it.
-        self._landing = 0
-        self._flights: dict[tuple[int, int], Flight] = {}
-        self._urgent = FairQueue[Flight]()
-        self._ahead = FairQueue[Flight]()
-        self._closed = False
-        self._threads = [
-            threading.Thread(target=self._fetch_all, name=f"headrace-fetch-{index}", daemon=True)
-            for index in range(fetch_threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._flights = Flights()
+        self._room = Room(
+            self._lock,
+            budget_bytes,
+            arena=arena,
+            sources=self._sources,
+            streams=self._streams,
+        )
+        self._slots = self._room.slots
+        self._fetchers = Fetchers(
+            self._lock,
+            self._flights,
+            self._room,
+            thread_count=fetch_threads,
+            observer=observer,
+        )
 
     @property
     def used_bytes(self) -> int:
         """Return the bytes of the arena that hold blocks now."""
-        return self._extents.used
+        return self._room.used_bytes
 
     def add_source(
         self,
@@ -172,13 +146,11 @@ class BlockCache:
         """
         with self._lock:
             source.removed = True
-            for flight in list(self._flights.values()):
-                if flight.source is source:
-                    self._call_off(flight)
+            self._flights.call_off(source, _removed_error())
             self._free_removed()
-            self._room.notify_all()
-            self._room.wait_for(
-                lambda: self._closed or not self._is_reading(source), _ROOM_TIMEOUT_S
+            self._room.freed.notify_all()
+            self._room.freed.wait_for(
+                lambda: self._room.closed or not self._flights.has_any(source), _REMOVAL_TIMEOUT_S
             )
             on_removed, source.on_removed = source.on_removed, None
         if on_removed is not None:
@@ -255,7 +227,7 @@ class BlockCache:
     def begin_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         """Do what `demand` does when its context is entered."""
         with self._lock:
-            self._check_open()
+            self._room.check_open()
             _check_served(source)
             slots = source.slot_of[blocks]
             self._slots.pin(slots[slots > ABSENT])
@@ -264,14 +236,14 @@ class BlockCache:
                 waiter.deliver(block)
             missing = blocks[slots <= ABSENT].tolist()
             for block in missing:
-                self._demand_one(source, block, waiter)
-            self._work.notify(len(missing))
+                self._flights.demand(source, block, waiter)
+            self._fetchers.wake(len(missing))
 
     def end_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         """Do what `demand` does when its context is left."""
         with self._lock:
             for block in blocks.tolist():
-                flight = self._flights.get((source.index, block))
+                flight = self._flights.of(source, block)
                 if flight is not None and waiter in flight.demands:
                     flight.demands.remove(waiter)
             left = np.array(waiter.arrived + waiter.handed, np.int64)
@@ -297,7 +269,7 @@ class BlockCache:
             self._slots.desks = tuple(one for one in self._slots.desks if one is not desk)
             if self._has_leftovers:
                 self._free_removed()
-            self._room.notify_all()
+            self._room.freed.notify_all()
 
     def arrivals(self, source: Source, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
         """Wait for demanded blocks and return those that came; none after the time-out.
@@ -343,15 +315,11 @@ class BlockCache:
                 return blocks[:0]
             slots = source.slot_of[blocks]
             self._slots.asked[slots[slots > ABSENT]] = self._slots.ranking
-            for block in blocks[slots == IN_FLIGHT].tolist():
-                self._flights[source.index, block].owners.append(waiter)
-            missing = blocks[slots == ABSENT].tolist()
-            for block in missing:
-                flight = self._depart(source, block)
-                flight.owners.append(waiter)
-                self._ahead.put(flight, job=waiter.job)
-            self._work.notify(len(missing))
-        return np.array(missing, np.int64)
+            for block in blocks[slots <= ABSENT].tolist():
+                self._flights.ask(source, block, waiter)
+            missing: NDArray[np.int64] = blocks[slots == ABSENT]
+            self._fetchers.wake(missing.size)
+        return missing
 
     def rows(
         self, source: Source, blocks: NDArray[np.int64], offsets: NDArray[np.int64]
@@ -366,64 +334,25 @@ class BlockCache:
         # Plain indexing takes twice as long.
         slots = np.take(source.slot_of, blocks, mode="clip")
         bases = np.take(source.bases, slots, axis=1, mode="clip")
-        return BlockRows(source.layout, self._memory, bases=bases, offsets=offsets)
+        return BlockRows(source.layout, self._room.memory, bases=bases, offsets=offsets)
 
     def close(self) -> None:
         """End the fetching threads and every wait."""
         with self._lock:
-            self._closed = True
-            for flight in self._flights.values():
-                _fail(flight.demands, DrainingError("the server has shut down; try another"))
-            self._work.notify_all()
-            self._room.notify_all()
-        for thread in self._threads:
-            thread.join()
+            for flight in self._flights.all():
+                flight.fail(closed_error())
+            self._fetchers.stop()
+            self._room.close()
+        self._fetchers.join()
         if self.disk is not None:
             self.disk.close()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise DrainingError("the server has shut down; try another")
-
-    def _is_reading(self, source: Source) -> bool:
-        return any(flight.source is source for flight in self._flights.values())
-
-    def _call_off(self, flight: Flight) -> None:
-        _fail(flight.demands, _removed_error())
-        flight.demands.clear()
-        flight.owners.clear()
-        if not flight.is_running:
-            # It may stand in a queue, whose entry must not start it.
-            flight.is_running = True
-            self._arrive(flight, ABSENT)
-
     def _free_removed(self) -> None:
         """Free the blocks of removed sources that nobody reads."""
-        table = self._slots
         for source in [source for source in self._sources.values() if source.removed]:
-            held = np.flatnonzero(table.source == source.index)
-            # Not a generator: every one of them must be tried.
-            gone = [self._evict(slot) for slot in held.tolist() if not table.is_pinned(slot)]
-            if sum(gone) == held.size:
+            if self._room.evict_all(source):
                 del self._sources[source.index]
         self._has_leftovers = any(source.removed for source in self._sources.values())
-
-    def _demand_one(self, source: Source, block: int, waiter: Waiter) -> None:
-        flight = self._flights.get((source.index, block)) or self._depart(source, block)
-        flight.demands.append(waiter)
-        flight.owners.append(waiter)
-        if not flight.is_running:
-            self._urgent.put(flight, job=waiter.job)
-
-    def _depart(self, source: Source, block: int) -> Flight:
-        flight = Flight(source, block)
-        self._flights[source.index, block] = flight
-        source.slot_of[block] = IN_FLIGHT
-        return flight
-
-    def _arrive(self, flight: Flight, slot: int) -> None:
-        flight.source.slot_of[flight.block] = slot
-        del self._flights[flight.source.index, flight.block]
 
     def _unpin(self, slots: NDArray[np.int32]) -> None:
         if not slots.size:
@@ -432,123 +361,7 @@ class BlockCache:
             self._slots.unpin(slots)
             if self._has_leftovers:
                 self._free_removed()
-            self._room.notify_all()
-
-    def _fetch_all(self) -> None:
-        while (flight := self._next_flight()) is not None:
-            self._fetch(flight)
-
-    def _next_flight(self) -> Flight | None:
-        with self._lock:
-            while not self._closed:
-                flight = self._urgent.take() or self._ahead.take()
-                if flight is None:
-                    self._work.wait()
-                    continue
-                if flight.is_running:
-                    continue
-                if flight.is_wanted:
-                    flight.is_running = True
-                    return flight
-                # It may stand in both queues; the other entry must not start it either.
-                flight.is_running = True
-                self._arrive(flight, ABSENT)
-        return None
-
-    def _fetch(self, flight: Flight) -> None:
-        try:
-            block = DecodedBlock(
-                flight.source.layout, flight.source.reader.read_block(flight.block)
-            )
-            self._land(flight, block)
-        except HeadraceError as error:
-            self._crash(flight, error)
-        except Exception:  # noqa: BLE001 - a bug must reach the stream that waits, as a value
-            _log.exception("block %d could not be fetched", flight.block)
-            self._crash(flight, InternalError("the server failed; its log says how"))
-
-    def _land(self, flight: Flight, block: DecodedBlock) -> None:
-        with self._lock:
-            begin = self._make_room(block.size)
-            self._landing += 1
-        try:
-            bases = block.write(self._memory, begin)
-        except BaseException:
-            with self._lock:
-                self._landing -= 1
-                self._extents.give(begin, block.size)
-            raise
-        with self._lock:
-            self._landing -= 1
-            if flight.source.removed:
-                self._extents.give(begin, block.size)
-                self._arrive(flight, ABSENT)
-                self._room.notify_all()
-                return
-            slot = self._slots.add(
-                source=flight.source.index,
-                block=flight.block,
-                begin=begin,
-                length=block.size,
-                owner=flight.job,
-            )
-            flight.source.set_bases(slot, bases, capacity=self._slots.capacity)
-            self._slots.pins[slot] = len(flight.demands)
-            if self._arena is not None:
-                barrier()
-            self._arrive(flight, slot)
-            for waiter in flight.demands:
-                waiter.deliver(flight.block)
-            self._room.notify_all()
-            held = {"used_bytes": self._extents.used, "block_count": self._slots.count}
-        self._observer.held(**held)
-
-    def _make_room(self, length: int) -> int:
-        """Return where ``length`` bytes begin that are free now, evicting what must go."""
-        if length > self._extents.size:
-            raise ConfigurationError(
-                f"a block of {length} bytes does not fit a cache of {self._extents.size}; start "
-                "the server with a larger cache_bytes"
-            )
-        began = time.monotonic()
-        while (begin := self._free_extent(length)) is None:
-            self._check_open()
-            waited_s = time.monotonic() - began
-            sparing = waited_s < _SPARING_S and (self._slots.is_read or self._landing > 0)
-            victim = self._victims.take(self._streams, sparing=sparing)
-            if victim is not None:
-                self._evict(victim)
-            elif waited_s >= _ROOM_TIMEOUT_S:
-                raise StoreUnavailableError("the cache had no room for a block; try again")
-            else:
-                left_s = (_SPARING_S if sparing else _ROOM_TIMEOUT_S) - waited_s
-                # Workers do not say when they have read a block.
-                self._room.wait(min(left_s, _DESK_POLL_S) if self._slots.desks else left_s)
-        return begin
-
-    def _free_extent(self, length: int) -> int | None:
-        return None if self._slots.is_full(self._landing) else self._extents.take(length)
-
-    def _evict(self, slot: int) -> bool:
-        """Give the memory of a block away, unless a worker has just begun to read it."""
-        source, block = self._sources[self._slots.source[slot]], self._slots.block[slot]
-        source.slot_of[block] = ABSENT
-        if self._slots.desks:
-            barrier()
-            if self._slots.is_pinned(slot):
-                source.slot_of[block] = slot
-                return False
-        if self._arena is not None:
-            self._arena.note_eviction(self._slots.capacity)
-        self._extents.give(int(self._slots.begin[slot]), int(self._slots.length[slot]))
-        self._slots.remove(slot)
-        return True
-
-    def _crash(self, flight: Flight, error: HeadraceError) -> None:
-        with self._lock:
-            self._arrive(flight, ABSENT)
-            _fail(flight.demands, error)
-            self._room.notify_all()
+            self._room.freed.notify_all()
 
 
 def _check_served(source: Source) -> None:
@@ -558,8 +371,3 @@ def _check_served(source: Source) -> None:
 
 def _removed_error() -> RebalanceError:
     return RebalanceError("the dataset is served here no more, or anew; reconnect to go on")
-
-
-def _fail(waiters: list[Waiter], error: HeadraceError) -> None:
-    for waiter in waiters:
-        waiter.fail(error)

@@ -1,4 +1,4 @@
-"""The blocks of one dataset as the cache sees them, and those on their way into it."""
+"""The blocks of one dataset, and a stream that reads them, as the cache sees them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -150,32 +149,3 @@ class Waiter:
     def plan(self) -> list[Plan]:
         """Return what it will read, the batch that is being read first; any thread may ask."""
         return list(self._batches)
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """A block on its way into the cache.
-
-    Attributes:
-        source: The block's dataset.
-        block: Its ordinal.
-        owners: The streams that asked for it ahead of need.
-        demands: The streams that wait for it.
-        is_running: Whether a thread has begun to fetch it.
-    """
-
-    source: Source
-    block: int
-    owners: list[Waiter] = field(default_factory=list)
-    demands: list[Waiter] = field(default_factory=list)
-    is_running: bool = False
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether anyone still wants the block."""
-        return bool(self.demands) or any(not owner.gone for owner in self.owners)
-
-    @property
-    def job(self) -> int:
-        """A job that wants the block."""
-        return next((waiter.job for waiter in (*self.demands, *self.owners)), 0)
