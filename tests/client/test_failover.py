@@ -20,6 +20,7 @@ from headrace.errors import (
     NotADatasetError,
     ServerUnreachableError,
 )
+from headrace.loadtest import Cut, FaultyProxy
 from headrace.server import Server, ServerConfig, start_server
 from support.command import serving
 from support.datasets import write_dataset
@@ -175,6 +176,19 @@ def test_a_network_that_is_cut_for_20_s(url: str, undisturbed: list[str], silenc
 
     assert undisturbed == seen
     assert (silence_s < 20) == (tries > 0)
+
+
+def test_a_server_that_is_far_away(url: str, undisturbed: list[str]) -> None:
+    """A connection over 0.3 s there and back, as between continents, is made at the first try."""
+    with _server(url) as server, FaultyProxy(server.address) as proxy:
+        proxy.apply(Cut("latency", 0.15))
+        dataset = _dataset(proxy.address)
+        seen = _take(iter(dataset), 3)
+        tries = dataset.stats().reconnect_count
+        dataset.close()
+
+    assert undisturbed[:3] == seen
+    assert 0 == tries
 
 
 def test_connections_that_are_reset_in_a_message(url: str, undisturbed: list[str]) -> None:

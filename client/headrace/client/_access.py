@@ -19,7 +19,9 @@ _CHANNEL_OPTIONS: list[tuple[str, int]] = [
     # no back-off behind for the next, and a lost replica's streams spread over the others.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Despite its name: how long one connection may take to be made, handshakes and all. With 100 ms
+    # no server farther away than that could ever be reached.
+    ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     # Servers send at most 3 MiB of payload a message; stock limit of gRPC is 4 MiB. Kept.
 ]
