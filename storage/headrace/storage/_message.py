@@ -84,7 +84,11 @@ def check_plain_file(content: bytes, *, limit_bytes: int) -> None:
     for offset in places:
         if not 0 <= offset < len(content):
             raise ValueError(f"a record batch at byte {offset} of {len(content)}")
-        size = message_size(pa.ipc.read_message(pa.py_buffer(content)[offset:]))
+        try:
+            message = pa.ipc.read_message(pa.py_buffer(content)[offset:])
+        except EOFError as error:  # Arrow's word for the mark at the end of messages
+            raise ValueError(f"no message at byte {offset}: {error}") from error
+        size = message_size(message)
         total += size.decoded_bytes
         if size.is_compressed:
             raise ValueError("a compressed record batch, none wanted")
