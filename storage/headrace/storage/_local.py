@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,13 +28,13 @@ from headrace.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
+from headrace.storage._file_lock import locked
 from headrace.storage._names import check_name
 from headrace.storage._store import ObjectEntry, Unfinished, Version
 
 _HIDDEN = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 _LOCK = ".headrace.lock"
 _LOCK_DEADLINE_S = 30.0  # the lock is held for one small write
-_LOCK_POLL_S = 0.02
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -146,16 +144,7 @@ class LocalStore:
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         self._root.mkdir(parents=True, exist_ok=True)
-        deadline = time.monotonic() + _LOCK_DEADLINE_S
-        with (self._root / _LOCK).open("ab") as file:
-            while not _try_lock(file.fileno()):
-                if time.monotonic() > deadline:
-                    raise StoreUnavailableError(
-                        f"{self.url}/{_LOCK} is locked by another process for more than "
-                        f"{_LOCK_DEADLINE_S:.0f} s; look for one that is stuck",
-                        url=self.url,
-                    )
-                time.sleep(_LOCK_POLL_S)
+        with locked(self._root / _LOCK, deadline_s=_LOCK_DEADLINE_S):
             yield
 
 
@@ -242,14 +231,6 @@ def _take_name(hidden: Path, path: Path) -> None:
             file.write(hidden.read_bytes())
             file.flush()
             os.fsync(file.fileno())
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _flush_directory(path: Path) -> None:

@@ -1,0 +1,100 @@
+"""A lock on a folder, which one process holds at a time, for a moment.
+
+1. Where the file system has locks, the system keeps it, and frees it when its holder ends.
+2. Where it has none, as some that are mounted through FUSE, a file stands for it: it is made
+   exclusively, in one write, and removed. A holder that died leaves it, and it stays: nobody can
+   tell a slow holder from a dead one. The error after the wait says which file that is, since
+   when, and whose.
+3. In both, the wait is bounded by the deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from headrace.errors import StoreUnavailableError
+
+_POLL_S = 0.02
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOLCK)
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, deadline_s: float) -> Iterator[None]:
+    """Hold the lock of a folder.
+
+    Args:
+        path: Of the lock's file, in that folder.
+        deadline_s: How long to wait for another holder.
+
+    Raises:
+        StoreUnavailableError: Another process holds it for longer.
+        OSError: The file system refuses.
+    """
+    # Not opened to append: file systems that only take whole files refuse that.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            _wait(lambda: _try_lock(descriptor), path, deadline_s)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            with held_by_name(path.with_name(f"{path.name}.held"), deadline_s=deadline_s):
+                yield
+        else:
+            yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def held_by_name(path: Path, *, deadline_s: float) -> Iterator[None]:
+    """Hold a lock that is the file ``path`` itself; arguments and errors as of `locked`."""
+    _wait(lambda: _try_make(path), path, deadline_s)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _wait(attempt: Callable[[], bool], path: Path, deadline_s: float) -> None:
+    deadline = time.monotonic() + deadline_s
+    while not attempt():
+        if time.monotonic() > deadline:
+            raise StoreUnavailableError(
+                f"{path} is locked by another process for more than {deadline_s:.0f} s{_who(path)}",
+                url=str(path.parent),
+            )
+        time.sleep(_POLL_S)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _try_make(path: Path) -> bool:
+    try:
+        with path.open("xb") as file:
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+    except FileExistsError:
+        return False
+    return True
+
+
+def _who(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        holder = path.read_text()
+        if holder:
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
+            return f", {holder}, since {since}; if that is gone, remove the file"
+    return "; look for one that is stuck"
