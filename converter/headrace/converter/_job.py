@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +90,7 @@ def make_counters(context: SparkContext | None) -> Counters | None:
 def run_job(
     df: DataFrame,
     *,
+    properties: Mapping[str, str] | None = None,
     counters: Counters | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Row]:
@@ -97,6 +98,8 @@ def run_job(
 
     Args:
         df: Small when collected; one row a shard, with its ``partition``.
+        properties: Settings of Spark for this job alone, unless the session has set them; not for
+            Connect, which has none.
         counters: What the job's tasks count with.
         progress: Called in the caller's thread a few times a second.
 
@@ -106,7 +109,7 @@ def run_job(
     context = context_of(df)
     if context is None:
         return _run_connected(df, progress)
-    job = _Job(df, context)
+    job = _Job(df, context, properties or {})
     job.start()
     try:
         while not job.wait(_POLL_S):
@@ -124,10 +127,11 @@ def run_job(
 class _Job:
     """A collect in a thread of its own, so that the caller can watch and cancel it."""
 
-    def __init__(self, df: DataFrame, context: SparkContext) -> None:
+    def __init__(self, df: DataFrame, context: SparkContext, properties: Mapping[str, str]) -> None:
         self.group = f"headrace-{uuid.uuid4().hex}"
         self._df = df
         self._context = context
+        self._properties = properties
         self._rows: list[Row] = []
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-spark-job", daemon=True)
@@ -155,8 +159,10 @@ class _Job:
 
     def _run(self) -> None:
         try:
-            # The group belongs to the thread that starts the job.
+            # Group and properties belong to the thread that starts the job, which ends with it.
             self._context.setJobGroup(self.group, "headrace: write shards", interruptOnCancel=True)
+            for key, text in self._properties.items():
+                self._context.setLocalProperty(key, text)
             self._rows = _collect(self._df)
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             self._error = error

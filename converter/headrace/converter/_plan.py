@@ -46,7 +46,13 @@ class JobPlan:
     splitter: Splitter | None
 
     def task(
-        self, *, job: str, url: str, options: StoreOptions, count: Callable[[int, int], None] | None
+        self,
+        *,
+        job: str,
+        url: str,
+        options: StoreOptions,
+        names: tuple[str, ...],
+        count: Callable[[int, int], None] | None,
     ) -> ShardTask:
         """Return what executors run."""
         return ShardTask(
@@ -58,6 +64,7 @@ class JobPlan:
             vectors=self.vectors,
             function=self.function,
             splitter=self.splitter,
+            names=names,
             count=count,
         )
 

@@ -25,6 +25,7 @@ from headrace.converter._columns import ColumnPlan, stored_batch
 from headrace.converter._failure import told_to_driver
 from headrace.converter._formats import Formats
 from headrace.converter._function import FunctionPlan, run_function
+from headrace.converter._handover import taken_over
 from headrace.converter._sinks import Entry, Sink, Writing, open_sink, raw_bytes_of
 from headrace.converter._splits import MAX_SPLITS, ByColumn, Splitter
 from headrace.converter._vectors import dense_lists
@@ -57,6 +58,7 @@ class ShardTask:
         vectors: Places of the columns of vectors among those that a function is given.
         function: Makes the samples of the rows.
         splitter: Says which split a sample belongs to; `None` where there is one dataset.
+        names: Of the columns that Spark hands over.
         count: Called with samples and raw bytes of each finished shard.
     """
 
@@ -68,6 +70,7 @@ class ShardTask:
     vectors: tuple[int, ...] = ()
     function: FunctionPlan | None = None
     splitter: Splitter | None = None
+    names: tuple[str, ...] = ()
     count: Callable[[int, int], None] | None = None
 
     @property
@@ -82,8 +85,9 @@ class ShardTask:
             raise InternalError("a shard task runs in a Spark task only")
         partition, attempt = context.partitionId(), context.taskAttemptId()
         stem = f"{partition:05d}-{self.job}{attempt:04x}"
+        rows = taken_over(batches, self.names)
         with told_to_driver():
-            yield from self.rows(batches, partition=partition, stem=stem)
+            yield from self.rows(rows, partition=partition, stem=stem)
 
     def rows(
         self, batches: Iterator[pa.RecordBatch], *, partition: int, stem: str

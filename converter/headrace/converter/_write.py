@@ -24,6 +24,7 @@ import pyarrow as pa
 from headrace.converter._commit import Commits, Written, check_target, commit_splits
 from headrace.converter._formats import schema_with_formats
 from headrace.converter._function import Function
+from headrace.converter._handover import bounded_handover, plain_handover
 from headrace.converter._job import Progress, context_of, make_counters, run_job
 from headrace.converter._plan import plan_job, plan_writing
 from headrace.converter._probe import prepare
@@ -206,19 +207,22 @@ def write_shards(
         writing=writing,
     )
     shipped = options_with_environment(options or StoreOptions())
-    counters = make_counters(context_of(df)) if progress else None
+    context = context_of(df)
+    counters = make_counters(context) if progress else None
+    handover = (bounded_handover if context else plain_handover)(plan.df)
     task = plan.task(
         job=uuid.uuid4().hex[:8],
         url=_absolute(url, shipped),
         options=shipped,
+        names=handover.names,
         count=counters,
     )
     with shown(progress) as tell:
 
         def run() -> Sequence[Row]:
             prepare(df.sparkSession, task)
-            job = plan.df.mapInArrow(task, ROW_SCHEMA)
-            return run_job(job, counters=counters, progress=tell)
+            job = handover.df.mapInArrow(task, ROW_SCHEMA)
+            return run_job(job, properties=handover.properties, counters=counters, progress=tell)
 
         written = write_task(task, run, mode=mode)
     if splits is None:
