@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from headrace.client._targets import by_preference, lane_of
+from headrace.client._replicas import by_preference
+from headrace.client._targets import lane_of
 
 REPLICAS = [f"feed-{number}:50051" for number in range(8)]
 

@@ -14,7 +14,7 @@ from headrace.errors import BadArgumentError, ConfigurationError
 Auth = str | Callable[[], str]
 """A bearer token, or what returns one; called anew for each stream, so it may renew it."""
 
-_CHANNEL_OPTIONS: list[tuple[str, int]] = [
+_CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     # Each stream has a connection of its own, made when the stream is opened: a broken one leaves
     # no back-off behind for the next, and a lost replica's streams spread over the others.
     ("grpc.use_local_subchannel_pool", 1),
@@ -71,10 +71,13 @@ class Access:
     Attributes:
         tls: How to encrypt; None for plain text.
         auth: The bearer token; None for none. In no representation and in no message.
+        authority: ``host:port`` that calls name and certificates are checked against, where the
+            address is another; empty for the address itself.
     """
 
     tls: TlsConfig | None = None
     auth: Auth | None = field(default=None, repr=False)
+    authority: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a token that cannot travel, before anything does."""
@@ -88,14 +91,22 @@ class Access:
             ConfigurationError: A file of ``tls`` cannot be read.
         """
         _OPENED_IN.add(os.getpid())
+        options = _CHANNEL_OPTIONS
+        if self.authority:
+            # A service's own replicas, by number: no proxy of the environment is meant.
+            options = [
+                *options,
+                ("grpc.default_authority", self.authority),
+                ("grpc.enable_http_proxy", 0),
+            ]
         if self.tls is None:
-            return grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+            return grpc.insecure_channel(target, options=options)
         credentials = grpc.ssl_channel_credentials(
             root_certificates=_read("ca", self.tls.ca),
             private_key=_read("key", self.tls.key),
             certificate_chain=_read("cert", self.tls.cert),
         )
-        return grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+        return grpc.secure_channel(target, credentials, options=options)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Return what goes with each call.

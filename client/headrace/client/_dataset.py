@@ -27,6 +27,7 @@ from headrace.client._progress import Progress
 from headrace.client._ranks import resolve_ranks
 from headrace.client._reader import BatchReader, Place
 from headrace.client._reading import Reading, order_of
+from headrace.client._replicas import seat_of
 from headrace.client._request import ReadOptions
 from headrace.client._share import ShareSource, WorkerSide
 from headrace.client._skips import SkipChoice
@@ -181,7 +182,12 @@ class RemoteDataset(IterableDataset[Batch]):
             fallback=fallback,
             deadlines=deadlines,
             cache_bytes=private_cache_bytes,
-            lane=lane_of(rank, world_size=world_size, replication=replication, lanes=lanes),
+            seat=seat_of(
+                rank=rank,
+                world_size=world_size,
+                seed=seed,
+                lane=lane_of(rank, world_size=world_size, replication=replication, lanes=lanes),
+            ),
         )
         self._restart, self._deadlines = restart, deadlines
         self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
 
 from headrace.client._access import Access
 from headrace.client._private import PrivateServer
+from headrace.client._replicas import Lookup, Seat, replicas_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +21,13 @@ class Endpoint:
         address: Its gRPC address.
         access: What it asks of its callers.
         wait_s: Most seconds to wait for it, where another may be asked instead.
+        is_private: Whether it is a private server.
     """
 
     address: str
     access: Access
     wait_s: float = inf
+    is_private: bool = False
 
 
 class Endpoints(Protocol):
@@ -57,10 +60,19 @@ class Endpoints(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedEndpoints:
-    """Servers with addresses, asked in turn."""
+    """Servers with addresses, asked in turn.
+
+    Attributes:
+        addresses: As the user gave them.
+        access: How to get in.
+        seat: Which of them, or of the replicas that they stand for, is asked first.
+        lookup: Looks names up; None for the machine's own way.
+    """
 
     addresses: tuple[str, ...]
     access: Access
+    seat: Seat
+    lookup: Lookup | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -68,9 +80,14 @@ class FixedEndpoints:
         return self.addresses
 
     def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
-        """Return one after another."""
-        del stop
-        return Endpoint(self.addresses[attempt % len(self.addresses)], self.access)
+        """Return one after another, from the one on that the seat prefers."""
+        if len(self.addresses) == 1:
+            replicas, authority = replicas_of(self.addresses[0], stop, lookup=self.lookup)
+            if replicas:
+                access = replace(self.access, authority=authority)
+                return Endpoint(self.seat.of_name(replicas)[attempt % len(replicas)], access)
+        listed = self.seat.of_list(self.addresses)
+        return Endpoint(listed[attempt % len(listed)], self.access)
 
     def each(self, stop: threading.Event) -> Iterator[Endpoint]:
         """Give them as they stand."""
@@ -102,7 +119,7 @@ class PrivateEndpoints:
         """Start the server if it does not run."""
         del attempt
         # Its socket lies in a folder that this user alone may enter.
-        return Endpoint(self.server.address(stop), Access())
+        return Endpoint(self.server.address(stop), Access(), is_private=True)
 
     def each(self, stop: threading.Event) -> Iterator[Endpoint]:
         """Give the one that there is."""
@@ -117,6 +134,6 @@ class PrivateEndpoints:
         """Have nothing to drop: the server ends by itself."""
 
 
-def fixed_endpoints(targets: Sequence[str], access: Access | None) -> FixedEndpoints:
+def fixed_endpoints(targets: Sequence[str], access: Access | None, *, seat: Seat) -> FixedEndpoints:
     """Return servers that are asked in turn; without ``access`` in plain text."""
-    return FixedEndpoints(tuple(targets), access or Access())
+    return FixedEndpoints(tuple(targets), access or Access(), seat)

@@ -93,7 +93,7 @@ class FallbackEndpoints:
 
     def is_outdated(self, endpoint: Endpoint) -> bool:
         """Say whether a server answers again, while the private one serves."""
-        if self._search is None or endpoint.address in self._servers.addresses:
+        if self._search is None or not endpoint.is_private:
             return False
         if not self._search.has_found():
             return False

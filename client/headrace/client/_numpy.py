@@ -17,6 +17,7 @@ from headrace.client._layout import SAMPLE_ID_COLUMN, ColumnView
 from headrace.client._places import place_after
 from headrace.client._private import name_of_source, private_server
 from headrace.client._reader import BatchReader, Place
+from headrace.client._replicas import seat_of
 from headrace.client._request import ReadOptions
 from headrace.order import DEFAULT_WINDOW, OrderSpec
 from headrace.v1 import shard_service_pb2 as pb
@@ -79,11 +80,6 @@ class NumpyDataset:
         """
         check_sizes(batch_size, None, epochs, 0)
         name = name_of_source(dataset) if target is None else dataset
-        self._endpoints = (
-            PrivateEndpoints(private_server({name: dataset}))
-            if target is None
-            else fixed_endpoints([target] if isinstance(target, str) else target, Access(tls, auth))
-        )
         self._options = ReadOptions(
             dataset=name,
             order=OrderSpec(
@@ -98,6 +94,15 @@ class NumpyDataset:
             end=end_mode(end),
             columns=tuple(columns),
             end_epoch=epochs,
+        )
+        self._endpoints = (
+            PrivateEndpoints(private_server({name: dataset}))
+            if target is None
+            else fixed_endpoints(
+                [target] if isinstance(target, str) else target,
+                Access(tls, auth),
+                seat=seat_of(rank=rank, world_size=world_size, seed=seed),
+            )
         )
         self._deadlines = deadlines or Deadlines()
         self._place = Place() if token is None else place_after(token)

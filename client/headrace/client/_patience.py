@@ -57,6 +57,7 @@ class Patience:
         self._tried: Counter[str] = Counter()
         self._is_logged = False
         self.attempt = 0
+        self.moves = 0
 
     def hear(self) -> None:
         """Note that a server sent something."""
@@ -69,6 +70,7 @@ class Patience:
         if self._is_logged:
             _log.warning("the stream of %r goes on after %d tries", self._reading, self.attempt)
         self.attempt = 0
+        self.moves = 0
         self._since = None
         self._tried.clear()
         self._is_logged = False
@@ -86,6 +88,9 @@ class Patience:
         """
         since = self._since = now if self._since is None else self._since
         self.attempt += 1
+        # Who is only asked to come anew begins where he would rather be.
+        if self.attempt > 1 or not isinstance(error, RebalanceError):
+            self.moves += 1
         self._tried[asked] += 1
         if not may_retry(error):
             raise error

@@ -30,6 +30,7 @@ from headrace.client._endpoints import Endpoint, Endpoints, fixed_endpoints
 from headrace.client._feed import Event, Feed, OpenFeed
 from headrace.client._hops import HopClock
 from headrace.client._patience import Patience
+from headrace.client._replicas import seat_of
 from headrace.client._request import ReadOptions
 from headrace.client._wire import WireFeeds
 from headrace.errors import HeadraceError
@@ -87,7 +88,15 @@ class BatchReader:
         """
         self._on_failure = on_failure
         self._endpoints = (
-            fixed_endpoints(targets, access) if isinstance(targets, Sequence) else targets
+            fixed_endpoints(
+                targets,
+                access,
+                seat=seat_of(
+                    rank=options.rank, world_size=options.world_size, seed=options.order.seed
+                ),
+            )
+            if isinstance(targets, Sequence)
+            else targets
         )
         self._options = options
         self._place = place
@@ -129,7 +138,7 @@ class BatchReader:
         asked = ", ".join(self._endpoints.names)
         self.clock.enter("network")
         try:
-            endpoint = self._endpoints.choose(self._patience.attempt, self._closed)
+            endpoint = self._endpoints.choose(self._patience.moves, self._closed)
             asked = endpoint.address
             is_whole = yield from self._stream(endpoint)
             self._settle()

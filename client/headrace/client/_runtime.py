@@ -90,6 +90,15 @@ def rendezvous_of(settings: Sequence[str], environment: Mapping[str, str]) -> Re
     return found
 
 
+def launched_job(environment: Mapping[str, str]) -> list[str]:
+    """Return what a launcher tells its jobs apart by; nothing if there was no launcher."""
+    for names in _LAUNCHERS:
+        values = [environment.get(name, "") for name in names]
+        if all(values):
+            return [*names, *values]
+    return []
+
+
 def make_folder(folder: Path) -> None:
     """Make the runtime folder, if it is not there.
 
@@ -157,12 +166,8 @@ def _listens(path: Path) -> bool:
 
 
 def _job(environment: Mapping[str, str]) -> list[str]:
-    for names in _LAUNCHERS:
-        values = [environment.get(name, "") for name in names]
-        if all(values):
-            return [*names, *values]
-    # Processes of one terminal, or of one notebook.
-    return ["session", str(os.getsid(0))]
+    # Else processes of one terminal, or of one notebook.
+    return launched_job(environment) or ["session", str(os.getsid(0))]
 
 
 def _folder(environment: Mapping[str, str]) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import blake2b
 from typing import Literal
 
 from headrace.client._access import Access
@@ -11,6 +10,7 @@ from headrace.client._config import Deadlines
 from headrace.client._endpoints import Endpoints, PrivateEndpoints, fixed_endpoints
 from headrace.client._fallback import FallbackEndpoints
 from headrace.client._private import private_server
+from headrace.client._replicas import Seat
 from headrace.errors import BadArgumentError
 
 
@@ -22,7 +22,7 @@ def choose_endpoints(
     fallback: Literal["storage"] | None,
     deadlines: Deadlines,
     cache_bytes: int | None,
-    lane: int | None = None,
+    seat: Seat,
 ) -> Endpoints:
     """Return the servers to ask; nothing is asked or started.
 
@@ -33,8 +33,7 @@ def choose_endpoints(
         fallback: What to do when none of them answers.
         deadlines: How long to wait for that.
         cache_bytes: Size of a private server's cache; None for the server's default.
-        lane: The part of the data that is asked for, if there are several; it has an address of
-            its own among them, which is asked first.
+        seat: Which of the addresses is asked first.
 
     Raises:
         BadArgumentError: The arguments do not belong together.
@@ -51,9 +50,7 @@ def choose_endpoints(
     if target is None:
         return PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes))
     addresses = [target] if isinstance(target, str) else list(target)
-    if lane is not None:
-        addresses = by_preference(addresses, lane)
-    servers = fixed_endpoints(addresses, access)
+    servers = fixed_endpoints(addresses, access, seat=seat)
     if not servers.addresses:
         raise BadArgumentError("target is an empty list; wanted an address", field="target")
     if fallback is None:
@@ -77,20 +74,6 @@ def lane_of(rank: int, *, world_size: int, replication: int, lanes: int) -> int 
     group_count = max(1, world_size // max(1, replication))
     group = rank // max(1, replication)
     return (2 * group + 1) * lanes // (2 * group_count)
-
-
-def by_preference(addresses: Sequence[str], lane: int) -> list[str]:
-    """Order addresses so that lanes spread over them, and move little when one comes or goes.
-
-    Whoever has the same addresses, in any order, gets the same answer.
-
-    Source: rendezvous hashing, Thaler and Ravishankar, 1998.
-    """
-
-    def weight(address: str) -> bytes:
-        return blake2b(f"{lane}\0{address}".encode(), digest_size=8).digest()
-
-    return sorted(addresses, key=weight, reverse=True)
 
 
 def _known(urls: Mapping[str, str | None]) -> dict[str, str]:
