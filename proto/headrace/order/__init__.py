@@ -16,6 +16,7 @@ from headrace.order._mixture import (
 from headrace.order._mixture_json import dump_mixture, load_mixture
 from headrace.order._mixture_order import MixtureOrder
 from headrace.order._order import Order
+from headrace.order._permutation import Walk, walk_tables
 from headrace.order._sample_keys import sample_keys
 from headrace.order._schedule import Schedule, linear, piecewise
 from headrace.order._skips import Skips, check_skips
@@ -60,6 +61,7 @@ __all__ = [
     "Skips",
     "Token",
     "TokenEncoder",
+    "Walk",
     "batch_sample_ids",
     "check_skips",
     "combined_fingerprint",
@@ -74,4 +76,5 @@ __all__ = [
     "rank_batches",
     "sample_keys",
     "spec_differences",
+    "walk_tables",
 ]

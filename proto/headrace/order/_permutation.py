@@ -7,7 +7,8 @@ points of one network are wanted, its draws are made once and looked up.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +93,10 @@ def permute(
     return permuted
 
 
+Walk: TypeAlias = Callable[[NDArray[np.uint16], int, int, NDArray[np.int64]], NDArray[np.int64]]
+"""Does what `walk_tables` does, maybe faster."""
+
+
 class Network:
     """One permutation of [0, count), point by point: what `permute` does, at a fifth of the cost.
 
@@ -102,56 +107,78 @@ class Network:
     Args:
         key: A key of `headrace.order._hash.derive`.
         count: How many numbers, in [1, `NETWORK_LIMIT`].
+        walk: Looks numbers up in the tables; it must do what `walk_tables` does.
     """
 
-    def __init__(self, key: int, count: int) -> None:
+    def __init__(self, key: int, count: int, *, walk: Walk | None = None) -> None:
         self._count = count
+        self._walk = walk_tables if walk is None else walk
         self._width = int(_ceil_sqrt(np.array([count]))[0])
-        self._height = -(-count // self._width)
+        height = -(-count // self._width)
         keys = np.array([key], np.uint64)
         second_keys = second_keys_of(keys)
-        halves = np.arange(max(self._width, self._height))
-        self._tables = []
+        halves = np.arange(max(self._width, height))
+        # Sixteen bits hold the sum of two numbers below either side of the rectangle.
+        self._tables = np.zeros((_ROUNDS, len(halves)), np.uint16)
         for turn in range(_ROUNDS):
-            size, modulus = (self._width, self._height) if turn % 2 else (self._height, self._width)
+            size, modulus = (self._width, height) if turn % 2 else (height, self._width)
             moduli = np.array([modulus])
-            shares = _shares(keys, second_keys, halves[:size], moduli, turn=turn)
-            # Sixteen bits hold the sum of two numbers below either side of the rectangle.
-            self._tables.append(shares.astype(np.uint16))
+            self._tables[turn, :size] = _shares(keys, second_keys, halves[:size], moduli, turn=turn)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the tables."""
-        return sum(table.nbytes for table in self._tables)
+        return self._tables.nbytes
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number at each of some places in [0, count): (n,) int64."""
-        permuted = self._pass(places)
-        (outside,) = np.nonzero(permuted >= self._count)
-        while len(outside):
-            permuted[outside] = self._pass(permuted[outside])
-            outside = outside[permuted[outside] >= self._count]
-        return permuted
+        return self._walk(self._tables, self._width, self._count, places)
 
-    def _pass(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        indices, rest = np.divmod(places, self._width)
-        high, low = indices.astype(np.uint16), rest.astype(np.uint16)
-        spare = np.empty_like(low)
-        for turn, table in enumerate(self._tables):
-            moved, other, modulus = (
-                (high, low, self._height) if turn % 2 else (low, high, self._width)
-            )
-            np.copyto(indices, other)
-            # Any mode but "clip" gathers into a buffer of its own first.
-            np.take(table, indices, out=spare, mode="clip")
-            moved += spare
-            np.subtract(moved, np.uint16(modulus), out=spare)
-            # What fell below zero has wrapped around and is the greater.
-            np.minimum(moved, spare, out=moved)
-        np.copyto(indices, high)
-        indices *= self._width
-        indices += low
-        return indices
+
+def walk_tables(
+    tables: NDArray[np.uint16], width: int, count: int, places: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Look up single places of a permutation in the tables of its network.
+
+    Args:
+        tables: (rounds, n) uint16: by how much each round moves one half, by the other half. Even
+            rounds move the low half, a number below `width`; odd ones the high half, below
+            ceil(`count` / `width`).
+        width: Of the rectangle that the network permutes.
+        count: How many numbers.
+        places: (m,) int64 in [0, count).
+
+    Returns:
+        (m,) int64: the number at each of the places, owned by the caller.
+    """
+    permuted = _pass(tables, width, count, places)
+    (outside,) = np.nonzero(permuted >= count)
+    while len(outside):
+        permuted[outside] = _pass(tables, width, count, permuted[outside])
+        outside = outside[permuted[outside] >= count]
+    return permuted
+
+
+def _pass(
+    tables: NDArray[np.uint16], width: int, count: int, places: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    height = -(-count // width)
+    indices, rest = np.divmod(places, width)
+    high, low = indices.astype(np.uint16), rest.astype(np.uint16)
+    spare = np.empty_like(low)
+    for turn, table in enumerate(tables):
+        moved, other, modulus = (high, low, height) if turn % 2 else (low, high, width)
+        np.copyto(indices, other)
+        # Any mode but "clip" gathers into a buffer of its own first.
+        np.take(table, indices, out=spare, mode="clip")
+        moved += spare
+        np.subtract(moved, np.uint16(modulus), out=spare)
+        # What fell below zero has wrapped around and is the greater.
+        np.minimum(moved, spare, out=moved)
+    np.copyto(indices, high)
+    indices *= width
+    indices += low
+    return indices
 
 
 def _feistel(
