@@ -21,8 +21,12 @@ from headrace.v1 import shard_service_pb2 as pb
 _PAYLOAD_FIELD = 1000
 _LENGTH_DELIMITED = 2
 _VARINT_BITS = 7
-# Stands for the payload's hash until that is known; any but 0 takes as many bytes.
-_ANY_HASH = 1
+_BATCH_FIELD = 2
+# Stands for the payload's hash until that is known; any but 0 takes as many bytes. No other field
+# can hold these bytes behind that tag: a number before the hash would have to be above 2**55.
+_HASH_TAG = b"\x49"
+_ANY_HASH_BYTES = b"\xff" * 7 + b"\xfe"
+_ANY_HASH = int.from_bytes(_ANY_HASH_BYTES, "little")
 
 
 def message_frame(response: pb.ReadBatchesResponse) -> bytes:
@@ -49,10 +53,14 @@ class BatchFrames:
         self._chunk_bytes = max_chunk_bytes
         self._messages: list[bytes] = []
         self._parts: list[NDArray[np.uint8]] = []
-        self._head = self._add(pb.ReadBatchesResponse(batch=header), 0, layout.size)
+        head = _head_of(header)
+        self._head_bytes = len(head)
+        # A hash lies where the one that stands for it does.
+        at = head.index(_HASH_TAG + _ANY_HASH_BYTES) + len(_HASH_TAG)
+        self._hash = self._add(head, layout.size)[at : at + len(_ANY_HASH_BYTES)]
         for begin in range(max_chunk_bytes, layout.size, max_chunk_bytes):
-            chunk = pb.Chunk(payload_offset=begin)
-            self._add(pb.ReadBatchesResponse(chunk=chunk), begin, layout.size)
+            response = pb.ReadBatchesResponse(chunk=pb.Chunk(payload_offset=begin))
+            self._add(response.SerializeToString(), layout.size - begin)
 
     def pieces(self, begin: int, end: int) -> Sequence[NDArray[np.uint8]]:
         """Return where the payload's bytes ``[begin, end)`` go, one array for each message."""
@@ -66,32 +74,40 @@ class BatchFrames:
 
     def finish(self) -> list[bytes]:
         """Return the messages, when all of the payload is written; call it once, last."""
-        digest = xxhash.xxh3_64()
-        for part in self._parts:
-            digest.update(part.data)
-        self._header.payload_xxh3 = digest.intdigest()
-        self._parts.clear()
-        head = pb.ReadBatchesResponse(batch=self._header).SerializeToString()
-        if len(head) == self._head.size:
-            self._head[:] = np.frombuffer(head, np.uint8)
+        if len(self._parts) == 1:
+            found = xxhash.xxh3_64_intdigest(self._parts[0].data)
         else:
-            # A hash of 0 takes no space.
-            self._messages[0] = head + self._messages[0][self._head.size :]
-        del self._head
+            digest = xxhash.xxh3_64()
+            for part in self._parts:
+                digest.update(part.data)
+            found = digest.intdigest()
+        self._header.payload_xxh3 = found
+        self._parts.clear()
+        if found:
+            self._hash[:] = memoryview(found.to_bytes(8, "little"))
+        else:
+            # It takes no space.
+            self._messages[0] = _head_of(self._header) + self._messages[0][self._head_bytes :]
+        del self._hash
         return self._messages
 
-    def _add(self, response: pb.ReadBatchesResponse, begin: int, size: int) -> NDArray[np.uint8]:
-        """Make the message that holds the payload from ``begin`` on; return its head."""
-        head = response.SerializeToString()
-        length = min(self._chunk_bytes, size - begin)
+    def _add(self, head: bytes, rest: int) -> NDArray[np.uint8]:
+        """Make the message that begins with ``head``, and has as much of the rest as it may."""
+        length = min(self._chunk_bytes, rest)
         tagged = head + _TAG + _varint(length) if length else head
         # The result must be `bytes`: for anything else grpcio's thread raises and the call never
         # ends.
         message, array = fresh_bytes(len(tagged) + length)
-        array[: len(tagged)] = np.frombuffer(tagged, np.uint8)
+        array[: len(tagged)] = memoryview(tagged)
         self._messages.append(message)
         self._parts.append(array[len(tagged) :])
-        return array[: len(head)]
+        return array
+
+
+def _head_of(header: pb.BatchHeader) -> bytes:
+    """Return what `message_frame` would of a response with this batch, with one copy less."""
+    body = header.SerializeToString()
+    return _BATCH_TAG + _varint(len(body)) + body
 
 
 def _varint(value: int) -> bytes:
@@ -104,3 +120,4 @@ def _varint(value: int) -> bytes:
 
 
 _TAG = _varint(_PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED)
+_BATCH_TAG = _varint(_BATCH_FIELD << 3 | _LENGTH_DELIMITED)
