@@ -11,6 +11,7 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, ShardCorruptError, UnsupportedColumnError
 from headrace.server._arena import Memory, map_memory
@@ -19,10 +20,22 @@ from headrace.server._block import TAKE_BYTES, BlockLayout, block_layout
 from headrace.server._columns import split_schema, wire_column
 from headrace.server._decode import DecodedBlock
 from headrace.server._gather import BlockRows, StagedRows, gather_spans, projection_of
+from headrace.server._kernels import KERNELS, Loader
 from headrace.server._outlet import WireOutlet
 from headrace.server._payload import layout_of
 from headrace.v1 import shard_service_pb2 as pb
 from support.served import decode, joined
+
+_NO_KERNELS = Loader("headrace.server._compiled", "numba")  # never told to load
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Loader:
+    """The compiled functions; they take seconds where Numba's cache is empty."""
+    KERNELS.load()
+    assert KERNELS.wait(120)
+    return KERNELS
+
 
 _TYPES: st.SearchStrategy[pa.DataType] = st.sampled_from(
     [
@@ -110,8 +123,10 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 
 @settings(max_examples=150, deadline=None)
 @given(table=_tables(), draw=st.data())
-def test_any_table_arrives_as_it_was(table: pa.Table, draw: st.DataObject) -> None:
-    """Written to blocks, gathered in any order, from place or staged, cut anywhere: the same."""
+def test_any_table_arrives_as_it_was(
+    compiled: Loader, table: pa.Table, draw: st.DataObject
+) -> None:
+    """Gathered in any order, from place or staged, cut anywhere, compiled or not: the same."""
     count = table.num_rows
     cut = draw.draw(st.integers(0, count))
     cut_bytes = draw.draw(st.integers(50, 5000))
@@ -121,27 +136,43 @@ def test_any_table_arrives_as_it_was(table: pa.Table, draw: st.DataObject) -> No
     ids = np.array(wanted, np.int64)
     blocks = (ids >= cut).astype(np.int64)
     offsets = ids - cut * blocks
-    by_part = np.array(bases, np.int64).T
     names = draw.draw(st.permutations(table.column_names))
     projection = projection_of(layout, names)
     columns = [layout.by_name[name].column for name in names]
-    placed = BlockRows(layout, memory, bases=by_part[:, blocks], offsets=offsets)
+    by_part = np.ascontiguousarray(np.array(bases, np.int64).T)
+    slot_of = np.arange(2, dtype=np.int32)
+
+    def rows_at(places: NDArray[np.intp]) -> BlockRows:
+        return BlockRows(
+            layout,
+            memory,
+            slot_of=slot_of,
+            bases=by_part,
+            blocks=blocks[places],
+            offsets=offsets[places],
+        )
+
+    placed = rows_at(np.arange(ids.size))
     staged = StagedRows(projection, ids.size, max_bytes=1 << 20)
     for block in (1, 0):
         places = np.flatnonzero(blocks == block)
-        part = BlockRows(layout, memory, bases=by_part[:, blocks[places]], offsets=offsets[places])
-        staged.add(places, part)
+        staged.add(places, rows_at(places))
 
     payloads = []
     for rows in (placed, staged):
         for limit in (1 << 20, cut_bytes):
-            assembler = Assembler(
-                columns, projection, max_batch_bytes=1 << 20, frames=WireOutlet(limit).frames
-            )
-            frames = assembler.assemble(rows, ids, pb.BatchHeader(sample_count=ids.size))
-            payloads.append(joined(frames))
+            for kernels in (_NO_KERNELS, compiled):
+                assembler = Assembler(
+                    columns,
+                    projection,
+                    max_batch_bytes=1 << 20,
+                    frames=WireOutlet(limit).frames,
+                    kernels=kernels,
+                )
+                frames = assembler.assemble(rows, ids, pb.BatchHeader(sample_count=ids.size))
+                payloads.append(joined(frames))
 
-    assert payloads[:1] * 4 == payloads
+    assert payloads[:1] * 8 == payloads
     header = payloads[0][0]
     assert header.payload_xxh3 == xxhash.xxh3_64_intdigest(payloads[0][1])
     # Not Table.take: it reads nested fixed-size lists of a slice from the wrong place.
@@ -152,17 +183,20 @@ def test_any_table_arrives_as_it_was(table: pa.Table, draw: st.DataObject) -> No
 
 @settings(max_examples=100, deadline=None)
 @given(lengths=st.lists(st.integers(0, 300), max_size=40), scale=st.sampled_from([1, 30]))
-def test_spans_are_copied_back_to_back(lengths: list[int], scale: int) -> None:
+def test_spans_are_copied_back_to_back(compiled: Loader, lengths: list[int], scale: int) -> None:
     """Spans of any length, in any order, overlapping or not, come out one after the other."""
     memory = Memory(np.random.default_rng(1).integers(0, 256, 20_000, dtype=np.uint8))
     sizes = np.array(lengths, np.int64) * scale
     begins = np.random.default_rng(2).integers(0, 11_000, sizes.size)
     out = np.empty(int(sizes.sum()), np.uint8)
+    same = np.empty_like(out)
 
     gather_spans(memory, begins, sizes, out)
+    gather_spans(memory, begins, sizes, same, kernels=compiled.module)
 
-    pairs = zip(begins.tolist(), sizes.tolist(), strict=True)
-    assert b"".join(bytes(memory.view[b : b + n]) for b, n in pairs) == out.tobytes()
+    pairs = list(zip(begins.tolist(), sizes.tolist(), strict=True))
+    wanted = b"".join(bytes(memory.view[b : b + n]) for b, n in pairs)
+    assert [wanted] * 2 == [out.tobytes(), same.tobytes()]
 
 
 def test_payloads_are_laid_out_as_documented() -> None:

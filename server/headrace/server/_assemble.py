@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server._arena import Memory
+from headrace.server._at_once import AtOnce, CompiledRows
 from headrace.server._block import Field
 from headrace.server._columns import SAMPLE_ID_COLUMN, WireColumn
-from headrace.server._gather import Projection, Rows, gather_spans, refuse_large, spans
+from headrace.server._gather import (
+    BlockRows,
+    Projection,
+    Rows,
+    gather_spans,
+    refuse_large,
+    spans,
+)
+from headrace.server._kernels import KERNELS, Loader
 from headrace.server._outlet import Frames, MakeFrames
 from headrace.server._payload import PayloadLayout, layout_of
 from headrace.v1 import shard_service_pb2 as pb
+
+_Pieces = Sequence[NDArray[np.uint8]]
+_Spans = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 class Assembler:
@@ -26,6 +39,7 @@ class Assembler:
         projection: The dataset's among them.
         max_batch_bytes: Greatest payload.
         frames: Says where each batch goes.
+        kernels: The compiled functions, as soon as they are there.
     """
 
     def __init__(
@@ -35,11 +49,14 @@ class Assembler:
         *,
         max_batch_bytes: int,
         frames: MakeFrames,
+        kernels: Loader = KERNELS,
     ) -> None:
         self._columns = tuple(columns)
         self._projection = projection
         self._max_batch_bytes = max_batch_bytes
         self._frames = frames
+        self._kernels = kernels
+        self._at_once = AtOnce(self._columns, projection)
         self._packed = np.empty(0, np.uint8)
         self._last_layout: tuple[tuple[int, tuple[int, ...]], PayloadLayout] | None = None
 
@@ -56,17 +73,46 @@ class Assembler:
         Raises:
             BadArgumentError: The payload would pass the limit.
         """
-        count = len(sample_ids)
-        packed = self._gather_packed(rows, count)
-        ragged = {
+        kernels = self._kernels.module
+        if kernels is not None and isinstance(rows, BlockRows):
+            sizes = self._at_once.measure(kernels, rows)
+            layout = self._layout(len(sample_ids), sizes)
+            frames = self._begin(layout, header)
+            (whole, *others) = frames.pieces(0, layout.size)
+            if not others:
+                self._at_once.write(kernels, rows, sample_ids, layout, whole)
+                return frames.finish()
+            rows = CompiledRows(kernels, rows)
+            packed = self._gather_packed(rows, len(sample_ids))
+            ragged = self._spans(packed)
+        else:
+            packed = self._gather_packed(rows, len(sample_ids))
+            ragged = self._spans(packed)
+            sizes = tuple(int(lengths.sum()) for _, lengths in ragged.values())
+            layout = self._layout(len(sample_ids), sizes)
+            frames = self._begin(layout, header)
+        self._write(rows, packed, ragged, sample_ids, buffers_of(layout, frames))
+        return frames.finish()
+
+    def _begin(self, layout: PayloadLayout, header: pb.BatchHeader) -> Frames:
+        refuse_large(layout.size, self._max_batch_bytes)
+        return self._frames(header, layout)
+
+    def _spans(self, packed: NDArray[np.uint8]) -> _Spans:
+        return {
             entry.column.name: spans(packed, entry)
             for entry in self._projection.fields
             if not entry.column.is_tensor
         }
-        layout = self._layout(count, tuple(int(sizes.sum()) for _, sizes in ragged.values()))
-        refuse_large(layout.size, self._max_batch_bytes)
-        frames = self._frames(header, layout)
-        buffers = buffers_of(layout, frames)
+
+    def _write(
+        self,
+        rows: Rows,
+        packed: NDArray[np.uint8],
+        ragged: _Spans,
+        sample_ids: NDArray[np.int64],
+        buffers: Iterator[_Pieces],
+    ) -> None:
         # Staged rows join their pieces here, once.
         memory = rows.memory if ragged else None
         for column in self._columns:
@@ -82,8 +128,14 @@ class Assembler:
                 begins, lengths = ragged[column.name]
                 edges = _edges(lengths)
                 write(next(buffers), (edges // column.dtype.itemsize).view(np.uint8))
-                _ragged(memory, begins, lengths, next(buffers), edges=edges)
-        return frames.finish()
+                _ragged(
+                    memory,
+                    begins,
+                    lengths,
+                    next(buffers),
+                    edges=edges,
+                    kernels=self._kernels.module,
+                )
 
     def _layout(self, count: int, ragged_bytes: tuple[int, ...]) -> PayloadLayout:
         # All batches of a stream but the last have one size, so without ragged columns one layout.
@@ -100,9 +152,6 @@ class Assembler:
         if self._projection.packed:
             rows.packed(packed)
         return packed
-
-
-_Pieces = Sequence[NDArray[np.uint8]]
 
 
 def buffers_of(layout: PayloadLayout, frames: Frames) -> Iterator[_Pieces]:
@@ -191,10 +240,11 @@ def _ragged(
     out: _Pieces,
     *,
     edges: NDArray[np.int64],
+    kernels: ModuleType | None,
 ) -> None:
     """Gather spans back to back; one that lies in two messages is cut."""
     if len(out) == 1:
-        gather_spans(memory, begins, lengths, out[0])
+        gather_spans(memory, begins, lengths, out[0], kernels=kernels)
         return
     at = 0
     for piece in out:
@@ -204,5 +254,5 @@ def _ragged(
         own = slice(first - 1, min(last, len(begins)))
         front = np.maximum(at - edges[:-1][own], 0)
         back = np.minimum(edges[1:][own], end) - edges[:-1][own]
-        gather_spans(memory, begins[own] + front, back - front, piece)
+        gather_spans(memory, begins[own] + front, back - front, piece, kernels=kernels)
         at = end

@@ -33,6 +33,7 @@ from headrace.server._skip_lists import (
     wanted_skips,
 )
 from headrace.server._versions import Versions
+from headrace.server._walk import walk
 from headrace.server._wanted import BatchesRequest
 from headrace.server._watch import ReadObserver, WatchedBlocks
 from headrace.storage import OpenDataset, list_versions, open_dataset
@@ -134,7 +135,7 @@ class ServedDataset:
         with self._lock:
             order = self._orders.get(key)
             if order is None:
-                order = Order(spec, self.table, skips=skips)
+                order = Order(spec, self.table, skips=skips, walk=walk)
                 self._orders[key] = order
             self._orders.move_to_end(key)
             if len(self._orders) > _MAX_ORDERS:

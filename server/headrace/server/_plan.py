@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder
+from headrace.server._kernels import KERNELS
 from headrace.server._request import StreamSpec
 from headrace.server._skip_lists import digest_of
 from headrace.server._transform_step import transforms_text
@@ -203,9 +205,10 @@ class _Epoch:
         sample_ids = self._all_sample_ids(parts)
         blocks, offsets = self.locator.locate(sample_ids)
         batches = []
-        end = 0
-        for index, part in zip(indices, parts, strict=True):
-            own = slice(end, end := end + part.sample_count)
+        ends = list(itertools.accumulate(part.sample_count for part in parts))
+        touched = distinct_each(blocks, ends, kernels=KERNELS.module)
+        for index, part, end, own_blocks in zip(indices, parts, ends, touched, strict=True):
+            own = slice(end - part.sample_count, end)
             batches.append(
                 PlannedBatch(
                     epoch=self.epoch,
@@ -215,7 +218,7 @@ class _Epoch:
                     sample_ids=sample_ids[own],
                     blocks=blocks[own],
                     offsets=offsets[own],
-                    touched=_distinct(blocks[own]),
+                    touched=own_blocks,
                     substitutes=self._substitutes(part),
                 )
             )
@@ -270,6 +273,25 @@ class _Epoch:
             step=self.step + batch_count,
             sample_count=self.consumed + next_position - self.plan.base,
         )
+
+
+def distinct_each(
+    blocks: NDArray[np.int64], ends: Sequence[int], *, kernels: ModuleType | None
+) -> list[NDArray[np.int64]]:
+    """Return the distinct blocks of each of several batches, ascending.
+
+    Args:
+        blocks: ``(samples,) int64``: of all batches, one after the other.
+        ends: Where those of each batch end.
+        kernels: The compiled functions, if they are there.
+    """
+    if kernels is not None:
+        found, found_ends = np.empty_like(blocks), np.empty(len(ends), np.int64)
+        most = _CLOSE * blocks.size
+        if kernels.distinct(blocks, np.array(ends, np.int64), most, found, found_ends):
+            edges = [0, *found_ends.tolist()]
+            return [found[begin:end] for begin, end in itertools.pairwise(edges)]
+    return [_distinct(blocks[begin:end]) for begin, end in itertools.pairwise([0, *ends])]
 
 
 def _distinct(blocks: NDArray[np.int64]) -> NDArray[np.int64]:

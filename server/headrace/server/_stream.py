@@ -39,6 +39,7 @@ from headrace.server._columns import SAMPLE_ID_COLUMN
 from headrace.server._contents import Contents, batch_header
 from headrace.server._frames import message_frame
 from headrace.server._gather import StagedRows, projection_of
+from headrace.server._kernels import KERNELS, WORTH_LOADING_BYTES
 from headrace.server._lookahead import Lookahead
 from headrace.server._outlet import ClientGoneError, Outlet, WireOutlet
 from headrace.server._plan import Planned, PlannedBatch, PlannedEnd
@@ -95,6 +96,9 @@ class BatchStream:
         limits: What bounds the stream.
         observer: Is told what happens.
         outlet: Where batches go; None for the messages.
+
+    Attributes:
+        batch_bytes: Payload of the batch that was made last.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class BatchStream:
         self._outlet = WireOutlet(contents.max_chunk_bytes) if outlet is None else outlet
         self._waiter = blocks.waiter(contents.job)
         self._ending: HeadraceError | _CancelledError | None = None
-        self._overflow = 0
+        self._overflow = self._sent_bytes = self.batch_bytes = 0
         names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
         self._projection = projection_of(blocks.layout, names)
         self._assembler = Assembler(
@@ -174,13 +178,20 @@ class BatchStream:
             header = batch_header(planned)
             frames = yield from self._frames(planned, header)
             self._observer.made(self._dataset, seconds=time.monotonic() - began)
+            self.batch_bytes = header.payload_bytes
             self._outlet.announce()
             yield from frames
+            self._count(header.payload_bytes)
             self._observer.sent(
                 self._dataset,
                 samples=planned.sample_ids.size,
                 payload_bytes=header.payload_bytes,
             )
+
+    def _count(self, payload_bytes: int) -> None:
+        self._sent_bytes += payload_bytes
+        if self._sent_bytes >= WORTH_LOADING_BYTES:
+            KERNELS.load()
 
     def _take(self) -> Planned | None:
         # Before it plans too: the dataset of a stream that was ended may be closed.

@@ -226,8 +226,14 @@ class WorkerCache:
         self, source: Source, blocks: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> BlockRows:
         """Return samples that lie in pinned blocks, as `BlockCache.rows`."""
-        bases = np.take(source.bases, source.slot_of[blocks], axis=1)
-        return BlockRows(source.layout, self._memory, bases=bases, offsets=offsets)
+        return BlockRows(
+            source.layout,
+            self._memory,
+            slot_of=source.slot_of,
+            bases=source.bases,
+            blocks=blocks,
+            offsets=offsets,
+        )
 
     def close(self) -> None:
         """End every wait."""

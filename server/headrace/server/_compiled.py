@@ -1,0 +1,357 @@
+"""What a batch costs most, compiled: loops that run outside of Python's lock.
+
+Only `headrace.server._kernels` imports this module, because its import compiles, or loads what an
+earlier process compiled. Every function does what a NumPy path beside its caller does, and the
+tests hold the two equal; none of them reads outside of the arrays that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba as nb
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from headrace.server._kernels import KERNELS
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_TILE = 64  # rows that are looked up together: all their lines are on their way at once
+_LINE = 64
+_STEPS = 2  # of looking beside a guess, before halving
+_MOST_LINES = 16  # of one row that are asked for ahead; of longer ones the processor notices
+
+_BYTES_IN = nb.types.Array(nb.uint8, 1, "C", readonly=True)
+_BYTES_OUT = nb.types.Array(nb.uint8, 1, "C")
+_INTS_IN = nb.types.Array(nb.int64, 1, "C", readonly=True)
+_INTS_OUT = nb.types.Array(nb.int64, 1, "C")
+_SLOTS_IN = nb.types.Array(nb.int32, 1, "C", readonly=True)
+_TABLE_IN = nb.types.Array(nb.int64, 2, "C", readonly=True)
+_DRAWS_IN = nb.types.Array(nb.uint16, 2, "C", readonly=True)
+
+
+def _kernel(*signature: Any, result: Any = nb.void) -> Callable[[_Function], _Function]:
+    """Compile a function now, for these arguments alone, or take it from Numba's cache."""
+
+    def compiled(function: _Function) -> _Function:
+        KERNELS.check()
+        made: _Function
+        try:
+            made = nb.njit(result(*signature), nogil=True, cache=True)(function)
+        except (RuntimeError, OSError):
+            # No folder to keep it in can be written to.
+            made = nb.njit(result(*signature), nogil=True)(function)
+        return made
+
+    return compiled
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
+def _copy(typing: Any, target: Any, to: Any, source: Any, at: Any, size: Any) -> Any:  # noqa: PLR0917 - as Numba calls it
+    """Copy ``size`` bytes: what C calls memcpy."""
+    del typing
+
+    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        out, begin, found, first, length = values
+        arrays = [
+            context.make_array(kind)(context, builder, value)
+            for kind, value in ((signature.args[0], out), (signature.args[2], found))
+        ]
+        places = [
+            builder.gep(array.data, [index])
+            for array, index in zip(arrays, (begin, first), strict=True)
+        ]
+        cgutils.raw_memcpy(builder, places[0], places[1], length, 1)
+        return context.get_dummy_value()
+
+    return nb.void(target, to, source, at, size), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
+def _fetch(typing: Any, source: Any, at: Any) -> Any:
+    """Ask for the cache line of one byte."""
+    del typing
+
+    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, values[0])
+        pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        place = builder.bitcast(builder.gep(array.data, [values[1]]), pointer)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [place, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return nb.void(source, at), build
+
+
+@_kernel(_DRAWS_IN, nb.int64, nb.int64, _INTS_IN, _INTS_OUT)
+def walk(
+    tables: NDArray[np.uint16],
+    width: int,
+    count: int,
+    places: NDArray[np.int64],
+    out: NDArray[np.int64],
+) -> None:
+    """Do what `headrace.order` does with NumPy: permute places through a network's tables."""
+    height = -(-count // width)
+    for i in range(places.size):
+        number = places[i]
+        while True:
+            high = number // width
+            low = number - high * width
+            for turn in range(0, tables.shape[0], 2):
+                low += tables[turn, high]
+                low -= width * (low >= width)
+                high += tables[turn + 1, low]
+                high -= height * (high >= height)
+            number = high * width + low
+            if number < count:
+                break
+        out[i] = number
+
+
+@_kernel(_INTS_IN, _INTS_IN, nb.int64, _INTS_OUT, _INTS_OUT, result=nb.boolean)
+def distinct(
+    blocks: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    most: int,
+    out: NDArray[np.int64],
+    out_ends: NDArray[np.int64],
+) -> bool:
+    """Find the distinct blocks of each of several batches, ascending.
+
+    Args:
+        blocks: Of all batches, one after the other.
+        ends: Where those of each batch end.
+        most: Greatest span of blocks that is worth counting.
+        out: Takes the blocks, one batch after the other; as long as ``blocks``.
+        out_ends: Takes where those of each batch end.
+
+    Returns:
+        Whether it was done; not if the blocks lie further apart.
+    """
+    if not blocks.size:
+        out_ends[:] = 0
+        return True
+    first = last = blocks[0]
+    for block in blocks:
+        first, last = min(first, block), max(last, block)
+    if last - first >= most:
+        return False
+    seen = np.zeros(last - first + 1, np.uint8)
+    begin = at = 0
+    for batch in range(ends.size):
+        low, high = last - first, 0
+        for i in range(begin, ends[batch]):
+            place = blocks[i] - first
+            seen[place] = 1
+            low, high = min(low, place), max(high, place)
+        for place in range(low, high + 1):
+            if seen[place]:
+                out[at] = place + first
+                seen[place] = 0
+                at += 1
+        begin = ends[batch]
+        out_ends[batch] = at
+    return True
+
+
+@_kernel(_INTS_IN, _INTS_IN, _INTS_OUT, _INTS_OUT)
+def find_spans(
+    starts: NDArray[np.int64],
+    ordinals: NDArray[np.int64],
+    spans: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+) -> None:
+    """Find which span holds each ordinal, the last of several, and where in it that lies."""
+    first, count = starts[0], starts.size - 1
+    scale = count / max(1, starts[-1] - first)
+    for i in range(ordinals.size):
+        ordinal = ordinals[i]
+        # Most spans are of about one length, so this is mostly off by one at most.
+        span = min(count - 1, max(0, int((ordinal - first) * scale)))
+        for _ in range(_STEPS):
+            span -= span > 0 and starts[span] > ordinal
+            span += span < count - 1 and starts[span + 1] <= ordinal
+        if starts[span] > ordinal or (span < count - 1 and starts[span + 1] <= ordinal):
+            low, high = 0, count
+            while high - low > 1:
+                middle = (low + high) // 2
+                if starts[middle] <= ordinal:
+                    low = middle
+                else:
+                    high = middle
+            span = low
+        spans[i] = span
+        offsets[i] = ordinal - starts[span]
+
+
+@_kernel(
+    _BYTES_IN,
+    _SLOTS_IN,
+    _TABLE_IN,
+    _INTS_IN,
+    _INTS_IN,
+    _TABLE_IN,
+    _TABLE_IN,
+    _BYTES_OUT,
+    result=nb.boolean,
+)
+def gather(  # noqa: C901, PLR0912, PLR0917 - one loop, and the arrays that Numba wants one by one
+    arena: NDArray[np.uint8],
+    slot_of: NDArray[np.int32],
+    bases: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    fields: NDArray[np.int64],
+    gaps: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> bool:
+    """Gather columns of fixed size.
+
+    Args:
+        arena: Where the blocks lie.
+        slot_of: The slot of each block.
+        bases: ``(parts, slots)``: where each part of the block in a slot begins.
+        blocks: The block of each sample.
+        offsets: Its place in that block.
+        fields: ``(columns, 6)``: part; bytes of a row of it; bytes that its bases count in; where
+            the value begins in a row; its bytes; where the column begins in ``out``. Ordered by
+            part.
+        gaps: ``(gaps, 2)``: bytes ``[begin, end)`` of ``out`` that become zero.
+        out: Takes the columns.
+
+    Returns:
+        Whether all of it lies in the arena and in ``out``; if not, the tables are wrong.
+    """
+    count = offsets.size
+    begins = np.empty(_TILE, np.int64)
+    for field in range(fields.shape[0]):
+        end = fields[field, 5] + count * fields[field, 4]
+        if fields[field, 5] < 0 or end > out.size:
+            return False
+    for gap in range(gaps.shape[0]):
+        for at in range(max(0, gaps[gap, 0]), min(gaps[gap, 1], out.size)):
+            out[at] = 0
+    for first in range(0, count, _TILE):
+        rows = min(_TILE, count - first)
+        last_part = -1
+        for field in range(fields.shape[0]):
+            part, row_bytes, unit = fields[field, 0], fields[field, 1], fields[field, 2]
+            if part != last_part:
+                last_part = part
+                for i in range(rows):
+                    slot = slot_of[blocks[first + i]]
+                    begin = bases[part, slot] * unit + offsets[first + i] * row_bytes
+                    if begin < 0 or begin + row_bytes > arena.size:
+                        return False
+                    begins[i] = begin
+                    for line in range(0, min(row_bytes, _MOST_LINES * _LINE), _LINE):
+                        _fetch(arena, begin + line)
+            at, size = fields[field, 3], fields[field, 4]
+            to = fields[field, 5] + first * size
+            if size == 4:  # noqa: PLR2004 - sizes that a processor moves at once
+                for i in range(rows):
+                    _copy(out, to + 4 * i, arena, begins[i] + at, 4)
+            elif size == 8:  # noqa: PLR2004
+                for i in range(rows):
+                    _copy(out, to + 8 * i, arena, begins[i] + at, 8)
+            elif size == 1:
+                for i in range(rows):
+                    out[to + i] = arena[begins[i] + at]
+            else:
+                for i in range(rows):
+                    _copy(out, to + size * i, arena, begins[i] + at, size)
+    return True
+
+
+@_kernel(
+    _BYTES_IN,
+    _SLOTS_IN,
+    _TABLE_IN,
+    _INTS_IN,
+    _INTS_IN,
+    nb.int64,
+    nb.int64,
+    _INTS_OUT,
+    _INTS_OUT,
+    _INTS_OUT,
+    result=nb.boolean,
+)
+def find_values(  # noqa: PLR0917 - the arrays that Numba wants one by one
+    arena: NDArray[np.uint8],
+    slot_of: NDArray[np.int32],
+    bases: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    row_bytes: int,
+    at: int,
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    edges: NDArray[np.int64],
+) -> bool:
+    """Find the values of a ragged column.
+
+    Args:
+        arena: As for `gather`.
+        slot_of: As for `gather`.
+        bases: As for `gather`.
+        blocks: As for `gather`.
+        offsets: As for `gather`.
+        row_bytes: Bytes of a packed row.
+        at: Where the value's span lies in it.
+        begins: Takes where each value begins in the arena.
+        lengths: Takes its bytes.
+        edges: Takes where each begins, and the last ends, when they lie back to back.
+
+    Returns:
+        As `gather`.
+    """
+    words = arena[: arena.size // 8 * 8].view(np.int64)
+    edges[0] = 0
+    for first in range(0, offsets.size, _TILE):
+        rows = min(_TILE, offsets.size - first)
+        for i in range(first, first + rows):
+            place = (bases[0, slot_of[blocks[i]]] + offsets[i]) * row_bytes + at
+            if place < 0 or place % 8 or place + 16 > arena.size:
+                return False
+            begins[i] = place
+            _fetch(arena, place)
+        for i in range(first, first + rows):
+            word = begins[i] // 8
+            begins[i] = words[word]
+            length = words[word + 1]
+            if length < 0 or begins[i] < 0 or begins[i] + length > arena.size:
+                return False
+            lengths[i] = length
+            edges[i + 1] = edges[i] + length
+    return True
+
+
+@_kernel(_BYTES_IN, _INTS_IN, _INTS_IN, _BYTES_OUT, result=nb.boolean)
+def copy_spans(
+    memory: NDArray[np.uint8],
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> bool:
+    """Copy spans of bytes back to back; return whether all lie in the memory and fit."""
+    at = 0
+    for first in range(0, begins.size, _TILE):
+        last = min(first + _TILE, begins.size)
+        for i in range(first, last):
+            if lengths[i] < 0 or begins[i] < 0 or begins[i] + lengths[i] > memory.size:
+                return False
+            for line in range(0, min(lengths[i], _MOST_LINES * _LINE), _LINE):
+                _fetch(memory, begins[i] + line)
+        for i in range(first, last):
+            if at + lengths[i] > out.size:
+                return False
+            _copy(out, at, memory, begins[i], lengths[i])
+            at += lengths[i]
+    return True

@@ -1,0 +1,100 @@
+"""Claims about compiled code: it does what NumPy does, and its absence is no failure."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from headrace.order import walk_tables
+from headrace.server._kernels import KERNELS, Loader
+from headrace.server._plan import distinct_each
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Loader:
+    """The compiled functions; they take seconds where Numba's cache is empty."""
+    KERNELS.load()
+    assert KERNELS.wait(120)
+    return KERNELS
+
+
+@settings(deadline=None)
+@given(
+    count=st.integers(1, 1 << 30),
+    seed=st.integers(0, 1 << 32),
+    places=st.lists(st.floats(0, 1, exclude_max=True), max_size=30),
+)
+@example(count=1, seed=0, places=[0.0])
+@example(count=5, seed=0, places=[0.0, 0.3, 0.5, 0.7, 0.9])
+def test_a_walk_is_that_of_the_order(
+    compiled: Loader, count: int, seed: int, places: list[float]
+) -> None:
+    """Numbers looked up in the tables of a network are the same, also in its surplus."""
+    width = int(np.ceil(np.sqrt(count)))
+    height = -(-count // width)
+    rng = np.random.default_rng(seed)
+    tables = np.zeros((12, max(width, height)), np.uint16)
+    tables[0::2] = rng.integers(0, width, tables[0::2].shape)
+    tables[1::2] = rng.integers(0, height, tables[1::2].shape)
+    asked = np.array([int(place * count) for place in places], np.int64)
+    found = np.empty_like(asked)
+    assert compiled.module is not None
+
+    compiled.module.walk(tables, width, count, asked, found)
+
+    assert walk_tables(tables, width, count, asked).tolist() == found.tolist()
+
+
+@settings(deadline=None)
+@given(
+    batches=st.lists(st.lists(st.integers(0, 40), max_size=30), min_size=1, max_size=5),
+    first=st.integers(0, 1 << 40),
+    spread=st.sampled_from([1, 1, 1000]),
+)
+def test_distinct_blocks_are_those_of_each_batch(
+    compiled: Loader, batches: list[list[int]], first: int, spread: int
+) -> None:
+    """The blocks of several batches are told apart, close together or not."""
+    blocks = np.array([first + spread * block for batch in batches for block in batch], np.int64)
+    ends = list(itertools.accumulate(map(len, batches)))
+
+    found = distinct_each(blocks, ends, kernels=compiled.module)
+    same = distinct_each(blocks, ends, kernels=None)
+
+    wanted = [sorted({first + spread * block for block in batch}) for batch in batches]
+    assert wanted == [own.tolist() for own in found]
+    assert wanted == [own.tolist() for own in same]
+
+
+def test_without_numba_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    """A server without Numba goes on with NumPy and says so once."""
+    loader = Loader("headrace.server._compiled", "numba_that_nobody_has")
+
+    with caplog.at_level(logging.INFO, logger="headrace.server._kernels"):
+        loader.load()
+        loader.load()
+        has_kernels = loader.wait(30)
+
+    assert not has_kernels
+    assert ["batches are gathered with NumPy: numba_that_nobody_has is not installed"] == [
+        record.getMessage().partition(",")[0] for record in caplog.records
+    ]
+
+
+def test_kernels_that_do_not_work_are_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    """If Numba is there and fails, the server goes on with NumPy; its log has the reason."""
+    loader = Loader("headrace.server._no_such_kernels", "numba")
+
+    with caplog.at_level(logging.INFO, logger="headrace.server._kernels"):
+        loader.load()
+        has_kernels = loader.wait(30)
+
+    assert not has_kernels
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert "does not work" in record.getMessage()
