@@ -21,6 +21,7 @@ class _Stream:
         self.cancelled = threading.Event()
         self.closed = threading.Event()
         self.made = 0
+        self.batch_bytes = 0
         self.grown = threading.Condition()
 
     def messages(self) -> Generator[bytes, None, None]:
@@ -86,6 +87,20 @@ def test_messages_are_made_before_they_are_asked_for() -> None:
     assert stream.wait_made(5)
     messages.close()
     assert stream.made == 5
+
+
+def test_a_whole_batch_is_made_before_it_is_asked_for() -> None:
+    """While a batch of many messages is sent the next one is made, whatever the budget."""
+    stream = _Stream(_endless)
+    stream.batch_bytes = 800
+    messages = Ahead(stream, budget_bytes=250).messages()
+
+    next(messages)
+
+    # One was taken; 800 bytes wait; one more is made and finds no room.
+    assert stream.wait_made(10)
+    messages.close()
+    assert stream.made == 10
 
 
 def test_closing_leaves_nothing_behind() -> None:

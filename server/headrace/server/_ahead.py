@@ -8,7 +8,8 @@ Contract:
 1. Messages come out in the order in which the stream made them.
 2. The end and a failure travel through the queue as values: they come out after all messages
    before them.
-3. No more than ``budget_bytes`` wait, and one message.
+3. No more than ``budget_bytes`` wait, or than the last batch has if that is more, and one message:
+   so a batch is worked out while the one before it is sent, however large they are.
 4. `cancel`, from any thread, ends the stream and every wait. Closing the generator has the same
    effect, and leaves no thread behind.
 
@@ -28,13 +29,21 @@ BUDGET_BYTES = 1 << 20
 
 
 class Messages(Protocol):
-    """What is worked out ahead; `headrace.server._stream.BatchStream` holds the contract."""
+    """What a call answers; `headrace.server._stream.BatchStream` holds the contract."""
 
     def messages(self) -> Generator[bytes, None, None]:
         """Yield the messages; one thread alone uses it from its begin to its end."""
 
     def cancel(self) -> None:
         """End them, from any thread."""
+
+
+class Batches(Messages, Protocol):
+    """What is worked out ahead."""
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of the batch that was made last; for the thread that uses `messages`."""
 
 
 class _Ended:
@@ -49,10 +58,10 @@ class Ahead:
 
     Args:
         stream: Makes them.
-        budget_bytes: Greatest size of those that wait, but for one.
+        budget_bytes: Size of those that wait that suffices, of batches however small.
     """
 
-    def __init__(self, stream: Messages, *, budget_bytes: int = BUDGET_BYTES) -> None:
+    def __init__(self, stream: Batches, *, budget_bytes: int = BUDGET_BYTES) -> None:
         self._stream = stream
         self._budget_bytes = budget_bytes
         self._waiting: deque[bytes | _Ended] = deque()
@@ -96,8 +105,9 @@ class Ahead:
             self._filled.notify()
 
     def _put(self, message: bytes) -> bool:
+        budget_bytes = max(self._budget_bytes, self._stream.batch_bytes)
         with self._emptied:
-            while self._waiting_bytes >= self._budget_bytes and not self._cancelled:
+            while self._waiting_bytes >= budget_bytes and not self._cancelled:
                 self._emptied.wait()
             self._waiting.append(message)
             self._waiting_bytes += len(message)
