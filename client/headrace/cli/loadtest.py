@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli._access_options import access_of, access_options
+from headrace.cli._access_options import access_options
 from headrace.cli._faults import CutType, PauseType, RescaleType, ShareType
+from headrace.cli._loadtest_plan import Options, ask, orders, swarm_spec
 from headrace.cli._loadtest_report import Report
 from headrace.cli._options import order_options
 from headrace.cli._progress import swarm_progress
-from headrace.errors import TokenDatasetChangedError
 
 if TYPE_CHECKING:
-    from headrace.client import Access
     from headrace.loadtest import (
         Cut,
         FaultyProxy,
         Kill,
-        Pause,
         Progress,
-        Rescale,
         Summary,
         SwarmResult,
         SwarmSpec,
     )
-    from headrace.order import Order
-    from headrace.v1 import shard_service_pb2 as pb
-
-_PREFETCH_BYTES = 16 << 20  # of a rank: some batches
-_MOST_PREFETCH_BYTES = 1 << 30  # of all ranks: little beside the memory of a machine that tests
-_ENDLESS = 1 << 40  # steps; more than a run of bounded seconds has
 
 
 @click.command(name="loadtest")
@@ -145,10 +135,10 @@ def command(**given: Any) -> int:
         summarise,
     )
 
-    options = _Options(**given)
-    found = _ask(options)
-    spec = _spec(options, found)
-    orders = None if options.manifest is None else _orders(options.manifest, found, spec)
+    options = Options(**given)
+    found = ask(options)
+    spec = swarm_spec(options, found)
+    wanted = None if options.manifest is None else orders(options.manifest, found, spec)
     victims = [Kill(pid, restart=shlex.split(options.restart or "")) for pid in options.kills]
     pulse = _Pulse()
     with (
@@ -166,79 +156,13 @@ def command(**given: Any) -> int:
     summary = summarise(result)
     report = Report(
         summary=summary,
-        proof=prove(result, orders),
+        proof=prove(result, wanted),
         tokens=check_tokens(result, targets=options.addresses, most=options.tokens),
         kills=sum(victim.count for victim in victims),
         limits=_missed(summary, options),
     )
     _show(report, result, victims, options)
     return 0 if report.passed else 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """What the command line says; the options' help has the meanings."""
-
-    targets: str
-    dataset: str
-    ranks: int
-    jobs: int
-    batch_size: int
-    global_batch_size: int | None
-    epochs: int | None
-    steps: int | None
-    seconds: float | None
-    step_ms: float
-    seed: int
-    shuffle: bool
-    window: int | None
-    end: str
-    columns: str | None
-    processes: int | None
-    manifest: str | None
-    tokens: int
-    kills: Sequence[int]
-    restart: str | None
-    every: float
-    rescales: Sequence[tuple[int, Rescale]]
-    pauses: Sequence[Pause]
-    crashes: Sequence[float]
-    cuts: Sequence[Cut]
-    tls: bool
-    tls_ca: Path | None
-    tls_cert: Path | None
-    tls_key: Path | None
-    token_file: Path | None
-    give_up_s: float
-    min_samples_per_s: float | None
-    max_p99_ms: float | None
-    picture: Path | None
-    as_json: bool
-
-    def __post_init__(self) -> None:
-        if sum(given is not None for given in (self.epochs, self.steps, self.seconds)) > 1:
-            raise click.UsageError("--epochs, --steps and --seconds exclude one another.")
-        ranks = self.ranks
-        for old, rescale in self.rescales:
-            if old != ranks:
-                raise click.UsageError(
-                    f"--rescale: it begins with {old} ranks, there are {ranks} by then."
-                )
-            ranks = rescale.ranks
-
-    @property
-    def access(self) -> Access:
-        return access_of(
-            tls=self.tls,
-            tls_ca=self.tls_ca,
-            tls_cert=self.tls_cert,
-            tls_key=self.tls_key,
-            token_file=self.token_file,
-        )
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        return tuple(filter(None, self.targets.split(",")))
 
 
 class _Pulse:
@@ -253,68 +177,6 @@ class _Pulse:
         self.show(progress)
 
 
-def _ask(options: _Options) -> pb.Dataset:
-    from headrace.client import Deadlines, fetch_dataset  # noqa: PLC0415
-
-    deadlines = Deadlines(connect_s=options.give_up_s)
-    return fetch_dataset(
-        options.addresses[0], options.dataset, deadlines=deadlines, access=options.access
-    )
-
-
-def _spec(options: _Options, found: pb.Dataset) -> SwarmSpec:
-    from headrace.client import Deadlines  # noqa: PLC0415
-    from headrace.loadtest import SwarmSpec  # noqa: PLC0415
-    from headrace.order import DEFAULT_WINDOW, EndMode, OrderSpec  # noqa: PLC0415
-
-    size = options.global_batch_size or options.batch_size * options.ranks
-    trainers = options.ranks * options.jobs
-    spec = SwarmSpec(
-        targets=options.addresses,
-        dataset=found.name,
-        sample_count=found.sample_count,
-        order=OrderSpec(
-            seed=options.seed,
-            shuffle=options.shuffle,
-            window=DEFAULT_WINDOW if options.window is None else options.window,
-            unit=size,
-        ),
-        global_batch_size=size,
-        ranks=options.ranks,
-        jobs=options.jobs,
-        steps=options.steps or 1,
-        end=EndMode(options.end),
-        columns=tuple(filter(None, (options.columns or "").split(","))),
-        step_s=options.step_ms / 1e3,
-        seconds=options.seconds,
-        prefetch_bytes=min(_PREFETCH_BYTES, _MOST_PREFETCH_BYTES // trainers),
-        processes=options.processes or min(os.cpu_count() or 1, trainers),
-        rescales=tuple(rescale for _, rescale in options.rescales),
-        pauses=tuple(options.pauses),
-        crashes=tuple(sorted(options.crashes)),
-        deadlines=Deadlines(connect_s=options.give_up_s, give_up_s=options.give_up_s),
-        access=options.access,
-    )
-    if options.steps is not None:
-        return spec
-    whole = spec.plan.batch_count * (options.epochs or 1)
-    return replace(spec, steps=whole if options.seconds is None else _ENDLESS)
-
-
-def _orders(url: str, found: pb.Dataset, spec: SwarmSpec) -> list[Order]:
-    from headrace.cli._tables import read_tables  # noqa: PLC0415 - needs the [storage] extra
-    from headrace.order import Order  # noqa: PLC0415
-
-    tables, fingerprints = read_tables([url])
-    if fingerprints[0] != found.fingerprint:
-        raise TokenDatasetChangedError(
-            f"the server's dataset {found.name!r} has fingerprint {found.fingerprint}, the "
-            f"manifest at {url} has {fingerprints[0]}; give --manifest the version that is served"
-        )
-    seeds = range(spec.order.seed, spec.order.seed + spec.jobs)
-    return [Order(replace(spec.order, seed=seed), tables[0]) for seed in seeds]
-
-
 @contextmanager
 def _network(spec: SwarmSpec, cuts: Sequence[Cut]) -> Iterator[tuple[SwarmSpec, list[FaultyProxy]]]:
     from headrace.loadtest import FaultyProxy  # noqa: PLC0415
@@ -327,7 +189,7 @@ def _network(spec: SwarmSpec, cuts: Sequence[Cut]) -> Iterator[tuple[SwarmSpec, 
         yield replace(spec, targets=tuple(proxy.address for proxy in proxies)), proxies
 
 
-def _missed(summary: Summary, options: _Options) -> tuple[str, ...]:
+def _missed(summary: Summary, options: Options) -> tuple[str, ...]:
     missed = []
     least, most = options.min_samples_per_s, options.max_p99_ms
     if least is not None and summary.samples_per_s < least:
@@ -338,7 +200,7 @@ def _missed(summary: Summary, options: _Options) -> tuple[str, ...]:
     return tuple(missed)
 
 
-def _show(report: Report, result: SwarmResult, victims: Sequence[Kill], options: _Options) -> None:
+def _show(report: Report, result: SwarmResult, victims: Sequence[Kill], options: Options) -> None:
     if options.picture is not None and report.proof.batches:
         from headrace.loadtest import draw  # noqa: PLC0415
 
