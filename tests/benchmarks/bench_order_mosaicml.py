@@ -26,7 +26,7 @@ _SHARD = 10_000
 _PACKAGE = "mosaicml-streaming==0.13.0"
 
 # The package's own modules, imported without its __init__, which wants torch and cloud clients.
-_THEIRS = """
+THEIRS = """
 import importlib, json, resource, sys, time, types
 from pathlib import Path
 import numpy as np
@@ -49,7 +49,7 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps({"seconds": seconds, "mib": (peak - before) / 1024}))
 """
 
-_OURS = """
+OURS = """
 import json, resource, sys, time
 import numpy as np
 from headrace.order import Order, OrderSpec, ShardTable
@@ -65,7 +65,8 @@ print(json.dumps({"seconds": seconds, "mib": (peak - before) / 1024}))
 """
 
 
-def _run(python: str, script: str, samples: int) -> tuple[float, float]:
+def measure(python: str, script: str, samples: int) -> tuple[float, float]:
+    """Return the processor seconds and the MiB that a script of this module takes."""
     command = [python, "-c", script, str(samples), str(_SHARD), str(_BATCH)]
     found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return found["seconds"], found["mib"]
@@ -91,7 +92,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         theirs = _install(folder)
         for samples in args.samples:
-            cells = [_run(theirs, _THEIRS, samples), _run(sys.executable, _OURS, samples)]
+            cells = [measure(theirs, THEIRS, samples), measure(sys.executable, OURS, samples)]
             texts = [f"{seconds:.3f} s, {mib:.0f} MiB" for seconds, mib in cells]
             print(f"{samples:12} {texts[0]:>30} {texts[1]:>26}")
 

@@ -11,6 +11,12 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).parents[2] / ".build"
 _INSTALL_S = 900.0
+_TORCHVISION = {
+    "__init__.py": "",
+    "datasets.py": "class VisionDataset:\n    pass\n",
+    "transforms/__init__.py": "",
+    "transforms/functional.py": "def to_tensor(image):\n    return image\n",
+}
 
 
 def environment(name: str, packages: Sequence[str], *, without: Sequence[str] = ()) -> Path:
@@ -36,6 +42,21 @@ def environment(name: str, packages: Sequence[str], *, without: Sequence[str] = 
             _pip(folder, "uninstall", "--yes", *without)
         (folder / ".done").touch()
     return folder
+
+
+def stub_torchvision(folder: Path) -> None:
+    """Put as much of torchvision into an environment as `import streaming` asks for.
+
+    The wheel that pip chooses does not load beside the build of torch for machines without a GPU.
+
+    Args:
+        folder: Of an environment made ``without=["torchvision"]``.
+    """
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name, text in _TORCHVISION.items():
+        path = packages / "torchvision" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def _pip(folder: Path, *arguments: str) -> None:

@@ -13,16 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.environments import environment
+from support.environments import environment, stub_torchvision
 
 _SCRIPTS = Path(__file__).parent
 _PACKAGES = ("mosaicml-streaming==0.13.0", "torch==2.13.0")
-_STUB = {
-    "__init__.py": "",
-    "datasets.py": "class VisionDataset:\n    pass\n",
-    "transforms/__init__.py": "",
-    "transforms/functional.py": "def to_tensor(image):\n    return image\n",
-}
 _SCRIPT_S = 300.0
 
 
@@ -62,13 +56,5 @@ class Mosaic:
 def mosaic() -> Mosaic:
     """Make the environment where it is not there yet, which takes a minute or two."""
     folder = environment("mosaic", _PACKAGES, without=["torchvision"])
-    _write_stub(folder)
+    stub_torchvision(folder)
     return Mosaic(folder / "bin" / "python")
-
-
-def _write_stub(folder: Path) -> None:
-    (packages,) = folder.glob("lib/python*/site-packages")
-    for name, text in _STUB.items():
-        path = packages / "torchvision" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)

@@ -1,0 +1,67 @@
+"""Read the same samples by headrace and by others, turn by turn, and print what each reaches.
+
+    PYTHONPATH=tests:examples python -m benchmarks.peers --json docs/performance/peers.json
+
+The four kinds of samples of `headrace bench` are written in each library's own form. Then, for each
+kind, every library reads in a process of its own, shuffled, from files that were read into the page
+cache right before, and hands batches to a loop that does nothing with them: tensors or arrays of
+numbers, lists of ``bytes`` or ``str``. Where a library has workers, a short trial finds its best
+number of them. Rounds are interleaved, the first library of each is the next one's second, and
+medians count. A second part reads an epoch through empty caches from a real S3 server on the same
+machine, a third opens the order of large epochs. ``--share 0.05 --rounds 1`` shows in a minute or
+two that all of it runs; the first run also installs the libraries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.peers.compare import Effort, compare
+from benchmarks.peers.kinds import SAMPLE_COUNTS
+from benchmarks.peers.page import tables
+
+_PARTS = ("local", "s3", "order")
+
+
+def main() -> None:
+    """Measure, print the tables, and write the figures."""
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only", nargs="*", choices=[*SAMPLE_COUNTS], default=[*SAMPLE_COUNTS], help="kinds"
+    )
+    parser.add_argument("--parts", nargs="*", choices=_PARTS, default=_PARTS)
+    parser.add_argument("--rounds", type=int, default=5, help="of which the median counts")
+    parser.add_argument("--seconds", type=float, default=0.8, help="of each measurement")
+    parser.add_argument("--share", type=float, default=1.0, help="of the samples, in (0, 1]")
+    parser.add_argument("--minutes", type=float, default=14.0, help="no round begins after them")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    given = parser.parse_args()
+    effort = Effort(
+        rounds=given.rounds,
+        seconds=given.seconds,
+        share=given.share,
+        end_at=time.monotonic() + 60 * given.minutes,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        found = compare(given.only, given.parts, effort, Path(folder), show=_show)
+    if given.json is not None:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    print(tables(found))
+
+
+def _show(line: str) -> None:
+    print(f"{time.strftime('%X')} {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

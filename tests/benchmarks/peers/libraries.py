@@ -1,0 +1,129 @@
+"""The readers, the environments that hold them, and the processes they run in."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.environments import environment, stub_torchvision
+
+_TESTS = Path(__file__).parents[2]
+_TORCH_PACKAGES = ("mosaicml-streaming==0.13.0", "litdata==0.2.76", "torch==2.13.0")
+_TENSORFLOW_PACKAGES = ("tensorflow-cpu==2.21.0",)
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """One reader of the comparison.
+
+    Attributes:
+        name: What it is called in tables.
+        module: Its module in this folder.
+        packages: Of an environment of its own, which are named with their versions; empty for ours.
+        workers: Numbers of workers to choose from.
+        reads_s3: Whether it is measured over an empty cache before a store, too.
+    """
+
+    name: str
+    module: str
+    packages: tuple[str, ...] = ()
+    workers: tuple[int, ...] = (0,)
+    reads_s3: bool = False
+
+    def python(self) -> str:
+        """Return the interpreter; makes the environment where it is not there yet."""
+        if not self.packages:
+            return sys.executable
+        if self.packages is _TENSORFLOW_PACKAGES:
+            return str(environment("peers-tensorflow", self.packages) / "bin" / "python")
+        folder = environment("peers", self.packages, without=["torchvision"])
+        stub_torchvision(folder)
+        return str(folder / "bin" / "python")
+
+
+LIBRARIES = (
+    Library("headrace", "ours", reads_s3=True),
+    Library("MosaicML Streaming", "mosaic", _TORCH_PACKAGES, (0, 1, 2), reads_s3=True),
+    Library("LitData", "lit", _TORCH_PACKAGES, (0, 1, 2), reads_s3=True),
+    Library("DataLoader, a file a sample", "files", workers=(0, 1, 2)),
+    Library("DataLoader, mapped arrays", "mapped", workers=(0, 1, 2)),
+    Library("tf.data service", "tfdata", _TENSORFLOW_PACKAGES),
+    Library("Arrow Flight", "flight"),
+)
+
+
+class Child:
+    """A reader in a process of its own.
+
+    A reader that fails or is silent for too long is ended; from then on it answers with its error.
+    """
+
+    def __init__(
+        self, library: Library, folder: Path, *, remote: str, variables: Mapping[str, str]
+    ) -> None:
+        """Start it.
+
+        Args:
+            library: Which reader.
+            folder: Of the samples.
+            remote: URL to read from, or empty.
+            variables: Added to the environment.
+        """
+        paths = [str(_TESTS), str(_TESTS.parent / "examples")]
+        settings = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"}
+        self._log = (folder / f"{library.module}.log").open("ab")
+        self._process = subprocess.Popen(
+            [
+                *(library.python(), "-m", "benchmarks.peers.child"),
+                *(library.module, str(folder), remote),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, **settings, **variables},
+        )
+        self._error = ""
+
+    def ask(self, do: str, *, within_s: float, **options: Any) -> dict[str, Any]:
+        """Run a command in it, and return what it found, or its ``error``."""
+        if self._error:
+            return {"error": self._error}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        line = json.dumps({"do": do, **options}).encode() + b"\n"
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return self._failed(f"ended with {self._process.wait(within_s)}")
+        ready, _, _ = select.select([self._process.stdout], [], [], within_s)
+        answer = self._process.stdout.readline() if ready else b""
+        if not answer:
+            return self._failed("ended" if ready else f"no answer within {within_s:.0f} s")
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def _failed(self, error: str) -> dict[str, Any]:
+        self._error = error
+        self._process.kill()
+        return {"error": error}
+
+    def close(self) -> None:
+        """End it, and wait for that."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(20)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait(20)
+        self._process.stdout.close()
+        self._log.close()

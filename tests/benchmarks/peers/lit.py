@@ -1,0 +1,86 @@
+"""LitData: its own chunks, its own loader; tokens by the loader that it has for them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from litdata import (  # type: ignore[import-not-found]
+    StreamingDataLoader,
+    StreamingDataset,
+    TokensLoader,
+)
+from litdata.streaming.writer import BinaryWriter  # type: ignore[import-not-found]
+
+from benchmarks.peers.loops import StatefulStream, end_workers_soon, stateful_loader
+from benchmarks.peers.samples import Samples, load
+
+_CHUNK_BYTES = 64 << 20
+
+
+def write(samples: Samples, folder: Path) -> None:
+    """Write chunks of 64 MiB, not compressed."""
+    place = folder / "lit"
+    place.mkdir()
+    is_tokens = samples.kind == "tokens"
+    writer = BinaryWriter(
+        str(place),
+        chunk_bytes=_CHUNK_BYTES,
+        item_loader=TokensLoader() if is_tokens else None,
+    )
+    for index, sample in enumerate(samples.all()):
+        writer[index] = torch.from_numpy(sample["tokens"].copy()) if is_tokens else sample
+    writer.done()
+    writer.merge()
+
+
+class Reader:
+    """Reads local chunks, or those of a store into an empty local folder."""
+
+    def __init__(self, folder: Path, remote: str) -> None:
+        end_workers_soon()
+        self.files = folder / "lit"
+        self._samples = load(folder / "samples")
+        self._cache = folder / "lit-cache"
+        self._place = f"{remote}/lit" if remote else str(folder / "lit")
+        self._options: dict[str, Any] = {}
+        if remote:
+            self._options = {
+                "storage_options": {"endpoint_url": os.environ["AWS_ENDPOINT_URL"]},
+                "cache_dir": str(self._cache),
+            }
+
+    def prepare(self) -> None:
+        """Forget what an earlier stream has downloaded."""
+        shutil.rmtree(self._cache, ignore_errors=True)
+        if self._options:
+            self._cache.mkdir()
+
+    def open(self, workers: int, state: Any) -> _Stream:
+        """Open a dataset and its loader."""
+        tokens = self._samples.columns.get("tokens")
+        loader_of_items = None if tokens is None else TokensLoader(block_size=tokens.shape[1])  # type: ignore[union-attr] # an array
+        dataset = StreamingDataset(
+            self._place, item_loader=loader_of_items, shuffle=True, seed=7, **self._options
+        )
+        loader = stateful_loader(
+            StreamingDataLoader,
+            dataset,
+            batch_size=self._samples.batch_size,
+            workers=workers,
+            state=state,
+        )
+        return _Stream(loader)
+
+    def close(self) -> None:
+        """End nothing: all is in this process."""
+
+
+class _Stream(StatefulStream):
+    def epoch(self) -> Iterator[Mapping[str, Any]]:
+        for batch in super().epoch():
+            yield batch if isinstance(batch, dict) else {"tokens": batch}

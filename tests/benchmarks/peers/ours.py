@@ -1,0 +1,85 @@
+"""headrace: a `headrace serve` on the same machine, and a RemoteDataset in the training process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.peers.arrow import table_of
+from benchmarks.peers.samples import Samples, load
+from headrace.client import RemoteDataset
+from headrace.storage import ShardWriter, commit_dataset, open_store
+from support.command import serving
+
+_NAME = "peers"
+_SHARD_BYTES = 16 << 20
+
+
+def write(samples: Samples, folder: Path) -> None:
+    """Write Arrow shards."""
+    table = table_of(samples)
+    rows = max(samples.batch_size, _SHARD_BYTES * samples.sample_count // table.nbytes)
+    store = open_store(str(folder / "ours"))
+    shards = []
+    for number, start in enumerate(range(0, samples.sample_count, rows)):
+        with ShardWriter(store, f"{number:05d}.arrow", schema=table.schema) as writer:
+            for batch in table.slice(start, rows).to_batches():
+                writer.append(batch)
+            shards.append(writer.close())
+    commit_dataset(store, table.schema, shards)
+    store.close()
+
+
+class Reader:
+    """Reads through a server; with a store behind it, a new server for each opening."""
+
+    def __init__(self, folder: Path, remote: str) -> None:
+        self.files = folder / "ours"
+        self._url = f"{remote}/ours" if remote else str(self.files)
+        self._is_remote = bool(remote)
+        self._batch_size = load(folder / "samples").batch_size
+        self._server = ExitStack()
+        self._address = ""
+
+    def prepare(self) -> None:
+        """Start a server: the first one, or one with an empty cache."""
+        if self._address and not self._is_remote:
+            return
+        self.close()
+        self._server = ExitStack()
+        serve = serving({_NAME: self._url}, "--log-level", "error")
+        self._address = self._server.enter_context(serve).address
+
+    def open(self, workers: int, state: Any) -> _Stream:
+        """Open a dataset; it needs no workers."""
+        assert not workers
+        dataset = RemoteDataset(self._address, _NAME, batch_size=self._batch_size, seed=7)
+        if state is not None:
+            dataset.load_state_dict(state)
+        return _Stream(dataset)
+
+    def close(self) -> None:
+        """End the server."""
+        self._server.close()
+
+
+class _Stream:
+    def __init__(self, dataset: RemoteDataset) -> None:
+        self._dataset = dataset
+
+    def epoch(self) -> Iterator[Mapping[str, Any]]:
+        for batch in self._dataset:
+            yield {
+                name: value if isinstance(value, torch.Tensor) else list(value)
+                for name, value in batch.items()
+            }
+
+    def state(self) -> Any:
+        return self._dataset.state_dict()
+
+    def close(self) -> None:
+        self._dataset.close()
