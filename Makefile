@@ -37,6 +37,7 @@ check: .venv/.dev ## Judge style, types, schema and layers
 	$(BIN)/mypy
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
+	for schema in tests/upgrade/golden/*/schema.binpb; do $(BIN)/buf breaking --against "$$schema"; done
 	$(BIN)/lint-imports
 
 format: .venv/.dev ## Format code and schema in place
