@@ -42,9 +42,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, start_weed(Path(folder)) as weed:
-        _use(weed)
+        use_store(weed)
         url = f"s3://{weed.bucket}/images"
-        _write(url, arguments.shards)
+        write_images(url, arguments.shards)
         print(
             f"# {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
             f"SeaweedFS on the loopback, {arguments.shards} shards of 64 MiB, medians of "
@@ -81,7 +81,8 @@ def _first_ms(channel: grpc.Channel, request: bytes) -> float:
         return (time.perf_counter() - began) * 1000
 
 
-def _use(weed: Weed) -> None:
+def use_store(weed: Weed) -> None:
+    """Let servers of this process read from a store."""
     os.environ |= {
         "AWS_ENDPOINT_URL": weed.endpoint,
         "AWS_ACCESS_KEY_ID": weed.access_key,
@@ -91,7 +92,8 @@ def _use(weed: Weed) -> None:
     }
 
 
-def _write(url: str, shard_count: int) -> None:
+def write_images(url: str, shard_count: int) -> None:
+    """Write shards of 64 MiB of images that cannot be compressed."""
     store = open_store(url, options=StoreOptions())
     random = np.random.default_rng(0)
     schema = pa.schema([pa.field("image", pa.binary(), nullable=False)])

@@ -144,6 +144,7 @@ class _Bench:
         served = ServedDataset("rich", self.dataset, cache=self.cache, max_batch_bytes=1 << 24)
         self.store = _Gated(self.dataset)
         served.source.reader = self.store
+        served.source.run_blocks = 1
         self.source = served.source
         self.stream = BatchStream(
             stream_contents(_REQUEST, served),

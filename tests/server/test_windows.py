@@ -29,7 +29,7 @@ def large_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _fetches(server: Server) -> float:
-    name, labels = "headrace_store_fetch_seconds_count", {"dataset": "rich"}
+    name, labels = "headrace_store_fetched_blocks_total", {"dataset": "rich"}
     return server._metrics.registry.get_sample_value(name, labels) or 0.0
 
 

@@ -171,7 +171,7 @@ def test_a_killed_worker_costs_nothing(supervisor: Supervisor) -> None:
     )
     assert 0 == int(supervisor._cache._slots.pins.sum())
     block_count = next(iter(supervisor._sources._open.values())).dataset.block_count
-    assert block_count == _metric(supervisor, "headrace_store_fetch_seconds_count")
+    assert block_count == _metric(supervisor, "headrace_store_fetched_blocks_total")
 
 
 def test_workers_share_a_small_cache(url: str) -> None:

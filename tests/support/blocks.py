@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, ShardCorruptError
 from headrace.server._block import block_layout
 from headrace.server._cache import BlockCache
 from headrace.server._columns import wire_column
 from headrace.server._metrics import Metrics
 from headrace.server._source import Source, Waiter
+from headrace.storage import ReadBlock
 
 ROWS = 100
 BLOCK_BYTES = (ROWS + 1) * 8
@@ -36,6 +37,30 @@ class CountingStore:
         if self.failures:
             raise self.failures.pop(0)
         return pa.RecordBatch.from_arrays([pa.array([block] * ROWS, pa.int64())], names=["x"])
+
+
+class RunStore(CountingStore):
+    """The same, whose neighbouring blocks come together; `bad` ones have an error instead."""
+
+    def __init__(self, *, bad: set[int] | None = None) -> None:
+        super().__init__()
+        self.runs: list[list[int]] = []
+        self.bad = bad or set()
+
+    def run_blocks(self, max_bytes: int) -> int:
+        """Return four, whatever they take."""
+        del max_bytes
+        return 4
+
+    def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
+        """Note a run, and return its blocks."""
+        assert self.gate.wait(10)
+        self.runs.append(list(blocks))
+        for block in blocks:
+            if block in self.bad:
+                yield ReadBlock(block, ShardCorruptError(f"block {block}"))
+            else:
+                yield ReadBlock(block, self.read_block(block))
 
 
 @contextmanager

@@ -18,6 +18,9 @@ Fault = Literal["pass", "throttle", "reset", "cut", "short", "altered", "down"]
 _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _UPSTREAM_TIMEOUT_S = 30
 
+# A byte in so many is altered: in each block, where several come in one answer.
+_ALTERED_STEP = 512
+
 
 class StoreProxy:
     """Passes requests on with their signatures, until it is told to do something else.
@@ -135,9 +138,15 @@ class _Handler(BaseHTTPRequestHandler):
         stated = int(headers.pop("Content-Length", len(body)))
         half = len(body) // 2
         if fault == "altered":
-            body = body[:half] + bytes([body[half] ^ 0xFF]) + body[half + 1 :]
+            altered = bytearray(body)
+            altered[half % _ALTERED_STEP :: _ALTERED_STEP] = bytes(
+                byte ^ 0xFF for byte in altered[half % _ALTERED_STEP :: _ALTERED_STEP]
+            )
+            body = bytes(altered)
         elif fault == "short":
-            body, stated = body[:half], half
+            # Less than the first block where several come in one answer.
+            body = body[: len(body) // 16]
+            stated = len(body)
         if fault in {"reset", "cut"}:
             self._send(status, headers, body[:half], stated=stated)
             self.wfile.flush()

@@ -65,8 +65,8 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "Folder on a local disk that keeps fetched blocks, also over restarts.",
     ),
     ("cache_dir_bytes", SIZE, "64GiB", "Greatest size of the files in that folder."),
-    ("prefetch_bytes", SIZE, "64MiB", "Stored bytes that one stream asks for ahead of need."),
-    ("fetch_threads", _COUNT, "16", "Blocks fetched at once."),
+    ("prefetch_bytes", SIZE, "256MiB", "Stored bytes that one stream asks for ahead of need."),
+    ("fetch_threads", _COUNT, "16", "Reads of the store at once."),
     ("max_streams", _COUNT, "256", "Most streams at once."),
     (
         "max_streams_per_peer",

@@ -37,11 +37,18 @@ from headrace.server._fetchers import Fetchers, HeldObserver
 from headrace.server._flights import Flights
 from headrace.server._gather import BlockRows
 from headrace.server._room import Room, closed_error
+from headrace.server._runs import BlockReader, run_blocks
 from headrace.server._shared import Desk, SourceTables
-from headrace.server._source import ABSENT, BlockReader, Source, Waiter
+from headrace.server._source import ABSENT, Source, Waiter
+from headrace.storage import MAX_RANGE_BYTES
 
 # How long the removal of a dataset waits for reads under way: longer than a read's time-outs.
 _REMOVAL_TIMEOUT_S = 60.0
+
+
+# What lies in reads under way is at most this part of the cache (arbitrary), where blocks are not
+# larger than that.
+_READS_SHARE = 4
 
 
 class CacheObserver(HeldObserver, Protocol):
@@ -89,6 +96,8 @@ class BlockCache:
             streams=self._streams,
         )
         self._slots = self._room.slots
+        # What is read at once stays within a part of the cache, or is a block for each thread.
+        self._run_bytes = min(MAX_RANGE_BYTES, budget_bytes // (_READS_SHARE * fetch_threads))
         self._fetchers = Fetchers(
             self._lock,
             self._flights,
@@ -132,6 +141,7 @@ class BlockCache:
                 block_count,
                 on_removed=on_removed,
                 tables=tables,
+                run_blocks=run_blocks(reader, self._run_bytes),
             )
             self._source_count += 1
             self._sources[source.index] = source

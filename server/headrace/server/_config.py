@@ -25,8 +25,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 class ServerConfig:
     """Every setting of a server.
 
-    Memory is bounded by about ``cache_bytes`` + ``fetch_threads`` blocks in flight + two batches
-    and one chunk for each open stream.
+    Memory is bounded by about ``cache_bytes`` + ``fetch_threads`` reads in flight + two batches
+    and one chunk for each open stream; docs/operations.md has the formula.
 
     Attributes:
         datasets: Each dataset by the name under which it is served; at least one. A URL alone
@@ -50,10 +50,11 @@ class ServerConfig:
         cache_dir_bytes: Greatest size of the files in it, in whole pages of 4 KiB. The default is
             arbitrary.
         prefetch_bytes: Greatest size of the blocks that one stream asks for before it needs them,
-            as they are stored. The default keeps 16 fetches of 1 MiB going over a store that
-            answers in 100 ms at 600 MB/s.
-        fetch_threads: Blocks fetched at once. The default is where S3 from one host levels off
-            for ranges of 1 MiB.
+            as they are stored. The default is a quarter of the default window: so much of it is
+            asked for at a time that most blocks come together with neighbours (a third to a half
+            faster from a cold cache than 64 MiB, tests/benchmarks/bench_cold.py).
+        fetch_threads: Reads of the store at once, each of a block or some neighbouring ones. The
+            default is where S3 from one host levels off for ranges of 1 MiB.
         max_streams: Streams open at once. Each holds a thread.
         max_streams_per_peer: Streams open at once from one address; 0 means as many as the server.
             Behind a proxy all callers have one address, so there is no limit by default.
@@ -91,7 +92,7 @@ class ServerConfig:
     workers: int = 0
     cache_dir: str = ""
     cache_dir_bytes: int = 64 * 1024 * _MIB
-    prefetch_bytes: int = 64 * _MIB
+    prefetch_bytes: int = 256 * _MIB
     fetch_threads: int = 16
     max_streams: int = 256
     max_streams_per_peer: int = 0

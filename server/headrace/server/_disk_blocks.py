@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from headrace.errors import ShardCorruptError
+from headrace.errors import HeadraceError, ShardCorruptError
 from headrace.server._disk import DiskCache
-from headrace.storage import OpenDataset
+from headrace.storage import OpenDataset, ReadBlock
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
@@ -20,6 +21,10 @@ class _Stored(Protocol):
     def read_stored(self, block: int) -> tuple[bytes, pa.RecordBatch]: ...
 
     def decode_stored(self, block: int, stored: bytes) -> pa.RecordBatch: ...
+
+    def run_blocks(self, max_bytes: int) -> int: ...
+
+    def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]: ...
 
 
 class DiskBlocks:
@@ -39,16 +44,42 @@ class DiskBlocks:
 
     def read_block(self, block: int) -> pa.RecordBatch:
         """Read one block from the folder, or fetch it and keep it there."""
-        kept = self._disk.get(self._fingerprint, block)
+        kept = self._kept(block)
         if kept is not None:
-            try:
-                return self._stored.decode_stored(block, kept)
-            except ShardCorruptError:
-                # Its checksum holds, so what was written was not what the manifest states.
-                self._disk.drop(self._fingerprint, block)
+            return kept
         stored, batch = self._stored.read_stored(block)
         self._disk.put(self._fingerprint, block, stored)
         return batch
+
+    def run_blocks(self, max_bytes: int) -> int:
+        """Return how many neighbouring blocks one read should bring, as the dataset has it."""
+        return self._stored.run_blocks(max_bytes)
+
+    def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
+        """Read blocks from the folder, and what is not there in one go, and keep that there."""
+        missing = []
+        for block in blocks:
+            kept = self._kept(block)
+            if kept is None:
+                missing.append(block)
+            else:
+                yield ReadBlock(block, kept)
+        for read in self._stored.read_run(missing):
+            if isinstance(read.content, pa.RecordBatch):
+                # Its own bytes, as those of the whole run would stay as long as it does.
+                self._disk.put(self._fingerprint, read.block, bytes(read.stored))
+            yield read
+
+    def _kept(self, block: int) -> pa.RecordBatch | None:
+        kept = self._disk.get(self._fingerprint, block)
+        if kept is None:
+            return None
+        try:
+            return self._stored.decode_stored(block, kept)
+        except ShardCorruptError:
+            # Its checksum holds, so what was written was not what the manifest states.
+            self._disk.drop(self._fingerprint, block)
+            return None
 
 
 class _Encoded:
@@ -63,6 +94,19 @@ class _Encoded:
         with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
             writer.write_batch(batch)
         return sink.getvalue().to_pybytes(), batch
+
+    def run_blocks(self, max_bytes: int) -> int:
+        del max_bytes
+        return 1
+
+    def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
+        for block in blocks:
+            try:
+                stored, batch = self.read_stored(block)
+            except HeadraceError as error:
+                yield ReadBlock(block, error)
+            else:
+                yield ReadBlock(block, batch, stored)
 
     def decode_stored(self, block: int, stored: bytes) -> pa.RecordBatch:
         try:

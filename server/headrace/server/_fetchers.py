@@ -6,7 +6,9 @@ Contract of a fetch:
    anything can evict it.
 2. Failure: the streams that wait for it get the error, a bug too; nothing of it stays.
 3. Removal: a block whose dataset was removed meanwhile is thrown away.
-4. `close`: threads end when their fetches do.
+4. Blocks that come in one read are still each a fetch of its own: one that fails is no matter of
+   the others.
+5. `stop`: threads end when their fetches do.
 
 If the code differs, the code is wrong.
 """
@@ -17,10 +19,13 @@ import logging
 import threading
 from typing import Protocol
 
+import pyarrow as pa
+
 from headrace.errors import HeadraceError, InternalError
 from headrace.server._decode import DecodedBlock
 from headrace.server._flights import Flight, Flights
 from headrace.server._room import Room
+from headrace.server._runs import read_run
 from headrace.server._source import ABSENT
 
 _log = logging.getLogger(__name__)
@@ -40,7 +45,7 @@ class Fetchers:
         lock: The cache's.
         flights: What is to be fetched; used under the lock.
         room: Where it goes; used under the lock.
-        thread_count: Blocks fetched at once.
+        thread_count: Reads at once.
         observer: Is told what the cache holds after each block.
     """
 
@@ -81,26 +86,35 @@ class Fetchers:
             thread.join()
 
     def _run(self) -> None:
-        while (flight := self._next()) is not None:
-            self._fetch(flight)
+        while run := self._next():
+            self._fetch(run)
 
-    def _next(self) -> Flight | None:
+    def _next(self) -> list[Flight]:
         with self._lock:
             while not self._closed:
-                if (flight := self._flights.take()) is not None:
-                    return flight
+                if run := self._flights.take(len(self._threads)):
+                    return run
                 self._work.wait()
-        return None
+        return []
 
-    def _fetch(self, flight: Flight) -> None:
+    def _fetch(self, run: list[Flight]) -> None:
+        """Fetch blocks of one dataset, and end their flights."""
+        left = {flight.block: flight for flight in run}
         try:
-            batch = flight.source.reader.read_block(flight.block)
-            self._land(flight, DecodedBlock(flight.source.layout, batch))
-        except HeadraceError as error:
+            for read in read_run(run[0].source.reader, list(left)):
+                self._end(left.pop(read.block), read.content)
+        except Exception as error:  # noqa: BLE001 - a bug must reach the streams that wait, as a value
+            for flight in left.values():
+                self._crash(flight, error)
+
+    def _end(self, flight: Flight, content: pa.RecordBatch | HeadraceError) -> None:
+        if isinstance(content, HeadraceError):
+            self._crash(flight, content)
+            return
+        try:
+            self._land(flight, DecodedBlock(flight.source.layout, content))
+        except Exception as error:  # noqa: BLE001 - as above
             self._crash(flight, error)
-        except Exception:  # noqa: BLE001 - a bug must reach the stream that waits, as a value
-            _log.exception("block %d could not be fetched", flight.block)
-            self._crash(flight, InternalError("the server failed; its log says how"))
 
     def _land(self, flight: Flight, block: DecodedBlock) -> None:
         with self._lock:
@@ -122,7 +136,10 @@ class Fetchers:
                 waiter.deliver(flight.block)
         self._observer.held(used_bytes=self._room.used_bytes, block_count=self._room.slots.count)
 
-    def _crash(self, flight: Flight, error: HeadraceError) -> None:
+    def _crash(self, flight: Flight, error: Exception) -> None:
+        if not isinstance(error, HeadraceError):
+            _log.error("block %d could not be fetched", flight.block, exc_info=error)
+            error = InternalError("the server failed; its log says how")
         with self._lock:
             self._flights.land(flight, ABSENT)
             flight.fail(error)

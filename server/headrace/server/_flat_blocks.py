@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
 import pyarrow as pa
 
 from headrace.server._disk_blocks import DiskBlocks
 from headrace.server._lower import lower_field
-from headrace.storage import OpenDataset
+from headrace.server._runs import read_run, run_blocks
+from headrace.storage import OpenDataset, ReadBlock
 
 
 class FlatBlocks:
@@ -31,7 +35,21 @@ class FlatBlocks:
 
     def read_block(self, block: int) -> pa.RecordBatch:
         """Fetch, verify and decode one block, as `OpenDataset.read_block` does."""
-        batch = self._dataset.read_block(block)
+        return self._flat(self._dataset.read_block(block))
+
+    def run_blocks(self, max_bytes: int) -> int:
+        """Return how many neighbouring blocks one read should bring, as the dataset has it."""
+        return run_blocks(self._dataset, max_bytes)
+
+    def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
+        """Fetch, verify and decode blocks, neighbours together; errors are values."""
+        for read in read_run(self._dataset, blocks):
+            if isinstance(read.content, pa.RecordBatch):
+                yield replace(read, content=self._flat(read.content))
+            else:
+                yield read
+
+    def _flat(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._schema.equals(batch.schema):
             return batch
         columns = [lowered.extract(batch.column(index)) for index, lowered in self._plan]

@@ -6,6 +6,8 @@ Contract of a flight:
 2. Blocks that streams wait for go before those asked for ahead of need; jobs take turns in both.
 3. It stands in a queue until a thread takes it, which alone ends it: with `land`, whatever
    came of it. One that nobody wants any more when its turn comes is over without a fetch.
+4. Neighbours of a flight that stand in a queue too are taken with it, whenever they were asked for:
+   together they cost the store little more than one.
 
 If the code differs, the code is wrong.
 """
@@ -60,6 +62,7 @@ class Flights:
         self._flights: dict[tuple[int, int], Flight] = {}
         self._urgent = FairQueue[Flight]()
         self._ahead = FairQueue[Flight]()
+        self._waiting = 0
 
     def all(self) -> list[Flight]:
         """Return every flight that is not over."""
@@ -85,17 +88,47 @@ class Flights:
             self._ahead.put(flight, job=waiter.job)
         flight.owners.append(waiter)
 
-    def take(self) -> Flight | None:
-        """Return the next flight, which is the caller's to end; None if there is none."""
+    def take(self, threads: int) -> list[Flight]:
+        """Return the next flight and its neighbours, which are the caller's to end.
+
+        Args:
+            threads: How many threads share the flights that wait: none is to take many and leave
+                the others with nothing.
+
+        Returns:
+            Flights of one dataset, by block; none if none waits.
+        """
         while (flight := self._urgent.take() or self._ahead.take()) is not None:
             if flight.is_running:
                 continue
-            # It may stand in both queues; the other entry must not start it either.
-            flight.is_running = True
-            if flight.is_wanted:
-                return flight
-            self.land(flight, ABSENT)
-        return None
+            if not flight.is_wanted:
+                # It may stand in both queues; the other entry must not start it either.
+                self._begin(flight)
+                self.land(flight, ABSENT)
+                continue
+            return self._with_neighbours(flight, -(-self._waiting // threads))
+        return []
+
+    def _with_neighbours(self, flight: Flight, share: int) -> list[Flight]:
+        limit = min(flight.source.run_blocks, share)
+        run = [flight]
+        for step in (1, -1):
+            block = flight.block + step
+            while len(run) < limit and (next_one := self._waiting_one(flight.source, block)):
+                run.append(next_one)
+                block += step
+        for one in run:
+            self._begin(one)
+        return sorted(run, key=lambda one: one.block)
+
+    def _waiting_one(self, source: Source, block: int) -> Flight | None:
+        flight = self.of(source, block)
+        is_free = flight is not None and not flight.is_running and flight.is_wanted
+        return flight if is_free else None
+
+    def _begin(self, flight: Flight) -> None:
+        flight.is_running = True
+        self._waiting -= 1
 
     def land(self, flight: Flight, slot: int) -> None:
         """End a flight: its block is in a slot now, or `ABSENT`."""
@@ -112,7 +145,7 @@ class Flights:
             flight.owners.clear()
             if not flight.is_running:
                 # It still stands in a queue, whose entry must not start it.
-                flight.is_running = True
+                self._begin(flight)
                 self.land(flight, ABSENT)
 
     def has_any(self, source: Source) -> bool:
@@ -121,6 +154,7 @@ class Flights:
 
     def _depart(self, source: Source, block: int) -> Flight:
         flight = Flight(source, block)
+        self._waiting += 1
         self._flights[source.index, block] = flight
         source.slot_of[block] = IN_FLIGHT
         return flight

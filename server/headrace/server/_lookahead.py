@@ -18,6 +18,10 @@ _MAX_SAMPLES = 1 << 19
 # batch waits for them.
 _STEADY_PLANS = 2
 
+# A first batch that waits for more than this has the store for itself: nothing is asked for beside
+# it. Some 50 ms of a fast store, so that little time is lost where it needs less.
+_ALONE_BYTES = 32 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
@@ -53,20 +57,31 @@ class Lookahead:
         self._entries: deque[_Entry] = deque()
         self._samples = 0
         self._asked_bytes = 0
+        self._taken = 0
+        self._first_bytes = 0
 
     def take(self) -> Planned | None:
         """Return the next plan, or None at the end of the stream."""
-        self.advance(_STEADY_PLANS)
+        self._first_bytes = 0
+        self.advance(_STEADY_PLANS if self._taken else 1)
         if not self._entries:
             return None
         entry = self._entries.popleft()
+        if not self._taken:
+            self._first_bytes = entry.asked_bytes
+        self._taken += 1
         self._waiter.begin_batch()
         self._samples -= entry.samples
         self._asked_bytes -= entry.asked_bytes
         return entry.planned
 
     def advance(self, count: int = _MAX_PLANS) -> None:
-        """Plan up to ``count`` further batches, as far as the budget allows, but always one."""
+        """Plan up to ``count`` further batches, as far as the budget allows, but always one.
+
+        None while a first batch waits for much.
+        """
+        if self._first_bytes > _ALONE_BYTES:
+            return
         budget_bytes = self._budget_bytes()
         for _ in range(count):
             is_full = (

@@ -155,15 +155,23 @@ class Metrics:
         )
         self._fetch_seconds = Histogram(
             "headrace_store_fetch_seconds",
-            "Time to fetch, verify and decode one block, from cache_dir too. A rise "
-            "means a slow or throttling store.",
+            "Time of one read: to fetch, verify and decode a block, or some neighbouring ones, "
+            "from cache_dir too. A rise means a slow or throttling store.",
             ["dataset"],
             buckets=_FETCH_SECONDS,
             registry=self.registry,
         )
+        self._fetched = Counter(
+            "headrace_store_fetched_blocks_total",
+            "Blocks fetched, from cache_dir too. More than the dataset's in an epoch: the cache is "
+            "smaller than the windows in use. About as many as reads: neighbours are seldom wanted "
+            "together, so each costs a request; larger prefetch_bytes may help.",
+            ["dataset"],
+            registry=self.registry,
+        )
         self._fetch_errors = Counter(
             "headrace_store_fetch_errors_total",
-            "Blocks that could not be fetched, by reason. SHARD_CORRUPT: restore or convert the "
+            "Reads of blocks that failed, by reason. SHARD_CORRUPT: restore or convert the "
             "data again; others: look at the store and its credentials.",
             ["dataset", "reason"],
             registry=self.registry,
@@ -241,8 +249,9 @@ class Metrics:
         """Note what the cache's folder holds now."""
         self._disk_bytes.set(used_bytes)
 
-    def read(self, dataset: str, *, seconds: float, reason: str) -> None:
-        """Count a block that was read from its store; the reason of its failure, or nothing."""
+    def read(self, dataset: str, *, seconds: float, blocks: int, reason: str) -> None:
+        """Count a read from the store: its blocks, and the reason of its failure, or nothing."""
+        self._fetched.labels(dataset).inc(blocks)
         self._fetch_seconds.labels(dataset).observe(seconds)
         if reason:
             self._fetch_errors.labels(dataset, reason).inc()

@@ -6,25 +6,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError
 from headrace.server._block import BlockLayout
+from headrace.server._runs import BlockReader
 from headrace.server._shared import SourceTables
 
 ABSENT = 0
 IN_FLIGHT = -1
-
-
-class BlockReader(Protocol):
-    """What the cache needs of a dataset."""
-
-    def read_block(self, block: int) -> pa.RecordBatch:
-        """Fetch, verify and decode one block."""
 
 
 class Source:
@@ -34,6 +27,7 @@ class Source:
         reader: Fetches them.
         layout: How they lie when decoded.
         on_removed: Called once when it has.
+        run_blocks: How many neighbouring blocks are best read together, at most.
         removed: The dataset has left the cache; nothing of it is fetched any more.
     """
 
@@ -46,8 +40,10 @@ class Source:
         *,
         on_removed: Callable[[], None] | None = None,
         tables: SourceTables | None = None,
+        run_blocks: int = 1,
     ) -> None:
         self.index = index
+        self.run_blocks = run_blocks
         self.reader = reader
         self.layout = layout
         self.removed = False

@@ -31,9 +31,10 @@ class Tracing:
         self._provider = provider
         self._tracer = provider.get_tracer("headrace.server", version("headrace"))
 
-    def read(self, dataset: str, *, seconds: float, reason: str) -> None:
-        """Send the span of a block that was read from its store."""
-        self._send("headrace.read_block", seconds, {"dataset": dataset}, reason=reason)
+    def read(self, dataset: str, *, seconds: float, blocks: int, reason: str) -> None:
+        """Send the span of a read from the store."""
+        fields = {"dataset": dataset, "blocks": blocks}
+        self._send("headrace.read_block", seconds, fields, reason=reason)
 
     def streamed(
         self,

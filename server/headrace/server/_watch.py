@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, InternalError
-from headrace.server._source import BlockReader
+from headrace.server._runs import BlockReader, read_run, run_blocks
+from headrace.storage import ReadBlock
 
 
 class ReadObserver(Protocol):
-    """Is told of each block that was read, by the thread that read it."""
+    """Is told of each read, by the thread that read."""
 
-    def read(self, dataset: str, *, seconds: float, reason: str) -> None:
-        """Note a read; the reason of its failure, or nothing."""
+    def read(self, dataset: str, *, seconds: float, blocks: int, reason: str) -> None:
+        """Note a read: how many blocks it brought; the reason of its failure, or nothing."""
 
 
 class WatchedBlocks:
@@ -35,19 +36,39 @@ class WatchedBlocks:
 
     def read_block(self, block: int) -> pa.RecordBatch:
         """Fetch, verify and decode one block, as `OpenDataset.read_block` does."""
+        (read,) = self.read_run([block])
+        if isinstance(read.content, HeadraceError):
+            raise read.content
+        return read.content
+
+    def run_blocks(self, max_bytes: int) -> int:
+        """Return how many neighbouring blocks one read should bring, as the dataset has it."""
+        return run_blocks(self._blocks, max_bytes)
+
+    def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
+        """Fetch, verify and decode blocks, neighbours together; errors are values.
+
+        A run counts as one read, with the first of its errors; what is done with a block between
+        two of them is not its time.
+        """
+        seconds, count, reason, is_over = 0.0, 0, "", False
         began = time.monotonic()
-        reason = InternalError.reason
         try:
-            batch = self._blocks.read_block(block)
-            reason = ""
+            for read in read_run(self._blocks, blocks):
+                seconds += time.monotonic() - began
+                count += 1
+                if isinstance(read.content, HeadraceError):
+                    reason = reason or read.content.reason
+                yield read
+                began = time.monotonic()
+            is_over = True
         except HeadraceError as error:
             reason = error.reason
             raise
         finally:
-            seconds = time.monotonic() - began
+            reason = reason if reason or is_over else InternalError.reason
             for observer in self._observers:
-                observer.read(self._name, seconds=seconds, reason=reason)
-        return batch
+                observer.read(self._name, seconds=seconds, blocks=count, reason=reason)
 
 
 # Reasons that speak of the store as a whole. A damaged block is the matter of its streams alone.
@@ -71,9 +92,9 @@ class StoreHealth:
         self._tell = tell
         self._failures: dict[str, int] = {}
 
-    def read(self, dataset: str, *, seconds: float, reason: str) -> None:
+    def read(self, dataset: str, *, seconds: float, blocks: int, reason: str) -> None:
         """Note a read; a race between two threads costs one failure of the count."""
-        del seconds
+        del seconds, blocks
         if not reason:
             if self._failures and self._failures.pop(dataset, 0) >= _FAILURES:
                 self._tell(dataset, True)

@@ -33,8 +33,9 @@ from headrace.server._dataset_config import DatasetConfig
 from headrace.server._disk import DiskCache
 from headrace.server._eviction import next_uses
 from headrace.server._gather import BlockRows
+from headrace.server._runs import BlockReader
 from headrace.server._shared import Desk, Shared, SourceTables, barrier
-from headrace.server._source import ABSENT, BlockReader, Source, Waiter
+from headrace.server._source import ABSENT, Source, Waiter
 from headrace.server._worker_messages import (
     Arrived,
     CloseSource,

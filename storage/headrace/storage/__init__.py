@@ -16,6 +16,7 @@ from headrace.storage._manifest import Manifest
 from headrace.storage._options import RetryPolicy, StoreOptions, options_with_environment
 from headrace.storage._pointer import IndexPointer
 from headrace.storage._repair import RepairReport, repair_manifest
+from headrace.storage._runs import MAX_RANGE_BYTES, ReadBlock
 from headrace.storage._safe_url import HIDDEN, safe_url
 from headrace.storage._sample_bytes import sample_bytes
 from headrace.storage._scan import Lost
@@ -49,6 +50,7 @@ __all__ = [
     "DEFAULT_VERIFY_THREADS",
     "FORMAT_KEY",
     "HIDDEN",
+    "MAX_RANGE_BYTES",
     "SHAPE_AUTO",
     "SHAPE_KEY",
     "SHARD_FOLDER",
@@ -67,6 +69,7 @@ __all__ = [
     "ObjectWriter",
     "OpenDataset",
     "Place",
+    "ReadBlock",
     "RepairReport",
     "RetryPolicy",
     "ShardEntry",

@@ -63,12 +63,14 @@ class BlockPlace:
         )
 
 
-def checksum_of(stored: bytes) -> int:
+def checksum_of(stored: bytes | memoryview) -> int:
     """Return XXH3-64 of a stored message."""
     return xxhash.xxh3_64_intdigest(stored)
 
 
-def decode_block(stored: bytes, place: BlockPlace, *, decoder: BlockDecoder) -> pa.RecordBatch:
+def decode_block(
+    stored: bytes | memoryview, place: BlockPlace, *, decoder: BlockDecoder
+) -> pa.RecordBatch:
     """Verify a stored message, then decode it.
 
     Args:

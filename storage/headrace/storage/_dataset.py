@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -21,6 +21,7 @@ from headrace.storage._manifest import Manifest
 from headrace.storage._ordinals import checked_ordinals, read_only
 from headrace.storage._pages import BlockTable, Page
 from headrace.storage._pointer import VersionEntry
+from headrace.storage._runs import MAX_RANGE_BYTES, BlockAccess, ReadBlock
 from headrace.storage._shard_writer import SHARD_FOLDER
 from headrace.storage._starts import Starts
 from headrace.storage._store import Store
@@ -156,11 +157,38 @@ class Dataset:
         Raises:
             HeadraceError: As `read_block`.
         """
-        place = self.block_place(block)
-        try:
-            return self._read_once(place)
-        except ShardCorruptError:
-            return self._read_once(place)
+        return self._read_alone(self.block_place(block))
+
+    def run_blocks(self, max_bytes: int) -> int:
+        """Return how many neighbouring blocks one read should bring, 1 at least.
+
+        Args:
+            max_bytes: What they may take together in the store, about.
+        """
+        mean_bytes = max(1, self.stored_bytes // max(1, self.block_count))
+        return max(1, min(max_bytes, MAX_RANGE_BYTES) // mean_bytes)
+
+    def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
+        """Read blocks as `read_stored` does, neighbours in one read of the store.
+
+        Args:
+            blocks: In rising order.
+
+        Yields:
+            Each of them, in that order, or its error.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+            ManifestCorruptError: A page of the block table is damaged.
+        """
+        access = BlockAccess(
+            read=lambda shard, offset, length: self._store.read(
+                shard, offset=offset, length=length
+            ),
+            decode=self._decoded,
+            read_alone=self._read_alone,
+        )
+        return access.read_run([self.block_place(block) for block in blocks])
 
     def decode_stored(self, block: int, stored: bytes) -> pa.RecordBatch:
         """Verify and decode what `read_stored` returned for a block, kept elsewhere meanwhile.
@@ -181,11 +209,17 @@ class Dataset:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _read_alone(self, place: BlockPlace) -> tuple[bytes, pa.RecordBatch]:
+        try:
+            return self._read_once(place)
+        except ShardCorruptError:
+            return self._read_once(place)
+
     def _read_once(self, place: BlockPlace) -> tuple[bytes, pa.RecordBatch]:
         stored = self._store.read(place.shard, offset=place.offset, length=place.stored_bytes)
         return stored, self._decoded(stored, place)
 
-    def _decoded(self, stored: bytes, place: BlockPlace) -> pa.RecordBatch:
+    def _decoded(self, stored: bytes | memoryview, place: BlockPlace) -> pa.RecordBatch:
         batch = decode_block(stored, place, decoder=self._decoder)
         try:
             return self._narrowing.served(batch)

@@ -33,7 +33,7 @@ class BlockDecoder:
         self._idle: list[_FedReader] = []
         self._validator = BatchValidator(schema)
 
-    def decode(self, stored: bytes) -> pa.RecordBatch:
+    def decode(self, stored: bytes | memoryview) -> pa.RecordBatch:
         """Return the batch in a message; it refers to ``stored`` where that is not compressed.
 
         Raises:
@@ -72,7 +72,7 @@ class _FedReader:
         source = pa.PythonFile(cast("io.IOBase", self._feed), mode="r")
         self._reader = pa.ipc.open_stream(source, options=_OPTIONS)
 
-    def read(self, stored: bytes) -> pa.RecordBatch:
+    def read(self, stored: bytes | memoryview) -> pa.RecordBatch:
         """Return the batch in a message."""
         self._feed.refill(stored)
         try:
@@ -91,7 +91,7 @@ class _Feed:
     def __init__(self, content: bytes) -> None:
         self._rest = memoryview(content)
 
-    def refill(self, content: bytes) -> None:
+    def refill(self, content: bytes | memoryview) -> None:
         """Begin anew with ``content``."""
         self._rest = memoryview(content)
 
