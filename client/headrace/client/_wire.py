@@ -13,11 +13,13 @@ import grpc
 from headrace.client._assembler import Allocate, StreamAssembler
 from headrace.client._endpoints import Endpoint
 from headrace.client._feed import Event
+from headrace.client._frames import heartbeat_ms
 from headrace.client._hops import HopClock
 from headrace.client._status import error_from_call
 from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
-from headrace.v1 import shard_service_pb2_grpc as rpc
+
+_READ_BATCHES = "/headrace.v1.ShardService/ReadBatches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,12 @@ class WireFeeds:
     ) -> Iterator[WireFeed]:
         """Open a stream on a connection of its own, and close both at the end."""
         with endpoint.access.open_channel(endpoint.address) as channel:
-            stub = rpc.ShardServiceStub(channel)
-            call = stub.ReadBatches(request, metadata=endpoint.access.metadata())
+            read = channel.unary_stream(
+                _READ_BATCHES,
+                request_serializer=pb.ReadBatchesRequest.SerializeToString,
+                response_deserializer=_as_it_is,
+            )
+            call = read(request, metadata=endpoint.access.metadata())
             feed = WireFeed(call, StreamAssembler(self.allocate), clock, target=endpoint.address)
             with _watched(feed, silence_s=self.silence_s):
                 yield feed
@@ -50,7 +56,7 @@ class WireFeed:
 
     def __init__(
         self,
-        call: grpc.CallIterator[pb.ReadBatchesResponse],
+        call: grpc.CallIterator[bytes],
         assembler: StreamAssembler,
         clock: HopClock,
         *,
@@ -84,12 +90,9 @@ class WireFeed:
                 if message is None:
                     return
                 event = self._take(message)
-                if event is None:
-                    yield None
-                    continue
-                self._clock.enter("rest")
                 yield event
-                self._clock.enter("server")
+                if event is not None:
+                    self._clock.enter("server")
         except grpc.RpcError as failure:
             raise self._error(failure) from failure
 
@@ -106,9 +109,10 @@ class WireFeed:
         self.cancel()
         return True
 
-    def _take(self, message: pb.ReadBatchesResponse) -> Event | None:
-        if message.WhichOneof("event") == "heartbeat":
-            self._blame_store(message.heartbeat.waiting_ms)
+    def _take(self, message: bytes) -> Event | None:
+        waiting_ms = heartbeat_ms(message)
+        if waiting_ms is not None:
+            self._blame_store(waiting_ms)
             return None
         self._clock.enter("client")
         event = self._assembler.feed(message)
@@ -131,6 +135,10 @@ class WireFeed:
             "the server or the network to it hangs",
             target=self._target,
         )
+
+
+def _as_it_is(message: bytes) -> bytes:
+    return message
 
 
 @contextmanager
