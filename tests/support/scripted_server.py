@@ -76,6 +76,13 @@ class ScriptedService(rpc.ShardServiceServicer):
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
         yield from script(request, context)
 
+    def AttachRing(  # noqa: N802
+        self, request: pb.AttachRingRequest, context: grpc.ServicerContext
+    ) -> NoReturn:
+        """Know of no rings, as servers before them."""
+        del request
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
 
 @contextmanager
 def scripted_server(*scripts: Script, sample_count: int = 12) -> Iterator[ScriptedService]:

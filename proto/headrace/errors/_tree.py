@@ -11,6 +11,7 @@
     │   ├── DatasetNotFoundError     NOT_FOUND             DATASET_NOT_FOUND
     │   ├── NotADatasetError         NOT_FOUND             NOT_A_DATASET
     │   ├── PositionPastEndError     OUT_OF_RANGE          POSITION_PAST_END
+    │   ├── RingUnavailableError     FAILED_PRECONDITION   RING_UNAVAILABLE
     │   ├── SkipsNotFoundError       FAILED_PRECONDITION   SKIPS_NOT_FOUND
     │   ├── StepFailedError          FAILED_PRECONDITION   STEP_FAILED
     │   ├── TokenDatasetChangedError FAILED_PRECONDITION   TOKEN_DATASET_CHANGED
@@ -115,6 +116,13 @@ class PositionPastEndError(CallerError):
 
     code = "OUT_OF_RANGE"
     reason = "POSITION_PAST_END"
+
+
+class RingUnavailableError(CallerError):
+    """Batches cannot travel in shared memory between this client and this server."""
+
+    code = "FAILED_PRECONDITION"
+    reason = "RING_UNAVAILABLE"
 
 
 class SkipsNotFoundError(CallerError):

@@ -58,6 +58,11 @@ class ShardServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_shard__service__pb2.ReadBatchesRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_shard__service__pb2.ReadBatchesResponse.FromString,
                 _registered_method=True)
+        self.AttachRing = channel.unary_stream(
+                '/headrace.v1.ShardService/AttachRing',
+                request_serializer=headrace_dot_v1_dot_shard__service__pb2.AttachRingRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_shard__service__pb2.AttachRingResponse.FromString,
+                _registered_method=True)
         self.GetBatch = channel.unary_stream(
                 '/headrace.v1.ShardService/GetBatch',
                 request_serializer=headrace_dot_v1_dot_shard__service__pb2.GetBatchRequest.SerializeToString,
@@ -131,6 +136,25 @@ class ShardServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AttachRing(self, request, context):
+        """Streams what `ReadBatches` streams to a client on the same host, with the batches in shared
+        memory: the ring. docs/ring.md says what passes over the ring's own socket.
+
+        Order: the first message is a `RingOffer`. The client connects to the ring's socket, whose path
+        is that of this call's socket and `.ring`, hands over the ticket, and gets the ring's
+        descriptor. From then on that socket says of each event whether it is a batch in the ring, or
+        the next message of this call, which is one of `ReadBatches`. So the events are those that
+        `ReadBatches` would send, with equal tokens; a batch in the ring has no
+        `BatchHeader.payload_xxh3` unless `check_payload` asks for it.
+
+        Idempotent. Message sizes, codes and reasons are those of `ReadBatches`; besides,
+        `FAILED_PRECONDITION` with reason `RING_UNAVAILABLE` if this server makes no rings, or none for
+        this caller: the client calls `ReadBatches` instead.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetBatch(self, request, context):
         """Gets one batch of one rank: the first that `ReadBatches` would send from the same place, with
         equal bytes. For replay, for hedging and for audits; any place opens in constant time.
@@ -191,6 +215,11 @@ def add_ShardServiceServicer_to_server(servicer, server):
                     servicer.ReadBatches,
                     request_deserializer=headrace_dot_v1_dot_shard__service__pb2.ReadBatchesRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_shard__service__pb2.ReadBatchesResponse.SerializeToString,
+            ),
+            'AttachRing': grpc.unary_stream_rpc_method_handler(
+                    servicer.AttachRing,
+                    request_deserializer=headrace_dot_v1_dot_shard__service__pb2.AttachRingRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_shard__service__pb2.AttachRingResponse.SerializeToString,
             ),
             'GetBatch': grpc.unary_stream_rpc_method_handler(
                     servicer.GetBatch,
@@ -298,6 +327,33 @@ class ShardService(object):
             '/headrace.v1.ShardService/ReadBatches',
             headrace_dot_v1_dot_shard__service__pb2.ReadBatchesRequest.SerializeToString,
             headrace_dot_v1_dot_shard__service__pb2.ReadBatchesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttachRing(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/headrace.v1.ShardService/AttachRing',
+            headrace_dot_v1_dot_shard__service__pb2.AttachRingRequest.SerializeToString,
+            headrace_dot_v1_dot_shard__service__pb2.AttachRingResponse.FromString,
             options,
             channel_credentials,
             insecure,

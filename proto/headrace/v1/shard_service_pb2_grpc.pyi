@@ -77,6 +77,25 @@ class ShardServiceStub:
     (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`).
     """
 
+    AttachRing: grpc.UnaryStreamMultiCallable[
+        headrace.v1.shard_service_pb2.AttachRingRequest,
+        headrace.v1.shard_service_pb2.AttachRingResponse,
+    ]
+    """Streams what `ReadBatches` streams to a client on the same host, with the batches in shared
+    memory: the ring. docs/ring.md says what passes over the ring's own socket.
+
+    Order: the first message is a `RingOffer`. The client connects to the ring's socket, whose path
+    is that of this call's socket and `.ring`, hands over the ticket, and gets the ring's
+    descriptor. From then on that socket says of each event whether it is a batch in the ring, or
+    the next message of this call, which is one of `ReadBatches`. So the events are those that
+    `ReadBatches` would send, with equal tokens; a batch in the ring has no
+    `BatchHeader.payload_xxh3` unless `check_payload` asks for it.
+
+    Idempotent. Message sizes, codes and reasons are those of `ReadBatches`; besides,
+    `FAILED_PRECONDITION` with reason `RING_UNAVAILABLE` if this server makes no rings, or none for
+    this caller: the client calls `ReadBatches` instead.
+    """
+
     GetBatch: grpc.UnaryStreamMultiCallable[
         headrace.v1.shard_service_pb2.GetBatchRequest,
         headrace.v1.shard_service_pb2.GetBatchResponse,
@@ -174,6 +193,25 @@ class ShardServiceAsyncStub:
     `TOKEN_MALFORMED`), `FAILED_PRECONDITION` (`TOKEN_DATASET_CHANGED`, `TOKEN_SPEC_CHANGED`,
     `SKIPS_NOT_FOUND`, `STEP_FAILED`), `OUT_OF_RANGE` (`POSITION_PAST_END`), `DATA_LOSS`
     (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`).
+    """
+
+    AttachRing: grpc.aio.UnaryStreamMultiCallable[
+        headrace.v1.shard_service_pb2.AttachRingRequest,
+        headrace.v1.shard_service_pb2.AttachRingResponse,
+    ]
+    """Streams what `ReadBatches` streams to a client on the same host, with the batches in shared
+    memory: the ring. docs/ring.md says what passes over the ring's own socket.
+
+    Order: the first message is a `RingOffer`. The client connects to the ring's socket, whose path
+    is that of this call's socket and `.ring`, hands over the ticket, and gets the ring's
+    descriptor. From then on that socket says of each event whether it is a batch in the ring, or
+    the next message of this call, which is one of `ReadBatches`. So the events are those that
+    `ReadBatches` would send, with equal tokens; a batch in the ring has no
+    `BatchHeader.payload_xxh3` unless `check_payload` asks for it.
+
+    Idempotent. Message sizes, codes and reasons are those of `ReadBatches`; besides,
+    `FAILED_PRECONDITION` with reason `RING_UNAVAILABLE` if this server makes no rings, or none for
+    this caller: the client calls `ReadBatches` instead.
     """
 
     GetBatch: grpc.aio.UnaryStreamMultiCallable[
@@ -279,6 +317,27 @@ class ShardServiceServicer(metaclass=abc.ABCMeta):
         `TOKEN_MALFORMED`), `FAILED_PRECONDITION` (`TOKEN_DATASET_CHANGED`, `TOKEN_SPEC_CHANGED`,
         `SKIPS_NOT_FOUND`, `STEP_FAILED`), `OUT_OF_RANGE` (`POSITION_PAST_END`), `DATA_LOSS`
         (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`).
+        """
+
+    @abc.abstractmethod
+    def AttachRing(
+        self,
+        request: headrace.v1.shard_service_pb2.AttachRingRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[headrace.v1.shard_service_pb2.AttachRingResponse], collections.abc.AsyncIterator[headrace.v1.shard_service_pb2.AttachRingResponse]]:
+        """Streams what `ReadBatches` streams to a client on the same host, with the batches in shared
+        memory: the ring. docs/ring.md says what passes over the ring's own socket.
+
+        Order: the first message is a `RingOffer`. The client connects to the ring's socket, whose path
+        is that of this call's socket and `.ring`, hands over the ticket, and gets the ring's
+        descriptor. From then on that socket says of each event whether it is a batch in the ring, or
+        the next message of this call, which is one of `ReadBatches`. So the events are those that
+        `ReadBatches` would send, with equal tokens; a batch in the ring has no
+        `BatchHeader.payload_xxh3` unless `check_payload` asks for it.
+
+        Idempotent. Message sizes, codes and reasons are those of `ReadBatches`; besides,
+        `FAILED_PRECONDITION` with reason `RING_UNAVAILABLE` if this server makes no rings, or none for
+        this caller: the client calls `ReadBatches` instead.
         """
 
     @abc.abstractmethod

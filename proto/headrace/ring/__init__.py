@@ -1,0 +1,50 @@
+"""The ring: what a server and a client of one host say beside gRPC, as bytes, with no I/O.
+
+``docs/ring.md`` specifies it so that another language could implement it.
+"""
+
+from headrace.ring._handshake import (
+    HELLO_BYTES,
+    REFUSAL_MOST_BYTES,
+    TICKET_BYTES,
+    hello,
+    read_hello,
+    refusal,
+    ring_socket_of,
+)
+from headrace.ring._records import RECORD_BYTES, Record, RecordKind, RecordReader, record
+from headrace.ring._slots import (
+    SLOT_ALIGNMENT,
+    SLOT_HEADER_BYTES,
+    OpenSlot,
+    open_slot,
+    payload_begin,
+    seal_slot,
+    void_slot,
+)
+
+VERSION = 1
+"""Of all that this package describes."""
+
+__all__ = [
+    "HELLO_BYTES",
+    "RECORD_BYTES",
+    "REFUSAL_MOST_BYTES",
+    "SLOT_ALIGNMENT",
+    "SLOT_HEADER_BYTES",
+    "TICKET_BYTES",
+    "VERSION",
+    "OpenSlot",
+    "Record",
+    "RecordKind",
+    "RecordReader",
+    "hello",
+    "open_slot",
+    "payload_begin",
+    "read_hello",
+    "record",
+    "refusal",
+    "ring_socket_of",
+    "seal_slot",
+    "void_slot",
+]

@@ -1,0 +1,78 @@
+"""Records: what server and client tell each other over the ring's socket, 24 bytes each."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+from headrace.errors import StreamCorruptError
+
+# Kind, zeros, where the slot begins, its generation; little-endian.
+_LAYOUT = struct.Struct("<IIQQ")
+RECORD_BYTES = _LAYOUT.size
+
+
+class RecordKind(IntEnum):
+    """What a record says; `docs/ring.md` has the rules."""
+
+    SLOT = 1
+    """Server: the next event of the stream is the batch in this slot."""
+    WIRE = 2
+    """Server: the next event, or part of one, is the next message of the call."""
+    FULL = 3
+    """Server: there is no room for the next batch; what do you need?"""
+    RELEASE = 17
+    """Client: this slot may be written again."""
+    HUNGRY = 18
+    """Client: all before that ``FULL`` is taken; send the next batch over the call if need be."""
+
+
+_KINDS = {int(kind): kind for kind in RecordKind}
+
+
+class Record(NamedTuple):
+    """One record.
+
+    Attributes:
+        kind: What it says.
+        begin: Where the slot begins in the ring, in bytes; 0 without a slot.
+        generation: Of the slot; 0 without one.
+    """
+
+    kind: RecordKind
+    begin: int = 0
+    generation: int = 0
+
+
+def record(kind: RecordKind, begin: int = 0, generation: int = 0) -> bytes:
+    """Return a record as it travels."""
+    return _LAYOUT.pack(kind, 0, begin, generation)
+
+
+class RecordReader:
+    """Cuts what a socket gives into records."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, received: bytes) -> list[Record]:
+        """Return the records that are complete now.
+
+        Raises:
+            StreamCorruptError: Something else than a record came.
+        """
+        received = self._rest + received
+        end = len(received) - len(received) % RECORD_BYTES
+        self._rest = received[end:]
+        return [self._record(*each) for each in _LAYOUT.iter_unpack(received[:end])]
+
+    @staticmethod
+    def _record(kind: int, zero: int, begin: int, generation: int) -> Record:
+        known = _KINDS.get(kind)
+        if known is None or zero:
+            raise StreamCorruptError(
+                f"the ring's socket gave a record of kind {kind} with {zero} in place of zeros; "
+                f"wanted a kind of {', '.join(map(str, _KINDS))}"
+            )
+        return Record(known, begin, generation)

@@ -1,0 +1,109 @@
+"""Slots: one batch in the ring: a header, the message of the batch, and its payload."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.errors import StreamCorruptError
+
+# Magic, generation, where the payload begins in the slot, its bytes, the message's bytes, zeros.
+_FIELDS = struct.Struct("<8sQQQQ16x")
+_CHECKSUM = struct.Struct("<Q")
+_MAGIC = b"HRSLOT\x00\x01"
+
+SLOT_HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
+SLOT_ALIGNMENT = 64
+"""Slots, and payloads in them, begin at multiples of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSlot:
+    """What a slot holds.
+
+    Attributes:
+        message: A serialised ``ReadBatchesResponse`` with the batch's header and no payload.
+        payload_begin: Where the payload begins, in bytes from the begin of the ring.
+        payload_end: Where it ends.
+        end: Where the slot ends; in whole multiples of 64.
+    """
+
+    message: bytes
+    payload_begin: int
+    payload_end: int
+
+    @property
+    def end(self) -> int:
+        """Return where the slot ends."""
+        return self.payload_end + -self.payload_end % SLOT_ALIGNMENT
+
+
+def payload_begin(message_bytes: int) -> int:
+    """Return where the payload begins in a slot whose message has so many bytes."""
+    end = SLOT_HEADER_BYTES + message_bytes
+    return end + -end % SLOT_ALIGNMENT
+
+
+def void_slot(slot: NDArray[np.uint8]) -> None:
+    """Make a slot one that nobody can take for a batch, before it is written anew."""
+    slot[:SLOT_HEADER_BYTES] = 0
+
+
+def seal_slot(
+    slot: NDArray[np.uint8], *, generation: int, message: bytes, begin: int, payload_bytes: int
+) -> None:
+    """Write the message and the header of a slot whose payload is written.
+
+    Args:
+        slot: ``(slot_bytes,) uint8``.
+        generation: Of the slot, > 0; each slot of a stream has one more than the one before.
+        message: The batch's.
+        begin: Where its payload begins in the slot; at least `payload_begin` of the message.
+        payload_bytes: How long it is.
+    """
+    fields = _FIELDS.pack(_MAGIC, generation, begin, payload_bytes, len(message))
+    digest = _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields + message))
+    head = fields + digest + message
+    slot[: len(head)] = np.frombuffer(head, np.uint8)
+
+
+def open_slot(ring: NDArray[np.uint8], *, begin: int, generation: int) -> OpenSlot:
+    """Read the slot that was announced.
+
+    Args:
+        ring: ``(ring_bytes,) uint8``.
+        begin: Where the slot begins.
+        generation: What it must have.
+
+    Raises:
+        StreamCorruptError: It does not lie in the ring, is stale or torn, or was never written.
+    """
+    head = ring[begin : begin + SLOT_HEADER_BYTES].tobytes()
+    if begin % SLOT_ALIGNMENT or len(head) < SLOT_HEADER_BYTES:
+        raise _bad(begin, f"{len(head)} bytes of header", "a slot inside", ring.size)
+    magic, found, payload, payload_bytes, message_bytes = _FIELDS.unpack_from(head)
+    if magic != _MAGIC:
+        raise _bad(begin, f"{magic.hex()} first", _MAGIC.hex(), ring.size)
+    if found != generation:
+        raise _bad(begin, f"generation {found}", f"{generation}", ring.size)
+    message = ring[begin + SLOT_HEADER_BYTES :][:message_bytes].tobytes()
+    (checksum,) = _CHECKSUM.unpack_from(head, _FIELDS.size)
+    digest = xxhash.xxh3_64_intdigest(head[: _FIELDS.size] + message)
+    if checksum != digest:
+        raise _bad(begin, f"checksum {checksum:016x}", f"{digest:016x}", ring.size)
+    opened = OpenSlot(message, begin + payload, begin + payload + payload_bytes)
+    if payload % SLOT_ALIGNMENT or payload < payload_begin(message_bytes):
+        raise _bad(begin, f"a payload at {payload}", "one behind the message", ring.size)
+    if opened.payload_end > ring.size:
+        raise _bad(begin, f"a payload up to {opened.payload_end}", "one inside", ring.size)
+    return opened
+
+
+def _bad(begin: int, found: str, wanted: str, ring_bytes: int) -> StreamCorruptError:
+    return StreamCorruptError(
+        f"the slot at byte {begin} of a ring of {ring_bytes} has {found}; wanted {wanted}"
+    )
