@@ -66,6 +66,9 @@ class ManualCopies:
         self.made.append(size)
         return aligned(size)
 
+    def adopt(self, memory: NDArray[np.uint8]) -> None:
+        """Have nothing to prepare."""
+
     def start(self, payload: NDArray[np.uint8]) -> ManualCopy:
         """Begin a copy."""
         self.started.append(ManualCopy(payload))

@@ -116,7 +116,7 @@ def test_what_killed_servers_leave_is_swept(url: str, runtime: Path) -> None:
         (server,) = server_pids(runtime)
         os.kill(server, signal.SIGKILL)
     stale = {path.name for path in (runtime / "headrace").iterdir()}
-    assert 3 == len(stale)
+    assert 4 == len(stale)
 
     dataset = RemoteDataset(None, url, batch_size=16, epochs=1, private_cache_bytes=1 << 20)
     next(iter(dataset))

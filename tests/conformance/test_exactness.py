@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from headrace.client import BatchEvent, BatchReader, Deadlines, Place, ReadOptio
 from headrace.order import EndMode, OrderSpec, decode_token
 from headrace.server import ServerConfig, start_server
 from support.datasets import small_table, write_dataset
+from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory
 
 SAMPLES = 300
 SLOW = settings(
@@ -23,16 +23,18 @@ SLOW = settings(
 )
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def address(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """A server of 300 samples in shards of very different sizes."""
     url = str(tmp_path_factory.mktemp("conformance") / "d")
     write_dataset(url, small_table(SAMPLES), shard_samples=[1, 120, 7, 90, 82], block_bytes=512)
-    server = start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0"))
-    try:
+    with (
+        listen_for(request.param) as listen,
+        start_server(ServerConfig(datasets={"d": url}, listen=listen)) as server,
+    ):
         yield server.address
-    finally:
-        server.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ def _rank_batches(address: str, options: ReadOptions, place: Place) -> list[Batc
         options,
         place=place,
         deadlines=Deadlines(connect_s=10, silence_s=10, give_up_s=10),
-        allocate=lambda size: np.empty(size, dtype=np.uint8),
+        allocate=plain_memory,
+        open_feed=feeds_for(address),
     )
     return [event for event in reader.events() if isinstance(event, BatchEvent)]
 

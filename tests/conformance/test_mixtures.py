@@ -22,6 +22,7 @@ from headrace.client import (
 from headrace.order import EndMode, OrderSpec, decode_token, linear, piecewise
 from headrace.server import ServerConfig, start_server
 from support.datasets import small_table, write_dataset
+from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory
 
 SIZES = {"a": 90, "b": 1, "c": 47}
 SLOW = settings(
@@ -31,8 +32,10 @@ SLOW = settings(
 )
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def address(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """A server of three datasets whose samples name their dataset, in a small cache."""
     urls = {}
     for index, (name, count) in enumerate(SIZES.items()):
@@ -43,9 +46,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         table = table.add_column(index, "origin", origin)
         shards = [count // 3, count - count // 3]
         write_dataset(urls[name], table, shard_samples=shards, block_bytes=512)
-    config = ServerConfig(datasets=urls, listen="127.0.0.1:0", cache_bytes=1 << 14)
-    with start_server(config) as server:
-        yield server.address
+    with listen_for(request.param) as listen:
+        config = ServerConfig(datasets=urls, listen=listen, cache_bytes=1 << 14)
+        with start_server(config) as server:
+            yield server.address
 
 
 Pairs = tuple[tuple[int, int], ...]
@@ -58,7 +62,8 @@ def _events(address: str, options: ReadOptions, token: bytes | None) -> list[Bat
         options,
         place=Place() if at is None else Place(at.epoch, at.position, token),
         deadlines=Deadlines(connect_s=20, silence_s=20, give_up_s=20),
-        allocate=lambda size: np.empty(size, dtype=np.uint8),
+        allocate=plain_memory,
+        open_feed=feeds_for(address),
     )
     return [event for event in reader.events() if isinstance(event, BatchEvent)]
 

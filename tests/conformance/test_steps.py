@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,6 +24,7 @@ from headrace.client import (
 from headrace.order import EndMode, OrderSpec, decode_token
 from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
+from support.transports import TRANSPORTS, feeds_for, listen_for, plain_memory
 
 SAMPLES = 90
 SLOW = settings(
@@ -34,8 +34,10 @@ SLOW = settings(
 )
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def address(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """A server of 90 samples, with a transform that draws random numbers."""
     url = str(tmp_path_factory.mktemp("steps") / "d")
     numbers = range(SAMPLES)
@@ -50,13 +52,13 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         }
     )
     write_dataset(url, table, shard_samples=[30, 60], block_bytes=512)
-    config = ServerConfig(
-        datasets={"d": url},
-        listen="127.0.0.1:0",
-        transforms=("noise=support.transforms:noise@1",),
-        transform_timeout_s=60.0,
-    )
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, listen_for(request.param) as listen:
+        config = ServerConfig(
+            datasets={"d": url},
+            listen=listen,
+            transforms=("noise=support.transforms:noise@1",),
+            transform_timeout_s=60.0,
+        )
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
         with start_server(config) as server:
             yield server.address
@@ -70,7 +72,8 @@ def _rows(address: str, options: ReadOptions, token: bytes | None) -> list[list[
         options,
         place=Place() if at is None else Place(at.epoch, at.position, token),
         deadlines=Deadlines(connect_s=60, silence_s=60, give_up_s=60),
-        allocate=lambda size: np.empty(size, dtype=np.uint8),
+        allocate=plain_memory,
+        open_feed=feeds_for(address),
     )
     return [_samples(event) for event in reader.events() if isinstance(event, BatchEvent)]
 

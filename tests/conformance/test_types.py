@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from contextlib import closing
 from decimal import Decimal
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from headrace.client import Batch, RaggedColumn, RemoteDataset
 from headrace.errors import UnsupportedColumnError
 from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
+from support.transports import TRANSPORTS, listen_for
 
 TABLE = pa.table(
     {
@@ -31,18 +33,21 @@ TABLE = pa.table(
 )
 
 
-@pytest.fixture(scope="module")
-def batch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Batch]:
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def batch(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Batch]:
     """All three samples in storage order, in one batch."""
     url = str(tmp_path_factory.mktemp("types") / "d")
     write_dataset(url, TABLE, shard_samples=[2, 1])
-    server = start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0"))
-    dataset = RemoteDataset(server.address, "d", batch_size=3, shuffle=False)
-    try:
+    with (
+        listen_for(request.param) as listen,
+        start_server(ServerConfig(datasets={"d": url}, listen=listen)) as server,
+        closing(
+            RemoteDataset(server.address, "d", batch_size=3, shuffle=False, transport=request.param)
+        ) as dataset,
+    ):
         yield next(iter(dataset))
-    finally:
-        dataset.close()
-        server.stop()
 
 
 def _tensor(batch: Batch, name: str) -> list[object]:

@@ -109,6 +109,18 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
     ),
     ("unix_mode", OctalType(), "600", "Permissions of a unix socket, in octal."),
     (
+        "ring_bytes",
+        SIZE,
+        "256MiB",
+        "Greatest shared memory of one client on a unix socket; 0 for none.",
+    ),
+    (
+        "ring_uids",
+        str,
+        "none",
+        "Users, by number, that may have such memory beside the server's own; with commas.",
+    ),
+    (
         "log_level",
         click.Choice(["debug", "info", "warning", "error"]),
         "info",

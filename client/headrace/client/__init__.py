@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headrace.client._access import Access, TlsConfig
-from headrace.client._assembler import BatchEvent, EpochEndEvent
+from headrace.client._assembler import Allocate, BatchEvent, EpochEndEvent
 from headrace.client._buffers import BufferPool
 from headrace.client._call import fetch_dataset
 from headrace.client._config import Deadlines
@@ -22,8 +22,10 @@ from headrace.client._numpy import NumpyDataset
 from headrace.client._prefetch import Prefetcher
 from headrace.client._reader import BatchReader, Place
 from headrace.client._request import ReadOptions
+from headrace.client._ring import RingFeeds
 from headrace.client._steps import Cast, DecodeImage, Pack, Pad, Stack, Transform
 from headrace.client._tensorflow import tf_dataset
+from headrace.client._transport import Landing, RingOptions, Transport
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Access",
+    "Allocate",
     "Batch",
     "BatchEvent",
     "BatchLoader",
@@ -49,6 +52,7 @@ __all__ = [
     "EpochEndEvent",
     "HeadraceError",
     "HopSeconds",
+    "Landing",
     "Mixture",
     "MixtureEntry",
     "NumpyDataset",
@@ -59,10 +63,13 @@ __all__ = [
     "RaggedColumn",
     "ReadOptions",
     "RemoteDataset",
+    "RingFeeds",
+    "RingOptions",
     "Stack",
     "StringColumn",
     "TlsConfig",
     "Transform",
+    "Transport",
     "fetch_dataset",
     "read_mixture",
     "tf_dataset",

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 
 from headrace.client._access import Access, Auth, TlsConfig, was_forked_after_use
 from headrace.client._arguments import check_sizes, end_mode
-from headrace.client._assembler import Allocate, BatchEvent
+from headrace.client._assembler import BatchEvent
 from headrace.client._batch import Batch
 from headrace.client._call import fetch_from_any
 from headrace.client._config import DEFAULT_PREFETCH_BYTES, Deadlines
@@ -29,12 +29,14 @@ from headrace.client._reader import BatchReader, Place
 from headrace.client._reading import Reading, order_of
 from headrace.client._replicas import seat_of
 from headrace.client._request import ReadOptions
+from headrace.client._ring import RingFeeds
 from headrace.client._share import ShareSource, WorkerSide
 from headrace.client._skips import SkipChoice
 from headrace.client._state import State, make_state, read_state, refuse_worker_state
 from headrace.client._steps import Step
 from headrace.client._subject import mixture_in, skips_in, subject_of
 from headrace.client._targets import choose_endpoints, lane_of
+from headrace.client._transport import Landing, TransportChoice, ring_options
 from headrace.client._workers import Begin, Share, share_of_worker
 from headrace.errors import BadArgumentError
 from headrace.order import EpochPlan, decode_token
@@ -83,6 +85,9 @@ class RemoteDataset(IterableDataset[Batch]):
         tls: TlsConfig | None = None,
         device: str | torch.device | None = None,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        transport: TransportChoice = "auto",
+        ring_bytes: int | None = None,
+        check_ring: bool = False,
         deadlines: Deadlines | None = None,
         fallback: Literal["storage"] | None = None,
         url: str | Mapping[str, str] | None = None,
@@ -132,6 +137,13 @@ class RemoteDataset(IterableDataset[Batch]):
                 that they were received in. Not for DataLoader workers.
             prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one;
                 the default is arbitrary.
+            transport: How batches come: in shared memory where ``target`` is the unix socket of a
+                server on this host that makes rings, and else over gRPC (``"auto"``); or only the
+                one (``"ring"``) or the other (``"grpc"``). `stats` says which it is, and why.
+            ring_bytes: Size of that memory to ask for, >= 0; the server may give less. None for
+                twice ``prefetch_bytes``: a half held ready, a half in the loop's hands.
+            check_ring: Whether payloads in shared memory are hashed by the server and verified
+                here, as over gRPC; costs a pass over them on either side.
             deadlines: How long to wait; None for `Deadlines()`.
             fallback: ``"storage"``: when no server has answered for ``deadlines.fallback_s``, read
                 the same batches through a private server, until one answers again. Needs the
@@ -190,6 +202,7 @@ class RemoteDataset(IterableDataset[Batch]):
             ),
         )
         self._restart, self._deadlines = restart, deadlines
+        self._rings = ring_options(transport, ring_bytes, prefetch_bytes, check=check_ring)
         self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))
         self._progress = Progress()
         self._key = uuid.uuid4().hex
@@ -251,8 +264,8 @@ class RemoteDataset(IterableDataset[Batch]):
         return self._side.iterate(share, self._progress.begin(), source)
 
     def _next_of_share(self, place: Place, share: Share) -> Event | None:
-        def make(allocate: Allocate) -> BatchReader:
-            return self._make_reader(allocate, place=place, share=share)
+        def make(landing: Landing) -> BatchReader:
+            return self._make_reader(landing, place=place, share=share)
 
         return self._live.next_event(make)
 
@@ -350,7 +363,7 @@ class RemoteDataset(IterableDataset[Batch]):
         return self._reading.plan(position, self._progress.place.token)
 
     def _make_reader(
-        self, allocate: Allocate, *, place: Place | None = None, share: Share | None = None
+        self, landing: Landing, *, place: Place | None = None, share: Share | None = None
     ) -> BatchReader:
         if self._reading.subject.mixture is not None:
             # Its token holds no versions, so each request names them.
@@ -363,7 +376,8 @@ class RemoteDataset(IterableDataset[Batch]):
             options,
             place=place or self._progress.place,
             deadlines=self._deadlines,
-            allocate=allocate,
+            allocate=landing.allocate,
+            open_feed=RingFeeds(self._rings, landing, silence_s=self._deadlines.silence_s),
         )
 
     def _options(self) -> ReadOptions:

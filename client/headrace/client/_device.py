@@ -16,8 +16,10 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
+import logging
+import weakref
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +36,8 @@ from headrace.client._prefetch import Reader
 from headrace.client._spans import ColumnSpan, span_of
 from headrace.errors import BadArgumentError
 from headrace.v1 import shard_service_pb2 as pb
+
+_log = logging.getLogger(__name__)
 
 
 class Copy(Protocol):
@@ -59,11 +63,14 @@ class Copies(Protocol):
     def make_buffer(self, size: int) -> NDArray[np.uint8]:
         """Return ``(size,)`` bytes at least that transfers begin from, 64-byte aligned."""
 
+    def adopt(self, memory: NDArray[np.uint8]) -> None:
+        """Prepare memory that transfers will begin from, and that was made elsewhere."""
+
     def start(self, payload: NDArray[np.uint8]) -> Copy:
         """Begin to copy; ``payload`` must stay as it is until the copy has ended."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class MovedEvent(BatchEvent):
     """A batch whose payload is on a device, or on its way there.
 
@@ -101,8 +108,16 @@ class DeviceRing:
         self._land()
         return self._buffers.take(size)
 
+    def adopt(self, memory: NDArray[np.uint8]) -> None:
+        """Take note of memory that a server writes payloads to."""
+        self._copies.adopt(memory)
+
     def move(self, event: BatchEvent) -> MovedEvent:
-        """Start the transfer of a batch that was received into a buffer of this ring."""
+        """Start the transfer of a batch that was received into a buffer of this ring.
+
+        Or into memory that was adopted.
+        """
+        self._land()
         payload = event.payload
         spans = {name: span_of(view, payload) for name, view in event.columns.items()}
         kept = {name: _on_host(view) for name, view in event.columns.items()}
@@ -145,7 +160,7 @@ class MovingReader:
         """What the reader is busy with; here, the copies too."""
         return self._reader.clock
 
-    def events(self) -> Generator[Event, None, None]:
+    def events(self) -> Iterator[Event]:
         """Yield the reader's events, batches moved."""
         try:
             for event in self._reader.events():
@@ -209,6 +224,9 @@ class HostCopies:
         buffer[:] = 0
         return buffer
 
+    def adopt(self, memory: NDArray[np.uint8]) -> None:
+        """Copy from it as it is."""
+
     def start(self, payload: NDArray[np.uint8]) -> Copy:
         """Copy at once."""
         return _EndedCopy(torch.from_numpy(payload).clone())
@@ -248,6 +266,21 @@ class CudaCopies:
         pinned = torch.empty(size + size // 8, dtype=torch.uint8, pin_memory=True)
         pinned.zero_()
         return pinned.numpy()
+
+    def adopt(self, memory: NDArray[np.uint8]) -> None:
+        """Pin it for as long as it is mapped, so that transfers start from it itself."""
+        address, cudart = memory.ctypes.data, torch.cuda.cudart()  # type: ignore[no-untyped-call] # likewise
+        with torch.cuda.device(self._device):
+            failed = int(cudart.cudaHostRegister(address, memory.nbytes, 0))
+        if failed:
+            _log.warning(
+                "%d bytes of a ring could not be pinned (CUDA error %d): transfers are slower; "
+                "raise the limit on locked memory, or ask for a smaller ring with ring_bytes",
+                memory.nbytes,
+                failed,
+            )
+            return
+        weakref.finalize(memory, cudart.cudaHostUnregister, address).atexit = False
 
     def start(self, payload: NDArray[np.uint8]) -> Copy:
         """Begin the transfer; the calling thread goes on at once."""

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from headrace.client._assembler import Allocate
 from headrace.client._buffers import BufferPool
 from headrace.client._device import DeviceRing, MovingReader, copies_to
 from headrace.client._feed import Event
 from headrace.client._hops import HopSeconds
 from headrace.client._prefetch import Prefetcher, Reader
 from headrace.client._reader import BatchReader
+from headrace.client._transport import Landing, Transport
+from headrace.errors import HeadraceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +30,29 @@ class ClientStats:
             for a while costs several tries, so this counts no faults.
         waited_on: The hops that ``waited_s`` went to; what is missing to the sum went to the
             handover between threads.
+        transport: How batches come at the moment, or came last: ``ring``, shared memory with a
+            server on this host, or ``grpc``; empty before the first stream.
+        transport_reason: Why not through a ring, or why that is smaller than was asked for; else
+            empty.
+        ring_batch_count: Batches that came through a ring.
     """
 
     waited_s: float = 0.0
     reconnect_count: int = 0
     waited_on: HopSeconds = field(default_factory=HopSeconds)
+    transport: str = ""
+    transport_reason: str = ""
+    ring_batch_count: int = 0
 
     def __add__(self, other: ClientStats) -> ClientStats:
+        latest = other if other.transport else self
         return ClientStats(
             self.waited_s + other.waited_s,
             self.reconnect_count + other.reconnect_count,
             self.waited_on + other.waited_on,
+            latest.transport,
+            latest.transport_reason,
+            self.ring_batch_count + other.ring_batch_count,
         )
 
 
@@ -58,6 +71,7 @@ class LiveStream:
         self._pid = os.getpid()
         self._pool = BufferPool(idle_bytes=prefetch_bytes)
         self._ring: DeviceRing | None = None
+        self._transport = Transport()
         self._running: Prefetcher | None = None
         self._finalizer: weakref.finalize[[], LiveStream] | None = None
         self._past = ClientStats()
@@ -66,7 +80,7 @@ class LiveStream:
         """Arrive elsewhere with nothing running."""
         return LiveStream, (self._prefetch_bytes, self.device)
 
-    def next_event(self, make_reader: Callable[[Allocate], BatchReader]) -> Event | None:
+    def next_event(self, make_reader: Callable[[Landing], BatchReader]) -> Event | None:
         """Take the next event, or None at the end; begin to read if nothing runs.
 
         Args:
@@ -79,22 +93,25 @@ class LiveStream:
             # Forked: the parent's thread and connection did not come along, and are the parent's.
             self.__init__(self._prefetch_bytes, self.device)  # type: ignore[misc] # the same class, always
         if self._running is None:
+            self._transport = Transport()
             reader = self._reader(make_reader)
-            self._running = Prefetcher(reader, budget_bytes=self._prefetch_bytes)
+            self._running = Prefetcher(
+                reader, budget_bytes=self._prefetch_bytes, limit=self._transport.ready_bytes
+            )
             self._finalizer = weakref.finalize(self, self._running.close)
         try:
             return self._running.get()
-        except BaseException:
-            # Also Ctrl-C: what was interrupted in the middle of a message cannot go on.
+        except HeadraceError:
             self.close()
             raise
 
-    def _reader(self, make_reader: Callable[[Allocate], BatchReader]) -> Reader:
+    def _reader(self, make_reader: Callable[[Landing], BatchReader]) -> Reader:
         if self.device is None:
-            return make_reader(self._pool.take)
+            return make_reader(Landing(self._pool.take, None, self._transport))
         if self._ring is None:
             self._ring = DeviceRing(copies_to(self.device), idle_bytes=self._prefetch_bytes)
-        return MovingReader(make_reader(self._ring.take), self._ring)
+        landing = Landing(self._ring.take, self._ring.adopt, self._transport)
+        return MovingReader(make_reader(landing), self._ring)
 
     def close(self) -> None:
         """End what runs, and drop what was prefetched."""
@@ -104,12 +121,19 @@ class LiveStream:
         assert self._finalizer is not None
         self._finalizer.detach()
         running.close()
-        self._past += _stats_of(running)
+        self._past += self._stats_of(running)
 
     def stats(self) -> ClientStats:
         """Sum up all that ran in this process."""
-        return self._past if self._running is None else self._past + _stats_of(self._running)
+        return self._past if self._running is None else self._past + self._stats_of(self._running)
 
-
-def _stats_of(running: Prefetcher) -> ClientStats:
-    return ClientStats(running.waited_s, running.reconnect_count, running.waited_on)
+    def _stats_of(self, running: Prefetcher) -> ClientStats:
+        transport = self._transport
+        return ClientStats(
+            running.waited_s,
+            running.reconnect_count,
+            running.waited_on,
+            transport.name,
+            transport.reason,
+            transport.ring_batch_count,
+        )

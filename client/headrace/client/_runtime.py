@@ -153,7 +153,7 @@ def sweep(place: Rendezvous) -> None:
 
 
 def _remove_sockets(place: Rendezvous) -> None:
-    for path in (place.lease, *place.folder.glob(f"{place.key}-*.sock")):
+    for path in (place.lease, *place.folder.glob(f"{place.key}-*.sock*")):
         path.unlink(missing_ok=True)
 
 

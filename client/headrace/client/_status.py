@@ -76,6 +76,7 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
             f"{target} speaks gRPC but is no headrace server of this version ({text}); correct "
             "the address",
             target=target,
+            code=code.name,
         )
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return CallerError(
@@ -89,6 +90,11 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
 def error_of_reason(reason: str, message: str, metadata: Mapping[str, str]) -> HeadraceError:
     """Return the error of our tree that has this reason; one that nobody knows is a bug."""
     return _BY_REASON.get(reason, InternalError)(message, **metadata)
+
+
+def is_unknown_call(error: HeadraceError) -> bool:
+    """Say whether a server does not know the call at all."""
+    return error.metadata.get("code") == grpc.StatusCode.UNIMPLEMENTED.name
 
 
 def retry_after_s(error: HeadraceError) -> float | None:

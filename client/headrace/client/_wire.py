@@ -10,16 +10,14 @@ from dataclasses import dataclass
 
 import grpc
 
-from headrace.client._assembler import Allocate, StreamAssembler
+from headrace.client._assembler import Allocate, Message, StreamAssembler
 from headrace.client._endpoints import Endpoint
 from headrace.client._feed import Event
-from headrace.client._frames import heartbeat_ms
 from headrace.client._hops import HopClock
 from headrace.client._status import error_from_call
 from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
-
-_READ_BATCHES = "/headrace.v1.ShardService/ReadBatches"
+from headrace.v1 import shard_service_pb2_grpc as rpc
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +38,10 @@ class WireFeeds:
     ) -> Iterator[WireFeed]:
         """Open a stream on a connection of its own, and close both at the end."""
         with endpoint.access.open_channel(endpoint.address) as channel:
-            read = channel.unary_stream(
-                _READ_BATCHES,
-                request_serializer=pb.ReadBatchesRequest.SerializeToString,
-                response_deserializer=_as_it_is,
-            )
-            call = read(request, metadata=endpoint.access.metadata())
+            stub = rpc.ShardServiceStub(channel)
+            call = stub.ReadBatches(request, metadata=endpoint.access.metadata())
             feed = WireFeed(call, StreamAssembler(self.allocate), clock, target=endpoint.address)
-            with _watched(feed, silence_s=self.silence_s):
+            with watched(feed, silence_s=self.silence_s):
                 yield feed
 
 
@@ -56,7 +50,7 @@ class WireFeed:
 
     def __init__(
         self,
-        call: grpc.CallIterator[bytes],
+        call: grpc.CallIterator[pb.ReadBatchesResponse] | grpc.CallIterator[pb.AttachRingResponse],
         assembler: StreamAssembler,
         clock: HopClock,
         *,
@@ -71,30 +65,41 @@ class WireFeed:
             target: The address, for messages.
         """
         self._call = call
+        self._responses: Iterator[Message] = iter(call)
         self._assembler = assembler
         self._clock = clock
-        self._target = target
+        self.target = target
         self._waiting_since: float | None = None
         self._silent_for_s: float | None = None
         self._blamed_ms = 0
 
     def events(self) -> Iterator[Event | None]:
         """Yield the stream's events; `Feed` holds the contract."""
-        responses = iter(self._call)
+        while (message := self.next_message()) is not None:
+            event = self.take(message)
+            if event is None:
+                yield None
+                continue
+            self._clock.enter("rest")
+            yield event
+            self._clock.enter("server")
+
+    def next_message(self) -> Message | None:
+        """Wait for the next message; None at the end.
+
+        Raises:
+            HeadraceError: The call failed, or its server was silent for too long.
+        """
+        self._waiting_since = time.monotonic()
         try:
-            while True:
-                self._waiting_since = time.monotonic()
-                message = next(responses, None)
-                # Time in which the caller works on an event, or rests, is not silence.
-                self._waiting_since = None
-                if message is None:
-                    return
-                event = self._take(message)
-                yield event
-                if event is not None:
-                    self._clock.enter("server")
+            return next(self._responses, None)
         except grpc.RpcError as failure:
-            raise self._error(failure) from failure
+            # A call is its own exception. With its traceback it would hold all frames up to the
+            # reader's, with the last batch, until garbage is collected.
+            raise self._error(failure) from failure.with_traceback(None)
+        finally:
+            # Time in which the caller works on an event, or rests, is not silence.
+            self._waiting_since = None
 
     def cancel(self) -> None:
         """End the call."""
@@ -109,10 +114,10 @@ class WireFeed:
         self.cancel()
         return True
 
-    def _take(self, message: bytes) -> Event | None:
-        waiting_ms = heartbeat_ms(message)
-        if waiting_ms is not None:
-            self._blame_store(waiting_ms)
+    def take(self, message: Message) -> Event | None:
+        """Return the event that a message completes, if any."""
+        if message.WhichOneof("event") == "heartbeat":
+            self._blame_store(message.heartbeat.waiting_ms)
             return None
         self._clock.enter("client")
         event = self._assembler.feed(message)
@@ -129,20 +134,16 @@ class WireFeed:
 
     def _error(self, failure: grpc.RpcError) -> HeadraceError:
         if self._silent_for_s is None:
-            return error_from_call(failure, target=self._target)
+            return error_from_call(failure, target=self.target)
         return ServerUnreachableError(
-            f"{self._target} sent nothing for {self._silent_for_s:.0f} s, not even a heartbeat; "
+            f"{self.target} sent nothing for {self._silent_for_s:.0f} s, not even a heartbeat; "
             "the server or the network to it hangs",
-            target=self._target,
+            target=self.target,
         )
 
 
-def _as_it_is(message: bytes) -> bytes:
-    return message
-
-
 @contextmanager
-def _watched(feed: WireFeed, *, silence_s: float) -> Iterator[None]:
+def watched(feed: WireFeed, *, silence_s: float) -> Iterator[None]:
     """Cancel a feed at the end, or when its server has been silent for too long."""
     done = threading.Event()
 

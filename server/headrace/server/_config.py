@@ -41,6 +41,10 @@ class ServerConfig:
             may read; without it, everybody may read everything. Read again when it changes;
             docs/security.md describes it.
         unix_mode: Permissions of unix sockets. By default they are this user's alone.
+        ring_bytes: Greatest size of one ring, the shared memory that a client on this host reads
+            its batches from; 0 for none. The default is twice what clients ask for by themselves.
+        ring_uids: Users, by number, that may have rings beside the server's own, with commas
+            between. Only over unix sockets, which ``unix_mode`` guards too.
         metrics_listen: ``host:port`` of the Prometheus endpoint; empty for none.
         cache_bytes: Greatest size of all decoded blocks together. The default is twice the default
             window of 1 GiB: a stream needs two windows where one ends and the next begins.
@@ -87,6 +91,8 @@ class ServerConfig:
     tls_client_ca: str = ""
     tokens: str = ""
     unix_mode: int = 0o600
+    ring_bytes: int = 256 * _MIB
+    ring_uids: str = ""
     metrics_listen: str = ""
     cache_bytes: int = 2048 * _MIB
     workers: int = 0
@@ -131,6 +137,11 @@ class ServerConfig:
         assert isinstance(self.listen, tuple)
         return self.listen
 
+    @property
+    def ring_users(self) -> frozenset[int]:
+        """Return the users that may have rings beside the server's own."""
+        return frozenset(map(int, _parts(self.ring_uids)))
+
     def _settled(self, given: str | DatasetConfig) -> DatasetConfig:
         config = DatasetConfig(url=given) if isinstance(given, str) else given
         return replace(config, item_nulls=self.item_nulls) if config.item_nulls is None else config
@@ -161,6 +172,11 @@ class ServerConfig:
             raise ConfigurationError("tls_cert and tls_key need each other; give both or neither")
         if self.tls_client_ca and not self.tls_cert:
             raise ConfigurationError("tls_client_ca needs tls_cert and tls_key; give them too")
+        for uid in _parts(self.ring_uids):
+            if not (uid.isascii() and uid.isdigit()):
+                raise ConfigurationError(
+                    f"ring_uids has {uid!r}; wanted numbers of users, such as 1000,1001"
+                )
         if not 0 <= self.unix_mode <= 0o777:  # noqa: PLR2004 - all permissions
             raise ConfigurationError(
                 f"unix_mode is {self.unix_mode:#o}; it must be in [0, 0o777], such as 0o660"
@@ -171,6 +187,7 @@ class ServerConfig:
             ("cache_bytes", 1),
             ("workers", 0),
             ("cache_dir_bytes", 1),
+            ("ring_bytes", 0),
             ("prefetch_bytes", 0),
             ("fetch_threads", 1),
             ("max_streams", 1),
@@ -187,6 +204,10 @@ class ServerConfig:
         for name in ("heartbeat_s", "store_timeout_s", "transform_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be above 0")
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in map(str.strip, text.split(",")) if part]
 
 
 def fixed_settings(config: ServerConfig) -> list[str]:

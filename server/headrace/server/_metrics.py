@@ -120,6 +120,32 @@ class Metrics:
             "ends. A rate near 1 is good: the server is faster than the trainer. Near 0 while the "
             "trainer waits: the server or its store is the limit.",
         )
+        self._open_rings = self._gauge(
+            "headrace_open_rings",
+            "Rings open now: streams whose batches lie in shared memory. Fewer than the streams "
+            "over the unix socket: their log lines and ds.stats() say why.",
+        )
+        self._ring_bytes = self._gauge(
+            "headrace_ring_bytes",
+            "Bytes of all open rings, which are the server's memory as far as they were written. "
+            "Near what the container has beside the cache: new rings become smaller, see the log.",
+        )
+        self._ring_batches = Counter(
+            "headrace_ring_batches_total",
+            "Batches of streams with a ring, by way: in the ring, or inline for lack of room. Many "
+            "inline: trainers keep batches; ask for larger rings, or keep fewer.",
+            ["way"],
+            registry=self.registry,
+        )
+        self._ring_placed = (
+            self._ring_batches.labels("inline"),
+            self._ring_batches.labels("ring"),
+        )
+        self._ring_full = self._counter(
+            "headrace_ring_full_seconds_total",
+            "Seconds that streams waited for room in their rings. A rate near the number of open "
+            "rings is good: the server is faster than the trainers.",
+        )
         self._cache_hits = self._counter(
             "headrace_cache_hits_total",
             "Blocks that were cached when a batch needed them. Flat while batches go out: nothing "
@@ -230,6 +256,19 @@ class Metrics:
             del self._open_ranks[dataset, rank]
             self._stream_store_wait.remove(dataset, rank)
             self._stream_client_wait.remove(dataset, rank)
+
+    def rings_changed(self, rings: int, size: int) -> None:
+        """Count rings that were made; negative ones that are gone."""
+        self._open_rings.inc(rings)
+        self._ring_bytes.inc(size)
+
+    def placed(self, *, is_in_ring: bool) -> None:
+        """Count a batch of a stream with a ring: in the ring, or inline."""
+        self._ring_placed[is_in_ring].inc()
+
+    def blocked(self, *, seconds: float) -> None:
+        """Count time in which a ring was full."""
+        self._ring_full.inc(seconds)
 
     def used(self, *, hits: int, misses: int) -> None:
         """Count blocks that were cached, or not, when a batch needed them."""

@@ -39,6 +39,7 @@ from headrace.server._logs import event
 from headrace.server._metrics import Metrics
 from headrace.server._metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
 from headrace.server._reload import Reloader
+from headrace.server._rings import Rings
 from headrace.server._roster import Roster
 from headrace.server._service import SERVICE, ShardService
 from headrace.server._streams import OpenStreams
@@ -94,6 +95,7 @@ class Server:
             timeout_s=config.transform_timeout_s,
             max_batch_bytes=config.max_batch_bytes,
         )
+        self._rings = Rings(config, metrics)
         service = ShardService(
             config,
             catalog=catalog,
@@ -103,6 +105,7 @@ class Server:
             access=access,
             transforms=self._transforms,
             stream_threads=self._threads.streams,
+            rings=self._rings,
             tracing=tracing,
         )
         self._grpc.add_generic_rpc_handlers((service.handler(),))
@@ -163,6 +166,7 @@ class Server:
             bind(self._grpc, address, tls=tls, unix_mode=config.unix_mode)
             for address in config.addresses
         )
+        self._rings.listen(self.addresses)
         if self._config.metrics_listen:
             self._metrics_endpoint = start_metrics_endpoint(
                 self._config.metrics_listen, self._metrics.registry
@@ -219,6 +223,7 @@ class Server:
             if self._ended.is_set():
                 return
             self._streams.drain()
+            self._rings.close()
             self._grpc.stop(0).wait(_CUT_TIMEOUT_S)
             self._cache.close()
             self._threads.shutdown()

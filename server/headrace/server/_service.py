@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,6 +33,8 @@ from headrace.server._logs import event
 from headrace.server._metrics import Metrics
 from headrace.server._mixtures import Mixtures
 from headrace.server._peer import host_of, subjects_of
+from headrace.server._ring_outlet import RingMessages, RingOutlet
+from headrace.server._rings import Rings, RingWish
 from headrace.server._served import Served
 from headrace.server._status import Failure, abort, failure_of, internal_failure
 from headrace.server._stream import BatchStream, StreamLimits
@@ -70,6 +73,7 @@ class ShardService:
         metrics: Is told what happens.
         access: Tells callers apart.
         transforms: Runs registered functions.
+        rings: Makes rings for clients of this host.
         stream_threads: Run the streams; all other calls run in the threads of the gRPC server.
         tracing: Is told of streams that have ended; None for nobody.
     """
@@ -85,6 +89,7 @@ class ShardService:
         access: Access,
         transforms: TransformPool,
         stream_threads: ThreadPoolExecutor,
+        rings: Rings,
         tracing: Tracing | None = None,
     ) -> None:
         self._config = config
@@ -94,6 +99,7 @@ class ShardService:
         self._metrics = metrics
         self._access = access
         self._stream_threads = stream_threads
+        self._rings = rings
         self._tracing = tracing
         self._mixtures = Mixtures()
         self._transforms = transforms
@@ -107,6 +113,7 @@ class ShardService:
                 "GetDataset": self._unary(self._get_dataset, pb.GetDatasetRequest),
                 "ExplainBatch": self._unary(self._explain_batch, pb.ExplainBatchRequest),
                 "ReadBatches": self._streaming(stream_contents, pb.ReadBatchesRequest),
+                "AttachRing": self._ring(),
                 "GetBatch": self._streaming(batch_contents, pb.GetBatchRequest),
                 "GetSamples": self._streaming(samples_contents, pb.GetSamplesRequest),
             },
@@ -143,11 +150,31 @@ class ShardService:
             in_pool(self._stream_threads, respond), request_deserializer=request.FromString
         )
 
+    def _ring(self) -> grpc.RpcMethodHandler[pb.AttachRingRequest, bytes]:
+        def respond(
+            message: pb.AttachRingRequest, context: grpc.ServicerContext
+        ) -> Iterator[bytes]:
+            wish = RingWish(
+                message.ring_bytes, message.check_payload, context.peer(), context.add_callback
+            )
+            return self._call(
+                lambda served: stream_contents(message.read, served, self._transforms),
+                message.read,
+                context,
+                wish,
+            )
+
+        return grpc.unary_stream_rpc_method_handler(
+            in_pool(self._stream_threads, respond),
+            request_deserializer=pb.AttachRingRequest.FromString,
+        )
+
     def _call(
         self,
         contents: Callable[[Served], Contents],
         request: pb.ReadBatchesRequest | pb.GetBatchRequest | pb.GetSamplesRequest,
         context: grpc.ServicerContext,
+        wish: RingWish | None = None,
     ) -> Iterator[bytes]:
         self._streams.call_began()
         if not context.add_callback(self._streams.call_ended):
@@ -158,7 +185,10 @@ class ShardService:
             with self._streams.admit(caller, host_of(context)):
                 served = find(request, self._catalog, self._mixtures, caller=caller)
                 opened = _Opened(contents(served), served, caller, context.peer(), _rank(request))
-                yield from self._stream(opened, context)
+                if wish is None:
+                    yield from self._stream(opened, context)
+                else:
+                    yield from self._stream_in_ring(opened, context, wish)
         except HeadraceError as error:
             failure = self._refusal(error)
         except Exception:  # noqa: BLE001 - the servicer's boundary
@@ -167,7 +197,18 @@ class ShardService:
             return
         abort(context, failure)
 
-    def _stream(self, opened: _Opened, context: grpc.ServicerContext) -> Iterator[bytes]:
+    def _stream_in_ring(
+        self, opened: _Opened, context: grpc.ServicerContext, wish: RingWish
+    ) -> Iterator[bytes]:
+        chunk_bytes = opened.contents.max_chunk_bytes
+        outlet = yield from self._rings.attach(wish, max_chunk_bytes=chunk_bytes)
+        # What the client finds at the end of the ring is then what the call ends with.
+        with closing(outlet):
+            yield from self._stream(opened, context, outlet)
+
+    def _stream(
+        self, opened: _Opened, context: grpc.ServicerContext, outlet: RingOutlet | None = None
+    ) -> Iterator[bytes]:
         served = opened.served
         tally = StreamTally(self._metrics, served.name, opened.rank)
         stream = BatchStream(
@@ -176,13 +217,14 @@ class ShardService:
             blocks=served.blocks(self._cache),
             limits=self._limits(served),
             observer=tally,
+            outlet=outlet,
         )
         reason, text = "CANCELLED", ""
         tally.begin()
         _log.log(opened.level, "stream opened", extra=event(**opened.fields))
         try:
             with self._streams.track(stream, served.retirements):
-                running = self._running(stream, opened)
+                running = RingMessages(stream, outlet) if outlet else self._running(stream, opened)
                 if not context.add_callback(running.cancel):
                     return
                 yield from tally.timed(running.messages())

@@ -1,0 +1,137 @@
+"""The client's mapping of a ring, and the slots that it gives back.
+
+Contract:
+
+1. A payload is a view of its slot. The slot is released when the last view of it is gone, and
+   never sooner: whoever keeps a tensor keeps the slot.
+2. Releases go out in groups of about ``_GROUP_BYTES``, and when `flush` is called.
+3. A process that was forked off has views of the same memory. So slots that were out at a fork are
+   never released, and a child releases none.
+4. The mapping outlives the stream for as long as a view lives.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import threading
+import weakref
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.ring import RecordKind, record
+
+# Releases wait until so much would come free: one by one they would cost small batches as much as
+# all else. More would only make the server write where no cache reaches.
+_GROUP_BYTES = 1 << 20
+
+
+class RingMemory:
+    """One ring, mapped to be read and written; `release` may run in any thread.
+
+    Args:
+        fd: Of the memory; stays the caller's.
+        size: Bytes.
+        connection: To the server; does not become ours.
+
+    Attributes:
+        array: ``(size,) uint8``.
+    """
+
+    def __init__(self, fd: int, size: int, connection: socket.socket) -> None:
+        # Shared, so that the server's writes are seen. Writable, so that tensors are.
+        mapped = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        # A kernel without huge pages is only slower.
+        with contextlib.suppress(OSError):
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+        self.array = np.frombuffer(mapped, np.uint8)
+        self._size = size
+        self._pid = os.getpid()
+        self._connection: socket.socket | None = connection
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        # Re-entrant: sending may collect garbage, whose finalizers release slots.
+        self._lock = threading.RLock()
+        self._newest = 0
+        self._kept_up_to = 0
+        self._out: dict[int, int] = {}
+        self._kept_bytes = 0
+        _OPEN.add(self)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether so many slots are never to be released that a new ring is better."""
+        return self._kept_bytes * 2 > self._size
+
+    def view(self, begin: int, end: int, *, slot: int, generation: int) -> NDArray[np.uint8]:
+        """Return ``(end - begin,) uint8`` of the ring, whose end releases its slot.
+
+        Args:
+            begin: Where it begins in the ring.
+            end: Where it ends.
+            slot: Where its slot begins.
+            generation: Of the slot.
+        """
+        # The memoryview between ring and array keeps NumPy from collapsing the chain of bases, so
+        # every view keeps `array` alive.
+        array = np.ndarray((end - begin,), np.uint8, self.array.data, begin)
+        size = end - slot
+        self._newest = generation
+        self._out[generation] = size
+        weakref.finalize(array, self._release, slot, generation, size).atexit = False
+        return array
+
+    def flush(self) -> None:
+        """Tell the server of all slots that may be written again."""
+        with self._lock:
+            if self._connection is None or not self._waiting:
+                return
+            waiting, self._waiting = self._waiting, deque()
+            self._waiting_bytes = 0
+            said = b"".join(waiting)
+            try:
+                # Where the socket is full the server has more to read than it can use.
+                sent = self._connection.send(said, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                # The server is gone, and so is the ring's other end.
+                return
+            if sent < len(said):
+                self._waiting.appendleft(said[sent:])
+
+    def detach(self) -> None:
+        """Release nothing any more: the stream is over, and views alone hold the mapping."""
+        with self._lock:
+            self._connection = None
+            self._waiting.clear()
+            self.array = np.empty(0, np.uint8)
+
+    def keep_what_is_out(self) -> None:
+        """Never release the slots that are out now: a process that was forked sees them."""
+        self._kept_up_to = self._newest
+        self._kept_bytes = sum(list(self._out.values()))
+
+    def _release(self, slot: int, generation: int, size: int) -> None:
+        if self._pid != os.getpid() or generation <= self._kept_up_to:
+            return
+        self._out.pop(generation, None)
+        self._waiting.append(record(RecordKind.RELEASE, slot, generation))
+        self._waiting_bytes += size
+        if self._waiting_bytes >= _GROUP_BYTES:
+            self.flush()
+
+
+def _keep_in_all() -> None:
+    for ring in list(_OPEN):
+        ring.keep_what_is_out()
+
+
+_OPEN: weakref.WeakSet[RingMemory] = weakref.WeakSet()
+os.register_at_fork(after_in_parent=_keep_in_all)

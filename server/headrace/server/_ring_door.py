@@ -1,0 +1,209 @@
+"""Where clients come for their rings: a unix socket beside gRPC's.
+
+Contract:
+
+1. A client that comes with a ticket is handed, with its connection, to the stream that waits for
+   it. Each ticket is good once.
+2. A client of another user than those allowed, or without a good ticket, is told why and let go.
+3. A client that says nothing is let go after ``_TICKET_S``, and holds up no other.
+4. `close` ends the thread, all waits for clients, and removes the socket.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import secrets
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from headrace.errors import RingUnavailableError
+from headrace.ring import TICKET_BYTES, refusal
+
+_TICKET_S = 10.0
+# How often it is looked for those that say nothing (arbitrary), and how many there may be.
+_LOOK_S = 1.0
+_MOST_SILENT = 64
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Ticket:
+    """A stream's wait for its client.
+
+    Attributes:
+        secret: What the client must say.
+    """
+
+    def __init__(self) -> None:
+        self.secret = secrets.token_bytes(TICKET_BYTES)
+        self._given: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+
+    def give(self, connection: socket.socket | None) -> None:
+        """Hand the client over; None ends the wait."""
+        self._given.put(connection)
+
+    def wait(self) -> socket.socket | None:
+        """Return the client's connection, or None if it did not come."""
+        with contextlib.suppress(queue.Empty):
+            return self._given.get(timeout=_TICKET_S)
+        return None
+
+    def discard(self) -> None:
+        """Let go of a client that came too late, or twice."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                late = self._given.get_nowait()
+                if late is not None:
+                    late.close()
+
+
+class RingDoor:
+    """Listens on one path; `start` it.
+
+    Args:
+        path: Of the socket.
+        mode: Its permissions.
+        uids: Users who may come.
+    """
+
+    def __init__(self, path: str, *, mode: int, uids: Collection[int]) -> None:
+        self._path = path
+        self._mode = mode
+        self._uids = frozenset(uids)
+        self._lock = threading.Lock()
+        self._tickets: dict[bytes, Ticket] = {}
+        self._silent: dict[socket.socket, float] = {}
+        self._is_closed = False
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._selector = selectors.DefaultSelector()
+        self._wake_fd = -1
+        self._thread = threading.Thread(target=self._run, name="headrace-ring-door", daemon=True)
+
+    def start(self) -> None:
+        """Bind the socket and begin to listen.
+
+        Raises:
+            OSError: The path cannot be bound.
+        """
+        # What an ended server left; gRPC's own socket says whether one still serves here.
+        with contextlib.suppress(FileNotFoundError):
+            Path(self._path).unlink()
+        before = os.umask(0o777 & ~self._mode)
+        try:
+            self._listener.bind(self._path)
+        finally:
+            os.umask(before)
+        self._listener.listen(_MOST_SILENT)
+        self._listener.setblocking(False)
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake_fd, selectors.EVENT_READ)
+        self._thread.start()
+
+    def admit(self, ticket: Ticket) -> None:
+        """Let a client in that has this ticket; `forget` must follow.
+
+        Raises:
+            RingUnavailableError: The door is closed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise RingUnavailableError("this server is shutting down")
+            self._tickets[ticket.secret] = ticket
+
+    def forget(self, ticket: Ticket) -> None:
+        """Make a ticket good for nothing."""
+        with self._lock:
+            self._tickets.pop(ticket.secret, None)
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            for ticket in self._tickets.values():
+                ticket.give(None)
+        if self._thread.ident is not None:
+            os.eventfd_write(self._wake_fd, 1)
+            self._thread.join()
+            os.close(self._wake_fd)
+            with contextlib.suppress(OSError):
+                Path(self._path).unlink()
+        self._listener.close()
+        self._selector.close()
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            for key, _ in self._selector.select(_LOOK_S):
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif isinstance(key.fileobj, socket.socket):
+                    self._hear(key.fileobj)
+            now = time.monotonic()
+            for silent in [one for one, since in self._silent.items() if now > since + _TICKET_S]:
+                self._drop(silent)
+        for left in list(self._silent):
+            self._drop(left)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        uid = _uid_of(connection)
+        if uid not in self._uids:
+            allowed = ", ".join(map(str, sorted(self._uids)))
+            _refuse(
+                connection,
+                f"user {uid} may have no ring of this server, only {allowed} may; "
+                "start the server with --ring-uids",
+            )
+        elif len(self._silent) >= _MOST_SILENT:
+            _refuse(connection, "too many clients come for rings at once")
+        else:
+            self._silent[connection] = time.monotonic()
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def _hear(self, connection: socket.socket) -> None:
+        try:
+            # A client says it in one piece, and nothing else before it has its ring.
+            said = connection.recv(TICKET_BYTES)
+        except OSError:
+            said = b""
+        with self._lock:
+            ticket = self._tickets.pop(said, None)
+        if ticket is None:
+            self._selector.unregister(connection)
+            del self._silent[connection]
+            _refuse(connection, "the ticket is none of this server's, or was used before")
+            return
+        self._selector.unregister(connection)
+        del self._silent[connection]
+        ticket.give(connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        del self._silent[connection]
+        connection.close()
+
+
+def _uid_of(connection: socket.socket) -> int:
+    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(said)
+    return int(uid)
+
+
+def _refuse(connection: socket.socket, why: str) -> None:
+    with contextlib.suppress(OSError):
+        connection.send(refusal(why))
+    connection.close()

@@ -1,0 +1,225 @@
+"""Write a stream's batches into its ring.
+
+Contract:
+
+1. A batch that finds room is gathered straight into a slot, and announced when it is whole.
+2. Where there is no room the stream waits, before it gathers, until the client has released
+   enough, or has said that it has taken all there is. Then the batch goes out in the messages of
+   the call: a client that keeps all its batches is never waited for.
+3. A batch larger than the ring goes out in messages at once.
+4. Everything that goes out in messages is announced too, in order, so the client knows which of
+   the two to look at.
+5. A slot is written again only when the client has released it, with its generation.
+6. `wake` ends every wait.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from typing import Protocol
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.ring import RecordKind, payload_begin, record, seal_slot, void_slot
+from headrace.server._ahead import Messages
+from headrace.server._frames import BatchFrames
+from headrace.server._outlet import ClientGoneError, Frames
+from headrace.server._payload import PayloadLayout
+from headrace.server._ring_channel import RingChannel
+from headrace.server._ring_memory import RingMemory
+from headrace.v1 import shard_service_pb2 as pb
+
+# What protobuf adds to the fields that are known before the payload is: tags, sizes and the hash;
+# and the most that one length of a buffer takes.
+_MESSAGE_SPARE = 64
+_VARINT_BYTES = 11
+_WIRE = record(RecordKind.WIRE)
+# How much of the greatest recent batch is still expected after the next; ragged ones vary.
+_DECAY = 0.98
+
+
+class RingObserver(Protocol):
+    """What a ring reports."""
+
+    def placed(self, *, is_in_ring: bool) -> None:
+        """Count a batch: in the ring, or beside it for lack of room."""
+
+    def blocked(self, *, seconds: float) -> None:
+        """Count time in which the ring was full."""
+
+
+class RingOutlet:
+    """Takes the batches of one stream; the contract is above.
+
+    Args:
+        memory: The ring; closed with the outlet.
+        channel: To its client; closed with the outlet.
+        max_chunk_bytes: Greatest payload of one message.
+        check_payload: Whether slots carry the hash of their payload.
+        observer: Is told what happens.
+        on_close: Called once, when the ring is given up.
+    """
+
+    def __init__(
+        self,
+        memory: RingMemory,
+        channel: RingChannel,
+        *,
+        max_chunk_bytes: int,
+        check_payload: bool,
+        observer: RingObserver,
+        on_close: Callable[[], None],
+    ) -> None:
+        self._memory = memory
+        self._channel = channel
+        self._max_chunk_bytes = max_chunk_bytes
+        self._check_payload = check_payload
+        self._observer = observer
+        self._on_close = on_close
+        self._likely_bytes = 0
+        self._fulls = 0
+        self._is_hungry = False
+        self._announcement = b""
+        self._closing = threading.Lock()
+        self._is_closed = False
+
+    def wait(self) -> None:
+        """Return when the next batch will likely find room, or must not wait for it."""
+        self._take()
+        if self._has_room():
+            return
+        began = time.monotonic()
+        self._fulls += 1
+        self._is_hungry = False
+        self._channel.send(record(RecordKind.FULL, 0, self._fulls))
+        while not (self._has_room() or self._is_hungry or self._channel.is_woken):
+            self._channel.wait()
+            self._take()
+        self._observer.blocked(seconds=time.monotonic() - began)
+
+    def frames(self, header: pb.BatchHeader, layout: PayloadLayout) -> Frames:
+        """Begin a batch: in a slot if there is one, else in messages."""
+        room = header.ByteSize() + _MESSAGE_SPARE + _VARINT_BYTES * len(layout.lengths)
+        begin = payload_begin(room)
+        size = begin + layout.size
+        self._likely_bytes = max(size, int(self._likely_bytes * _DECAY))
+        slot = self._memory.take(size)
+        self._observer.placed(is_in_ring=slot is not None)
+        if slot is None:
+            return BatchFrames(header, layout, max_chunk_bytes=self._max_chunk_bytes)
+        self._announcement = record(RecordKind.SLOT, *slot)
+        header.buffer_bytes.extend(layout.lengths)
+        header.payload_bytes = layout.size
+        memory = self._memory.array[slot[0] : slot[0] + size]
+        return _SlotFrames(
+            header, memory, begin=begin, generation=slot[1], is_checked=self._check_payload
+        )
+
+    def announce(self) -> None:
+        """Tell the client of the slot that was filled last, if it was one."""
+        if self._announcement and self._channel.send(self._announcement):
+            self._announcement = b""
+
+    def announce_message(self) -> bool:
+        """Tell the client that a message of the call comes next; return whether it was told."""
+        return self._channel.send(_WIRE)
+
+    def wake(self) -> None:
+        """End a wait, from any thread."""
+        with self._closing:
+            if not self._is_closed:
+                self._channel.wake()
+
+    def close(self) -> None:
+        """Let go of the ring; the client keeps what it has mapped."""
+        with self._closing:
+            if not self._is_closed:
+                self._is_closed = True
+                self._channel.close()
+                self._memory.close()
+                self._on_close()
+
+    def _has_room(self) -> bool:
+        likely = self._likely_bytes
+        return self._memory.fits(likely) or not self._memory.could_fit(likely)
+
+    def _take(self) -> None:
+        for said in self._channel.take():
+            if said.kind is RecordKind.RELEASE:
+                self._memory.give(said.begin, said.generation)
+            elif said.kind is RecordKind.HUNGRY and said.generation == self._fulls:
+                self._is_hungry = True
+
+
+class RingMessages:
+    """The messages of a stream that has a ring; each is announced before it goes out.
+
+    Args:
+        stream: Its batches go to the outlet.
+        outlet: Of the stream.
+    """
+
+    def __init__(self, stream: Messages, outlet: RingOutlet) -> None:
+        self._stream = stream
+        self._outlet = outlet
+
+    def messages(self) -> Generator[bytes, None, None]:
+        """Yield the messages that do not lie in the ring."""
+        with closing(self._stream.messages()) as messages:
+            try:
+                for message in messages:
+                    # One that was not announced belongs to a stream that is being ended.
+                    if self._outlet.announce_message():
+                        yield message
+            except ClientGoneError:
+                return
+
+    def cancel(self) -> None:
+        """End them, from any thread."""
+        self._stream.cancel()
+
+
+class _SlotFrames:
+    """One batch in a slot."""
+
+    def __init__(
+        self,
+        header: pb.BatchHeader,
+        slot: NDArray[np.uint8],
+        *,
+        begin: int,
+        generation: int,
+        is_checked: bool,
+    ) -> None:
+        void_slot(slot)
+        self._header = header
+        self._slot = slot
+        self._begin = begin
+        self._payload = slot[begin:]
+        self._generation = generation
+        self._is_checked = is_checked
+
+    def pieces(self, begin: int, end: int) -> Sequence[NDArray[np.uint8]]:
+        """Return where the payload's bytes ``[begin, end)`` go: one place."""
+        return (self._payload[begin:end],)
+
+    def finish(self) -> list[bytes]:
+        """Seal the slot; there is nothing to send but where it is."""
+        if self._is_checked:
+            self._header.payload_xxh3 = xxhash.xxh3_64_intdigest(self._payload.data)
+        message = pb.ReadBatchesResponse(batch=self._header).SerializeToString()
+        seal_slot(
+            self._slot,
+            generation=self._generation,
+            message=message,
+            begin=self._begin,
+            payload_bytes=self._payload.size,
+        )
+        return []
