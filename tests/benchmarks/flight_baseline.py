@@ -27,12 +27,15 @@ _Wanted = Sequence[NDArray[np.int64]]
 _Gather = Callable[[_Wanted], "pa.Array[Any]"]
 
 
-def serve_flight(argument: tuple[str, int], pipe: Connection) -> None:
+def serve_flight(
+    argument: tuple[str, int], pipe: Connection, *, location: str = "grpc://127.0.0.1:0"
+) -> None:
     """Serve a dataset of ours until told to end.
 
     Args:
         argument: Its folder, and the rows of a batch.
         pipe: Is told the address; then says when to end.
+        location: Where to listen: a free port, or ``grpc+unix:///path``.
     """
     folder, batch_size = argument
     with open_dataset(folder) as dataset:
@@ -44,8 +47,9 @@ def serve_flight(argument: tuple[str, int], pipe: Connection) -> None:
         rows.slice(begin, end - begin).combine_chunks()
         for begin, end in itertools.pairwise(starts.tolist())
     ]
-    server = _Server(shards, starts, batch_size)
-    pipe.send(f"grpc://127.0.0.1:{server.port}")
+    server = _Server(location, shards, starts, batch_size)
+    is_unix = location.startswith("grpc+unix:")
+    pipe.send(location if is_unix else f"grpc://127.0.0.1:{server.port}")
     pipe.recv()
     server.shutdown()
 
@@ -67,9 +71,13 @@ class _Server(fl.FlightServerBase):
     """Serves the tickets ``ready`` and ``gather``, without end."""
 
     def __init__(
-        self, shards: Sequence[pa.Table], starts: NDArray[np.int64], batch_size: int
+        self,
+        location: str,
+        shards: Sequence[pa.Table],
+        starts: NDArray[np.int64],
+        batch_size: int,
     ) -> None:
-        super().__init__("grpc://127.0.0.1:0")
+        super().__init__(location)
         self._gatherers = [
             _gatherer([pa.concat_arrays(shard.column(index).chunks) for shard in shards])
             for index in range(shards[0].num_columns)

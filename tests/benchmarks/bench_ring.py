@@ -1,0 +1,360 @@
+"""Measure batches in shared memory against the other ways out of a server on the same host.
+
+``PYTHONPATH=tests python tests/benchmarks/bench_ring.py [--others PYTHON]`` writes the samples of
+``bench_client.py``, reads them shuffled, and prints for each kind the payload MiB a second of
+
+- *ring*: `RemoteDataset` over the server's unix socket, in shared memory;
+- *hashed*: the same with ``check_ring``;
+- *grpc*: the same over the same socket with ``transport="grpc"``;
+- *flight*: an Arrow Flight server with its best gather, over a unix socket;
+- *bare*: a process that gathers the same number of random rows into shared memory as fast as NumPy
+  does, and says so with a byte over a socket pair; nothing is decoded: the ceiling;
+- *litdata*: LitData reading mapped files inside this process's twin, without workers (with
+  ``--others``, an interpreter that has litdata and torch).
+
+Then what the ring reaches of each, and the processor seconds of the client a GB. Servers run in
+processes of their own, all clients but LitData's in this one; every figure is the median of
+interleaved rounds out of warm caches. ``--ranks 8`` reads with so many processes at once instead,
+each one rank of the host, and prints the sum, and the server's processor time a GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import mmap
+import multiprocessing
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from benchmarks import bench_client
+from benchmarks.bench_client import CASES, Case
+from benchmarks.flight_baseline import read_sizes, serve_flight
+from headrace.client import RemoteDataset
+from headrace.server import ServerConfig, start_server
+from headrace.storage import open_dataset
+
+_SLOTS = 4
+# From here on NumPy copies rows faster one by one.
+_ROW_BY_ROW_BYTES = 4096
+_SPAWN = multiprocessing.get_context("spawn")
+
+Sizes = Generator[int, None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A process of ours."""
+
+    pipe: Connection
+    pid: int
+
+
+def main() -> None:
+    """Print the table."""
+    given = _arguments()
+    print(
+        f"# {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"pyarrow {pa.__version__}, {given.rounds} rounds of {given.seconds} s, load "
+        f"{os.getloadavg()[0]:.1f}"
+    )
+    with tempfile.TemporaryDirectory(prefix="headrace-") as root:
+        for case in (case for case in CASES if case.name in given.cases):
+            folder = Path(given.data or root, case.name)
+            _write(case, folder, given.others)
+            if given.prepare:
+                continue
+            if given.ranks:
+                _measure_ranks(case, folder, Path(root), given)
+            else:
+                _measure(case, folder, Path(root), given)
+
+
+def _measure(case: Case, folder: Path, sockets: Path, given: argparse.Namespace) -> None:
+    with ExitStack() as stack:
+        place = str(folder / "ours")
+        ours, _ = stack.enter_context(_process(_serve_ours, case.name, place, str(sockets)))
+        flight, _ = stack.enter_context(
+            _process(_serve_flight, place, case.batch_size, str(sockets))
+        )
+        bare, _ = stack.enter_context(_process(_serve_bare, place, case.batch_size, str(sockets)))
+        ways: dict[str, Callable[[], Sizes]] = {
+            "ring": lambda: _ours(case, ours, transport="ring"),
+            "hashed": lambda: _ours(case, ours, transport="ring", check_ring=True),
+            "grpc": lambda: _ours(case, ours, transport="grpc"),
+            "flight": lambda: read_sizes(flight, "gather"),
+            "bare": lambda: _bare(bare),
+        }
+        if given.ways:
+            ways = {name: way for name, way in ways.items() if name in given.ways}
+        rounds: list[dict[str, tuple[float, float]]] = []
+        for _ in range(given.rounds):
+            found = {name: _rate(way(), given.seconds) for name, way in ways.items()}
+            if given.others:
+                found["litdata"] = _litdata(case, folder, given.others)
+            rounds.append(found)
+    _print(case, rounds)
+
+
+def _print(case: Case, rounds: list[dict[str, tuple[float, float]]]) -> None:
+    names = list(rounds[0])
+    for name in names:
+        rate = statistics.median(found[name][0] for found in rounds)
+        cpu = statistics.median(found[name][1] for found in rounds)
+        ratio = statistics.median(found["ring"][0] / found[name][0] for found in rounds)
+        print(
+            f"{case.name:8} {name:8} {rate / 2**20:9.0f} MiB/s   ring/it {ratio:6.2f}   client "
+            f"{cpu:6.3f} CPU s/GB",
+            flush=True,
+        )
+
+
+def _rate(sizes: Sizes, seconds: float) -> tuple[float, float]:
+    """Return payload bytes a second and processor seconds a GB, the first half second left out."""
+    with closing(sizes):
+        _drain(sizes, 0.5)
+        cpu = time.process_time()
+        received, elapsed = _drain(sizes, seconds)
+        cpu = time.process_time() - cpu
+    return received / elapsed, cpu / received * 1e9
+
+
+def _drain(sizes: Sizes, seconds: float) -> tuple[int, float]:
+    began, received = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        received += next(sizes)
+    return received, time.perf_counter() - began
+
+
+def _ours(case: Case, address: str, *, rank: int = 0, ranks: int = 1, **options: Any) -> Sizes:
+    share: dict[str, Any] = {"batch_size": case.batch_size, "rank": rank, "world_size": ranks}
+    dataset = RemoteDataset(address, case.name, seed=7, **share, **options)
+    sample = _sample_bytes(case)
+    with closing(dataset):
+        for batch in itertools.chain.from_iterable(itertools.repeat(dataset)):
+            yield batch.sample_count * sample
+            wanted = options["transport"]
+            assert dataset.stats().transport == wanted
+
+
+def _sample_bytes(case: Case) -> int:
+    made = case.make(np.random.default_rng(0))
+    return len(made) if isinstance(made, str | bytes) else int(made.nbytes)
+
+
+def _litdata(case: Case, folder: Path, others: str) -> tuple[float, float]:
+    command = [others, bench_client.__file__, "--run", "read_litdata", case.name]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [*command, str(folder / "litdata"), "0"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env=environment,
+    )
+    assert not done.returncode, done.stderr
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    sample = _sample_bytes(case)
+    return found["rate"] * sample, found["cpu_s"] / (found["samples"] * sample) * 1e9
+
+
+def _bare(path: str) -> Sizes:
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(path)
+        said, fds, _, _ = socket.recv_fds(link, 8, 1)
+        os.close(fds[0])
+        size = int.from_bytes(said, "little")
+        while ready := link.recv(_SLOTS):
+            for _ in ready:
+                yield size
+                link.send(b".")
+
+
+# The rest runs in processes of its own; each says where it listens, and ends when told to.
+
+
+def _serve_ours(pipe: Connection, name: str, folder: str, sockets: str) -> None:
+    config = ServerConfig(
+        datasets={name: folder}, listen=f"unix:{sockets}/{name}.sock", log_level="warning"
+    )
+    with start_server(config) as server:
+        pipe.send(server.address)
+        pipe.recv()
+
+
+def _serve_flight(pipe: Connection, folder: str, batch_size: int, sockets: str) -> None:
+    name = Path(folder).parent.name
+    serve_flight((folder, batch_size), pipe, location=f"grpc+unix://{sockets}/{name}.flight")
+
+
+def _serve_bare(pipe: Connection, folder: str, batch_size: int, sockets: str) -> None:
+    rows, sample = _rows(folder)
+    order = np.random.default_rng(7).permutation(len(rows))
+    path = f"{sockets}/{Path(folder).parent.name}.bare"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        pipe.send(path)
+        while True:
+            link, _ = listener.accept()
+            with link:
+                _gather_into(link, rows, order, batch_size * sample)
+
+
+def _rows(folder: str) -> tuple[NDArray[np.void], int]:
+    """Return all rows of the column as items of one size, which all of these samples have."""
+    with open_dataset(folder) as dataset:
+        blocks = [dataset.read_block(block) for block in range(dataset.block_count)]
+    column: Any = pa.Table.from_batches(blocks).combine_chunks().column(0).chunk(0)
+    is_list = pa.types.is_fixed_size_list(column.type)
+    buffers = (column.flatten() if is_list else column).buffers()
+    values = np.frombuffer(buffers[-1], np.uint8)
+    sample = values.size // len(column)
+    return values[: sample * len(column)].view(np.dtype((np.void, sample))), sample
+
+
+def _gather_into(
+    link: socket.socket, rows: NDArray[np.void], order: NDArray[np.int64], size: int
+) -> None:
+    fd = os.memfd_create("bare")
+    os.ftruncate(fd, _SLOTS * size)
+    memory = np.frombuffer(mmap.mmap(fd, _SLOTS * size), np.uint8)
+    slots = [memory[i * size : (i + 1) * size].view(rows.dtype) for i in range(_SLOTS)]
+    socket.send_fds(link, [size.to_bytes(8, "little")], [fd])
+    os.close(fd)
+    count, free = len(slots[0]), _SLOTS
+    begins = itertools.cycle(range(0, len(order) - count + 1, count))
+    try:
+        for slot, begin in zip(itertools.cycle(slots), begins, strict=False):
+            while not free:
+                freed = len(link.recv(_SLOTS))
+                if not freed:
+                    return
+                free += freed
+            _gather(rows, order[begin : begin + count], slot)
+            link.send(b".")
+            free -= 1
+    except OSError:
+        return
+
+
+def _gather(rows: NDArray[np.void], ids: NDArray[np.int64], slot: NDArray[np.void]) -> None:
+    if rows.dtype.itemsize < _ROW_BY_ROW_BYTES:
+        np.take(rows, ids, out=slot, mode="clip")
+        return
+    for place, row in enumerate(ids.tolist()):
+        slot[place] = rows[row]
+
+
+def _measure_ranks(case: Case, folder: Path, sockets: Path, given: argparse.Namespace) -> None:
+    for transport in ("ring", "grpc"):
+        with _process(_serve_ours, case.name, str(folder / "ours"), str(sockets)) as (ours, server):
+            with ExitStack() as stack:
+                readers = [
+                    stack.enter_context(
+                        _process(
+                            _read_rank,
+                            case.name,
+                            ours,
+                            (rank, given.ranks),
+                            given.seconds,
+                            transport,
+                        )
+                    )
+                    for rank in range(given.ranks)
+                ]
+                pipes = [child.pipe for _, child in readers]
+                # All are ready: they begin together.
+                spent = _processor_s(server)
+                for pipe in pipes:
+                    pipe.send("go")
+                found = [pipe.recv() for pipe in pipes]
+                spent = _processor_s(server) - spent
+            received = sum(size for size, _ in found)
+            print(
+                f"{case.name:8} {transport:5} {given.ranks} ranks "
+                f"{sum(size / took for size, took in found) / 2**20:9.0f} MiB/s   server "
+                f"{spent / received * 1e9:6.3f} CPU s/GB",
+                flush=True,
+            )
+
+
+def _read_rank(
+    pipe: Connection,
+    name: str,
+    address: str,
+    place: tuple[int, int],
+    *how: Any,
+) -> None:
+    (rank, ranks), (seconds, transport) = place, how
+    case = next(case for case in CASES if case.name == name)
+    with closing(_ours(case, address, rank=rank, ranks=ranks, transport=transport)) as sizes:
+        _drain(sizes, 0.5)
+        pipe.send("ready")
+        pipe.recv()
+        pipe.send(_drain(sizes, seconds))
+        pipe.recv()
+
+
+@contextmanager
+def _process(target: Callable[..., None], *arguments: object) -> Iterator[tuple[Any, _Child]]:
+    """Run a function in a process of its own until the block ends; give what it said first."""
+    ours, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=target, args=(theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()
+    assert process.pid is not None
+    try:
+        yield ours.recv(), _Child(ours, process.pid)
+    finally:
+        process.terminate()
+        process.join(10)
+
+
+def _processor_s(child: _Child) -> float:
+    fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _write(case: Case, folder: Path, others: str | None) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, python in (("ours", sys.executable), ("litdata", others)):
+        if python and not (folder / name).exists():
+            command = [python, bench_client.__file__, "--run", f"write_{name}", case.name]
+            subprocess.run([*command, str(folder / name)], check=True, timeout=600)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    names = [case.name for case in CASES]
+    parser.add_argument("--others", help="an interpreter with litdata")
+    parser.add_argument("--cases", nargs="*", default=names, choices=names)
+    parser.add_argument("--ways", nargs="*", help="of ours, flight and bare, the ring among them")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="measured of each way")
+    parser.add_argument("--ranks", type=int, default=0, help="so many readers at once instead")
+    parser.add_argument("--data", help="a folder that keeps the samples for the next time")
+    parser.add_argument("--prepare", action="store_true", help="write the samples, and end")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
