@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from headrace.order import walk_tables
 from headrace.server._kernels import KERNELS, Loader
+from headrace.server._lookups import search
 from headrace.server._plan import distinct_each
+from headrace.storage import Starts, search_starts
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +71,26 @@ def test_distinct_blocks_are_those_of_each_batch(
     wanted = [sorted({first + spread * block for block in batch}) for batch in batches]
     assert wanted == [own.tolist() for own in found]
     assert wanted == [own.tolist() for own in same]
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 300), min_size=1, max_size=50).filter(any),
+    first=st.integers(0, 1 << 40),
+    seed=st.integers(0, 99),
+)
+def test_spans_are_found_as_storage_does(
+    compiled: Loader, lengths: list[int], first: int, seed: int
+) -> None:
+    """The span of each ordinal, and its place in it, also where spans are empty or uneven."""
+    assert compiled.module is not None
+    starts = Starts(np.cumsum([first, *lengths]))
+    ordinals = np.random.default_rng(seed).integers(first, int(starts.values[-1]), 200)
+
+    found = search(starts, ordinals)
+
+    wanted = search_starts(starts, ordinals)
+    assert [part.tolist() for part in wanted] == [part.tolist() for part in found]
 
 
 def test_without_numba_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> None:

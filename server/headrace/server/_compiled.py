@@ -32,6 +32,7 @@ _INTS_IN = nb.types.Array(nb.int64, 1, "C", readonly=True)
 _INTS_OUT = nb.types.Array(nb.int64, 1, "C")
 _SLOTS_IN = nb.types.Array(nb.int32, 1, "C", readonly=True)
 _TABLE_IN = nb.types.Array(nb.int64, 2, "C", readonly=True)
+_BUCKETS_IN = nb.types.Array(nb.uint16, 1, "C", readonly=True)
 _HALVES = nb.types.Array(nb.uint32, 1, "C")
 _DRAWS_IN = nb.types.Array(nb.uint16, 2, "C", readonly=True)
 
@@ -183,6 +184,27 @@ def distinct(
         begin = ends[batch]
         out_ends[batch] = at
     return True
+
+
+@_kernel(_INTS_IN, _BUCKETS_IN, nb.int64, _INTS_IN, _INTS_OUT, _INTS_OUT)
+def find_spans(  # noqa: PLR0917 - the arrays that Numba wants one by one
+    starts: NDArray[np.int64],
+    buckets: NDArray[np.uint16],
+    shift: int,
+    ordinals: NDArray[np.int64],
+    spans: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+) -> None:
+    """Do what `headrace.storage.search_starts` does with NumPy."""
+    first, last = starts[0], starts.size - 2
+    for i in range(ordinals.size):
+        ordinal = ordinals[i]
+        place = min(max((ordinal - first) >> shift, 0), buckets.size - 1)
+        span = np.int64(buckets[np.uint64(place)])
+        while span < last and starts[span + 1] <= ordinal:
+            span += 1
+        spans[i] = span
+        offsets[i] = ordinal - starts[span]
 
 
 @_kernel(

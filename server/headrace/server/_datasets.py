@@ -23,6 +23,7 @@ from headrace.server._columns import split_schema
 from headrace.server._dataset_config import DatasetConfig
 from headrace.server._disk_blocks import DiskBlocks
 from headrace.server._flat_blocks import FlatBlocks
+from headrace.server._lookups import walk
 from headrace.server._request import Readable
 from headrace.server._served import Part
 from headrace.server._skip_lists import (
@@ -33,7 +34,6 @@ from headrace.server._skip_lists import (
     wanted_skips,
 )
 from headrace.server._versions import Versions
-from headrace.server._walk import walk
 from headrace.server._wanted import BatchesRequest
 from headrace.server._watch import ReadObserver, WatchedBlocks
 from headrace.storage import OpenDataset, list_versions, open_dataset

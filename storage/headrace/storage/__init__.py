@@ -30,6 +30,7 @@ from headrace.storage._shard_writer import (
 )
 from headrace.storage._source import OpenDataset, Place, Source, SourceOptions
 from headrace.storage._sources import open_dataset
+from headrace.storage._starts import Starts, search_starts
 from headrace.storage._store import (
     ObjectEntry,
     ObjectWriter,
@@ -76,6 +77,7 @@ __all__ = [
     "ShardWriter",
     "Source",
     "SourceOptions",
+    "Starts",
     "Store",
     "StoreOptions",
     "Unfinished",
@@ -93,6 +95,7 @@ __all__ = [
     "safe_url",
     "sample_bytes",
     "schema_texts",
+    "search_starts",
     "store_index",
     "type_text",
     "verify_blocks",

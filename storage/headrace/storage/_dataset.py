@@ -23,7 +23,7 @@ from headrace.storage._pages import BlockTable, Page
 from headrace.storage._pointer import VersionEntry
 from headrace.storage._runs import MAX_RANGE_BYTES, BlockAccess, ReadBlock
 from headrace.storage._shard_writer import SHARD_FOLDER
-from headrace.storage._starts import Starts
+from headrace.storage._starts import Search, Starts, search_starts
 from headrace.storage._store import Store
 
 
@@ -66,11 +66,14 @@ class Dataset:
         page_starts = [page.first_sample for page in manifest.pages]
         self._page_starts = Starts(np.array([*page_starts, self.sample_count], np.int64))
 
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(
+        self, sample_ids: NDArray[np.int64], *, search: Search = search_starts
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find the blocks that hold samples.
 
         Args:
             sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
+            search: Does what `search_starts` does, if something does it faster.
 
         Returns:
             Block ordinals and offsets of the samples in their blocks, ``(n,) int64`` each.
@@ -81,11 +84,11 @@ class Dataset:
         """
         ids = checked_ordinals(sample_ids, self.sample_count, "sample id")
         if len(self._page_starts.values) == 2:  # noqa: PLR2004 - one page and its end
-            return self._table.page(0).locate(ids)
+            return self._table.page(0).locate(ids, search)
         blocks = np.empty(len(ids), np.int64)
         offsets = np.empty(len(ids), np.int64)
         for page, chosen in self._by_page(self._page_starts.find(ids)):
-            blocks[chosen], offsets[chosen] = page.locate(ids[chosen])
+            blocks[chosen], offsets[chosen] = page.locate(ids[chosen], search)
         return blocks, offsets
 
     def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:

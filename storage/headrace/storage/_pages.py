@@ -14,7 +14,7 @@ from headrace.storage._block_table import PAGE_BLOCKS, decode_page
 from headrace.storage._manifest import Manifest
 from headrace.storage._open import page_row_count
 from headrace.storage._pointer import TableFile
-from headrace.storage._starts import Starts
+from headrace.storage._starts import Search, Starts
 from headrace.storage._store import Store
 
 _CACHE_PAGES = 512  # 180 kB each, so 90 MB at most, reached by datasets of 2 million blocks
@@ -34,10 +34,11 @@ class Page:
     rows: NDArray[np.void]
     starts: Starts
 
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def locate(
+        self, sample_ids: NDArray[np.int64], search: Search
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the block of each sample of this page, and its offset there: ``(n,) int64``."""
-        rows = self.starts.find(sample_ids)
-        offsets = sample_ids - np.take(self.starts.values, rows, mode="clip")
+        rows, offsets = search(self.starts, sample_ids)
         rows += self.first_block
         return rows, offsets
 

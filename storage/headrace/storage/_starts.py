@@ -6,6 +6,9 @@ dozen misses, the table two.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,22 +26,26 @@ class Starts:
 
     Attributes:
         values: The same.
+        buckets: Of ``2 ** shift`` ordinals each: the span that holds the first; uint16, or wider
+            where there are more spans.
+        shift: Says how large a bucket is.
+        steps: The most spans that begin in a bucket behind its first ordinal.
     """
 
     def __init__(self, starts: NDArray[np.int64]) -> None:
         self.values = starts
         first, stop = int(starts[0]), int(starts[-1])
         # Two to four buckets a span, so that few buckets have more than one border.
-        self._shift = max(0, ((stop - first) // max(1, len(starts) - 1)).bit_length() - 2)
-        buckets = np.arange(first, stop + (1 << self._shift), 1 << self._shift)
+        self.shift = max(0, ((stop - first) // max(1, len(starts) - 1)).bit_length() - 2)
+        buckets = np.arange(first, stop + (1 << self.shift), 1 << self.shift)
         spans = np.searchsorted(starts, buckets, side="right") - 1
-        self._steps = int(np.diff(spans).max(initial=0))
-        self._buckets = spans.astype(np.min_scalar_type(len(starts)))
+        self.steps = int(np.diff(spans).max(initial=0))
+        self.buckets = spans.astype(np.result_type(np.uint16, np.min_scalar_type(len(starts))))
 
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        return int(self.values.nbytes + self._buckets.nbytes)
+        return int(self.values.nbytes + self.buckets.nbytes)
 
     def find(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the span that holds each ordinal, ``(n,) int64``; the last of several.
@@ -46,11 +53,25 @@ class Starts:
         Args:
             ordinals: ``(n,) int64`` in ``[starts[0], starts[-1])``.
         """
-        if len(ordinals) < _FEW or self._steps > _MAX_STEPS:
+        if len(ordinals) < _FEW or self.steps > _MAX_STEPS:
             return np.searchsorted(self.values, ordinals, side="right") - 1
-        spans: NDArray[np.int64] = self._buckets[(ordinals - self.values[0]) >> self._shift].astype(
+        spans: NDArray[np.int64] = self.buckets[(ordinals - self.values[0]) >> self.shift].astype(
             np.int64
         )
-        for _ in range(self._steps):
+        for _ in range(self.steps):
             spans += self.values[1:][spans] <= ordinals
         return spans
+
+
+Search: TypeAlias = Callable[
+    [Starts, NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]
+]
+"""Finds the span of each ordinal, as `Starts.find`, and how far into it the ordinal lies."""
+
+
+def search_starts(
+    starts: Starts, ordinals: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find spans with NumPy."""
+    spans = starts.find(ordinals)
+    return spans, ordinals - np.take(starts.values, spans, mode="clip")
