@@ -5,14 +5,20 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 import torch
 from pyspark.sql import functions as sf
 
-from headrace.converter import CACHE_SETTING, Conversion, Progress, make_converter
+from headrace.converter import (
+    CACHE_SETTING,
+    Conversion,
+    Function,
+    Progress,
+    make_converter,
+)
 from headrace.converter._plan_key import plan_key
 from headrace.errors import BadArgumentError, HeadraceError
 from headrace.storage import open_dataset, open_store
@@ -109,6 +115,25 @@ def test_keys_follow_what_is_computed(spark: SparkSession, tmp_path: Path) -> No
         assert keys[same] == plan_key(frames[same](), {})
     assert keys[0] != plan_key(frames[0](), {"compression": "zstd"})
     assert keys[0] == plan_key(frames[0]().cache(), {})
+
+
+def test_columns_types_and_a_function_are_part_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    """Each gives a conversion of its own, with the samples asked for, and is found again."""
+
+    def convert(**settings: Any) -> Conversion:
+        return make_converter(_frame(spark), cache_dir=str(tmp_path), **settings)
+
+    plain = convert()
+    typed = convert(columns={"half": "h", "id": "n"}, types={"n": "int32"})
+    three, again, four = (
+        convert(function=Function(_first(count), "id long, half double")) for count in (3, 3, 4)
+    )
+
+    assert 4 == len({plain.key, typed.key, three.key, four.key})
+    assert three == again
+    assert (SAMPLES, 6, 8) == (len(typed), len(three), len(four))
+    with open_dataset(typed.url) as dataset:
+        assert {"h": pa.float64(), "n": pa.int32()} == {f.name: f.type for f in dataset.schema}
 
 
 def test_a_changed_file_changes_the_key(spark: SparkSession, tmp_path: Path) -> None:

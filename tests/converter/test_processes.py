@@ -20,30 +20,29 @@ from headrace.converter._ship import archive, code_digest
 from headrace.errors import NotADatasetError
 from headrace.storage import collect_garbage, open_dataset, open_store, plan_gc
 from support.bare_python import make_bare_python
+from support.environments import environment
+from support.spark_cluster import spark_cluster
 
 _FOLDER = Path(__file__).parent
+_SPARK_35 = ("pyspark==3.5.7", "pyarrow==20.0.0", "numpy<2", "pandas<2.3", "xxhash", "setuptools")
 _DEADLINE_S = 400.0  # a JVM takes a minute to start on a machine that is busy with others
 
 
 def _run(
-    script: str, argument: str, python: Path | None = None
+    script: str, *arguments: str, driver: Path | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": str(python or sys.executable),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_WORKER_DIR": argument,
-    }
+    """Run a script of this folder; its first argument is a folder, or what will be one."""
+    own = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     # To files: a JVM that outlives its driver would hold a pipe open.
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
         done = subprocess.run(
-            [sys.executable, str(_FOLDER / script), argument],
+            [str(driver or sys.executable), str(_FOLDER / script), *arguments],
             stdout=out,
             stderr=error,
             timeout=_DEADLINE_S,
             check=False,
-            env=environment,
-            cwd=argument if Path(argument).is_dir() else None,
+            env=own | variables,
+            cwd=arguments[0] if Path(arguments[0]).is_dir() else None,
         )
         texts = []
         for stream in (out, error):
@@ -99,6 +98,50 @@ def test_the_archive_is_all_that_executors_need(tmp_path: Path) -> None:
     assert "No module named 'headrace'" in answer().stderr
     found = answer(str(archive()))
     assert code_digest() == found.stdout.strip(), found.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+def test_a_cluster_that_lacks_headrace_converts_exactly_once(tmp_path: Path) -> None:
+    """The converter is sent along; a copied task and a lost executor leave each sample once."""
+    bare = str(make_bare_python(tmp_path / "python"))
+    with spark_cluster(tmp_path / "cluster", {"PYSPARK_PYTHON": bare}) as master:
+        answer = _answer(_run("job_cluster.py", str(tmp_path), master, PYSPARK_PYTHON=bare))
+
+    assert "headrace" in answer["imports"]
+    for trouble in ("slow", "lost"):
+        found = answer[trouble]
+        assert {"0-0", "0-1"} <= set(found["attempts"])
+        assert (True, 0) == (found["exact"], found["strays"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_spark_35_converts_as_spark_4_does(tmp_path: Path) -> None:
+    """Tables, fillers, splits, vectors, MDS, a cached conversion, and a function that raises."""
+    python = environment("spark35", _SPARK_35) / "bin" / "python"
+    roots = (str(_FOLDER.parents[1] / name) for name in ("proto", "storage", "converter"))
+    done = _run(
+        "job_spark35.py",
+        str(tmp_path),
+        driver=python,
+        PYSPARK_PYTHON=str(python),
+        PYTHONPATH=os.pathsep.join(roots),
+    )
+    answer = _answer(done)
+
+    assert answer.pop("version").startswith("3.5.")
+    assert "ValueError: no seventeen" in answer.pop("message")
+    assert answer == {
+        "table": True,
+        "filled": True,
+        "splits": 200,
+        "vectors": [{"v": [1.0, 2.0]}],
+        "mds": 100,
+        "conversion": 10,
+        "row": "7",
+        "left": [],
+    }
 
 
 @pytest.mark.timeout(500)

@@ -15,13 +15,18 @@ imports it when a reader is asked for: drivers that only write need none of it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+
+import pyarrow as pa
+from pyspark import cloudpickle
 
 from headrace.converter._cache import ConversionCache, Record
+from headrace.converter._function import Function
 from headrace.converter._job import Progress
 from headrace.converter._plan_key import plan_key
 from headrace.converter._schema import Shape
@@ -50,6 +55,18 @@ End = Literal["drop_last", "uneven", "pad"]
 
 CACHE_SETTING = "spark.headrace.cacheDir"
 """The setting of Spark that names the cache where ``cache_dir`` does not."""
+
+
+class Reading(TypedDict, total=False):
+    """Arguments of `NumpyDataset` that a conversion passes on."""
+
+    seed: int
+    shuffle: bool
+    columns: Sequence[str]
+    epochs: int | None
+    end: End
+    rank: int
+    world_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,86 +146,30 @@ class Conversion:
             device=device,
         )
 
-    def numpy_dataset(
-        self,
-        *,
-        batch_size: int,
-        seed: int = 0,
-        shuffle: bool = True,
-        columns: Sequence[str] = (),
-        epochs: int | None = None,
-        end: End = "drop_last",
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> NumpyDataset:
+    def numpy_dataset(self, *, batch_size: int, **reading: Unpack[Reading]) -> NumpyDataset:
         """Return the same batches as NumPy arrays; needs no torch.
 
         Args:
-            batch_size: As for `headrace.client.NumpyDataset`, and so are the others.
-            seed: As there.
-            shuffle: As there.
-            columns: As there.
-            epochs: As there.
-            end: As there.
-            rank: As there.
-            world_size: As there.
+            batch_size: As for `headrace.client.NumpyDataset`.
+            reading: As there.
         """
         from headrace.client import NumpyDataset  # noqa: PLC0415 - see above
 
-        return NumpyDataset(
-            None,
-            self.url,
-            batch_size=batch_size,
-            seed=seed,
-            shuffle=shuffle,
-            columns=columns,
-            epochs=epochs,
-            end=end,
-            rank=rank,
-            world_size=world_size,
-        )
+        return NumpyDataset(None, self.url, batch_size=batch_size, **reading)
 
-    def tf_dataset(
-        self,
-        *,
-        batch_size: int,
-        seed: int = 0,
-        shuffle: bool = True,
-        columns: Sequence[str] = (),
-        epochs: int | None = None,
-        end: End = "drop_last",
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> tf.data.Dataset:
+    def tf_dataset(self, *, batch_size: int, **reading: Unpack[Reading]) -> tf.data.Dataset:
         """Return the same batches as a ``tf.data.Dataset``; an iteration is an epoch.
 
         Args:
-            batch_size: As for `numpy_dataset`, and so are the others.
-            seed: As there.
-            shuffle: As there.
-            columns: As there.
-            epochs: As there.
-            end: As there.
-            rank: As there.
-            world_size: As there.
+            batch_size: As for `numpy_dataset`.
+            reading: As there.
 
         Raises:
             ConfigurationError: TensorFlow is not installed.
         """
         from headrace.client import tf_dataset  # noqa: PLC0415 - see above
 
-        return tf_dataset(
-            self.numpy_dataset(
-                batch_size=batch_size,
-                seed=seed,
-                shuffle=shuffle,
-                columns=columns,
-                epochs=epochs,
-                end=end,
-                rank=rank,
-                world_size=world_size,
-            )
-        )
+        return tf_dataset(self.numpy_dataset(batch_size=batch_size, **reading))
 
     def delete(self) -> None:
         """Remove the conversion from the cache, for all who share it.
@@ -227,7 +188,10 @@ def make_converter(
     *,
     cache_dir: str | None = None,
     expire_after_s: float | None = None,
+    columns: Sequence[str] | Mapping[str, str] | None = None,
+    types: Mapping[str, str | pa.DataType] | None = None,
     shapes: Mapping[str, Shape] | None = None,
+    function: Function | None = None,
     compression: Compression = "lz4",
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     block_bytes: int = DEFAULT_BLOCK_BYTES,
@@ -247,7 +211,11 @@ def make_converter(
             ``~/.cache/headrace/conversions``.
         expire_after_s: Seconds from now after which it is converted anew and removed; `None` for
             never. An equal conversion that is there already keeps its own.
-        shapes: As for `write_shards`.
+        columns: As for `write_shards`, and so are types and shapes.
+        types: As there.
+        shapes: As there.
+        function: As there. What a function computes shows in no plan, so a conversion by one is
+            found again within one Spark application, as long as the function stays the same.
         compression: As for `write_shards`.
         shard_bytes: As for `write_shards`.
         block_bytes: As for `write_shards`.
@@ -270,7 +238,10 @@ def make_converter(
     cache = ConversionCache(place, options=shipped)
     cache.remove_expired(now_s)
     stored_as: dict[str, object] = {
+        "columns": list(columns.items()) if isinstance(columns, Mapping) else columns,
+        "types": {name: str(kind) for name, kind in (types or {}).items()},
         "shapes": {name: list(sides) for name, sides in sorted((shapes or {}).items())},
+        "function": _told(function, df.sparkSession),
         "compression": compression,
         "shard_bytes": shard_bytes,
         "block_bytes": block_bytes,
@@ -290,13 +261,24 @@ def make_converter(
             shard_bytes=shard_bytes,
             block_bytes=block_bytes,
             mode="overwrite",
+            columns=columns,
+            types=types,
             shapes=shapes,
+            function=function,
             options=shipped,
             progress=progress,
         )
     expires_s = None if expire_after_s is None else now_s + expire_after_s
     cache.write(Record(key=key, made_s=now_s, expires_s=expires_s))
     return _opened(cache.url_of(key), key=key, place=place, options=shipped)
+
+
+def _told(function: Function | None, spark: SparkSession) -> list[str] | None:
+    """Return what tells a function from others of one Spark application."""
+    if function is None:
+        return None
+    pickled: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call] # it has no stubs
+    return [spark.conf.get("spark.app.id", "") or "", hashlib.blake2b(pickled).hexdigest()]
 
 
 def _opened(url: str, *, key: str, place: str, options: StoreOptions) -> Conversion:

@@ -35,9 +35,10 @@ _ADVICE_BY_NAME = {
     "variant": "take what you need of it (variant_get), or turn it into text (to_json)",
     "vector": "take it out of its array, map or struct (pyspark.ml.functions.vector_to_array)",
 }
-_ADVICE: dict[type[spark.DataType], str] = {
-    spark.CalendarIntervalType: "cast it to string, or to the parts you need",
-    spark.YearMonthIntervalType: "cast it to int (months)",
+# By name, since Spark 3.5 lacks the first.
+_ADVICE = {
+    "CalendarIntervalType": "cast it to string, or to the parts you need",
+    "YearMonthIntervalType": "cast it to int (months)",
 }
 # What Spark's SQL calls the types that Arrow has under another name.
 _SQL_NAMES: dict[str, pa.DataType] = {
@@ -123,7 +124,7 @@ def named_type(text: str | pa.DataType, *, column: str) -> pa.DataType:
 
 
 def _unsupported(name: str, kind: spark.DataType) -> UnsupportedColumnError:
-    advice = _ADVICE.get(type(kind)) or _ADVICE_BY_NAME.get(kind.simpleString())
+    advice = _ADVICE.get(type(kind).__name__) or _ADVICE_BY_NAME.get(kind.simpleString())
     return UnsupportedColumnError(
         f"column {name!r} is {kind.simpleString()}, wanted a number, bool, string, binary, date, "
         "timestamp, decimal, vector, or an array, map or struct of these; "

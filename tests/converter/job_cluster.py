@@ -1,0 +1,117 @@
+"""Convert on a cluster whose executors lack headrace, copy a slow task and lose an executor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from headrace.converter import write_shards
+from headrace.storage import open_dataset, open_store
+
+ROWS = 30_000
+DEADLINE_S = 120.0
+
+
+def main(folder: str, master: str) -> None:
+    """Run the three jobs and print what each left."""
+    spark = _session(folder, master)
+    found = {"imports": spark.range(1).mapInArrow(_import, "error string").collect()[0]["error"]}
+    frame = spark.range(0, ROWS, 1, 2)
+    slow, lost = Path(folder, "slow"), Path(folder, "lost")
+    for name, trouble in (("slow", _slow(str(slow))), ("lost", _lose(str(lost)))):
+        marks = Path(folder, name)
+        marks.mkdir()
+        url = f"{folder}/dataset-{name}"
+        write_shards(frame.mapInArrow(trouble, "id long"), url, shard_bytes=8192, block_bytes=1024)
+        found[name] = {"attempts": sorted(mark.name for mark in marks.iterdir()), **_left(url)}
+    sys.stdout.write(json.dumps(found) + "\n")
+    spark.stop()
+
+
+def _left(url: str) -> dict[str, Any]:
+    with open_dataset(url) as dataset:
+        ids = [
+            number
+            for block in range(dataset.block_count)
+            for number in dataset.read_block(block).column("id").to_pylist()
+        ]
+        shard_count = dataset.shard_count
+    stored = [name for name in open_store(url).list() if name.startswith("shards/")]
+    return {"exact": ids == list(range(ROWS)), "strays": len(stored) - shard_count}
+
+
+def _import(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    list(batches)
+    try:
+        import headrace.storage  # noqa: F401, PLC0415 - to see whether it is there
+    except ImportError as error:
+        yield pa.record_batch({"error": pa.array([str(error)])})
+    else:
+        yield pa.record_batch({"error": pa.array(["none"])})
+
+
+def _slow(marks: str) -> Any:
+    """Return a function whose first attempt of partition 0 waits, after some shards, for ever."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        mark = Path(marks, f"{context.partitionId()}-{context.attemptNumber()}")
+        mark.touch()
+        waits = mark.name == "0-0"
+        for number, batch in enumerate(batches):
+            yield batch
+            deadline = time.monotonic() + DEADLINE_S
+            while waits and number == 0 and time.monotonic() < deadline:
+                time.sleep(0.05)  # until Spark kills this attempt for its faster copy
+
+    return run
+
+
+def _lose(marks: str) -> Any:
+    """Return a function whose first attempt of partition 0 kills its executor, after shards."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        mark = Path(marks, f"{context.partitionId()}-{context.attemptNumber()}")
+        first = not mark.exists()
+        mark.touch()
+        yield from batches
+        if mark.name == "0-0" and first:
+            daemon = Path(f"/proc/{os.getppid()}/stat").read_text()
+            executor = int(daemon.rsplit(")", 1)[1].split()[1])
+            os.kill(executor, signal.SIGKILL)
+
+    return run
+
+
+def _session(folder: str, master: str) -> SparkSession:
+    return (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.executor.memory", "512m")
+        .config("spark.local.dir", f"{folder}/local")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
+        .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "120s")
+        .config("spark.speculation", "true")
+        .config("spark.speculation.interval", "100ms")
+        .config("spark.speculation.multiplier", "1.1")
+        .config("spark.speculation.quantile", "0.5")
+        .getOrCreate()
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
