@@ -108,26 +108,51 @@ class EpochPlan:
             BadArgumentError: If the rank's coordinates do not fit together.
             PositionPastEndError: If there is no such batch.
         """
-        part, parts = self._part(rank, world_size, replication)
-        if not 0 <= index < self.batch_count:
-            raise PositionPastEndError(
-                f"batch {index} was asked for, the epoch has {self.batch_count} from position"
-                f" {self.base}",
-                position=index,
-            )
-        position = self.base + index * self.global_batch_size
-        count = min(self.global_batch_size, self.sample_count - position)
-        start, stop = self._rank_share(part, parts, count)
-        return RankBatch(
-            index=index,
-            position=position,
-            next_position=position + count,
-            global_sample_count=count,
-            start=position + start,
-            stop=position + stop,
-            pad_positions=self._pads(position, count, part, parts),
-            loss_scale=(stop - start) * parts / count,
+        (batch,) = self.batches(
+            range(index, index + 1), rank=rank, world_size=world_size, replication=replication
         )
+        return batch
+
+    def batches(
+        self, indices: range, *, rank: int, world_size: int, replication: int = 1
+    ) -> list[RankBatch]:
+        """Return a rank's parts of several global batches, as `batch` would each.
+
+        Args:
+            indices: Numbers of the global batches, at least one.
+            rank: As for `batch`.
+            world_size: As for `batch`.
+            replication: As for `batch`.
+        """
+        part, parts = self._part(rank, world_size, replication)
+        for index in (indices[0], indices[-1]):
+            if not 0 <= index < self.batch_count:
+                raise PositionPastEndError(
+                    f"batch {index} was asked for, the epoch has {self.batch_count} from position"
+                    f" {self.base}",
+                    position=index,
+                )
+        size = self.global_batch_size
+        full = _share(part, parts, size)
+        batches = []
+        for index in indices:
+            position = self.base + index * size
+            count = min(size, self.sample_count - position)
+            is_full = count == size
+            start, stop = full if is_full else self._rank_share(part, parts, count)
+            batches.append(
+                RankBatch(
+                    index=index,
+                    position=position,
+                    next_position=position + count,
+                    global_sample_count=count,
+                    start=position + start,
+                    stop=position + stop,
+                    pad_positions=() if is_full else self._pads(position, count, part, parts),
+                    loss_scale=(stop - start) * parts / count,
+                )
+            )
+        return batches
 
     def _part(self, rank: int, world_size: int, replication: int) -> tuple[int, int]:
         check_range("world_size", world_size, low=1, high=1 << 31)

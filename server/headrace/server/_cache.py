@@ -311,7 +311,7 @@ class BlockCache:
         waiter.will_read(source, blocks)
         # Without the lock: a block that comes or goes meanwhile costs nothing but a later fetch.
         slots = source.slot_of[blocks]
-        if (slots > ABSENT).all():
+        if not slots.size or int(slots.min()) > ABSENT:
             self._slots.asked[slots] = self._slots.ranking
             return blocks[:0]
         return self.prefetch_unplanned(source, blocks, waiter)

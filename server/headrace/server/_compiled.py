@@ -33,6 +33,7 @@ _INTS_OUT = nb.types.Array(nb.int64, 1, "C")
 _SLOTS_IN = nb.types.Array(nb.int32, 1, "C", readonly=True)
 _TABLE_IN = nb.types.Array(nb.int64, 2, "C", readonly=True)
 _BUCKETS_IN = nb.types.Array(nb.uint16, 1, "C", readonly=True)
+_COUNTS = nb.types.Array(nb.int32, 1, "C")
 _HALVES = nb.types.Array(nb.uint32, 1, "C")
 _DRAWS_IN = nb.types.Array(nb.uint16, 2, "C", readonly=True)
 
@@ -184,6 +185,25 @@ def distinct(
         begin = ends[batch]
         out_ends[batch] = at
     return True
+
+
+@_kernel(_COUNTS, _INTS_OUT, _SLOTS_IN, nb.int64)
+def pin(
+    pins: NDArray[np.int32], last_use: NDArray[np.int64], slots: NDArray[np.int32], now: int
+) -> None:
+    """Count one reader more of each slot, and note when it began."""
+    for slot in slots:
+        if 0 <= slot < pins.size:
+            pins[slot] += 1
+            last_use[slot] = now
+
+
+@_kernel(_COUNTS, _SLOTS_IN)
+def unpin(pins: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
+    """Count one reader less of each slot."""
+    for slot in slots:
+        if 0 <= slot < pins.size:
+            pins[slot] -= 1
 
 
 @_kernel(_INTS_IN, _BUCKETS_IN, nb.int64, _INTS_IN, _INTS_OUT, _INTS_OUT)

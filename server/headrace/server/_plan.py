@@ -196,12 +196,9 @@ class _Epoch:
         self, indices: range, encoder: TokenEncoder
     ) -> tuple[NDArray[np.int64], list[PlannedBatch]]:
         spec = self.spec
-        parts = [
-            self.plan.batch(
-                index, rank=spec.rank, world_size=spec.world_size, replication=spec.replication
-            )
-            for index in indices
-        ]
+        parts = self.plan.batches(
+            indices, rank=spec.rank, world_size=spec.world_size, replication=spec.replication
+        )
         sample_ids = self._all_sample_ids(parts)
         blocks, offsets = self.locator.locate(sample_ids)
         batches = []

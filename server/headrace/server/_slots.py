@@ -7,6 +7,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.server._kernels import KERNELS
 from headrace.server._shared import Desk
 
 _FIRST_CAPACITY = 256
@@ -78,11 +79,20 @@ class SlotTable:
 
     def pin(self, slots: NDArray[np.integer]) -> None:
         """Keep the blocks of distinct slots, and note their use."""
+        now = time.monotonic_ns()
+        kernels = KERNELS.module
+        if kernels is not None:
+            kernels.pin(self.pins, self.last_use, slots.astype(np.int32, copy=False), now)
+            return
         self.pins[slots] += 1
-        self.last_use[slots] = time.monotonic_ns()
+        self.last_use[slots] = now
 
     def unpin(self, slots: NDArray[np.integer]) -> None:
         """Give back what `pin` took."""
+        kernels = KERNELS.module
+        if kernels is not None:
+            kernels.unpin(self.pins, slots.astype(np.int32, copy=False))
+            return
         self.pins[slots] -= 1
 
     def is_pinned(self, slot: int) -> bool:
