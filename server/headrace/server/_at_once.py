@@ -124,7 +124,7 @@ class AtOnce:
         self._fields = np.array(
             [(*rows[index], 0) for index in order if rows[index][4]], np.int64
         ).reshape(-1, 6)
-        self._field_buffers = np.array([buffers[index] for index in order if rows[index][4]], int)
+        self._field_buffers = [buffers[index] for index in order if rows[index][4]]
         self._gaps = _NO_GAPS
         self._last_layout: PayloadLayout | None = None
 
@@ -181,11 +181,12 @@ class AtOnce:
             )
 
     def _place(self, layout: PayloadLayout) -> None:
-        begins = np.array(layout.begins, np.int64)
-        self._fields[:, 5] = begins[self._field_buffers]
-        ends = begins + layout.lengths
-        gaps = np.stack((ends[:-1], begins[1:]), axis=1)
-        self._gaps = gaps[gaps[:, 0] < gaps[:, 1]]
+        # In plain Python: with ragged columns every batch has a layout of its own, of few buffers.
+        begins, lengths = layout.begins, layout.lengths
+        self._fields[:, 5] = [begins[buffer] for buffer in self._field_buffers]
+        ends = map(int.__add__, begins, lengths)
+        gaps = [gap for gap in zip(ends, begins[1:], strict=False) if gap[0] < gap[1]]
+        self._gaps = np.array(gaps, np.int64).reshape(-1, 2)
         self._last_layout = layout
 
 
