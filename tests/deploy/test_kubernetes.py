@@ -110,14 +110,47 @@ def test_the_settings_are_the_servers(overlay: str, tmp_path: Path) -> None:
     assert str(config.cache_dir) in mounts
 
 
-@pytest.mark.parametrize("overlay", ["base", "overlays/tls", "overlays/autoscaled"])
-def test_memory_is_that_of_the_formula(overlay: str) -> None:
-    """The limit is docs/operations.md's formula for batches of 1 MiB, and some 10 % more."""
-    set_ = _of_kind(overlay, "StatefulSet")
-    limit = set_["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
-    wanted = 150 + 8 * 1024 + 16 * 2 + 128 * (3 * 1 + 2 * 3 + 1)
+def _server_of(overlay: str) -> Manifest:
+    """The container that serves."""
+    if overlay == "overlays/sidecar":
+        job = _of_kind(overlay, "PyTorchJob")["spec"]["pytorchReplicaSpecs"]["Worker"]
+        (found,) = job["template"]["spec"]["initContainers"]
+    else:
+        (found,) = _of_kind(overlay, "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
 
-    assert wanted * 1.1 <= int(limit.removesuffix("Mi")) <= wanted * 1.15
+
+@pytest.mark.parametrize("overlay", _OVERLAYS)
+def test_memory_is_that_of_the_formula(overlay: str, tmp_path: Path) -> None:
+    """The limit is docs/operations.md's formula for batches of 1 MiB, and some 10 % more."""
+    path = tmp_path / "headrace.yaml"
+    path.write_text(_of_kind(overlay, "ConfigMap")["data"]["headrace.yaml"])
+    config = ConfigSource(path).load()
+    formula = (_FOLDER.parents[1] / "docs" / "operations.md").read_text()
+    limit = int(_server_of(overlay)["resources"]["limits"]["memory"].removesuffix("Mi"))
+    reads = config.fetch_threads * (8 + 1)
+    streams = config.max_streams * (4 * 1 + 2 * 3 + 1)
+    wanted = 220 + config.cache_bytes // 2**20 + reads + streams
+    # One for each of eight ranks of a host; over the network there are none.
+    rings = 8 * config.ring_bytes // 2**20 if overlay == "overlays/sidecar" else 0
+
+    assert "fetch_threads \N{MULTIPLICATION SIGN} R" in formula
+    assert "(4 P + 2 M + 1 MiB)" in formula
+    assert wanted * 1.1 + rings <= limit <= wanted * 1.15 + rings
+
+
+def test_a_sidecar_has_memory_for_its_rings() -> None:
+    """The last of eight rings is no more than a quarter of what the limit leaves (docs/ring.md)."""
+    settings = yaml.safe_load(_of_kind("overlays/sidecar", "ConfigMap")["data"]["headrace.yaml"])
+    limit = int(_server_of("overlays/sidecar")["resources"]["limits"]["memory"].removesuffix("Mi"))
+    ring = int(settings["ring_bytes"].removesuffix("MiB"))
+
+    left = limit - 1024 * int(settings["cache_bytes"].removesuffix("GiB")) - 7 * ring
+
+    assert ring <= left / 4
+    pod = _of_kind("overlays/sidecar", "PyTorchJob")["spec"]["pytorchReplicaSpecs"]["Worker"]
+    assert settings["ring_uids"] == str(pod["template"]["spec"]["securityContext"]["runAsUser"])
 
 
 def test_selectors_and_ports_agree() -> None:
