@@ -222,17 +222,17 @@ def test_one_replica_becomes_three_and_the_streams_even_out(url: str) -> None:
             stack.callback(thread.join, 30)
             thread.start()
         stack.callback(ended.set)
-        assert until(lambda: [_RANKS] == _streams(servers))
+        assert until(lambda: [_RANKS] == _streams(servers), timeout_s=90)
         for address in _LOOPBACKS[1:]:
             listen = f"{address}:{port}"
             more = ServerConfig(datasets={"ds": url}, listen=listen, max_stream_s=1)
             servers.append(stack.enter_context(start_server(more)))
         name.addresses = _LOOPBACKS
-        assert until(lambda: [2, 2, 2] == _streams(servers)), _streams(servers)
+        assert until(lambda: [2, 2, 2] == _streams(servers), timeout_s=90), _streams(servers)
         # And back: the third goes, its streams at once, the rest as they are asked to come anew.
         name.addresses = _LOOPBACKS[:2]
         servers.pop().drain()
-        assert until(lambda: [3, 3] == _streams(servers)), _streams(servers)
+        assert until(lambda: [3, 3] == _streams(servers), timeout_s=90), _streams(servers)
 
     for seen in tokens:
         assert len(seen) == len(set(seen)) > 0
