@@ -105,6 +105,43 @@ def test_misuse_says_what_is_wanted(address: str, arguments: list[str], message:
     assert "Traceback" not in found.stderr
 
 
+def test_a_mixture_is_proved(address: str, url: str, tmp_path: Path) -> None:
+    """A file names datasets and amounts; its manifest says what each batch must hold."""
+    mixture = tmp_path / "mixture.json"
+    mixture.write_text(json.dumps({"datasets": [{"name": "ds", "repeat": 1.5}]}))
+    found = run(
+        *("loadtest", address, "--mixture", str(mixture), "--manifest", url, "--ranks", "2"),
+        *("--global-batch-size", "100", "--json"),
+    )
+    report = json.loads(found.stdout)
+
+    assert 0 == found.returncode, found.stderr
+    assert report["proof"]["digest"] == report["proof"]["wanted_digest"]
+    assert _SAMPLES * 3 // 2 == report["proof"]["samples"]
+    assert (1, 1) == (report["proof"]["epochs_whole"], report["proof"]["epochs_complete"])
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ('{"datasets": [{"name": "ds"}]}', ["ds"], "a --mixture in its place"),
+        ('{"datasets": [{"name": "ds", "skips": [1]}]}', [], "cannot leave samples out"),
+        ('{"datasets": [{"name": "ds"}]}', ["--manifest", "a", "--manifest", "b"], "wanted 1"),
+        ("{}", [], "wanted an object with 'datasets'"),
+    ],
+)
+def test_a_mixture_that_cannot_be_tested_is_refused(
+    address: str, tmp_path: Path, text: str, arguments: list[str], message: str
+) -> None:
+    """One line that says what is wanted."""
+    mixture = tmp_path / "mixture.json"
+    mixture.write_text(text)
+    found = run("loadtest", address, *arguments, "--mixture", str(mixture), "--batch-size", "10")
+
+    assert 2 == found.returncode
+    assert message in " ".join(found.stderr.split())
+
+
 def test_another_version_of_the_data_is_refused(address: str, tmp_path: Path) -> None:
     """A manifest that is not the server's proves nothing, and both fingerprints are named."""
     other = str(tmp_path / "other")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,9 @@ from headrace.cli._access_options import access_of
 from headrace.errors import TokenDatasetChangedError
 
 if TYPE_CHECKING:
-    from headrace.client import Access
+    from headrace.client import Access, Mixture
     from headrace.loadtest import Cut, Pause, Rescale, SwarmSpec
-    from headrace.order import Order
+    from headrace.order import MixtureOrder, Order
     from headrace.v1 import shard_service_pb2 as pb
 
 _PREFETCH_BYTES = 16 << 20  # of a rank: some batches
@@ -30,6 +31,7 @@ class Options:
 
     targets: str
     dataset: str
+    mixture: Path | None
     ranks: int
     jobs: int
     batch_size: int
@@ -44,7 +46,7 @@ class Options:
     end: str
     columns: str | None
     processes: int | None
-    manifest: str | None
+    manifests: Sequence[str]
     tokens: int
     kills: Sequence[int]
     restart: str | None
@@ -65,6 +67,8 @@ class Options:
     as_json: bool
 
     def __post_init__(self) -> None:
+        if bool(self.dataset) == (self.mixture is not None):
+            raise click.UsageError("Give a DATASET, or a --mixture in its place.")
         if sum(given is not None for given in (self.epochs, self.steps, self.seconds)) > 1:
             raise click.UsageError("--epochs, --steps and --seconds exclude one another.")
         ranks = self.ranks
@@ -92,34 +96,73 @@ class Options:
         return tuple(filter(None, self.targets.split(",")))
 
 
-def ask(options: Options) -> pb.Dataset:
-    """Return what the first server says of the dataset."""
-    from headrace.client import Deadlines, fetch_dataset  # noqa: PLC0415
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What the trainers read, as the first server has it.
 
+    Attributes:
+        datasets: The one dataset, or those of the mixture in its order.
+        mixture: The mixture with the version of each dataset, or None.
+    """
+
+    datasets: tuple[pb.Dataset, ...]
+    mixture: Mixture | None = None
+
+    @property
+    def sample_counts(self) -> list[int]:
+        """Samples of each dataset."""
+        return [dataset.sample_count for dataset in self.datasets]
+
+
+def ask(options: Options) -> Subject:
+    """Ask the first server for what is to be read."""
+    from headrace.client import Deadlines, fetch_dataset, read_mixture  # noqa: PLC0415
+
+    mixture = None
+    if options.mixture is not None:
+        mixture = read_mixture(options.mixture.read_text(encoding="utf-8"))
+        if any(entry.skips for entry in mixture.datasets):
+            raise click.UsageError("--mixture: a load test cannot leave samples out; drop 'skips'.")
+    names = [options.dataset] if mixture is None else [entry.name for entry in mixture.datasets]
     deadlines = Deadlines(connect_s=options.give_up_s)
-    return fetch_dataset(
-        options.addresses[0], options.dataset, deadlines=deadlines, access=options.access
+    found = tuple(
+        fetch_dataset(options.addresses[0], name, deadlines=deadlines, access=options.access)
+        for name in names
     )
+    if mixture is not None:
+        mixture = mixture.pinned([dataset.fingerprint for dataset in found])
+    return Subject(found, mixture)
 
 
-def swarm_spec(options: Options, found: pb.Dataset) -> SwarmSpec:
+def swarm_spec(options: Options, subject: Subject) -> SwarmSpec:
     """Return the swarm that the options describe."""
     from headrace.client import Deadlines  # noqa: PLC0415
     from headrace.loadtest import SwarmSpec  # noqa: PLC0415
-    from headrace.order import DEFAULT_WINDOW, EndMode, OrderSpec  # noqa: PLC0415
+    from headrace.order import (  # noqa: PLC0415
+        DEFAULT_WINDOW,
+        EndMode,
+        OrderSpec,
+        epoch_positions,
+    )
 
     size = options.global_batch_size or options.batch_size * options.ranks
     trainers = options.ranks * options.jobs
+    order = OrderSpec(
+        seed=options.seed,
+        shuffle=options.shuffle,
+        window=DEFAULT_WINDOW if options.window is None else options.window,
+        unit=size,
+    )
+    mixture, counts = subject.mixture, subject.sample_counts
     spec = SwarmSpec(
         targets=options.addresses,
-        dataset=found.name,
-        sample_count=found.sample_count,
-        order=OrderSpec(
-            seed=options.seed,
-            shuffle=options.shuffle,
-            window=DEFAULT_WINDOW if options.window is None else options.window,
-            unit=size,
+        dataset=options.dataset,
+        mixture=mixture,
+        first_ids=tuple(accumulate(counts[:-1], initial=0)),
+        sample_count=(
+            counts[0] if mixture is None else epoch_positions(mixture.spec(order), counts)
         ),
+        order=order,
         global_batch_size=size,
         ranks=options.ranks,
         jobs=options.jobs,
@@ -142,16 +185,25 @@ def swarm_spec(options: Options, found: pb.Dataset) -> SwarmSpec:
     return replace(spec, steps=whole if options.seconds is None else _ENDLESS)
 
 
-def orders(url: str, found: pb.Dataset, spec: SwarmSpec) -> list[Order]:
-    """Return the order of each job, from the manifest alone."""
+def orders(subject: Subject, spec: SwarmSpec, urls: Sequence[str]) -> list[Order | MixtureOrder]:
+    """Return the order of each job, from the manifests alone."""
     from headrace.cli._tables import read_tables  # noqa: PLC0415 - needs the [storage] extra
-    from headrace.order import Order  # noqa: PLC0415
+    from headrace.order import MixtureOrder, Order  # noqa: PLC0415
 
-    tables, fingerprints = read_tables([url])
-    if fingerprints[0] != found.fingerprint:
-        raise TokenDatasetChangedError(
-            f"the server's dataset {found.name!r} has fingerprint {found.fingerprint}, the "
-            f"manifest at {url} has {fingerprints[0]}; give --manifest the version that is served"
+    if len(urls) != len(subject.datasets):
+        raise click.UsageError(
+            f"--manifest: {len(urls)} are given; wanted {len(subject.datasets)}, one for each "
+            "dataset in the mixture's order."
         )
-    seeds = range(spec.order.seed, spec.order.seed + spec.jobs)
-    return [Order(replace(spec.order, seed=seed), tables[0]) for seed in seeds]
+    tables, fingerprints = read_tables(urls)
+    for dataset, fingerprint, url in zip(subject.datasets, fingerprints, urls, strict=True):
+        if fingerprint != dataset.fingerprint:
+            raise TokenDatasetChangedError(
+                f"the server's dataset {dataset.name!r} has fingerprint {dataset.fingerprint}, the "
+                f"manifest at {url} has {fingerprint}; give --manifest the version that is served"
+            )
+    jobs = [replace(spec.order, seed=spec.order.seed + job) for job in range(spec.jobs)]
+    mixture = subject.mixture
+    if mixture is None:
+        return [Order(order, tables[0]) for order in jobs]
+    return [MixtureOrder(mixture.spec(order), tables) for order in jobs]

@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 
 @click.command(name="loadtest")
 @click.argument("targets", metavar="TARGET[,TARGET...]")
-@click.argument("dataset", metavar="DATASET")
+@click.argument("dataset", metavar="[DATASET]", default="")
+@click.option(
+    "--mixture",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSON file of datasets to draw from, in place of DATASET.",
+)
 @click.option("--ranks", type=click.IntRange(min=1), default=8, show_default=True, help="Trainers.")
 @click.option(
     "--jobs",
@@ -66,8 +71,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--manifest",
+    "manifests",
     metavar="URL",
-    help="Where the dataset lies: compare every sample with what its manifest says.",
+    multiple=True,
+    help="Where the dataset lies: compare every sample with what its manifest says. Of a mixture "
+    "one for each dataset, in its order.",
 )
 @click.option(
     "--tokens",
@@ -124,6 +132,8 @@ def command(**given: Any) -> int:
     \b
     headrace loadtest localhost:50051 flights --ranks 256 --step-ms 50
     headrace loadtest localhost:50051 flights --manifest s3://bucket/flights --rescale 8:6@50%
+    headrace loadtest localhost:50051 --mixture mixture.json --manifest s3://bucket/web \
+        --manifest s3://bucket/books
     headrace loadtest localhost:50051 flights --kill 4711 --restart 'headrace serve …' --every 5
     """
     from headrace.loadtest import (  # noqa: PLC0415 - a command loads its layers when it is called
@@ -136,9 +146,9 @@ def command(**given: Any) -> int:
     )
 
     options = Options(**given)
-    found = ask(options)
-    spec = swarm_spec(options, found)
-    wanted = None if options.manifest is None else orders(options.manifest, found, spec)
+    subject = ask(options)
+    spec = swarm_spec(options, subject)
+    wanted = orders(subject, spec, options.manifests) if options.manifests else None
     victims = [Kill(pid, restart=shlex.split(options.restart or "")) for pid in options.kills]
     pulse = _Pulse()
     with (

@@ -20,10 +20,16 @@ from headrace.loadtest._spec import Generation, SwarmSpec
 from headrace.loadtest._swarm import SwarmResult
 
 _MOST_EXAMPLES = 5
+_CHUNK = 1 << 20
 
 
 class AnyOrder(Protocol):
-    """An order of the manifest's samples: `headrace.order.Order`."""
+    """An order of the manifests' samples: `headrace.order.Order` or `MixtureOrder`."""
+
+    @property
+    def sample_count(self) -> int:
+        """Positions of an epoch."""
+        ...
 
     def sample_ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """Return the sample ids at the positions [start, stop) of an epoch."""
@@ -44,7 +50,8 @@ class Proof:
         altered: Batches whose samples or places are not the order's; 0 without a manifest.
         digest: Of what was seen: equal for equal samples at equal places, whatever the ranks.
         wanted_digest: The same from the manifest alone; empty without one.
-        epochs_whole: Epochs of which every sample was seen exactly once, over all jobs.
+        epochs_whole: Epochs of which every sample was seen exactly once, over all jobs; of a
+            mixture, every draw.
         epochs_complete: Epochs that the run covered from begin to end, over all jobs.
         examples: Some of the faults, in words.
     """
@@ -84,7 +91,7 @@ def prove(swarm: SwarmResult, orders: Sequence[AnyOrder] | None) -> Proof:
         found = [result for result in results if result.seat.generation == number]
         for result in found:
             proof = _check_rank(proof, spec, generation, result)
-    whole, complete = _epochs(spec, results)
+    whole, complete = _epochs(spec, results, orders)
     proof = replace(proof, epochs_whole=whole, epochs_complete=complete)
     records = [result.records for result in results]
     digest = total([total(part["order_sum"]) for part in records])
@@ -123,20 +130,35 @@ def _check_rank(proof: Proof, spec: SwarmSpec, generation: Generation, result: R
     )
 
 
-def _epochs(spec: SwarmSpec, results: Sequence[RankResult]) -> tuple[int, int]:
+def _epochs(
+    spec: SwarmSpec, results: Sequence[RankResult], orders: Sequence[AnyOrder] | None
+) -> tuple[int, int]:
     """Count the epochs of which every sample was seen exactly once, and those that were run."""
     if any(result.error for result in results) or spec.seconds is not None or spec.plan.dropped:
         return 0, 0
+    if spec.mixture is not None and orders is None:
+        return 0, 0  # which samples an epoch of a mixture draws, only its manifests say
     complete = spec.steps // spec.plan.batch_count
-    wanted = id_sum_of_range(spec.sample_count) if complete else 0
+    once = id_sum_of_range(spec.sample_count) if complete and spec.mixture is None else 0
     records = np.concatenate([result.records for result in results])
     whole = 0
     for job in range(spec.jobs):
         for epoch in range(complete):
             part = records[(records["job"] == job) & (records["epoch"] == epoch)]
             seen = int(part["sample_count"].sum())
+            wanted = once if orders is None or spec.mixture is None else _drawn(orders[job], epoch)
             whole += seen == spec.sample_count and total(part["id_sum"]) == wanted
     return whole, spec.jobs * complete
+
+
+def _drawn(order: AnyOrder, epoch: int) -> int:
+    """Return the digest of the samples that an epoch draws, each as often as it is drawn."""
+    starts = range(0, order.sample_count, _CHUNK)
+    ends = (min(start + _CHUNK, order.sample_count) for start in starts)
+    parts = (
+        id_sum(order.sample_ids(epoch, start, end)) for start, end in zip(starts, ends, strict=True)
+    )
+    return sum(parts) % (1 << 64)
 
 
 def _compare(proof: Proof, swarm: SwarmResult, orders: Sequence[AnyOrder]) -> Proof:

@@ -15,14 +15,10 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from headrace.client import BatchEvent, BatchReader, BufferPool, Place, Prefetcher
 from headrace.errors import HeadraceError
 from headrace.loadtest._records import Recorder, Records, id_sum, order_sum
 from headrace.loadtest._spec import Generation, SwarmSpec
-
-SAMPLE_IDS = "headrace.sample_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +151,8 @@ class _Run:
 
     def _record(self, event: BatchEvent, step: int, *, wait_s: float) -> None:
         header = event.header
-        count = header.sample_count - header.pad_count
-        sample_ids = np.asarray(event.columns[SAMPLE_IDS].values)[:count]
+        sample_ids = self._spec.sample_ids(event)
+        count = sample_ids.size
         part = self._spec.part(
             header.position, rank=self._seat.rank, world_size=self._generation.world_size
         )

@@ -6,11 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from headrace.client import BatchEvent, BatchReader, BufferPool, Place
 from headrace.errors import HeadraceError
-from headrace.loadtest._rank import SAMPLE_IDS, NextBatch
+from headrace.loadtest._rank import NextBatch
 from headrace.loadtest._records import order_sum
 from headrace.loadtest._spec import SwarmSpec
 from headrace.loadtest._swarm import SwarmResult
@@ -81,11 +79,10 @@ def _fault(spec: SwarmSpec, wanted: NextBatch, size: int) -> str:
 
 def _is_wanted(spec: SwarmSpec, event: BatchEvent, wanted: NextBatch, world_size: int) -> bool:
     header = event.header
-    count = header.sample_count - header.pad_count
-    place = (header.epoch, header.position, count)
+    sample_ids = spec.sample_ids(event)
+    place = (header.epoch, header.position, sample_ids.size)
     if place != (wanted.epoch, wanted.position, wanted.sample_count):
         return False
     part = spec.part(header.position, rank=wanted.seat.rank, world_size=world_size)
-    sample_ids = np.asarray(event.columns[SAMPLE_IDS].values)[:count]
     digest = order_sum(sample_ids, epoch=header.epoch, start=part.start)
     return digest == wanted.order_sum

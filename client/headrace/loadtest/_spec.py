@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from headrace.client import Access, Deadlines, ReadOptions
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.client import Access, BatchEvent, Deadlines, Mixture, ReadOptions
 from headrace.errors import BadArgumentError
 from headrace.order import EndMode, EpochPlan, OrderSpec, RankBatch
+
+SAMPLE_IDS = "headrace.sample_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,10 @@ class SwarmSpec:
 
     Attributes:
         targets: gRPC addresses of servers that serve the same data.
-        dataset: Name of the dataset there.
-        sample_count: Samples of the dataset.
+        dataset: Name of the dataset there; empty for a mixture.
+        mixture: The datasets to draw from in place of ``dataset``, each with its version.
+        first_ids: Of each dataset of the mixture, the samples of those before it.
+        sample_count: Samples of an epoch.
         order: The order of the first job; job j has the seed of this plus j.
         global_batch_size: Samples of a batch over all ranks.
         ranks: World size at the start.
@@ -83,6 +90,8 @@ class SwarmSpec:
 
     targets: tuple[str, ...]
     dataset: str
+    mixture: Mixture | None = None
+    first_ids: tuple[int, ...] = ()
     sample_count: int
     order: OrderSpec
     global_batch_size: int
@@ -151,6 +160,7 @@ class SwarmSpec:
         """Return what one rank reads."""
         return ReadOptions(
             dataset=self.dataset,
+            mixture=self.mixture,
             order=replace(self.order, seed=self.order.seed + job),
             global_batch_size=self.global_batch_size,
             rank=rank,
@@ -164,6 +174,19 @@ class SwarmSpec:
         """Return a rank's part of the global batch that begins at ``position``."""
         index = position // self.global_batch_size
         return self.plan.batch(index, rank=rank, world_size=world_size)
+
+    def sample_ids(self, event: BatchEvent) -> NDArray[np.int64]:
+        """Return the ids of a batch's samples, those that only fill it up left out.
+
+        A sample of a mixture has the id in its dataset plus the samples of the datasets before.
+        """
+        header = event.header
+        ids = np.asarray(event.columns[SAMPLE_IDS].values)[: header.sample_count - header.pad_count]
+        if self.mixture is None:
+            return ids
+        datasets, own = ids.T
+        joined: NDArray[np.int64] = np.asarray(self.first_ids, dtype=np.int64)[datasets] + own
+        return joined
 
     def batch_at(self, step: int) -> tuple[int, int]:
         """Return epoch and number of the global batch of a step of the run."""
