@@ -43,8 +43,16 @@ def test_a_run_names_pieces_limits_and_the_bottleneck() -> None:
     for one in report["workloads"]:
         assert one["bottleneck"] in ("wire", "server", "client", "loop")
         rates = [one[piece] for piece in ("store", "decode", "wire", "server", "client", "loop")]
+        assert 0 < one["bottleneck_share"] <= 1
         assert all(rate > 0 for rate in rates)
         assert one["first_batch_ms"] > 0
+
+
+def test_a_limit_is_the_best_that_was_seen() -> None:
+    """Each rate by itself, whichever measurement it comes from."""
+    found = Limits(memcpy=1.0, socket=5.0, file=2.0).or_better(Limits(3.0, 4.0, 2.0))
+
+    assert Limits(memcpy=3.0, socket=5.0, file=2.0) == found
 
 
 def test_the_bottleneck_is_what_costs_most() -> None:
@@ -54,6 +62,7 @@ def test_the_bottleneck_is_what_costs_most() -> None:
         batch_bytes=1,
         store=1.0,
         decode=1.0,
+        gather=1.0,
         wire=1000.0,
         server=900.0,
         client=300.0,
@@ -63,3 +72,5 @@ def test_the_bottleneck_is_what_costs_most() -> None:
     )
 
     assert "client" == pieces.bottleneck
+    # 1/300 - 1/900 of 1/290
+    assert pieces.bottleneck_share == pytest.approx(0.6444, abs=1e-3)

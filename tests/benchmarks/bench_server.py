@@ -26,7 +26,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -38,14 +37,13 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.flight_baseline import read_sizes, serve_flight
+from headrace.bench._children import serving_ready_bytes
+from headrace.bench._ready import METHOD
 from headrace.server import ServerConfig, start_server
-from headrace.server._listen import GRPC_OPTIONS
 from headrace.storage import ShardWriter, commit_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 
 _READ = "/headrace.v1.ShardService/ReadBatches"
-_BARE = "/bench.Bare/Read"
-_CHUNK_BYTES = 2 * 1024 * 1024
 _SERVERS = ("bare", "ready", "gather")
 _RNG = np.random.default_rng(7)
 
@@ -109,12 +107,13 @@ def _run(case: Case, order: pb.OrderSpec, *, rounds: int, seconds: float) -> Non
         _warm(ours.address, request, case.sample_count // case.batch_size)
         first_ms = statistics.median(_first_batch_ms(ours.address, request) for _ in range(9))
         batch_bytes = _batch_bytes(ours.address, request)
-        bare = servers.enter_context(_process(_serve_bare, batch_bytes))
+        started = servers.enter_context(serving_ready_bytes(batch_bytes))
+        bare = Running(started.address, started.process.pid)
         flight = servers.enter_context(_process(serve_flight, (folder, case.batch_size)))
         wanted = request.SerializeToString()
         rates = [
             (
-                _rate(bare, lambda: _grpc_sizes(bare, _BARE, b""), seconds),
+                _rate(bare, lambda: _grpc_sizes(bare, METHOD, b""), seconds),
                 _rate(flight, lambda: read_sizes(flight.address, "ready"), seconds),
                 _rate(flight, lambda: read_sizes(flight.address, "gather"), seconds),
                 _rate(ours, lambda: _grpc_sizes(ours, _READ, wanted), seconds),
@@ -257,27 +256,6 @@ def _serve_headrace(folder: str, pipe: Connection) -> None:
     with start_server(config) as server:
         pipe.send(server.address)
         pipe.recv()
-
-
-def _serve_bare(batch_bytes: int, pipe: Connection) -> None:
-    ready = [
-        bytes(min(_CHUNK_BYTES, batch_bytes - begin))
-        for begin in range(0, batch_bytes, _CHUNK_BYTES)
-    ]
-
-    def read(_request: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
-        while True:
-            yield from ready
-
-    server = grpc.server(ThreadPoolExecutor(4), options=GRPC_OPTIONS)
-    service, method = _BARE[1:].split("/")
-    handlers = {method: grpc.unary_stream_rpc_method_handler(read)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    pipe.send(f"127.0.0.1:{port}")
-    pipe.recv()
-    server.stop(0).wait(10)
 
 
 def _write(case: Case, folder: str) -> None:

@@ -1,51 +1,105 @@
-"""Servers for a benchmark, in processes of their own that end with it."""
+"""Servers in processes of their own, that end with the block that needs them."""
 
 from __future__ import annotations
 
 import json
+import os
 import select
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
 from headrace.errors import ConfigurationError
 
 _READY_S = 120.0  # arbitrary: imports, on a machine that is busy
+_END_S = 20.0
 _HEADRACE = "from headrace.cli.main import main; main()"
 
 
-@contextmanager
-def serving(name: str, url: str) -> Iterator[str]:
-    """Serve a dataset with `headrace serve`, and yield the address."""
-    command = [sys.executable, "-c", _HEADRACE, "serve", "--listen", "127.0.0.1:0", "--json"]
-    with _child([*command, f"{name}={url}"]) as line:
-        yield str(json.loads(line)["address"])
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A running server.
+
+    Attributes:
+        process: The server.
+        address: Where it listens.
+        ready_line: What it said when it did.
+    """
+
+    process: subprocess.Popen[str]
+    address: str
+    ready_line: str
+
+    def processor_s(self) -> float:
+        """Return the processor time that the server has taken so far, in seconds; 0 off Linux."""
+        try:
+            text = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii")
+        except OSError:
+            return 0.0
+        fields = text.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def serving_ready_bytes(payload_bytes: int) -> Iterator[str]:
-    """Serve the same bytes over and over, and yield the address."""
-    with _child([sys.executable, "-m", "headrace.bench._ready", str(payload_bytes)]) as line:
-        yield line
+def serving(
+    datasets: Mapping[str, str],
+    *options: str,
+    listen: str = "127.0.0.1:0",
+    stderr: IO[str] | int | None = None,
+) -> Iterator[Serving]:
+    """Serve datasets with `headrace serve`.
+
+    Args:
+        datasets: URLs by name.
+        options: More of the command's options.
+        listen: Where.
+        stderr: Where its log goes, as `subprocess` takes it; None for our own.
+
+    Raises:
+        ConfigurationError: It was not ready in time.
+    """
+    command = [sys.executable, "-c", _HEADRACE, "serve", "--listen", listen, "--json", *options]
+    command += [f"{name}={url}" for name, url in datasets.items()]
+    with _started(command, stderr) as (process, line):
+        yield Serving(process, str(json.loads(line)["address"]), line)
 
 
 @contextmanager
-def _child(command: Sequence[str]) -> Iterator[str]:
-    """Start a program and yield its first line."""
+def serving_ready_bytes(payload_bytes: int) -> Iterator[Serving]:
+    """Serve the same bytes over and over, from a gRPC server that does nothing else."""
+    command = [sys.executable, "-m", "headrace.bench._ready", str(payload_bytes)]
+    with _started(command, subprocess.DEVNULL) as (process, line):
+        yield Serving(process, line.strip(), line)
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], stderr: IO[str] | int | None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a program, and yield its first line; ask it to end, and kill it if it does not."""
     process = subprocess.Popen(  # noqa: S603 - our own programs
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, stdout=subprocess.PIPE, stderr=stderr, text=True
     )
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         ready, _, _ = select.select([process.stdout], [], [], _READY_S)
-        line = process.stdout.readline().strip() if ready else ""
+        line = process.stdout.readline() if ready else ""
         if not line:
             raise ConfigurationError(
-                f"a server for the benchmark was not ready within {_READY_S:.0f} s; run it by "
-                f"hand to see why: {' '.join(command)}"
+                f"a server was not ready within {_READY_S:.0f} s; run it by hand to see why: "
+                f"{' '.join(command)}"
             )
-        yield line
+        yield process, line
     finally:
-        process.kill()
-        process.communicate()
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_END_S)
+        finally:
+            process.kill()
+            process.stdout.close()
+            process.wait(_END_S)

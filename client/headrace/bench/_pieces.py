@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import grpc
 
-from headrace.bench._children import serving, serving_ready_bytes
+from headrace.bench._children import Serving, serving, serving_ready_bytes
 from headrace.bench._ready import METHOD
 from headrace.bench._workloads import Workload
 from headrace.client import (
@@ -44,6 +46,9 @@ class Pieces:
         batch_bytes: Payload of a batch.
         store: Shards read, and nothing done with them.
         decode: Blocks read, verified and decoded.
+        gather: What the server does beyond sending: order, finding, gathering, hashing. Payload a
+            second of its processor time, less that of the bare server; 0 where the system does not
+            tell processor times.
         wire: Ready bytes from a bare gRPC server in another process, dropped on arrival.
         server: Shuffled batches of a real server with a warm cache, dropped on arrival.
         client: The same, verified and put together by the client.
@@ -56,6 +61,7 @@ class Pieces:
     batch_bytes: int
     store: float
     decode: float
+    gather: float
     wire: float
     server: float
     client: float
@@ -66,13 +72,23 @@ class Pieces:
     @property
     def bottleneck(self) -> str:
         """The piece that costs most of the time of a batch in the loop, the cache being warm."""
-        costs = {
+        costs = self._costs()
+        return max(costs, key=lambda piece: costs[piece])
+
+    @property
+    def bottleneck_share(self) -> float:
+        """Its share of that time, in [0, 1]."""
+        costs = {piece: max(0.0, cost) for piece, cost in self._costs().items()}
+        return costs[self.bottleneck] / sum(costs.values())
+
+    def _costs(self) -> dict[str, float]:
+        """Return what each piece adds to the time of a MiB."""
+        return {
             "wire": 1 / self.wire,
             "server": 1 / self.server - 1 / self.wire,
             "client": 1 / self.client - 1 / self.server,
             "loop": 1 / self.loop - 1 / self.client,
         }
-        return max(costs, key=lambda piece: costs[piece])
 
 
 def measure_pieces(workload: Workload, url: str, *, raw_bytes: int, seconds: float) -> Pieces:
@@ -88,10 +104,12 @@ def measure_pieces(workload: Workload, url: str, *, raw_bytes: int, seconds: flo
         ConfigurationError: The server did not start.
     """
     workload.write(url, raw_bytes=raw_bytes)
-    with serving(_NAME, url) as address:
+    with serving({_NAME: url}, stderr=subprocess.DEVNULL) as server:
+        address = server.address
         payload = _first_payload(workload, address)
         _warm(workload, address)
-        with serving_ready_bytes(payload) as bare:
+        with serving_ready_bytes(payload) as ready:
+            bare, busy = ready.address, {"wire": _Busy(ready), "server": _Busy(server)}
             runs: dict[str, Callable[[], Iterator[int]]] = {
                 "store": lambda: _read_store(url),
                 "decode": lambda: _decode(url),
@@ -105,25 +123,59 @@ def measure_pieces(workload: Workload, url: str, *, raw_bytes: int, seconds: flo
             rates: dict[str, list[float]] = {piece: [] for piece in runs}
             for _ in range(_ROUNDS):
                 for piece, run in runs.items():
-                    rates[piece].append(_rate(run(), seconds))
+                    with busy.get(piece, nullcontext([])) as mib:
+                        rates[piece].append(_rate(run(), seconds, mib))
         first_ms = statistics.median(_first_ms(workload, address) for _ in range(_ROUNDS))
     medians = {piece: statistics.median(found) for piece, found in rates.items()}
     return Pieces(
         workload=workload.name,
         batch_bytes=payload,
         first_batch_ms=first_ms,
+        gather=_gather_rate(busy["wire"], busy["server"]),
         **{"gpu": 0.0, **medians},
     )
 
 
-def _rate(sizes: Iterator[int], seconds: float) -> float:
-    """Return MiB/s of an endless or finite stream of sizes; the first item starts the clock."""
-    next(sizes)
+class _Busy:
+    """Adds up the processor time that a server takes for a MiB of payload."""
+
+    def __init__(self, server: Serving) -> None:
+        self._server = server
+        self._began_s = 0.0
+        self._mib: list[float] = []
+        self.spent_s, self.sent_mib = 0.0, 0.0
+
+    def __enter__(self) -> list[float]:
+        self._began_s, self._mib = self._server.processor_s(), []
+        return self._mib
+
+    def __exit__(self, *exc: object) -> None:
+        self.spent_s += self._server.processor_s() - self._began_s
+        self.sent_mib += sum(self._mib)
+
+
+def _gather_rate(bare: _Busy, server: _Busy) -> float:
+    if not server.spent_s:
+        return 0.0
+    more_s = server.spent_s / server.sent_mib - bare.spent_s / bare.sent_mib
+    return 1 / more_s if more_s > 0 else 0.0
+
+
+def _rate(sizes: Iterator[int], seconds: float, mib: list[float]) -> float:
+    """Return MiB/s of an endless or finite stream of sizes; the first item starts the clock.
+
+    Args:
+        sizes: Bytes of what came.
+        seconds: For so long.
+        mib: The MiB of all items are added to it.
+    """
+    first = next(sizes)
     begin, total = time.perf_counter(), 0
     for size in sizes:
         total += size
         if time.perf_counter() - begin >= seconds:
             break
+    mib.append((first + total) / _MIB)
     return max(total, 1) / _MIB / (time.perf_counter() - begin)
 
 

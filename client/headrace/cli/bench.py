@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 
 _KINDS = ("rows", "images", "tokens", "texts")
 _MIB = 1 << 20
+_OWN_LOAD = 2  # a server and a client
+_LIMITS = {
+    "store": "file",
+    "decode": "memcpy",
+    "gather": "memcpy",
+    "wire": "socket",
+    "server": "socket",
+    "client": "socket",
+    "loop": "socket",
+    "gpu": "socket",
+}
+"""Which limit each piece is judged by."""
 
 
 @click.command(name="bench")
@@ -57,13 +69,19 @@ def command(
             show(number)
             where = f"{(url or folder).rstrip('/')}/{workload.name}"
             found.append(measure_pieces(workload, where, raw_bytes=mib * _MIB, seconds=seconds))
+        limits = limits.or_better(measure_limits())  # the load of a machine changes
     machine = _machine()
     if as_json:
-        pieces = [{**dataclasses.asdict(one), "bottleneck": one.bottleneck} for one in found]
+        pieces = [_as_json(one) for one in found]
         limit = dataclasses.asdict(limits)
         click.echo(json.dumps({"machine": machine, "limits": limit, "workloads": pieces}))
         return
     _show(machine, limits, found)
+
+
+def _as_json(one: Pieces) -> dict[str, object]:
+    named = {"bottleneck": one.bottleneck, "bottleneck_share": one.bottleneck_share}
+    return {**dataclasses.asdict(one), **named}
 
 
 def _machine() -> dict[str, object]:
@@ -88,23 +106,24 @@ def _show(machine: dict[str, object], limits: Limits, found: Sequence[Pieces]) -
         f"limits, MiB/s: memcpy {limits.memcpy:,.0f}  socket {limits.socket:,.0f}  "
         f"file {limits.file:,.0f}"
     )
+    cores = os.cpu_count() or 1
+    if os.getloadavg()[0] > cores + _OWN_LOAD:
+        console.print(
+            f"other work keeps the {cores} cores busy: all figures are lower than they could be"
+        )
     table = Table(title="MiB/s, and share of the limit", title_justify="left")
     table.add_column("piece")
+    table.add_column("limit")
     for one in found:
         table.add_column(one.workload, justify="right")
-    for piece, limit in (
-        ("store", limits.file),
-        ("decode", limits.memcpy),
-        ("wire", limits.socket),
-        ("server", limits.socket),
-        ("client", limits.socket),
-        ("loop", limits.socket),
-        ("gpu", limits.socket),
-    ):
+    for piece, limit in _LIMITS.items():
         rates = [float(getattr(one, piece)) for one in found]
         if any(rates):
-            table.add_row(piece, *(f"{rate:,.0f} ({rate / limit:.0%})" for rate in rates))
-    table.add_row("first batch, ms", *(f"{one.first_batch_ms:,.1f}" for one in found))
-    table.add_row("batch, KiB", *(f"{one.batch_bytes / 1024:,.0f}" for one in found))
-    table.add_row("bottleneck", *(one.bottleneck for one in found))
+            most = float(getattr(limits, limit))
+            shares = (f"{rate:,.0f} ({rate / most:.0%})" if rate else "-" for rate in rates)
+            table.add_row(piece, limit, *shares)
+    table.add_row("first batch, ms", "", *(f"{one.first_batch_ms:,.1f}" for one in found))
+    table.add_row("batch, KiB", "", *(f"{one.batch_bytes / 1024:,.0f}" for one in found))
+    named = (f"{one.bottleneck}, {one.bottleneck_share:.0%} of the time" for one in found)
+    table.add_row("bottleneck", "", *named)
     console.print(table)
