@@ -78,7 +78,7 @@ class Child:
         """
         paths = [str(_TESTS), str(_TESTS.parent / "examples")]
         settings = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore"}
-        self._log = (folder / f"{library.module}.log").open("ab")
+        self._log = (folder / f"{library.module}.log").open("ab+")
         self._process = subprocess.Popen(
             [
                 *(library.python(), "-m", "benchmarks.peers.child"),
@@ -106,14 +106,17 @@ class Child:
         ready, _, _ = select.select([self._process.stdout], [], [], within_s)
         answer = self._process.stdout.readline() if ready else b""
         if not answer:
-            return self._failed("ended" if ready else f"no answer within {within_s:.0f} s")
+            ended = f"ended with {self._process.wait(20)}" if ready else ""
+            return self._failed(ended or f"no answer within {within_s:.0f} s")
         found: dict[str, Any] = json.loads(answer)
         return found
 
     def _failed(self, error: str) -> dict[str, Any]:
-        self._error = error
         self._process.kill()
-        return {"error": error}
+        self._log.seek(0)
+        last = self._log.read().decode(errors="replace").strip().splitlines()[-1:]
+        self._error = "; ".join([error, *last])
+        return {"error": self._error}
 
     def close(self) -> None:
         """End it, and wait for that."""

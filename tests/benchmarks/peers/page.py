@@ -83,6 +83,8 @@ def _kinds(found: Figures, part: str, title: str, head: Sequence[str]) -> str:
 def _cells(row: Figures, ours: float | None) -> list[str]:
     name = str(row["library"])
     rates = row.get("rate", ())
+    if rates and "error" in row:
+        name += f" (failed after {len(rates)} rounds: {row['error']})"
     rate = median(rates)
     if rate is None:
         return [name, "", f"failed: {row.get('error', 'out of time')}", "", "", "", ""]
