@@ -100,6 +100,14 @@ def test_the_archive_is_all_that_executors_need(tmp_path: Path) -> None:
     assert code_digest() == found.stdout.strip(), found.stderr
 
 
+@pytest.mark.parametrize("file_format", ["arrow", "mds"])
+def test_a_task_holds_no_more_for_more_samples(tmp_path: Path, file_format: str) -> None:
+    """Fifteen shards of 32 MiB take less than one of them beyond what three take."""
+    answer = _answer(_run("job_memory.py", str(tmp_path), file_format))
+
+    assert answer["more"] < 32 << 20
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1000)
 def test_a_cluster_that_lacks_headrace_converts_exactly_once(tmp_path: Path) -> None:
