@@ -12,6 +12,8 @@ import pytest
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "spark_to_pytorch.ipynb"
 
+DEADLINE_S = 600.0  # a minute on two quiet cores; the rest is for others on a busy machine
+
 # In a process of its own: what Jupyter's client warns of is not ours to fail for.
 RUN = """
 import sys
@@ -19,7 +21,7 @@ import nbformat
 from nbclient import NotebookClient
 
 notebook = nbformat.read(sys.argv[1], 4)
-NotebookClient(notebook, timeout=900, kernel_name="python3").execute()
+NotebookClient(notebook, timeout=500, kernel_name="python3").execute()
 nbformat.write(notebook, sys.argv[2])
 """
 
@@ -37,18 +39,21 @@ def test_it_is_kept_without_outputs() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1000)
+@pytest.mark.timeout(660)
 def test_it_learns_alone_and_on_two_processes(tmp_path: Path) -> None:
     """Every cell runs, and both trainings tell discs, squares and triangles apart."""
     executed = tmp_path / "executed.ipynb"
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(NOTEBOOK), str(executed)],
-        capture_output=True,
-        text=True,
-        timeout=960,
-        check=False,
-    )
-    assert 0 == done.returncode, done.stderr[-4000:]
+    log = tmp_path / "log"
+    # To a file: a JVM or a private server that outlives the kernel would hold a pipe open.
+    with log.open("w") as out:
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, str(NOTEBOOK), str(executed)],
+            stdout=out,
+            stderr=out,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    assert 0 == done.returncode, log.read_text()[-4000:]
     notebook = nbformat.read(executed, 4)  # type: ignore[no-untyped-call] # it has no types
     text = "".join(output.get("text", "") for output in _outputs(notebook))
     right = re.search(r"after one process (\d+)%, after two (\d+)%", text)
