@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,7 +70,7 @@ class Copies(Protocol):
         """Begin to copy; ``payload`` must stay as it is until the copy has ended."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class MovedEvent(BatchEvent):
     """A batch whose payload is on a device, or on its way there.
 
@@ -160,7 +160,7 @@ class MovingReader:
         """What the reader is busy with; here, the copies too."""
         return self._reader.clock
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """Yield the reader's events, batches moved."""
         try:
             for event in self._reader.events():

@@ -16,7 +16,6 @@ from headrace.client._hops import HopSeconds
 from headrace.client._prefetch import Prefetcher, Reader
 from headrace.client._reader import BatchReader
 from headrace.client._transport import Landing, Transport
-from headrace.errors import HeadraceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,8 @@ class LiveStream:
             self._finalizer = weakref.finalize(self, self._running.close)
         try:
             return self._running.get()
-        except HeadraceError:
+        except BaseException:
+            # Also Ctrl-C: what was interrupted in the middle of a message cannot go on.
             self.close()
             raise
 

@@ -112,7 +112,7 @@ class BatchReader:
         self.reconnect_count = 0
         self.clock = HopClock()
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """Yield batches and ends of epochs; the module's head holds the contract."""
         try:
             while not self._closed.is_set() and not self._finished():
@@ -166,13 +166,14 @@ class BatchReader:
             for event in feed.events():
                 if self._closed.is_set():
                     return True
-                self._patience.hear()
-                if event is not None:
-                    self._last = event
-                    self._patience.succeed()
-                    yield event
-                    if self._endpoints.is_outdated(endpoint):
-                        return False
+                if event is None:
+                    self._patience.hear()
+                    continue
+                self._last = event
+                self._patience.succeed()
+                yield event
+                if self._endpoints.is_outdated(endpoint):
+                    return False
         return True
 
     def _request(self) -> pb.ReadBatchesRequest:
