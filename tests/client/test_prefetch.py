@@ -7,6 +7,7 @@ import pytest
 
 from headrace.client._assembler import EpochEndEvent
 from headrace.client._feed import Event
+from headrace.client._hedging import HedgeCounts
 from headrace.client._hops import HopClock
 from headrace.client._prefetch import Prefetcher
 from headrace.errors import HeadraceError, InternalError, ServerUnreachableError
@@ -22,6 +23,7 @@ class _Reader:
     def __init__(self, count: int, *, pause_s: float = 0.0, error: Exception | None = None) -> None:
         self.clock = HopClock()
         self.reconnect_count = 0
+        self.hedges = HedgeCounts()
         self.threads: list[str] = []
         self.has_read = threading.Condition()
         self._count, self._pause_s, self._error = count, pause_s, error

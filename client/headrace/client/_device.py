@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from headrace.client._assembler import BatchEvent
 from headrace.client._buffers import BufferPool, aligned
 from headrace.client._feed import Event
+from headrace.client._hedging import HedgeCounts
 from headrace.client._hops import HopClock
 from headrace.client._layout import ColumnView
 from headrace.client._prefetch import Reader
@@ -154,6 +155,11 @@ class MovingReader:
     def reconnect_count(self) -> int:
         """How often the reader had to reconnect."""
         return self._reader.reconnect_count
+
+    @property
+    def hedges(self) -> HedgeCounts:
+        """What became of hedges."""
+        return self._reader.hedges
 
     @property
     def clock(self) -> HopClock:

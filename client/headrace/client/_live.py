@@ -34,6 +34,8 @@ class ClientStats:
         transport_reason: Why not through a ring, or why that is smaller than was asked for; else
             empty.
         ring_batch_count: Batches that came through a ring.
+        hedge_count: Late batches that a second server was asked for (``hedge=``).
+        hedge_won_count: Those that came from it first.
     """
 
     waited_s: float = 0.0
@@ -42,6 +44,8 @@ class ClientStats:
     transport: str = ""
     transport_reason: str = ""
     ring_batch_count: int = 0
+    hedge_count: int = 0
+    hedge_won_count: int = 0
 
     def __add__(self, other: ClientStats) -> ClientStats:
         latest = other if other.transport else self
@@ -52,6 +56,8 @@ class ClientStats:
             latest.transport,
             latest.transport_reason,
             self.ring_batch_count + other.ring_batch_count,
+            self.hedge_count + other.hedge_count,
+            self.hedge_won_count + other.hedge_won_count,
         )
 
 
@@ -136,4 +142,6 @@ class LiveStream:
             transport.name,
             transport.reason,
             transport.ring_batch_count,
+            running.hedges.asked,
+            running.hedges.won,
         )

@@ -28,6 +28,7 @@ from typing import Protocol
 
 from headrace.client._assembler import BatchEvent
 from headrace.client._feed import Event
+from headrace.client._hedging import HedgeCounts
 from headrace.client._hops import HopClock, HopSeconds
 from headrace.errors import HeadraceError, InternalError
 
@@ -62,6 +63,10 @@ class Reader(Protocol):
     @property
     def reconnect_count(self) -> int:
         """How often the stream had to be opened again."""
+
+    @property
+    def hedges(self) -> HedgeCounts:
+        """What became of hedges."""
 
     @property
     def clock(self) -> HopClock:
@@ -117,6 +122,11 @@ class Prefetcher:
     def reconnect_count(self) -> int:
         """How often the reader had to reconnect."""
         return self._reader.reconnect_count
+
+    @property
+    def hedges(self) -> HedgeCounts:
+        """What became of hedges."""
+        return self._reader.hedges
 
     def get(self) -> Event | None:
         """Take the next event, or None when the reader is done.
