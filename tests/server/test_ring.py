@@ -41,7 +41,8 @@ def _come(path: Path, said: bytes = b"") -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(20)
     client.connect(str(path))
-    client.sendall(said)
+    if said:
+        client.sendall(said)
     return client
 
 

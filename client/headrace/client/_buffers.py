@@ -35,10 +35,8 @@ class BufferPool:
         """
         self._make = make or aligned
         self._idle_limit = idle_bytes
-        self._idle: list[memoryview] = []
+        self._idle: list[NDArray[np.uint8]] = []
         self._idle_bytes = 0
-        # By the id of the reference that calls `_give_back`: a tenth of weakref.finalize's time.
-        self._lent: dict[int, tuple[weakref.ref[NDArray[np.uint8]], memoryview]] = {}
         # Re-entrant: taking a buffer may collect garbage, whose finalizer gives one back.
         self._lock = threading.RLock()
 
@@ -47,29 +45,26 @@ class BufferPool:
 
         The caller owns it; the memory is reused once the array and all views of it are gone.
         """
-        memory = self._pop(size)
+        storage = self._pop(size)
         # The memoryview between storage and array keeps NumPy from collapsing the chain of bases,
         # so every view keeps `array` alive, and only `array`'s end frees the storage.
-        array = np.frombuffer(memory, np.uint8, size)
-        reference = weakref.ref(array, self._give_back)
-        self._lent[id(reference)] = reference, memory
+        array = np.frombuffer(storage.data, dtype=np.uint8, count=size)
+        weakref.finalize(array, self._give_back, storage).atexit = False
         return array
 
-    def _pop(self, size: int) -> memoryview:
-        most = 2 * size + (1 << 20)
+    def _pop(self, size: int) -> NDArray[np.uint8]:
         with self._lock:
-            for index, memory in enumerate(self._idle):
-                if size <= memory.nbytes <= most:
-                    self._idle_bytes -= memory.nbytes
+            for index, storage in enumerate(self._idle):
+                if size <= storage.nbytes <= 2 * size + (1 << 20):
+                    self._idle_bytes -= storage.nbytes
                     return self._idle.pop(index)
-        return self._make(max(1, size)).data
+        return self._make(max(1, size))
 
-    def _give_back(self, reference: weakref.ref[NDArray[np.uint8]]) -> None:
-        _, memory = self._lent.pop(id(reference))
+    def _give_back(self, storage: NDArray[np.uint8]) -> None:
         with self._lock:
-            if self._idle_bytes + memory.nbytes <= self._idle_limit:
-                self._idle.append(memory)
-                self._idle_bytes += memory.nbytes
+            if self._idle_bytes + storage.nbytes <= self._idle_limit:
+                self._idle.append(storage)
+                self._idle_bytes += storage.nbytes
 
 
 def aligned(size: int) -> NDArray[np.uint8]:

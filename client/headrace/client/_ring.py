@@ -7,9 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-
-from google.protobuf.message import DecodeError
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 from headrace.client._assembler import StreamAssembler
 from headrace.client._endpoints import Endpoint
@@ -19,10 +17,11 @@ from headrace.client._ring_feed import RingFeed
 from headrace.client._ring_memory import RingMemory
 from headrace.client._status import is_unknown_call
 from headrace.client._transport import Landing, RingOptions
-from headrace.client._wire import WireFeed, WireFeeds, encoded_messages, watched
+from headrace.client._wire import WireFeed, WireFeeds, watched
 from headrace.errors import CallerError, RingUnavailableError, StreamCorruptError
 from headrace.ring import HELLO_BYTES, REFUSAL_MOST_BYTES, VERSION, read_hello, ring_socket_of
 from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import shard_service_pb2_grpc as rpc
 
 _ATTACH_S = 5.0
 """Most seconds for each step on the ring's socket; the server waits for nothing there."""
@@ -76,7 +75,8 @@ class RingFeeds:
         )
         assembler = StreamAssembler(self._landing.allocate)
         with endpoint.access.open_channel(endpoint.address) as channel:
-            call = encoded_messages(channel, "AttachRing", wanted, endpoint.access.metadata())
+            stub = rpc.ShardServiceStub(channel)
+            call = stub.AttachRing(wanted, metadata=endpoint.access.metadata())
             wire = WireFeed(call, assembler, clock, target=endpoint.address)
             with watched(wire, silence_s=self._silence_s):
                 offer = _offer_of(wire)
@@ -137,22 +137,14 @@ def _offer_of(wire: WireFeed) -> pb.RingOffer:
         if is_unknown_call(error):
             raise RingUnavailableError("the server is of a version without rings") from error
         raise
-    offered = pb.AttachRingResponse() if message is None else _parsed(message)
-    if not offered.HasField("ring_offer"):
+    if not isinstance(message, pb.AttachRingResponse) or not message.HasField("ring_offer"):
         raise StreamCorruptError("a call for a ring began with something else than its offer")
-    if offered.ring_offer.version != VERSION:
+    if message.ring_offer.version != VERSION:
         raise RingUnavailableError(
-            f"the server's rings are of version {offered.ring_offer.version}, this client knows "
+            f"the server's rings are of version {message.ring_offer.version}, this client knows "
             f"{VERSION}"
         )
-    return offered.ring_offer
-
-
-def _parsed(message: bytes) -> pb.AttachRingResponse:
-    try:
-        return pb.AttachRingResponse.FromString(message)
-    except DecodeError as error:
-        raise StreamCorruptError(f"the offer of a ring cannot be read: {error}") from error
+    return message.ring_offer
 
 
 @contextmanager
@@ -167,7 +159,9 @@ def _attached(address: str, offer: pb.RingOffer) -> Iterator[tuple[socket.socket
         connection.settimeout(_ATTACH_S)
         try:
             connection.connect(path)
-            connection.sendall(offer.ticket)
+            # A server that refuses at once says why, and closes.
+            with suppress(BrokenPipeError):
+                connection.sendall(offer.ticket)
             said, fds, _, _ = socket.recv_fds(connection, HELLO_BYTES + REFUSAL_MOST_BYTES, 1)
         except OSError as error:
             raise RingUnavailableError(

@@ -30,6 +30,10 @@ from headrace.ring import RecordKind, record
 # Releases wait until so much would come free: one by one they would cost small batches as much as
 # all else. More would only make the server write where no cache reaches.
 _GROUP_BYTES = 1 << 20
+# And of a small ring no more than this part.
+_SHARE = 4
+# A socket takes so little whole or not at all, so records are never torn.
+_MOST_RECORDS = 512
 
 
 class RingMemory:
@@ -52,6 +56,7 @@ class RingMemory:
             mapped.madvise(mmap.MADV_HUGEPAGE)
         self.array = np.frombuffer(mapped, np.uint8)
         self._size = size
+        self._group_bytes = min(_GROUP_BYTES, size // _SHARE)
         self._pid = os.getpid()
         self._connection: socket.socket | None = connection
         self._waiting: deque[bytes] = deque()
@@ -90,21 +95,22 @@ class RingMemory:
     def flush(self) -> None:
         """Tell the server of all slots that may be written again."""
         with self._lock:
-            if self._connection is None or not self._waiting:
-                return
-            waiting, self._waiting = self._waiting, deque()
+            while (connection := self._connection) is not None and (group := self._pop_group()):
+                try:
+                    connection.send(b"".join(group), socket.MSG_DONTWAIT)
+                except OSError:
+                    # The server has more to read than it can use, or is gone.
+                    self._waiting.extendleft(reversed(group))
+                    return
             self._waiting_bytes = 0
-            said = b"".join(waiting)
-            try:
-                # Where the socket is full the server has more to read than it can use.
-                sent = self._connection.send(said, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                # The server is gone, and so is the ring's other end.
-                return
-            if sent < len(said):
-                self._waiting.appendleft(said[sent:])
+
+    def _pop_group(self) -> list[bytes]:
+        # Others may append, and a finalizer inside of this may even flush.
+        group: list[bytes] = []
+        with contextlib.suppress(IndexError):
+            while len(group) < _MOST_RECORDS:
+                group.append(self._waiting.popleft())
+        return group
 
     def detach(self) -> None:
         """Release nothing any more: the stream is over, and views alone hold the mapping."""
@@ -124,7 +130,7 @@ class RingMemory:
         self._out.pop(generation, None)
         self._waiting.append(record(RecordKind.RELEASE, slot, generation))
         self._waiting_bytes += size
-        if self._waiting_bytes >= _GROUP_BYTES:
+        if self._waiting_bytes >= self._group_bytes:
             self.flush()
 
 

@@ -68,6 +68,11 @@ class ExtentAllocator:
         if self.size:
             self._add(0, self.size)
 
+    @property
+    def longest(self) -> int:
+        """Return the length of the longest free part."""
+        return self._by_size[-1][0] if self._by_size else 0
+
     def take(self, length: int) -> int | None:
         """Return where ``length`` free bytes begin, now taken; None if no part is that long."""
         length = rounded(length)

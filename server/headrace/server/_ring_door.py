@@ -19,6 +19,7 @@ import queue
 import secrets
 import selectors
 import socket
+import stat
 import struct
 import threading
 import time
@@ -95,6 +96,8 @@ class RingDoor:
         """
         # What an ended server left; gRPC's own socket says whether one still serves here.
         with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISSOCK(Path(self._path).stat().st_mode):
+                raise FileExistsError(f"there is a file of that name: {self._path}")
             Path(self._path).unlink()
         before = os.umask(0o777 & ~self._mode)
         try:

@@ -8,7 +8,7 @@ import os
 
 from headrace.errors import BadArgumentError
 from headrace.ring import SLOT_ALIGNMENT
-from headrace.server._arena import ExtentAllocator
+from headrace.server._arena import ExtentAllocator, rounded
 from headrace.server._shared import Shared
 
 # Nobody can make a mapping shorter than its reader believes, nor take these promises back. Writing
@@ -48,10 +48,7 @@ class RingMemory:
 
     def fits(self, size: int) -> bool:
         """Say whether a slot of that size is free."""
-        begin = self._free.take(size)
-        if begin is not None:
-            self._free.give(begin, size)
-        return begin is not None
+        return rounded(size) <= self._free.longest
 
     def could_fit(self, size: int) -> bool:
         """Say whether a slot of that size would be free if all were."""
