@@ -14,6 +14,7 @@ import pytest
 
 from support.command import HEADRACE, run, serving
 from support.datasets import small_table, write_dataset
+from support.liar import Lie, exchange, liar, lose, repeat
 
 _SAMPLES = 2000
 
@@ -81,6 +82,64 @@ def address(url: str) -> Iterator[str]:
     """One server for the tests that only ask."""
     with serving({"ds": url}) as server:
         yield server.address
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        (lose, "1 batches lost"),
+        (repeat, "1 batches repeated"),
+        (exchange, "1 batches out_of_order"),
+    ],
+    ids=["lost", "repeated", "out of order"],
+)
+def test_what_a_server_does_wrong_fails(address: str, lie: Lie, said: str) -> None:
+    """Exit code 1, and the rank to which it happened."""
+    with liar(address, lie, sample_count=_SAMPLES) as lying:
+        found = run(
+            *("loadtest", lying, "ds", "--ranks", "2", "--batch-size", "10", "--steps", "8"),
+            *("--tokens", "0"),
+        )
+
+    assert 1 == found.returncode, found.stdout
+    assert f"job 0 rank 1 of 2: {said}" in found.stdout
+    assert "FAILED" in found.stdout
+
+
+def test_ranks_that_give_up_fail(url: str) -> None:
+    """A server that is killed and does not come back: exit code 1, and each rank says why."""
+    with serving({"ds": url}) as server:
+        # Far more than fits into buffers: what lies there is read without a server.
+        found = run(
+            *("loadtest", server.address, "ds", "--ranks", "2", "--batch-size", "5"),
+            *("--epochs", "1000", "--step-ms", "50", "--give-up-s", "2", "--tokens", "0", "--json"),
+            *("--kill", str(server.process.pid), "--every", "0.3"),
+        )
+    report = json.loads(found.stdout)
+
+    assert 1 == found.returncode, found.stderr
+    assert not report["passed"]
+    assert 1 == report["kills"]
+    assert 2 == len(report["failed"])
+
+
+def test_faults_of_every_kind_at_once(address: str, url: str) -> None:
+    """A straggler, a crash, a black hole, a slow network: proved, and limits that hold pass."""
+    found = run(
+        *("loadtest", address, "ds", "--ranks", "3", "--jobs", "2", "--batch-size", "20"),
+        *("--step-ms", "20", "--processes", "2", "--columns", "number,name", "--end", "uneven"),
+        *("--seed", "5", "--window", "300", "--manifest", url, "--tokens", "3"),
+        *("--pause-rank", "1:0.2@25%", "--crash-at", "40%"),
+        *("--cut-network", "blackhole:0.2", "--cut-network", "bandwidth=10000000"),
+        *("--every", "0.3", "--min-samples-per-s", "1", "--max-p99-ms", "100000", "--json"),
+    )
+    report = json.loads(found.stdout)
+
+    assert 0 == found.returncode, found.stderr
+    assert report["proof"]["digest"] == report["proof"]["wanted_digest"]
+    assert (2, 2) == (report["proof"]["epochs_whole"], report["proof"]["epochs_complete"])
+    assert (3, 0) == (report["tokens"]["tokens"], report["tokens"]["wrong"])
+    assert not report["missed_limits"]
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import grpc
-import numpy as np
 import pytest
-import xxhash
 
 from headrace.client import Deadlines
 from headrace.loadtest import (
@@ -29,10 +25,8 @@ from headrace.loadtest import (
 from headrace.order import EndMode, Order, OrderSpec, ShardTable
 from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
-from headrace.v1 import shard_service_pb2 as pb
-from headrace.v1 import shard_service_pb2_grpc as rpc
 from support.datasets import small_table, write_dataset
-from support.scripted_server import scripted_server
+from support.liar import Lie, alter, exchange, liar, lose, repeat, tell_the_truth
 
 _SAMPLES = 1000
 _GLOBAL_BATCH = 50
@@ -128,53 +122,8 @@ def test_a_run_of_bounded_time_loses_nothing(address: str, url: str) -> None:
     assert proof.batches
 
 
-Lie = Callable[[int, pb.ReadBatchesResponse], Sequence[pb.ReadBatchesResponse]]
-
-
-def _lose(number: int, message: pb.ReadBatchesResponse) -> Sequence[pb.ReadBatchesResponse]:
-    return [] if number == 3 else [message]
-
-
-def _repeat(number: int, message: pb.ReadBatchesResponse) -> Sequence[pb.ReadBatchesResponse]:
-    return [message, message] if number == 3 else [message]
-
-
-def _swap(number: int, message: pb.ReadBatchesResponse) -> Sequence[pb.ReadBatchesResponse]:
-    if number != 3:
-        return [message]
-    changed = pb.ReadBatchesResponse.FromString(message.SerializeToString())
-    payload = np.frombuffer(bytearray(changed.payload), dtype=np.uint8)
-    size = message.batch.buffer_bytes[-1]
-    ids = payload[payload.size - size :].view(np.int64)
-    ids[[0, 1]] = ids[[1, 0]]
-    changed.payload = payload.tobytes()
-    changed.batch.payload_xxh3 = xxhash.xxh3_64_intdigest(changed.payload)
-    return [changed]
-
-
-@contextmanager
-def _liar(honest: str, lie: Lie) -> Iterator[str]:
-    """Pass the streams of an honest server on, but for what the lie does to a batch."""
-
-    def script(
-        request: pb.ReadBatchesRequest, context: grpc.ServicerContext
-    ) -> Iterator[pb.ReadBatchesResponse]:
-        del context
-        number = 0
-        with grpc.insecure_channel(honest) as channel:
-            for message in rpc.ShardServiceStub(channel).ReadBatches(request, timeout=60):
-                if message.WhichOneof("event") != "batch":
-                    yield message
-                    continue
-                yield from lie(number, message)
-                number += 1
-
-    with scripted_server(script, sample_count=_SAMPLES) as service:
-        yield service.address
-
-
 def _run_with(honest: str, lie: Lie) -> tuple[SwarmSpec, SwarmResult]:
-    with _liar(honest, lie) as address:
+    with liar(honest, lie, sample_count=_SAMPLES) as address:
         # Shorter than an epoch: at its end the client itself would notice.
         spec = _spec(address, ranks=2, steps=10)
         return spec, run_swarm(spec)
@@ -182,18 +131,18 @@ def _run_with(honest: str, lie: Lie) -> tuple[SwarmSpec, SwarmResult]:
 
 def test_the_honest_relay_is_believed(address: str, url: str) -> None:
     """The relay of the tests below changes nothing by itself."""
-    spec, result = _run_with(address, lambda _, message: [message])
+    spec, result = _run_with(address, tell_the_truth)
 
     assert prove(result, _orders(url, spec)).holds
 
 
 @pytest.mark.parametrize(
     ("lie", "fault"),
-    [(_lose, "lost"), (_repeat, "repeated"), (_swap, "altered")],
-    ids=["lost", "repeated", "altered"],
+    [(lose, "lost"), (repeat, "repeated"), (exchange, "out_of_order"), (alter, "altered")],
+    ids=["lost", "repeated", "out of order", "altered"],
 )
 def test_lies_are_found(address: str, url: str, lie: Lie, fault: str) -> None:
-    """A batch left out, sent twice, or with two samples exchanged fails the proof of both ranks."""
+    """A batch left out, sent twice, too late or with two samples exchanged fails both ranks."""
     spec, result = _run_with(address, lie)
 
     proof = prove(result, _orders(url, spec))
