@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from headrace.errors import (
@@ -29,6 +30,7 @@ from headrace.storage import (
 from headrace.storage._fsspec import FsspecStore
 from headrace.storage._gc import split_versions
 from headrace.storage._pointer import TableFile, VersionEntry
+from headrace.storage.mds import MdsWriter, commit_mds
 from support.s3 import S3
 from support.shards import numbered_batch, write_shards_of
 
@@ -218,3 +220,44 @@ def test_the_age_of_a_version_is_that_of_its_successor() -> None:
 
     assert ["b", "c"] == [version.fingerprint for version in dropped]
     assert ["a", "d", "e"] == [version.fingerprint for version in kept]
+
+
+def test_leftovers_of_mds_go_and_nothing_else(s3: S3) -> None:
+    """Shards and uploads that tasks left go; named shards and strangers' files stay."""
+    store = open_store(s3.url("mds"))
+    batch = pa.record_batch([pa.array(range(50))], ["id"])
+    writer = MdsWriter(store, batch.schema, folder="00000-0123456789ab0001")
+    writer.append(batch)
+    commit_mds(store, writer.close())
+    named = set(store.list())
+    left = {f"00001-0123456789ab0002/{name}" for name in ("shard.00000.mds", "index.json")}
+    for name in left:
+        store.write(name, b"left")
+    store.write("notes.txt", b"stays")
+    begun = store.open_writer("00002-0123456789ab0003/shard.00000.mds")
+    begun.write(bytes(9 << 20))  # more than a part, so that the store has begun it
+    plan = _plan(store)
+    young = plan_gc(store, now_s=time.time())
+    collect_garbage(store, plan)
+
+    assert left == {entry.name for entry in plan.files}
+    assert ["00002-0123456789ab0003/shard.00000.mds"] == [u.name for u in plan.unfinished]
+    assert ((), 2) == (young.files, young.young_count)
+    assert named | {"notes.txt"} == set(store.list())
+    assert [] == list(store.list_unfinished())
+
+
+def test_mds_that_changed_or_is_damaged_is_left_alone(tmp_path: Path) -> None:
+    """A conversion came between, or the index says nothing: nothing is removed."""
+    store = open_store(str(tmp_path))
+    store.write("00001-0123456789ab0002/shard.00000.mds", b"left")
+    store.write("index.json", b'{"version": 2, "shards": []}')
+    plan = _plan(store)
+    store.write("index.json", b'{"version": 2, "shards": [{}]}')
+    with pytest.raises(CommitConflictError, match=r"index\.json"):
+        collect_garbage(store, plan)
+    store.write("index.json", b"[]")
+    with pytest.raises(ManifestCorruptError):
+        _plan(store)
+
+    assert {"index.json", "00001-0123456789ab0002/shard.00000.mds"} == set(store.list())

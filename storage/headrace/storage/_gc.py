@@ -13,6 +13,8 @@ Contract of `plan_gc` and `collect_garbage`:
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from datetime import UTC, datetime
 from headrace.errors import (
     BadArgumentError,
     CommitConflictError,
+    ManifestCorruptError,
     NotADatasetError,
     ObjectNotFoundError,
 )
@@ -42,6 +45,8 @@ DEFAULT_OLDER_THAN_S = 24 * 3600.0
 """Longer than most conversions and most epochs; whoever has longer ones says more."""
 
 _FOLDERS = (f"{SHARD_FOLDER}/", f"{MANIFEST_FOLDER}/")
+_MDS_INDEX = "index.json"
+_MDS_FOLDER = re.compile(r"\d{5}-[0-9a-f]{12,}/")  # partition, job and attempt
 _THREADS = 16  # stores take some tens of milliseconds for a removal, whatever its size
 
 
@@ -57,6 +62,7 @@ class GarbagePlan:
         young_count: Files that no version names and that are too young to go.
         markers: Marks of commits that died, in stores without conditional writes.
         version: Of the ``headrace.json`` that the plan was made for.
+        pointer: What stands for ``headrace.json``: for MDS its ``index.json``.
     """
 
     kept: tuple[VersionEntry, ...]
@@ -66,6 +72,7 @@ class GarbagePlan:
     young_count: int
     markers: tuple[ObjectEntry, ...]
     version: Version
+    pointer: str = POINTER_NAME
 
     @property
     def stored_bytes(self) -> int:
@@ -91,7 +98,8 @@ def plan_gc(
         now_s: Seconds since 1970.
 
     Raises:
-        NotADatasetError: There is no ``headrace.json``, so nothing tells what is needed.
+        NotADatasetError: There is no ``headrace.json``, and no ``index.json`` of MDS, so nothing
+            tells what is needed.
         ManifestCorruptError: The manifest of a version that stays is damaged; repair it first.
         ConfigurationError: The store does not say when files were written.
     """
@@ -99,8 +107,11 @@ def plan_gc(
         raise BadArgumentError(
             f"keep is {keep} and older_than_s {older_than_s}, wanted >= 1 and >= 0", field="keep"
         )
-    pointer, version = _pointer_of(store)
     cutoff_s = now_s - older_than_s
+    try:
+        pointer, version = read_any_pointer(store)
+    except ObjectNotFoundError as error:
+        return _plan_mds(store, cutoff_s, missing=error)
     listed = pointer.versions if isinstance(pointer, Pointer) else ()
     kept, dropped = split_versions(listed, keep=keep, cutoff_s=cutoff_s)
     named = {pointer.index.name} if isinstance(pointer, IndexPointer) else _named(store, kept)
@@ -178,23 +189,61 @@ def _check_or_drop(store: Store, plan: GarbagePlan) -> None:
     if plan.dropped:
         write_pointer(store, Pointer(plan.kept), replaced=plan.version)
         return
-    if store.read_versioned(POINTER_NAME)[1] != plan.version:
+    if store.read_versioned(plan.pointer)[1] != plan.version:
         raise CommitConflictError(
-            f"{POINTER_NAME} in {store.url} was written by another writer meanwhile; nothing was "
+            f"{plan.pointer} in {store.url} was written by another writer meanwhile; nothing was "
             "removed, try again",
             url=store.url,
         )
 
 
-def _pointer_of(store: Store) -> tuple[Pointer | IndexPointer, Version]:
+def _plan_mds(store: Store, cutoff_s: float, *, missing: ObjectNotFoundError) -> GarbagePlan:
+    """Find what failed conversions left in a dataset of MosaicML's format.
+
+    Only files in folders named as the converter names those of its tasks, since whatever else
+    lies there was put there by others.
+    """
     try:
-        return read_any_pointer(store)
-    except ObjectNotFoundError as error:
+        content, version = store.read_versioned(_MDS_INDEX)
+    except ObjectNotFoundError:
         raise NotADatasetError(
             f"{store.url} has no {POINTER_NAME}, so nothing tells which files are needed; remove "
             "the whole folder if it is left over, or find the manifest again with "
             "`headrace verify --repair-manifest`",
             url=store.url,
+        ) from missing
+    named = _named_by_index(content, place=f"{store.url}/{_MDS_INDEX}")
+    unnamed = [
+        entry
+        for entry in store.list_entries()
+        if _MDS_FOLDER.match(entry.name) and entry.name not in named
+    ]
+    old = older(unnamed, cutoff_s)
+    begun = (
+        unfinished
+        for unfinished in store.list_unfinished()
+        if _MDS_FOLDER.match(unfinished.name) and unfinished.modified_s <= cutoff_s
+    )
+    return GarbagePlan(
+        kept=(),
+        dropped=(),
+        files=old,
+        unfinished=tuple(sorted(begun, key=lambda unfinished: unfinished.name)),
+        young_count=len(unnamed) - len(old),
+        markers=(),
+        version=version,
+        pointer=_MDS_INDEX,
+    )
+
+
+def _named_by_index(content: bytes, *, place: str) -> set[str]:
+    try:
+        shards = json.loads(content)["shards"]
+        parts = [shard.get(kind) for shard in shards for kind in ("raw_data", "zip_data")]
+        return {part["basename"] for part in parts if part}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestCorruptError(
+            f"{place} is no index of MDS ({error!r}); nothing was removed", url=place
         ) from error
 
 
