@@ -73,6 +73,7 @@ def test_pods_pass_the_restricted_standard(name: str, pod: Manifest) -> None:
     containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
 
     assert context["runAsNonRoot"], name
+    assert pod["spec"]["automountServiceAccountToken"] is False
     assert context["seccompProfile"] == {"type": "RuntimeDefault"}
     assert all(not one["securityContext"]["allowPrivilegeEscalation"] for one in containers)
     assert all(one["securityContext"]["capabilities"] == {"drop": ["ALL"]} for one in containers)
