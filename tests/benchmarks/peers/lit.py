@@ -14,6 +14,7 @@ from litdata import (  # type: ignore[import-not-found]
     StreamingDataset,
     TokensLoader,
 )
+from litdata.streaming import downloader  # type: ignore[import-not-found]
 from litdata.streaming.writer import BinaryWriter  # type: ignore[import-not-found]
 
 from benchmarks.peers.loops import StatefulStream, end_workers_soon, stateful_loader
@@ -49,6 +50,8 @@ class Reader:
         self._place = f"{remote}/lit" if remote else str(folder / "lit")
         self._options: dict[str, Any] = {}
         if remote:
+            # Its client refuses plain HTTP, and no option of a dataset reaches this setting.
+            downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
             self._options = {
                 "storage_options": {"endpoint_url": os.environ["AWS_ENDPOINT_URL"]},
                 "cache_dir": str(self._cache),

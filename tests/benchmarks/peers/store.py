@@ -18,6 +18,4 @@ def upload(folder: Path, weed: Weed, prefix: str) -> None:
 
 def variables(weed: Weed) -> dict[str, str]:
     """Return the environment in which every reader finds the store."""
-    # The last is for LitData's client, which refuses plain HTTP otherwise.
-    more = {"S3_ENDPOINT_URL": weed.endpoint, "AWS_ALLOW_HTTP": "true"}
-    return {**weed.environment(), **more}
+    return {**weed.environment(), "S3_ENDPOINT_URL": weed.endpoint}
