@@ -43,7 +43,7 @@ from headrace.server import ServerConfig, start_server
 from headrace.storage import ShardWriter, commit_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 
-_READ = "/headrace.v1.ShardService/ReadBatches"
+READ = "/headrace.v1.ShardService/ReadBatches"
 _SERVERS = ("bare", "ready", "gather")
 _RNG = np.random.default_rng(7)
 
@@ -95,7 +95,7 @@ def main() -> None:
 
 def _run(case: Case, order: pb.OrderSpec, *, rounds: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
-        _write(case, folder)
+        write(case, folder)
         request = pb.ReadBatchesRequest(
             dataset="bench",
             order=order,
@@ -103,20 +103,20 @@ def _run(case: Case, order: pb.OrderSpec, *, rounds: int, seconds: float) -> Non
             world_size=1,
             epoch_start=pb.EpochStart(),
         )
-        ours = servers.enter_context(_process(_serve_headrace, folder))
+        ours = servers.enter_context(process(serve_headrace, folder))
         _warm(ours.address, request, case.sample_count // case.batch_size)
         first_ms = statistics.median(_first_batch_ms(ours.address, request) for _ in range(9))
         batch_bytes = _batch_bytes(ours.address, request)
         started = servers.enter_context(serving_ready_bytes(batch_bytes))
         bare = Running(started.address, started.process.pid)
-        flight = servers.enter_context(_process(serve_flight, (folder, case.batch_size)))
+        flight = servers.enter_context(process(serve_flight, (folder, case.batch_size)))
         wanted = request.SerializeToString()
         rates = [
             (
                 _rate(bare, lambda: _grpc_sizes(bare, METHOD, b""), seconds),
                 _rate(flight, lambda: read_sizes(flight.address, "ready"), seconds),
                 _rate(flight, lambda: read_sizes(flight.address, "gather"), seconds),
-                _rate(ours, lambda: _grpc_sizes(ours, _READ, wanted), seconds),
+                _rate(ours, lambda: _grpc_sizes(ours, READ, wanted), seconds),
             )
             for _ in range(rounds)
         ]
@@ -181,7 +181,7 @@ def _first_batch_ms(address: str, request: pb.ReadBatchesRequest) -> float:
     with open_channel(address) as channel:
         grpc.channel_ready_future(channel).result(10)
         began = time.perf_counter()
-        with closing(grpc_messages(channel, _READ, request.SerializeToString())) as messages:
+        with closing(grpc_messages(channel, READ, request.SerializeToString())) as messages:
             next_batch(messages)
             return (time.perf_counter() - began) * 1000
 
@@ -189,7 +189,7 @@ def _first_batch_ms(address: str, request: pb.ReadBatchesRequest) -> float:
 def _batch_bytes(address: str, request: pb.ReadBatchesRequest) -> int:
     with (
         open_channel(address) as channel,
-        closing(grpc_messages(channel, _READ, request.SerializeToString())) as messages,
+        closing(grpc_messages(channel, READ, request.SerializeToString())) as messages,
     ):
         return next_batch(messages)
 
@@ -197,7 +197,7 @@ def _batch_bytes(address: str, request: pb.ReadBatchesRequest) -> int:
 def _warm(address: str, request: pb.ReadBatchesRequest, batch_count: int) -> None:
     with (
         open_channel(address) as channel,
-        closing(grpc_messages(channel, _READ, request.SerializeToString())) as messages,
+        closing(grpc_messages(channel, READ, request.SerializeToString())) as messages,
     ):
         for _ in range(batch_count):
             next_batch(messages)
@@ -231,7 +231,7 @@ def open_channel(address: str) -> grpc.Channel:
     return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
 
 
-class _process:  # noqa: N801 - a context manager, used like a function
+class process:  # noqa: N801 - a context manager, used like a function
     """Run a server in a process of its own; gives its address."""
 
     def __init__(self, target: Callable[..., None], argument: object) -> None:
@@ -251,14 +251,16 @@ class _process:  # noqa: N801 - a context manager, used like a function
         self._child.join(30)
 
 
-def _serve_headrace(folder: str, pipe: Connection) -> None:
+def serve_headrace(folder: str, pipe: Connection) -> None:
+    """Serve the folder as ``bench`` until told to end."""
     config = ServerConfig(datasets={"bench": folder}, listen="127.0.0.1:0")
     with start_server(config) as server:
         pipe.send(server.address)
         pipe.recv()
 
 
-def _write(case: Case, folder: str) -> None:
+def write(case: Case, folder: str) -> None:
+    """Write the samples of a case."""
     store = open_store(folder)
     shards = []
     for shard in range(4):
@@ -294,7 +296,8 @@ def _images(count: int) -> pa.Table:
     return pa.table([values, pa.array(np.arange(count, dtype=np.int32))], schema=schema)
 
 
-def _tokens(count: int) -> pa.Table:
+def tokens(count: int) -> pa.Table:
+    """Make samples of 2,048 tokens."""
     values = pa.array(_RNG.integers(0, 50_000, count * 2048, dtype=np.int32))
     tokens = pa.FixedSizeListArray.from_arrays(values, 2048)
     return pa.table([tokens], schema=pa.schema([_field("tokens", tokens.type)]))
@@ -312,7 +315,7 @@ _CASES = (
     Case("float32[40] + label", 4096, 400_000, _tensor_table),
     Case("40 columns + label", 4096, 400_000, _scalar_table),
     Case("images of 64 KiB", 256, 3_000, _images),
-    Case("int32[2048] tokens", 32, 24_000, _tokens),
+    Case("int32[2048] tokens", 32, 24_000, tokens),
     Case("text of 400 B", 1024, 200_000, _text),
 )
 

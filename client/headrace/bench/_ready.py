@@ -13,6 +13,7 @@ import grpc
 
 from headrace.server._listen import GRPC_OPTIONS
 
+_MOST_STREAMS = 128
 METHOD = "/headrace.bench.Ready/Read"
 _CHUNK_BYTES = 2 << 20  # as much as the real server puts into a message
 
@@ -32,7 +33,7 @@ def _handler(payload_bytes: int) -> grpc.GenericRpcHandler[bytes, bytes]:
 
 def main() -> None:
     """Serve."""
-    pool = ThreadPoolExecutor(4, thread_name_prefix="headrace-ready")
+    pool = ThreadPoolExecutor(_MOST_STREAMS, thread_name_prefix="headrace-ready")
     server = grpc.server(pool, options=GRPC_OPTIONS)  # as the real one has them
     server.add_generic_rpc_handlers((_handler(int(sys.argv[1])),))
     port = server.add_insecure_port("127.0.0.1:0")

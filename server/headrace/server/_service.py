@@ -44,6 +44,7 @@ from headrace.server._tally import StreamTally
 from headrace.server._threads import in_pool
 from headrace.server._tracing import Tracing
 from headrace.server._transform_pool import TransformPool
+from headrace.server._turns import Turns
 from headrace.v1 import shard_service_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ShardService"].full_name
@@ -105,6 +106,7 @@ class ShardService:
         self._mixtures = Mixtures()
         self._transforms = transforms
         keep_freed_memory()
+        self._turns = Turns()
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Return the RPCs for a gRPC server."""
@@ -220,6 +222,7 @@ class ShardService:
             limits=self._limits(served),
             observer=tally,
             outlet=outlet,
+            turns=self._turns,
         )
         reason, text = "CANCELLED", ""
         tally.begin()

@@ -43,6 +43,7 @@ from headrace.server._kernels import KERNELS, WORTH_LOADING_BYTES
 from headrace.server._lookahead import Lookahead
 from headrace.server._outlet import ClientGoneError, Outlet, WireOutlet
 from headrace.server._plan import Planned, PlannedBatch, PlannedEnd
+from headrace.server._turns import Turns
 from headrace.server._values import Batch
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -96,6 +97,7 @@ class BatchStream:
         limits: What bounds the stream.
         observer: Is told what happens.
         outlet: Where batches go; None for the messages.
+        turns: Shared with the streams that it takes turns with; None for no others.
 
     Attributes:
         batch_bytes: Payload of the batch that was made last.
@@ -110,8 +112,10 @@ class BatchStream:
         limits: StreamLimits,
         observer: StreamObserver,
         outlet: Outlet | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._contents = contents
+        self._turns = Turns() if turns is None else turns
         self._dataset = dataset
         self._blocks = blocks
         self._limits = limits
@@ -196,7 +200,8 @@ class BatchStream:
     def _take(self) -> Planned | None:
         # Before it plans too: the dataset of a stream that was ended may be closed.
         self._check_ending()
-        planned = self._lookahead.take()
+        with self._turns.turn():
+            planned = self._lookahead.take()
         self._check_ending()
         return planned
 
@@ -232,7 +237,7 @@ class BatchStream:
     def _gathered(
         self, planned: PlannedBatch, header: pb.BatchHeader
     ) -> Generator[bytes, None, list[bytes]]:
-        with self._blocks.lease(planned.touched) as is_whole:
+        with self._turns.turn(), self._blocks.lease(planned.touched) as is_whole:
             if is_whole:
                 rows = self._blocks.rows(planned.blocks, planned.offsets)
                 return self._assembler.assemble(rows, self._shown_ids(planned), header)

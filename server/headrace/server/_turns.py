@@ -1,0 +1,84 @@
+"""Turns at the work of making batches, so that of many streams none is starved.
+
+Each of 64 streams has a thread, and each wants Python's lock whenever it has work: who gets it is
+chance, and the slowest stream had two thirds of the fastest's bytes
+(tests/benchmarks/bench_many_ranks.py).
+
+Contract:
+
+1. At most ``count`` threads have a turn; those that wait get theirs in the order in which they
+   came.
+2. A turn is for work in memory. Where it meets a store after all (a page of a block table that is
+   read when it is needed) others lose little: when no turn has ended for `_STUCK_S`, who waits
+   longest takes one more, and as many are given up when the long ones end.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Python runs one thread at a time, and another while that one copies; more than some find nothing
+# to do (two measured, on two processors; four for larger machines is arbitrary).
+_MOST = 4
+
+# Making a batch takes milliseconds; the rest is for a machine that is short of processors.
+_STUCK_S = 0.1
+
+
+class Turns:
+    """A semaphore that is fair. Safe for several threads.
+
+    Args:
+        count: How many may work at a time; as many as there are processors, and few, without it.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        self._lock = threading.Lock()
+        self._free = count or min(_MOST, os.cpu_count() or 1)
+        self._waiting: deque[threading.Lock] = deque()
+        self._lent = 0
+        self._moved_at = time.monotonic()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for a turn, and have it while the context lasts."""
+        self._begin()
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._end(time.monotonic() - began)
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        while not mine.acquire(timeout=_STUCK_S):
+            with self._lock:
+                is_stuck = time.monotonic() - self._moved_at >= _STUCK_S
+                if is_stuck and self._waiting and self._waiting[0] is mine:
+                    self._waiting.popleft()
+                    self._lent += 1
+                    self._moved_at = time.monotonic()
+                    return
+
+    def _end(self, seconds: float) -> None:
+        with self._lock:
+            self._moved_at = time.monotonic()
+            if self._lent and seconds >= _STUCK_S:
+                self._lent -= 1
+            elif self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._free += 1
