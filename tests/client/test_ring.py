@@ -92,11 +92,15 @@ def _mapped() -> int:
     return count
 
 
+@pytest.mark.parametrize("device", [None, "cpu"])
 def test_a_ring_is_chosen_where_it_can_be(
-    url: str, undisturbed: list[str], socket_address: str
+    url: str, undisturbed: list[str], socket_address: str, device: str | None
 ) -> None:
-    """On the server's unix socket batches come in shared memory, and are those of the wire."""
-    with _server(url, socket_address), closing(_dataset(socket_address)) as dataset:
+    """On the server's unix socket batches come in shared memory, and are those of the wire.
+
+    Also on their way to a device, which frees their slots when the copies have ended.
+    """
+    with _server(url, socket_address), closing(_dataset(socket_address, device=device)) as dataset:
         seen = [_digest(batch) for batch in dataset]
         stats = dataset.stats()
 
