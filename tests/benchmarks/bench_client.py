@@ -4,11 +4,11 @@
 mosaicml-streaming and litdata beside torch; headrace is not needed there). Four kinds of samples
 are written in each library's format; each reads its own from the page cache, shuffled, for a few
 seconds after its first epoch or two seconds, in a process of its own, with 0, 1 and 2 workers where
-it has workers. Ours come from a `headrace serve` on the same machine, whose processor time is in
-the figure as well: both share the cores. What is printed is samples a second, the ratio to the
-best number of workers, the seconds from making the dataset to its first batch, at the start and
-after a resume, and the processor time of the client a GB, beside that of a bare gRPC stream of the
-same messages.
+it has workers. Ours come over gRPC, and beside it through the ring in shared memory, from a
+`headrace serve` on the same machine, whose processor time is in the figure as well: both share the
+cores. What is printed is samples a second, the ratio of ours over gRPC to each, the seconds from
+making the dataset to its first batch, at the start and after a resume, and the processor time of
+the client a GB, beside that of a bare gRPC stream of the same messages.
 """
 
 from __future__ import annotations
@@ -113,11 +113,20 @@ def write_litdata(case: Case, folder: str) -> dict[str, object]:
 
 
 def read_ours(case: Case, address: str, workers: int) -> dict[str, object]:
-    """Read through a RemoteDataset."""
+    """Read through a RemoteDataset over gRPC."""
+    return _read_ours(case, address, workers, transport="grpc")
+
+
+def read_ring(case: Case, address: str, workers: int) -> dict[str, object]:
+    """Read through a RemoteDataset out of shared memory."""
+    return _read_ours(case, address, workers, transport="ring")
+
+
+def _read_ours(case: Case, address: str, workers: int, *, transport: str) -> dict[str, object]:
     from headrace.client import RemoteDataset  # noqa: PLC0415
 
     del workers
-    options: dict[str, Any] = {"batch_size": case.batch_size, "seed": 7}
+    options: dict[str, Any] = {"batch_size": case.batch_size, "seed": 7, "transport": transport}
 
     def opened(state: Any) -> tuple[RemoteDataset, Iterable[Any]]:
         dataset = RemoteDataset(address, case.name, **options)
@@ -261,6 +270,8 @@ def _compare(case: Case, others: str, folder: Path, address: str, *, rounds: int
     client = ours["cpu_s"] / (ours["samples"] * sample_bytes) * 1e9
     wire = bare["cpu_s"] / bare["bytes"] * 1e9
     _row(case, "headrace", 0, ours, ours)
+    ring = _median_run(sys.executable, "read_ring", case, address, rounds=rounds)
+    _row(case, "ring", 0, ring, ours)
     for name in ("mosaic", "litdata"):
         for workers in (0, 1, 2):
             found = _median_run(

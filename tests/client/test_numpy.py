@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
+import grpc
 import numpy as np
 import pytest
 import torch
 
 from headrace.client import NumpyDataset, RemoteDataset
 from headrace.errors import BadArgumentError
+from headrace.v1 import shard_service_pb2 as pb
 from support.mixed import SAMPLES, mixed_server, write_mixed
+from support.scripted_server import scripted_server
+from support.wire import batch_messages, start_message, token_at
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +60,27 @@ def test_every_column_has_its_values(address: str) -> None:
     assert [0, 1, 2] == arrays["ragged"][3].tolist()
     assert [i % 7 != 0 for i in range(SAMPLES)] == arrays["maybe.valid"].tolist()
     assert 0.5 == arrays["maybe"][1]
+
+
+def test_it_reads_ahead_while_the_loop_is_away() -> None:
+    """The server has sent all of more than buffers hold, and the loop has one batch."""
+    sent_all = threading.Event()
+    payload = np.zeros(1 << 18, np.int64).tobytes()
+
+    def send(
+        request: pb.ReadBatchesRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ReadBatchesResponse]:
+        del request, context
+        yield start_message()
+        for number in range(16):
+            after = token_at(0, 4 * (number + 1)) if number < 15 else token_at(1, 0)
+            yield from batch_messages([payload], token=after, sample_count=1 << 18)
+        sent_all.set()
+
+    with scripted_server(send) as server:
+        for _ in NumpyDataset(server.address, "d", batch_size=4, epochs=1):
+            assert sent_all.wait(30)
+            break
 
 
 def test_it_goes_on_after_a_break_and_from_a_token(address: str) -> None:

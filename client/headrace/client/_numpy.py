@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from headrace.client._access import Access, Auth, TlsConfig
 from headrace.client._arguments import check_sizes, end_mode
 from headrace.client._assembler import BatchEvent
-from headrace.client._config import Deadlines
+from headrace.client._buffers import BufferPool
+from headrace.client._config import DEFAULT_PREFETCH_BYTES, Deadlines
 from headrace.client._endpoints import PrivateEndpoints, fixed_endpoints
 from headrace.client._layout import SAMPLE_ID_COLUMN, ColumnView
 from headrace.client._places import place_after
+from headrace.client._prefetch import Prefetcher
 from headrace.client._private import name_of_source, private_server
 from headrace.client._reader import BatchReader, Place
 from headrace.client._replicas import seat_of
@@ -52,6 +54,7 @@ class NumpyDataset:
         auth: Auth | None = None,
         tls: TlsConfig | None = None,
         deadlines: Deadlines | None = None,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
     ) -> None:
         """Describe what to read; no server is asked, or started, before the first batch.
 
@@ -72,13 +75,14 @@ class NumpyDataset:
             auth: Bearer token for the server, or a function that returns one.
             tls: How to encrypt; None for plain text.
             deadlines: How long to wait; None for `Deadlines()`.
+            prefetch_bytes: Most bytes to hold ready, >= 0; the default is arbitrary.
 
         Raises:
             BadArgumentError: An argument is out of range.
             ConfigurationError: There is no folder in which a private server could be met.
             TokenMalformedError: ``token`` is damaged.
         """
-        check_sizes(batch_size, None, epochs, 0)
+        check_sizes(batch_size, None, epochs, prefetch_bytes)
         name = name_of_source(dataset) if target is None else dataset
         self._options = ReadOptions(
             dataset=name,
@@ -105,6 +109,7 @@ class NumpyDataset:
             )
         )
         self._deadlines = deadlines or Deadlines()
+        self._prefetch_bytes = prefetch_bytes
         self._place = Place() if token is None else place_after(token)
 
     @property
@@ -124,16 +129,16 @@ class NumpyDataset:
         """Yield the same as views of the batches' memory, strings and bytes undecoded."""
         if self._options.end_epoch is not None and self._place.epoch >= self._options.end_epoch:
             return
-        reader = self._open()
+        prefetcher = Prefetcher(self._open(), budget_bytes=self._prefetch_bytes)
         try:
-            for event in reader.events():
+            while (event := prefetcher.get()) is not None:
                 if not isinstance(event, BatchEvent):
                     self._place = place_after(event.resume_token)
                     return
                 self._place = place_after(event.header.resume_token)
                 yield event.columns
         finally:
-            reader.close()
+            prefetcher.close()
 
     def peek(self) -> dict[str, ColumnView]:
         """Return the columns of the next batch, which stays the next; empty after the last."""
@@ -150,7 +155,7 @@ class NumpyDataset:
             self._options,
             place=self._place,
             deadlines=self._deadlines,
-            allocate=lambda length: np.empty(length, np.uint8),
+            allocate=BufferPool(idle_bytes=self._prefetch_bytes).take,
         )
 
 
