@@ -18,7 +18,7 @@ def _allocate(size: int) -> NDArray[np.uint8]:
 
 def _started() -> StreamAssembler:
     assembler = StreamAssembler(_allocate)
-    assembler.feed(start_message())
+    assembler.feed(start_message().SerializeToString())
     return assembler
 
 
@@ -32,7 +32,7 @@ def test_a_batch_comes_out_whole_however_it_is_cut(rows: list[int], chunk_bytes:
     assembler = _started()
 
     events = [
-        assembler.feed(message)
+        assembler.feed(message.SerializeToString())
         for message in batch_messages(
             [expected.tobytes()],
             token=token_at(0, 4),
@@ -56,14 +56,18 @@ def test_any_flipped_bit_of_a_payload_is_refused(data: st.DataObject) -> None:
     message.payload = bytes(damaged)
 
     with pytest.raises(StreamCorruptError, match="checksum"):
-        _started().feed(message)
+        _started().feed(message.SerializeToString())
 
 
 def test_an_epoch_with_its_end_comes_out() -> None:
     """Batches come in order, then the end with the token of the next epoch."""
     assembler = _started()
 
-    events = [event for message in epoch_messages(0) if (event := assembler.feed(message))]
+    events = [
+        event
+        for message in epoch_messages(0)
+        if (event := assembler.feed(message.SerializeToString()))
+    ]
 
     assert [0, 4, 8] == [e.header.position for e in events if isinstance(e, BatchEvent)]
     assert EpochEndEvent(0, token_at(1, 0)) == events[-1]
@@ -74,12 +78,12 @@ def test_a_missing_batch_is_noticed_at_the_end_of_the_epoch() -> None:
     assembler = _started()
     messages = list(epoch_messages(0))
     for message in messages[1:-1]:
-        assembler.feed(message)
+        assembler.feed(message.SerializeToString())
 
     with pytest.raises(
         StreamCorruptError, match=r"ended after 2 batches with 8 samples; .* 3 with 12"
     ):
-        assembler.feed(messages[-1])
+        assembler.feed(messages[-1].SerializeToString())
 
 
 def test_a_heartbeat_changes_nothing() -> None:
@@ -88,11 +92,13 @@ def test_a_heartbeat_changes_nothing() -> None:
     first, *rest = batch_messages(
         [bytes(80)], token=token_at(0, 4), sample_count=10, chunk_bytes=50
     )
-    assembler.feed(first)
+    assembler.feed(first.SerializeToString())
 
-    assembler.feed(pb.ReadBatchesResponse(heartbeat=pb.Heartbeat(waiting_ms=5000)))
+    assembler.feed(
+        pb.ReadBatchesResponse(heartbeat=pb.Heartbeat(waiting_ms=5000)).SerializeToString()
+    )
 
-    assert isinstance(assembler.feed(rest[0]), BatchEvent)
+    assert isinstance(assembler.feed(rest[0].SerializeToString()), BatchEvent)
 
 
 BATCH = batch_messages([bytes(80)], token=token_at(0, 4), sample_count=10, chunk_bytes=50)
@@ -118,7 +124,7 @@ def test_a_message_out_of_place_is_refused(
     assembler = StreamAssembler(_allocate)
 
     for message in messages[:-1]:
-        assembler.feed(message)
+        assembler.feed(message.SerializeToString())
 
     with pytest.raises(StreamCorruptError, match=complaint):
-        assembler.feed(messages[-1])
+        assembler.feed(messages[-1].SerializeToString())

@@ -32,11 +32,11 @@ def _offsets(*ends: int) -> bytes:
 
 def _batch(columns: list[pb.Column], buffers: list[bytes], *, pad_count: int = 0) -> Batch:
     assembler = StreamAssembler(lambda size: np.empty(size, dtype=np.uint8))
-    assembler.feed(start_message(columns))
+    assembler.feed(start_message(columns).SerializeToString())
     message = batch_messages(buffers, token=token_at(0, 3), sample_count=3)[0]
     message.batch.pad_count = pad_count
     message.batch.global_sample_count = 10
-    event = assembler.feed(message)
+    event = assembler.feed(message.SerializeToString())
     assert isinstance(event, BatchEvent)
     return Batch(event, group_count=4)
 

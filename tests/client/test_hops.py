@@ -20,9 +20,22 @@ def test_a_phase_under_way_counts_until_now() -> None:
     times = iter([0.0, 1.0, 4.0, 6.0])
     clock = HopClock(now=lambda: next(times))
     clock.enter("network")
+    clock.begin_wait()
     clock.enter("server")
 
-    assert HopSeconds(network=3.0, server=2.0) == clock.read()
+    assert HopSeconds(network=3.0, server=2.0) == clock.waited()
+
+
+def test_time_in_which_nobody_waits_is_not_counted() -> None:
+    """A phase that began before a wait, or goes on after it, counts for as long as the wait."""
+    times = iter([0.0, 5.0, 7.0, 20.0, 21.0])
+    clock = HopClock(now=lambda: next(times))
+    clock.enter("server")
+    for _ in range(2):
+        clock.begin_wait()
+        clock.end_wait()
+
+    assert HopSeconds(server=3.0) == clock.waited()
 
 
 def test_a_server_can_blame_its_store_for_no_more_than_the_wait() -> None:
@@ -30,10 +43,11 @@ def test_a_server_can_blame_its_store_for_no_more_than_the_wait() -> None:
     times = iter([0.0, 0.0, 5.0, 8.0, 10.0])
     clock = HopClock(now=lambda: next(times))
     clock.enter("server")
+    clock.begin_wait()
     clock.blame_store(2.0)
     clock.blame_store(60.0)
 
-    assert HopSeconds(store=8.0, server=2.0) == clock.read()
+    assert HopSeconds(store=8.0, server=2.0) == clock.waited()
 
 
 def _slow(hop: str) -> Script:

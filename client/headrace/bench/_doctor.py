@@ -180,6 +180,7 @@ def _read(
         access=access,
     )
     begin = time.perf_counter()
+    reader.clock.begin_wait()
     first_s, samples, payload_bytes, batches = 0.0, 0, 0, 0
     try:
         for event in reader.events():
@@ -194,7 +195,7 @@ def _read(
     finally:
         reader.close()
     taken = time.perf_counter() - begin
-    spent = reader.clock.read()
+    spent = reader.clock.waited()
     hops = {field.name: getattr(spent, field.name) / taken for field in fields(spent)}
     found = Pass(samples / taken, payload_bytes / _MIB / taken, first_s * 1e3, hops)
     return found, batches

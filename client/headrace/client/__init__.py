@@ -14,7 +14,7 @@ from headrace.client._access import Access, TlsConfig
 from headrace.client._assembler import Allocate, BatchEvent, EpochEndEvent
 from headrace.client._buffers import BufferPool
 from headrace.client._call import fetch_dataset
-from headrace.client._config import Deadlines
+from headrace.client._config import Deadlines, Hedge
 from headrace.client._hops import HopSeconds
 from headrace.client._layout import ColumnView
 from headrace.client._mixture import Mixture, MixtureEntry, read_mixture
@@ -51,6 +51,7 @@ __all__ = [
     "DecodeImage",
     "EpochEndEvent",
     "HeadraceError",
+    "Hedge",
     "HopSeconds",
     "Landing",
     "Mixture",

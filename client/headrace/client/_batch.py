@@ -46,6 +46,19 @@ class Batch(MutableMapping[str, Value]):
         overflow_count: Samples that the step `Pack` found no room for.
     """
 
+    epoch: int
+    step: int
+    position: int
+    sample_count: int
+    global_sample_count: int
+    loss_scale: float
+    token: bytes
+    sample_ids: torch.Tensor | None
+    substitute_count: int
+    overflow_count: int
+    _pad_count: int
+    _device: torch.device | None
+
     def __init__(
         self, event: BatchEvent, *, group_count: int, origin: Origin | None = None
     ) -> None:
@@ -56,13 +69,17 @@ class Batch(MutableMapping[str, Value]):
             group_count: World size divided by replication.
             origin: Whom to tell in the main process, if this is made in a worker.
         """
-        header = event.header
         self._origin = origin
-        self._device: torch.device | None = None
+        self._header, self._group_count = event.header, group_count
         if isinstance(event, MovedEvent):
             self._take_moved(event)
         else:
+            self._device = None
             self._take_columns(event.columns, event.payload)
+
+    def _read_header(self) -> None:
+        # Few loops look at most of this, so it is read when one looks.
+        header = self._header
         self.epoch = header.epoch
         self.step = header.step
         self.position = header.position
@@ -73,7 +90,7 @@ class Batch(MutableMapping[str, Value]):
         self.overflow_count = header.overflow_sample_count
         self._pad_count = header.pad_count
         own = header.sample_count - header.pad_count
-        self.loss_scale = own * group_count / max(1, header.global_sample_count)
+        self.loss_scale = own * self._group_count / max(1, header.global_sample_count)
 
     @property
     def is_pad(self) -> torch.Tensor:
@@ -82,16 +99,17 @@ class Batch(MutableMapping[str, Value]):
         return places >= self.sample_count - self._pad_count
 
     def _take_columns(self, columns: dict[str, ColumnView], payload: NDArray[np.uint8]) -> None:
-        views = dict(columns)
         self._columns, self._payload = columns, payload
-        ids = views.pop(SAMPLE_ID_COLUMN, None)
-        self.sample_ids = None if ids is None else torch.from_numpy(ids.values)
-        self._made: dict[str, Value] = {}
-        for name, view in views.items():
-            self._made[name] = _value(view)
+        made: dict[str, Value] = {}
+        self.sample_ids = None
+        for name, view in columns.items():
+            if name == SAMPLE_ID_COLUMN:
+                self.sample_ids = torch.from_numpy(view.values)
+                continue
+            made[name] = _value(view)
             if view.valid is not None:
-                self._made[f"{name}.valid"] = torch.from_numpy(view.valid)
-        self._values = self._made
+                made[f"{name}.valid"] = torch.from_numpy(view.valid)
+        self._made = self._values = made
 
     def _take_moved(self, event: MovedEvent) -> None:
         event.copy.hand_over()
@@ -123,7 +141,7 @@ class Batch(MutableMapping[str, Value]):
                 "where batches travel between processes",
                 field="device",
             )
-        apart = {"_columns", "_payload", "_made", "_values", "sample_ids"}
+        apart = {"_columns", "_payload", "_made", "_values", "_header", "sample_ids"}
         changed = {k: v for k, v in self._values.items() if self._made.get(k) is not v}
         return _unpack, (
             _Packed(
@@ -138,16 +156,21 @@ class Batch(MutableMapping[str, Value]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            # Asked only for what is not there: in a batch that came from a worker, all of it,
-            # until the loop looks at it for the first time.
-            if "_packed" not in self.__dict__:
+            # Asked only for what is not there: what the header says, until somebody looks; and in
+            # a batch that came from a worker, all of it.
+            if "_packed" in self.__dict__:
+                self._open()
+            elif "_header" in self.__dict__ and "epoch" not in self.__dict__:
+                self._read_header()
+            else:
                 raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-            self._open()
             return getattr(self, name)
 
     def _open(self) -> None:
         packed: _Packed | None = self.__dict__.get("_packed")
         if packed is None:
+            if "epoch" not in self.__dict__:
+                self._read_header()
             return
         self.__dict__.update(packed.fields)
         payload = packed.payload.numpy()

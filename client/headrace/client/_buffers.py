@@ -35,8 +35,10 @@ class BufferPool:
         """
         self._make = make or aligned
         self._idle_limit = idle_bytes
-        self._idle: list[NDArray[np.uint8]] = []
+        self._idle: list[memoryview] = []
         self._idle_bytes = 0
+        # By the id of the reference that calls `_give_back`: a tenth of weakref.finalize's time.
+        self._lent: dict[int, tuple[weakref.ref[NDArray[np.uint8]], memoryview]] = {}
         # Re-entrant: taking a buffer may collect garbage, whose finalizer gives one back.
         self._lock = threading.RLock()
 
@@ -45,26 +47,29 @@ class BufferPool:
 
         The caller owns it; the memory is reused once the array and all views of it are gone.
         """
-        storage = self._pop(size)
+        memory = self._pop(size)
         # The memoryview between storage and array keeps NumPy from collapsing the chain of bases,
         # so every view keeps `array` alive, and only `array`'s end frees the storage.
-        array = np.frombuffer(storage.data, dtype=np.uint8, count=size)
-        weakref.finalize(array, self._give_back, storage).atexit = False
+        array = np.frombuffer(memory, np.uint8, size)
+        reference = weakref.ref(array, self._give_back)
+        self._lent[id(reference)] = reference, memory
         return array
 
-    def _pop(self, size: int) -> NDArray[np.uint8]:
+    def _pop(self, size: int) -> memoryview:
+        most = 2 * size + (1 << 20)
         with self._lock:
-            for index, storage in enumerate(self._idle):
-                if size <= storage.nbytes <= 2 * size + (1 << 20):
-                    self._idle_bytes -= storage.nbytes
+            for index, memory in enumerate(self._idle):
+                if size <= memory.nbytes <= most:
+                    self._idle_bytes -= memory.nbytes
                     return self._idle.pop(index)
-        return self._make(max(1, size))
+        return self._make(max(1, size)).data
 
-    def _give_back(self, storage: NDArray[np.uint8]) -> None:
+    def _give_back(self, reference: weakref.ref[NDArray[np.uint8]]) -> None:
+        _, memory = self._lent.pop(id(reference))
         with self._lock:
-            if self._idle_bytes + storage.nbytes <= self._idle_limit:
-                self._idle.append(storage)
-                self._idle_bytes += storage.nbytes
+            if self._idle_bytes + memory.nbytes <= self._idle_limit:
+                self._idle.append(memory)
+                self._idle_bytes += memory.nbytes
 
 
 def aligned(size: int) -> NDArray[np.uint8]:

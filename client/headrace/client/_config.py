@@ -42,6 +42,39 @@ class Deadlines:
 
 
 @dataclass(frozen=True, slots=True)
+class Hedge:
+    """When to ask a second server for a batch that is late; whichever comes first is taken.
+
+    Attributes:
+        percentile: A batch is late when it takes longer than this part of the last 256 did, in
+            (0, 1).
+        least_s: Never sooner than after so many seconds, > 0. Arbitrary: many times what a batch
+            takes that a server has ready.
+        budget: Most extra requests, as a part of the batches, in (0, 1]; two at most are saved up.
+
+    Source: "The Tail at Scale", Dean and Barroso, 2013: hedged requests after the 95th percentile
+    cost some 5 % more load.
+    """
+
+    percentile: float = 0.95
+    least_s: float = 0.1
+    budget: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Refuse what would hedge everything, or nothing."""
+        limits = (
+            ("percentile", 0 < self.percentile < 1, "a number in (0, 1)"),
+            ("least_s", self.least_s > 0, "seconds > 0"),
+            ("budget", 0 < self.budget <= 1, "a number in (0, 1]"),
+        )
+        for field, holds, wanted in limits:
+            if not holds:
+                raise BadArgumentError(
+                    f"hedge.{field} is {getattr(self, field)}; wanted {wanted}", field="hedge"
+                )
+
+
+@dataclass(frozen=True, slots=True)
 class Backoff:
     """Exponential back-off with full jitter.
 

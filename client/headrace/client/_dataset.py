@@ -16,7 +16,7 @@ from headrace.client._arguments import check_sizes, end_mode
 from headrace.client._assembler import BatchEvent
 from headrace.client._batch import Batch
 from headrace.client._call import fetch_from_any
-from headrace.client._config import DEFAULT_PREFETCH_BYTES, Deadlines
+from headrace.client._config import DEFAULT_PREFETCH_BYTES, Deadlines, Hedge
 from headrace.client._device import checked_device
 from headrace.client._feed import Event
 from headrace.client._handover import register_owner
@@ -89,6 +89,7 @@ class RemoteDataset(IterableDataset[Batch]):
         ring_bytes: int | None = None,
         check_ring: bool = False,
         deadlines: Deadlines | None = None,
+        hedge: Hedge | None = None,
         fallback: Literal["storage"] | None = None,
         url: str | Mapping[str, str] | None = None,
         private_cache_bytes: int | None = None,
@@ -145,6 +146,8 @@ class RemoteDataset(IterableDataset[Batch]):
             check_ring: Whether payloads in shared memory are hashed by the server and verified
                 here, as over gRPC; costs a pass over them on either side.
             deadlines: How long to wait; None for `Deadlines()`.
+            hedge: When to ask a second server for a batch that is late; None never to. With one
+                address that stands for one server, and in DataLoader workers, it does nothing.
             fallback: ``"storage"``: when no server has answered for ``deadlines.fallback_s``, read
                 the same batches through a private server, until one answers again. Needs the
                 ``[server]`` extra and ``url``.
@@ -201,7 +204,7 @@ class RemoteDataset(IterableDataset[Batch]):
                 lane=lane_of(rank, world_size=world_size, replication=replication, lanes=lanes),
             ),
         )
-        self._restart, self._deadlines = restart, deadlines
+        self._restart, self._deadlines, self._hedge = restart, deadlines, hedge
         self._rings = ring_options(transport, ring_bytes, prefetch_bytes, check=check_ring)
         self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))
         self._progress = Progress()
@@ -378,6 +381,7 @@ class RemoteDataset(IterableDataset[Batch]):
             deadlines=self._deadlines,
             allocate=landing.allocate,
             open_feed=RingFeeds(self._rings, landing, silence_s=self._deadlines.silence_s),
+            hedge=self._hedge,
         )
 
     def _options(self) -> ReadOptions:

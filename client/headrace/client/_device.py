@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from headrace.client._assembler import BatchEvent
 from headrace.client._buffers import BufferPool, aligned
 from headrace.client._feed import Event
+from headrace.client._hedging import HedgeCounts
 from headrace.client._hops import HopClock
 from headrace.client._layout import ColumnView
 from headrace.client._prefetch import Reader
@@ -70,7 +71,7 @@ class Copies(Protocol):
         """Begin to copy; ``payload`` must stay as it is until the copy has ended."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class MovedEvent(BatchEvent):
     """A batch whose payload is on a device, or on its way there.
 
@@ -156,11 +157,16 @@ class MovingReader:
         return self._reader.reconnect_count
 
     @property
+    def hedges(self) -> HedgeCounts:
+        """What became of hedges."""
+        return self._reader.hedges
+
+    @property
     def clock(self) -> HopClock:
         """What the reader is busy with; here, the copies too."""
         return self._reader.clock
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """Yield the reader's events, batches moved."""
         try:
             for event in self._reader.events():

@@ -51,6 +51,9 @@ class Endpoints(Protocol):
     def each(self, stop: threading.Event) -> Iterator[Endpoint]:
         """Give every server once, in the order of preference; as `choose`, one at a time."""
 
+    def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
+        """Return another server of the same datasets that runs, or None if there is no such."""
+
     def is_outdated(self, endpoint: Endpoint) -> bool:
         """Say whether a better choice than this has come up; does not wait."""
 
@@ -94,6 +97,11 @@ class FixedEndpoints:
         del stop
         return (Endpoint(address, self.access) for address in self.addresses)
 
+    def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
+        """Return the first choice, or the second where the first is meant."""
+        choices = (self.choose(attempt, stop) for attempt in (0, 1))
+        return next((found for found in choices if found.address != endpoint.address), None)
+
     def is_outdated(self, endpoint: Endpoint) -> bool:
         """One is as good as another."""
         del endpoint
@@ -124,6 +132,11 @@ class PrivateEndpoints:
     def each(self, stop: threading.Event) -> Iterator[Endpoint]:
         """Give the one that there is."""
         yield self.choose(0, stop)
+
+    def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
+        """There is no other."""
+        del endpoint, stop
+        return None
 
     def is_outdated(self, endpoint: Endpoint) -> bool:
         """There is no other."""

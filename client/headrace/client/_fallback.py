@@ -91,6 +91,10 @@ class FallbackEndpoints:
             yield replace(endpoint, wait_s=self._after_s)
         yield self._own(stop)
 
+    def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
+        """Return another of the servers; none is started."""
+        return None if endpoint.is_private else self._servers.beside(endpoint, stop)
+
     def is_outdated(self, endpoint: Endpoint) -> bool:
         """Say whether a server answers again, while the private one serves."""
         if self._search is None or not endpoint.is_private:

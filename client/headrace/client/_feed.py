@@ -12,9 +12,9 @@ Contract of `Feed.events`:
 3. Silence: a server that sends nothing for as long as the feed was told, while an event is waited
    for, is a failure. Time that the caller takes between two events is not counted.
 4. Cancel, from any thread, any number of times: the generator returns or raises at once.
-5. Clock: whenever the generator runs, the clock stands at what the feed waits for or works on, and
-   at "rest" whenever it has yielded an event.
-6. Memory: a payload belongs to its event, and is neither moved nor written again for as long as a
+5. Clock: whenever the generator runs, the clock stands at what the feed waits for or works on.
+6. The first message of a stream is no event: None comes before all events.
+7. Memory: a payload belongs to its event, and is neither moved nor written again for as long as a
    view of it lives, whatever becomes of the feed.
 
 If the code differs, the code is wrong.

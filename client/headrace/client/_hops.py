@@ -1,7 +1,7 @@
 """Which hop a reader is busy with, so that a loop's waits have a name.
 
-A reader is always in one phase, which is the hop that it waits for or works on. A loop that waits
-looks at the seconds of all phases before and after; the differences are what it waited for.
+A reader is always in one phase, which is the hop that it waits for or works on. While a loop waits,
+the seconds of the phases are what it waits for.
 
 What a reader cannot see it does not guess at: a batch that begins late is the server's, apart from
 the part for which the server says that it waited for its store; one that goes on late, a
@@ -47,57 +47,63 @@ class HopSeconds:
             self.copy + other.copy,
         )
 
-    def until(self, later: HopSeconds) -> HopSeconds:
-        """Return what was added from this to a later reading."""
-        return HopSeconds(
-            max(0.0, later.store - self.store),
-            max(0.0, later.server - self.server),
-            max(0.0, later.network - self.network),
-            max(0.0, later.client - self.client),
-            max(0.0, later.copy - self.copy),
-        )
-
 
 class HopClock:
-    """Adds up a reader's phases; read from any thread."""
+    """Adds up a reader's phases for as long as a loop waits; used from any thread."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """Begin at rest.
+        """Begin at rest, with nobody waiting.
 
         Args:
             now: Seconds of a clock that never goes back.
         """
         self._now = now
         self._lock = threading.Lock()
-        self._seconds: dict[Hop, float] = dict.fromkeys(
+        self._waited: dict[Hop, float] = dict.fromkeys(
             ("store", "server", "network", "client", "copy", "rest"), 0.0
         )
+        self._is_awaited = False
         self._hop: Hop = "rest"
         self._since = now()
 
     def enter(self, hop: Hop) -> None:
         """Note that the reader is busy with a hop from now on."""
-        now = self._now()
         with self._lock:
-            self._seconds[self._hop] += now - self._since
-            self._hop, self._since = hop, now
+            if self._is_awaited:
+                now = self._now()
+                self._waited[self._hop] += now - self._since
+                self._since = now
+            self._hop = hop
 
     def blame_store(self, seconds: float) -> None:
         """Note that so much of the wait for the server was for its store.
 
         Args:
-            seconds: No more than the time since `enter`, whatever a server says.
+            seconds: No more than the loop has waited for this hop counts, whatever a server says.
         """
         with self._lock:
-            seconds = min(seconds, self._now() - self._since)
-            self._seconds["store"] += seconds
-            self._since += seconds
+            if self._is_awaited:
+                seconds = min(seconds, self._now() - self._since)
+                self._waited["store"] += seconds
+                self._since += seconds
 
-    def read(self) -> HopSeconds:
-        """Return the seconds of all hops until now."""
+    def begin_wait(self) -> None:
+        """Note that a loop waits from now on."""
         with self._lock:
-            seconds = dict(self._seconds)
-            seconds[self._hop] += self._now() - self._since
+            self._is_awaited, self._since = True, self._now()
+
+    def end_wait(self) -> None:
+        """Note that it waits no more."""
+        with self._lock:
+            self._waited[self._hop] += self._now() - self._since
+            self._is_awaited = False
+
+    def waited(self) -> HopSeconds:
+        """Return what was waited for so far, by hop."""
+        with self._lock:
+            seconds = dict(self._waited)
+            if self._is_awaited:
+                seconds[self._hop] += self._now() - self._since
         return HopSeconds(
             seconds["store"],
             seconds["server"],

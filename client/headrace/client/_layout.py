@@ -5,10 +5,10 @@ docs/protocol.md describes the layout; this module is its reader.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +50,10 @@ _DTYPES: dict[int, np.dtype[np.generic]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Made for each column of each batch: to freeze it would take four times as long.
+@dataclass(slots=True, eq=False)
 class ColumnView:
-    """One column of one batch, as views of the payload.
+    """One column of one batch, as views of the payload; nobody changes it.
 
     Attributes:
         kind: ``pb.ColumnKind``.
@@ -88,9 +89,11 @@ class PayloadLayout:
             StreamCorruptError: A column has a type that this client does not know.
         """
         self._fields = tuple(_field(column) for column in columns)
+        self._is_even = all(field.kind == pb.COLUMN_KIND_TENSOR for field in self._fields)
+        self._same = _Same(-1, (), 0, ())
 
     def decode(
-        self, buffer_bytes: Sequence[int], payload: NDArray[np.uint8], *, sample_count: int
+        self, buffer_bytes: Iterable[int], payload: NDArray[np.uint8], *, sample_count: int
     ) -> dict[str, ColumnView]:
         """Split a payload into its columns.
 
@@ -102,18 +105,72 @@ class PayloadLayout:
         Raises:
             StreamCorruptError: The lengths do not fit the columns or the payload.
         """
-        cursor = _Cursor(buffer_bytes, payload)
+        lengths, same = tuple(buffer_bytes), self._same
+        if (
+            sample_count == same.sample_count
+            and lengths == same.lengths
+            and payload.size == same.payload_bytes
+        ):
+            return _views_of(same, payload.data)
+        cursor = _Cursor(lengths, payload)
         views = {field.name: _view(field, cursor, sample_count) for field in self._fields}
         cursor.finish(len(self._fields))
+        if self._is_even and sample_count:
+            self._same = _Same(sample_count, lengths, payload.size, _places(views, payload))
         return views
+
+
+class _Place(NamedTuple):
+    """Where a column of tensors lies."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    begin: int
+    valid_begin: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """The last batch of tensors alone: one of the same lengths has the same places."""
+
+    sample_count: int
+    lengths: tuple[int, ...]
+    payload_bytes: int
+    places: tuple[_Place, ...]
+
+
+def _places(views: Mapping[str, ColumnView], payload: NDArray[np.uint8]) -> tuple[_Place, ...]:
+    first = payload.ctypes.data
+    return tuple(
+        _Place(
+            name,
+            view.values.shape,
+            view.values.dtype,
+            view.values.ctypes.data - first if view.values.size else 0,
+            None if view.valid is None else view.valid.ctypes.data - first,
+        )
+        for name, view in views.items()
+    )
+
+
+def _views_of(same: _Same, memory: memoryview) -> dict[str, ColumnView]:
+    views = {}
+    for name, shape, dtype, begin, valid_begin in same.places:
+        valid = None
+        if valid_begin is not None:
+            valid = np.ndarray(same.sample_count, _BOOL, memory, valid_begin)
+        values: NDArray[np.generic] = np.ndarray(shape, dtype, memory, begin)
+        views[name] = ColumnView(pb.COLUMN_KIND_TENSOR, values, None, valid)
+    return views
 
 
 class _Cursor:
     """Walks over the buffers of a payload and refuses those that are not as expected."""
 
     def __init__(self, lengths: Sequence[int], payload: NDArray[np.uint8]) -> None:
-        self._lengths = list(lengths)
-        self._payload = payload
+        self._lengths = lengths
+        self._payload, self._memory = payload, payload.data
         self._next = 0
         self._begin = 0
 
@@ -133,7 +190,7 @@ class _Cursor:
             )
         self._next += 1
         self._begin = begin + length + -length % _ALIGNMENT
-        return np.ndarray(shape, dtype, self._payload.data, begin)
+        return np.ndarray(shape, dtype, self._memory, begin)
 
     def finish(self, column_count: int) -> None:
         if self._next != len(self._lengths):
@@ -162,7 +219,7 @@ def _view(field: _Field, cursor: _Cursor, sample_count: int) -> ColumnView:
         values = cursor.take(field, field.dtype, (sample_count, *field.item_shape))
         return ColumnView(field.kind, values, None, valid)
     offsets = cursor.take(field, _OFFSET, (sample_count + 1,))
-    if offsets[0] != 0 or (np.diff(offsets) < 0).any():
+    if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
         raise StreamCorruptError(
             f"column {field.name!r} has offsets that fall, or do not begin at 0", column=field.name
         )

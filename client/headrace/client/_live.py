@@ -16,7 +16,6 @@ from headrace.client._hops import HopSeconds
 from headrace.client._prefetch import Prefetcher, Reader
 from headrace.client._reader import BatchReader
 from headrace.client._transport import Landing, Transport
-from headrace.errors import HeadraceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,8 @@ class ClientStats:
         transport_reason: Why not through a ring, or why that is smaller than was asked for; else
             empty.
         ring_batch_count: Batches that came through a ring.
+        hedge_count: Late batches that a second server was asked for (``hedge=``).
+        hedge_won_count: Those that came from it first.
     """
 
     waited_s: float = 0.0
@@ -43,6 +44,8 @@ class ClientStats:
     transport: str = ""
     transport_reason: str = ""
     ring_batch_count: int = 0
+    hedge_count: int = 0
+    hedge_won_count: int = 0
 
     def __add__(self, other: ClientStats) -> ClientStats:
         latest = other if other.transport else self
@@ -53,6 +56,8 @@ class ClientStats:
             latest.transport,
             latest.transport_reason,
             self.ring_batch_count + other.ring_batch_count,
+            self.hedge_count + other.hedge_count,
+            self.hedge_won_count + other.hedge_won_count,
         )
 
 
@@ -101,7 +106,8 @@ class LiveStream:
             self._finalizer = weakref.finalize(self, self._running.close)
         try:
             return self._running.get()
-        except HeadraceError:
+        except BaseException:
+            # Also Ctrl-C: what was interrupted in the middle of a message cannot go on.
             self.close()
             raise
 
@@ -136,4 +142,6 @@ class LiveStream:
             transport.name,
             transport.reason,
             transport.ring_batch_count,
+            running.hedges.asked,
+            running.hedges.won,
         )

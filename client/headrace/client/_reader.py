@@ -21,17 +21,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.client._access import Access
 from headrace.client._assembler import Allocate, BatchEvent, EpochEndEvent
-from headrace.client._config import Backoff, Deadlines
+from headrace.client._buffers import aligned
+from headrace.client._config import Backoff, Deadlines, Hedge
 from headrace.client._endpoints import Endpoint, Endpoints, fixed_endpoints
 from headrace.client._feed import Event, Feed, OpenFeed
+from headrace.client._hedging import HedgeCounts, HedgedFeed, Lateness, hedged
 from headrace.client._hops import HopClock
 from headrace.client._patience import Patience
 from headrace.client._replicas import seat_of
 from headrace.client._request import ReadOptions
+from headrace.client._single import SingleBatch, get_batch_request
 from headrace.client._wire import WireFeeds
 from headrace.errors import HeadraceError
 from headrace.order import decode_token
@@ -71,6 +75,7 @@ class BatchReader:
         access: Access | None = None,
         on_failure: Callable[[HeadraceError], None] | None = None,
         open_feed: OpenFeed | None = None,
+        hedge: Hedge | None = None,
     ) -> None:
         """Prepare to read; nothing is connected before the first event is asked for.
 
@@ -85,6 +90,7 @@ class BatchReader:
             access: How to get in at the addresses; None for plain text and no token.
             on_failure: Called with each failure of a stream, before it is retried or raised.
             open_feed: How streams are opened; None for gRPC alone, into what ``allocate`` returns.
+            hedge: When to ask a second server for a late batch; None never to. Not for strides.
         """
         self._on_failure = on_failure
         self._endpoints = (
@@ -102,6 +108,8 @@ class BatchReader:
         self._place = place
         self._deadlines = deadlines
         self._open_feed = open_feed or WireFeeds(allocate, deadlines.silence_s)
+        self._lateness = None if hedge is None or options.batch_stride > 1 else Lateness(hedge)
+        self._preferred: Endpoint | None = None
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._feed: Feed | None = None
@@ -112,7 +120,12 @@ class BatchReader:
         self.reconnect_count = 0
         self.clock = HopClock()
 
-    def events(self) -> Iterator[Event]:
+    @property
+    def hedges(self) -> HedgeCounts:
+        """What became of hedges so far."""
+        return HedgeCounts() if self._lateness is None else self._lateness.counts
+
+    def events(self) -> Generator[Event, None, None]:
         """Yield batches and ends of epochs; the module's head holds the contract."""
         try:
             while not self._closed.is_set() and not self._finished():
@@ -138,7 +151,9 @@ class BatchReader:
         asked = ", ".join(self._endpoints.names)
         self.clock.enter("network")
         try:
-            endpoint = self._endpoints.choose(self._patience.moves, self._closed)
+            endpoint, self._preferred = self._preferred, None
+            if endpoint is None:
+                endpoint = self._endpoints.choose(self._patience.moves, self._closed)
             asked = endpoint.address
             is_whole = yield from self._stream(endpoint)
             self._settle()
@@ -158,7 +173,7 @@ class BatchReader:
 
     def _stream(self, endpoint: Endpoint) -> Generator[Event, None, bool]:
         """Yield a stream's events; return whether it ended by itself."""
-        with self._open_feed(endpoint, self._request(), clock=self.clock) as feed:
+        with self._open(endpoint) as feed:
             with self._lock:
                 self._feed = feed
             if self._closed.is_set():
@@ -166,14 +181,45 @@ class BatchReader:
             for event in feed.events():
                 if self._closed.is_set():
                     return True
-                self._patience.hear()
-                if event is not None:
-                    self._last = event
-                    self._patience.succeed()
-                    yield event
-                    if self._endpoints.is_outdated(endpoint):
-                        return False
-        return True
+                if event is None:
+                    self._patience.hear()
+                    continue
+                self._last = event
+                self._patience.succeed()
+                yield event
+                if self._endpoints.is_outdated(endpoint):
+                    return False
+            if isinstance(feed, HedgedFeed):
+                self._preferred = feed.winner
+        return self._preferred is None
+
+    @contextmanager
+    def _open(self, endpoint: Endpoint) -> Iterator[Feed]:
+        request, lateness = self._request(), self._lateness
+
+        def ask(other: Endpoint, token: bytes) -> SingleBatch:
+            return SingleBatch(
+                other,
+                get_batch_request(request, token),
+                # Not into the reader's own buffers, which may be for its thread alone.
+                allocate=aligned,
+                limit_s=self._deadlines.silence_s,
+            )
+
+        with self._open_feed(endpoint, request, clock=self.clock) as feed:
+            if lateness is None:
+                yield feed
+                return
+            double = HedgedFeed(
+                feed,
+                lateness,
+                token=self._place.token,
+                end_epoch=self._options.end_epoch,
+                other=lambda: self._endpoints.beside(endpoint, self._closed),
+                ask=ask,
+            )
+            with hedged(double):
+                yield double
 
     def _request(self) -> pb.ReadBatchesRequest:
         place, offset = self._place, self._options.batch_offset

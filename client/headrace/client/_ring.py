@@ -9,6 +9,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 
+from google.protobuf.message import DecodeError
+
 from headrace.client._assembler import StreamAssembler
 from headrace.client._endpoints import Endpoint
 from headrace.client._feed import Feed
@@ -17,11 +19,10 @@ from headrace.client._ring_feed import RingFeed
 from headrace.client._ring_memory import RingMemory
 from headrace.client._status import is_unknown_call
 from headrace.client._transport import Landing, RingOptions
-from headrace.client._wire import WireFeed, WireFeeds, watched
+from headrace.client._wire import WireFeed, WireFeeds, encoded_messages, watched
 from headrace.errors import CallerError, RingUnavailableError, StreamCorruptError
 from headrace.ring import HELLO_BYTES, REFUSAL_MOST_BYTES, VERSION, read_hello, ring_socket_of
 from headrace.v1 import shard_service_pb2 as pb
-from headrace.v1 import shard_service_pb2_grpc as rpc
 
 _ATTACH_S = 5.0
 """Most seconds for each step on the ring's socket; the server waits for nothing there."""
@@ -75,8 +76,7 @@ class RingFeeds:
         )
         assembler = StreamAssembler(self._landing.allocate)
         with endpoint.access.open_channel(endpoint.address) as channel:
-            stub = rpc.ShardServiceStub(channel)
-            call = stub.AttachRing(wanted, metadata=endpoint.access.metadata())
+            call = encoded_messages(channel, "AttachRing", wanted, endpoint.access.metadata())
             wire = WireFeed(call, assembler, clock, target=endpoint.address)
             with watched(wire, silence_s=self._silence_s):
                 offer = _offer_of(wire)
@@ -137,14 +137,22 @@ def _offer_of(wire: WireFeed) -> pb.RingOffer:
         if is_unknown_call(error):
             raise RingUnavailableError("the server is of a version without rings") from error
         raise
-    if not isinstance(message, pb.AttachRingResponse) or not message.HasField("ring_offer"):
+    offered = pb.AttachRingResponse() if message is None else _parsed(message)
+    if not offered.HasField("ring_offer"):
         raise StreamCorruptError("a call for a ring began with something else than its offer")
-    if message.ring_offer.version != VERSION:
+    if offered.ring_offer.version != VERSION:
         raise RingUnavailableError(
-            f"the server's rings are of version {message.ring_offer.version}, this client knows "
+            f"the server's rings are of version {offered.ring_offer.version}, this client knows "
             f"{VERSION}"
         )
-    return message.ring_offer
+    return offered.ring_offer
+
+
+def _parsed(message: bytes) -> pb.AttachRingResponse:
+    try:
+        return pb.AttachRingResponse.FromString(message)
+    except DecodeError as error:
+        raise StreamCorruptError(f"the offer of a ring cannot be read: {error}") from error
 
 
 @contextmanager

@@ -64,8 +64,6 @@ class RingFeed:
                     self._ask_for_more(said)
                     continue
                 event = self._event(said)
-                if event is not None:
-                    self._clock.enter("rest")
                 yield event
                 if event is not None:
                     self._clock.enter("server")

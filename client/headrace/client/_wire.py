@@ -7,17 +7,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import grpc
 
-from headrace.client._assembler import Allocate, Message, StreamAssembler
+from headrace.client._assembler import Allocate, StreamAssembler
 from headrace.client._endpoints import Endpoint
 from headrace.client._feed import Event
+from headrace.client._frames import heartbeat_ms
 from headrace.client._hops import HopClock
 from headrace.client._status import error_from_call
 from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
-from headrace.v1 import shard_service_pb2_grpc as rpc
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,7 @@ class WireFeeds:
     ) -> Iterator[WireFeed]:
         """Open a stream on a connection of its own, and close both at the end."""
         with endpoint.access.open_channel(endpoint.address) as channel:
-            stub = rpc.ShardServiceStub(channel)
-            call = stub.ReadBatches(request, metadata=endpoint.access.metadata())
+            call = encoded_messages(channel, "ReadBatches", request, endpoint.access.metadata())
             feed = WireFeed(call, StreamAssembler(self.allocate), clock, target=endpoint.address)
             with watched(feed, silence_s=self.silence_s):
                 yield feed
@@ -50,7 +50,7 @@ class WireFeed:
 
     def __init__(
         self,
-        call: grpc.CallIterator[pb.ReadBatchesResponse] | grpc.CallIterator[pb.AttachRingResponse],
+        call: grpc.CallIterator[bytes],
         assembler: StreamAssembler,
         clock: HopClock,
         *,
@@ -65,7 +65,7 @@ class WireFeed:
             target: The address, for messages.
         """
         self._call = call
-        self._responses: Iterator[Message] = iter(call)
+        self._responses: Iterator[bytes] = iter(call)
         self._assembler = assembler
         self._clock = clock
         self.target = target
@@ -77,14 +77,11 @@ class WireFeed:
         """Yield the stream's events; `Feed` holds the contract."""
         while (message := self.next_message()) is not None:
             event = self.take(message)
-            if event is None:
-                yield None
-                continue
-            self._clock.enter("rest")
             yield event
-            self._clock.enter("server")
+            if event is not None:
+                self._clock.enter("server")
 
-    def next_message(self) -> Message | None:
+    def next_message(self) -> bytes | None:
         """Wait for the next message; None at the end.
 
         Raises:
@@ -114,10 +111,11 @@ class WireFeed:
         self.cancel()
         return True
 
-    def take(self, message: Message) -> Event | None:
+    def take(self, message: bytes) -> Event | None:
         """Return the event that a message completes, if any."""
-        if message.WhichOneof("event") == "heartbeat":
-            self._blame_store(message.heartbeat.waiting_ms)
+        waiting_ms = heartbeat_ms(message)
+        if waiting_ms is not None:
+            self._blame_store(waiting_ms)
             return None
         self._clock.enter("client")
         event = self._assembler.feed(message)
@@ -140,6 +138,25 @@ class WireFeed:
             "the server or the network to it hangs",
             target=self.target,
         )
+
+
+def encoded_messages(
+    channel: grpc.Channel,
+    method: Literal["ReadBatches", "AttachRing"],
+    request: pb.ReadBatchesRequest | pb.AttachRingRequest,
+    metadata: tuple[tuple[str, str], ...],
+) -> grpc.CallIterator[bytes]:
+    """Begin a call whose responses stay as they came, so that no payload is copied by protobuf."""
+    begin = channel.unary_stream(
+        f"/headrace.v1.ShardService/{method}",
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=_as_it_is,
+    )
+    return begin(request, metadata=metadata)
+
+
+def _as_it_is(message: bytes) -> bytes:
+    return message
 
 
 @contextmanager

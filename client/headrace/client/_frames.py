@@ -1,0 +1,143 @@
+"""Find the parts of an encoded message without a copy of its payload.
+
+protobuf would copy a payload twice, into its message and out of it. Servers send the event first
+and the payload last, so where each lies follows from two tags and two lengths. A message of any
+other make goes through protobuf once, to be of this make.
+
+Source: the wire format of protobuf, https://protobuf.dev/programming-guides/encoding.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from headrace.errors import StreamCorruptError
+from headrace.v1 import shard_service_pb2 as pb
+
+_FIELDS = pb.ReadBatchesResponse.DESCRIPTOR.fields_by_name
+_LENGTH_DELIMITED = 2
+_SEVEN_BITS, _MORE = 0x7F, 0x80
+_LONGEST_NUMBER = 5
+"""Bytes of a length below 32 GiB."""
+
+
+class Frame(NamedTuple):
+    """The parts of one message.
+
+    Attributes:
+        message: The message, encoded.
+        kind: Which event it is, one of the constants of this module.
+        begin: Where the encoded event begins in it.
+        end: Where it ends.
+        payload: Where the payload begins, which goes on to the end.
+    """
+
+    message: bytes
+    kind: int
+    begin: int
+    end: int
+    payload: int
+
+    @property
+    def event(self) -> bytes:
+        """The encoded event."""
+        return self.message[self.begin : self.end]
+
+
+def read_frame(message: bytes) -> Frame:
+    """Return the parts of an encoded `ReadBatchesResponse`, or `GetBatchResponse`.
+
+    Raises:
+        StreamCorruptError: It is no such message.
+    """
+    frame = _regular(message)
+    if frame is None:
+        frame = _regular(_rewritten(message))
+    if frame is None:
+        raise StreamCorruptError("a message holds no event that this client knows: update it")
+    return frame
+
+
+def heartbeat_ms(message: bytes) -> int | None:
+    """Return the milliseconds that a heartbeat names; None if the message is none.
+
+    Raises:
+        StreamCorruptError: It is damaged.
+    """
+    if message[:1] != _HEARTBEAT_TAG:
+        return None
+    try:
+        return pb.Heartbeat.FromString(read_frame(message).event).waiting_ms
+    except DecodeError as error:
+        raise StreamCorruptError(f"a heartbeat cannot be read: {error}") from error
+
+
+def _regular(message: bytes) -> Frame | None:
+    """Return the parts if there are an event, perhaps a payload, and nothing else."""
+    total = len(message)
+    if not total or message[0] not in _KINDS:
+        return None
+    size, begin = _number(message, 1)
+    end = begin + size
+    if end == total:
+        return Frame(message, message[0], begin, end, end)
+    if message[end : end + 2] != _PAYLOAD_TAG:
+        return None
+    size, payload = _number(message, end + 2)
+    return Frame(message, message[0], begin, end, payload) if payload + size == total else None
+
+
+def _number(message: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a place and where it ends; beyond the message if it does not."""
+    value = shift = 0
+    for byte in message[at : at + _LONGEST_NUMBER]:
+        at += 1
+        value |= (byte & _SEVEN_BITS) << shift
+        if byte < _MORE:
+            return value, at
+        shift += 7
+    return 0, len(message) + 1
+
+
+def _rewritten(message: bytes) -> bytes:
+    """Return the same message in the make of our servers."""
+    try:
+        parsed = pb.ReadBatchesResponse.FromString(message)
+    except DecodeError as error:
+        raise StreamCorruptError(
+            f"a message of {len(message)} bytes is no ReadBatchesResponse: {error}"
+        ) from error
+    parsed.DiscardUnknownFields()
+    return parsed.SerializeToString()
+
+
+def _tag(name: str) -> bytes:
+    value, tag = _FIELDS[name].number << 3 | _LENGTH_DELIMITED, bytearray()
+    while value > _SEVEN_BITS:
+        tag.append(value & _SEVEN_BITS | _MORE)
+        value >>= 7
+    return bytes([*tag, value])
+
+
+_PAYLOAD_TAG = _tag("payload")
+_HEARTBEAT_TAG = _tag("heartbeat")
+
+START, BATCH, CHUNK, EPOCH_END, HEARTBEAT = (
+    _tag(name)[0] for name in ("start", "batch", "chunk", "epoch_end", "heartbeat")
+)
+"""Events by their tags, which are of one byte: their numbers are below 16."""
+
+_KINDS = {
+    START: "start",
+    BATCH: "batch",
+    CHUNK: "chunk",
+    EPOCH_END: "epoch_end",
+    HEARTBEAT: "heartbeat",
+}
+
+
+def kind_name(kind: int) -> str:
+    """Return what the protocol calls an event, for messages."""
+    return _KINDS[kind]
