@@ -9,20 +9,32 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+
 from headrace.client import Deadlines
 from headrace.loadtest import Progress, SwarmResult, SwarmSpec, prove, run_swarm, summarise
 from headrace.order import Order, OrderSpec, ShardTable
 from headrace.storage import open_dataset
 from support.command import serving
-from support.datasets import small_table, write_dataset
+from support.datasets import write_dataset
 
-_REPLICAS, _RANKS, _SAMPLES, _GLOBAL_BATCH = 3, 6, 6000, 48
+_REPLICAS, _RANKS, _SAMPLES, _GLOBAL_BATCH = 3, 6, 1200, 48
 _STEP_S = 0.04
+_SAMPLE_BYTES = 16 << 10
+"""So that sockets hold less than a second of a rank's batches: a stream that ends is read to its
+end first, and thousands of small batches on their way would outlast the load."""
 
 
 def _free_address() -> str:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def _table() -> pa.Table:
+    values = np.random.default_rng(1).integers(0, 256, _SAMPLES * _SAMPLE_BYTES, dtype=np.uint8)
+    payload = pa.FixedSizeListArray.from_arrays(pa.array(values), _SAMPLE_BYTES)
+    return pa.table({"number": pa.array(np.arange(_SAMPLES)), "payload": payload})
 
 
 class _Load:
@@ -43,7 +55,7 @@ class _Load:
 def test_a_rolling_restart_under_load_loses_nothing(tmp_path: Path) -> None:
     """Each drains, ends with 0 and comes back; the load test's digests are the manifest's."""
     url = str(tmp_path / "ds")
-    write_dataset(url, small_table(_SAMPLES), shard_samples=[_SAMPLES // 4] * 4)
+    write_dataset(url, _table(), shard_samples=[_SAMPLES // 4] * 4)
     addresses = tuple(_free_address() for _ in range(_REPLICAS))
     with ExitStack() as stack:
         started_at = time.monotonic()
@@ -56,11 +68,11 @@ def test_a_rolling_restart_under_load_loses_nothing(tmp_path: Path) -> None:
             targets=addresses,
             dataset="ds",
             sample_count=_SAMPLES,
-            order=OrderSpec(seed=3, window=1000, unit=_GLOBAL_BATCH),
+            order=OrderSpec(seed=3, window=400, unit=_GLOBAL_BATCH),
             global_batch_size=_GLOBAL_BATCH,
             ranks=_RANKS,
             steps=int(load_s / _STEP_S),
-            columns=("number",),
+            columns=("payload",),
             step_s=_STEP_S,
             # Little enough ahead that every rank is in the middle of its stream.
             prefetch_bytes=1 << 10,

@@ -14,6 +14,7 @@ import pytest
 from headrace.server._cache import BlockCache
 from headrace.server._contents import stream_contents
 from headrace.server._datasets import ServedDataset
+from headrace.server._kernels import KERNELS
 from headrace.server._metrics import Metrics
 from headrace.server._stream import BatchStream, StreamLimits
 from headrace.server._tally import StreamTally
@@ -113,4 +114,15 @@ def test_calls_do_not_grow_with_the_batch(small_url: str) -> None:
     many = _calls_a_batch(small_url, 4096)
 
     # The varints of a token and of a length move the count by a few calls.
+    assert abs(many - few) <= 8
+
+
+def test_calls_do_not_grow_where_loops_are_compiled(small_url: str) -> None:
+    """The same once the compiled kernels are there, which a server loads by itself."""
+    KERNELS.load()
+    assert KERNELS.wait(120)
+
+    few = _calls_a_batch(small_url, 64)
+    many = _calls_a_batch(small_url, 4096)
+
     assert abs(many - few) <= 8

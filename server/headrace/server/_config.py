@@ -55,8 +55,8 @@ class ServerConfig:
             arbitrary.
         prefetch_bytes: Greatest size of the blocks that one stream asks for before it needs them,
             as they are stored. The default is a quarter of the default window: so much of it is
-            asked for at a time that most blocks come together with neighbours (a third to a half
-            faster from a cold cache than 64 MiB, tests/benchmarks/bench_cold.py).
+            asked for at a time that most blocks come together with neighbours (half as many reads
+            of the store as with 64 MiB, docs/performance.md).
         fetch_threads: Reads of the store at once, each of a block or some neighbouring ones. The
             default is where S3 from one host levels off for ranges of 1 MiB.
         max_streams: Streams open at once. Each holds a thread.
