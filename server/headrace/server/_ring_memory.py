@@ -7,7 +7,6 @@ import fcntl
 import os
 
 from headrace.errors import BadArgumentError
-from headrace.ring import SLOT_ALIGNMENT
 from headrace.server._arena import ExtentAllocator, rounded
 from headrace.server._shared import Shared
 
@@ -84,8 +83,3 @@ class RingMemory:
         del self.array
         with contextlib.suppress(OSError):
             self.shared.close()
-
-
-def whole_slots(size: int) -> int:
-    """Return a size rounded down to what slots can fill."""
-    return size - size % SLOT_ALIGNMENT
