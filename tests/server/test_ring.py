@@ -8,7 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import BadArgumentError, RingUnavailableError
-from headrace.ring import RecordKind, RecordReader, read_hello, record
+from headrace.ring import RecordKind, RecordReader, read_hello, record, ring_socket_of
+from headrace.server._config import ServerConfig
+from headrace.server._metrics import Metrics
 from headrace.server._outlet import ClientGoneError
 from headrace.server._payload import PayloadLayout
 from headrace.server._ring_channel import RingChannel
@@ -24,6 +26,7 @@ from headrace.server._ring_door import RingDoor, Ticket
 from headrace.server._ring_memory import RingMemory
 from headrace.server._ring_outlet import RingOutlet
 from headrace.server._ring_size import memory_limit, ring_size
+from headrace.server._rings import Rings, RingWish
 from headrace.v1 import shard_service_pb2 as pb
 
 _MIB = 1 << 20
@@ -62,6 +65,34 @@ def test_a_ticket_is_good_once(folder: Path) -> None:
                     read_hello(second.recv(1024))
 
     assert not (folder / "r").exists()
+
+
+def test_a_client_that_is_gone_leaves_no_ring(folder: Path) -> None:
+    """It came for its ring and went before it had it: memory and descriptors are given back."""
+    path = str(folder / "s")
+    config = ServerConfig(datasets={"d": "unused"}, listen=f"unix:{path}")
+    rings = Rings(config, Metrics())
+    with closing(rings):
+        rings.listen([f"unix:{path}"])
+        wish = RingWish(1 << 20, check_payload=False, peer="unix:", on_end=lambda _: True)
+        attaching = rings.attach(wish, max_chunk_bytes=1 << 20)
+        offer = pb.AttachRingResponse.FromString(next(attaching)).ring_offer
+        _come(Path(ring_socket_of(path)), offer.ticket).close()
+        before = _ring_descriptors()
+        with pytest.raises(RingUnavailableError, match="no ring could be made"):
+            next(attaching)
+
+    assert before == _ring_descriptors()
+
+
+def _ring_descriptors() -> int:
+    """Count the rings' memory that this process has open."""
+    count = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        # What other threads close meanwhile is none.
+        with suppress(FileNotFoundError):
+            count += "headrace-ring" in str(descriptor.readlink())
+    return count
 
 
 def test_another_user_is_told(folder: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Generator, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from headrace.errors import RingUnavailableError
@@ -84,13 +85,7 @@ class Rings:
         sized = self._sized(wish)
         try:
             connection = yield from self._met(wish, sized.warning)
-            try:
-                memory = RingMemory(sized.size)
-                channel = RingChannel(connection)
-                socket.send_fds(connection, [hello(sized.size)], [memory.shared.fd])
-            except OSError as error:
-                connection.close()
-                raise RingUnavailableError(f"no ring could be made ({error})") from error
+            memory, channel = _handed_over(connection, sized.size)
         except BaseException:
             self._count(-1, -sized.size)
             raise
@@ -162,3 +157,19 @@ class Rings:
         if not self._config.ring_bytes:
             return "this server makes no rings (--ring-bytes is 0)"
         return ""
+
+
+def _handed_over(connection: socket.socket, size: int) -> tuple[RingMemory, RingChannel]:
+    """Make a ring and give it to the client; nothing stays open if that fails."""
+    with ExitStack() as opened:
+        opened.callback(connection.close)
+        try:
+            memory = RingMemory(size)
+            opened.callback(memory.close)
+            channel = RingChannel(connection)
+            opened.callback(channel.close)
+            socket.send_fds(connection, [hello(size)], [memory.shared.fd])
+        except OSError as error:
+            raise RingUnavailableError(f"no ring could be made ({error})") from error
+        opened.pop_all()
+    return memory, channel
