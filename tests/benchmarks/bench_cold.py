@@ -19,7 +19,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.bench_first_batch import use_store, write_images
-from benchmarks.bench_server import grpc_messages, next_batch, open_channel
+from benchmarks.bench_server import READ, grpc_messages, next_batch, open_channel
 from demo.object_store import start_weed
 from headrace.server import Server, ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
@@ -27,7 +27,6 @@ from headrace.v1 import shard_service_pb2 as pb
 _BATCH = 256
 _BATCH_MIB = 16
 _RANKS = 8
-_READ = "/headrace.v1.ShardService/ReadBatches"
 _PREFETCH_MIB = (64, 256)
 
 
@@ -76,7 +75,7 @@ def _read(url: str, batches: int, prefetch_mib: int, *, alone: bool) -> tuple[fl
         if alone:
             server._catalog.get("images").source.run_blocks = 1
         began = time.perf_counter()
-        with closing(grpc_messages(channel, _READ, request)) as messages:
+        with closing(grpc_messages(channel, READ, request)) as messages:
             for _ in range(batches):
                 next_batch(messages)
         seconds = time.perf_counter() - began

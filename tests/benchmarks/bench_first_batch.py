@@ -23,7 +23,7 @@ import grpc
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.bench_server import grpc_messages, next_batch, open_channel
+from benchmarks.bench_server import READ, grpc_messages, next_batch, open_channel
 from demo.object_store import Weed, start_weed
 from headrace.server import ServerConfig, start_server
 from headrace.storage import ShardWriter, StoreOptions, commit_dataset, open_store
@@ -32,7 +32,6 @@ from headrace.v1 import shard_service_pb2 as pb
 _BATCH = 256
 _IMAGE_BYTES = 64 << 10
 _SHARD_IMAGES = (64 << 20) // _IMAGE_BYTES
-_READ = "/headrace.v1.ShardService/ReadBatches"
 
 
 def main() -> None:
@@ -76,7 +75,7 @@ def _times_ms(url: str, position: int) -> tuple[float, float]:
 
 def _first_ms(channel: grpc.Channel, request: bytes) -> float:
     began = time.perf_counter()
-    with closing(grpc_messages(channel, _READ, request)) as messages:
+    with closing(grpc_messages(channel, READ, request)) as messages:
         next_batch(messages)
         return (time.perf_counter() - began) * 1000
 

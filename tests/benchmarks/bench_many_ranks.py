@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from benchmarks.bench_server import (
     READ,
@@ -34,7 +33,7 @@ from benchmarks.bench_server import (
     tokens,
     write,
 )
-from headrace.bench._children import serving_ready_bytes
+from headrace.bench._children import processor_s, serving_ready_bytes
 from headrace.bench._ready import METHOD
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -132,11 +131,11 @@ def _measure(load: _Load) -> _Result:
         if not pipe.poll(_START_TIMEOUT_S):
             raise RuntimeError("the clients did not start")
         pipe.recv()
-    spent, began = _processor_s(load.server.pid), time.perf_counter()
+    spent, began = processor_s(load.server.pid), time.perf_counter()
     for pipe in pipes:
         pipe.send("go")
     received = [count for pipe in pipes for count in pipe.recv()]
-    seconds, spent = time.perf_counter() - began, _processor_s(load.server.pid) - spent
+    seconds, spent = time.perf_counter() - began, processor_s(load.server.pid) - spent
     for child in children:
         child.join(_START_TIMEOUT_S)
     total = sum(received)
@@ -183,11 +182,6 @@ def _read(load: _Load, ranks: Sequence[int], pipe: Connection) -> None:
     pipe.send(counts)
     for thread in threads:
         thread.join(_START_TIMEOUT_S)
-
-
-def _processor_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ from numpy.typing import NDArray
 from benchmarks import bench_client
 from benchmarks.bench_client import CASES, Case
 from benchmarks.flight_baseline import read_sizes, serve_flight
+from headrace.bench._children import processor_s
 from headrace.client import RemoteDataset
 from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
@@ -292,11 +293,11 @@ def _measure_ranks(case: Case, folder: Path, sockets: Path, given: argparse.Name
                 ]
                 pipes = [child.pipe for _, child in readers]
                 # All are ready: they begin together.
-                spent = _processor_s(server)
+                spent = processor_s(server.pid)
                 for pipe in pipes:
                     pipe.send("go")
                 found = [pipe.recv() for pipe in pipes]
-                spent = _processor_s(server) - spent
+                spent = processor_s(server.pid) - spent
             received = sum(size for size, _ in found)
             print(
                 f"{case.name:8} {transport:5} {given.ranks} ranks "
@@ -336,11 +337,6 @@ def _process(target: Callable[..., None], *arguments: object) -> Iterator[tuple[
     finally:
         process.terminate()
         process.join(10)
-
-
-def _processor_s(child: _Child) -> float:
-    fields = Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _write(case: Case, folder: Path, others: str | None) -> None:

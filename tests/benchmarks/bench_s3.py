@@ -32,6 +32,7 @@ import pyarrow as pa
 from botocore.config import Config
 
 from demo.object_store import Weed, start_weed
+from headrace.bench._children import processor_s
 from headrace.storage import (
     BlockPlace,
     Dataset,
@@ -161,16 +162,10 @@ class _Cost(NamedTuple):
 
 
 def _cost_of(run: Callable[[], object], weed: Weed) -> _Cost:
-    begin = _Cost(time.perf_counter(), time.process_time(), _processor_s(weed))
+    begin = _Cost(time.perf_counter(), time.process_time(), processor_s(weed.process.pid))
     run()
-    end = _Cost(time.perf_counter(), time.process_time(), _processor_s(weed))
+    end = _Cost(time.perf_counter(), time.process_time(), processor_s(weed.process.pid))
     return _Cost(*(after - before for before, after in zip(begin, end, strict=True)))
-
-
-def _processor_s(weed: Weed) -> float:
-    """Return the processor time that the store has used (Linux)."""
-    fields = Path(f"/proc/{weed.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _print(costs: dict[str, list[_Cost]], mebibytes: float) -> None:

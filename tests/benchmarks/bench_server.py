@@ -29,7 +29,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, cast
 
 import grpc
@@ -37,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.flight_baseline import read_sizes, serve_flight
-from headrace.bench._children import serving_ready_bytes
+from headrace.bench._children import processor_s, serving_ready_bytes
 from headrace.bench._ready import METHOD
 from headrace.server import ServerConfig, start_server
 from headrace.storage import ShardWriter, commit_dataset, open_store
@@ -164,8 +163,7 @@ def _rate(server: Running, sizes: Callable[[], Generator[int]], seconds: float) 
 
 def _processor_s(server: Running) -> float:
     """Return the processor time of a server and this process so far."""
-    fields = Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + time.process_time()
+    return processor_s(server.pid) + time.process_time()
 
 
 def _grpc_sizes(server: Running, method: str, request: bytes) -> Generator[int]:

@@ -38,11 +38,20 @@ class Serving:
     def processor_s(self) -> float:
         """Return the processor time that the server has taken so far, in seconds; 0 off Linux."""
         try:
-            text = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii")
+            return processor_s(self.process.pid)
         except OSError:
             return 0.0
-        fields = text.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time that a process has taken so far, in seconds.
+
+    Raises:
+        OSError: There is no such process, or the system is not Linux.
+    """
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
