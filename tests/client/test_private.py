@@ -21,6 +21,7 @@ from headrace.errors import ConfigurationError, HeadraceError, NotADatasetError
 from support.command import serving
 from support.datasets import small_table, write_dataset
 from support.private import server_pids, wait_until
+from support.s3 import S3
 
 SAMPLES = 400
 JOB = Path(__file__).parent.parent / "support" / "private_job.py"
@@ -123,6 +124,49 @@ def test_what_killed_servers_leave_is_swept(url: str, runtime: Path) -> None:
 
     assert not stale & {path.name for path in (runtime / "headrace").iterdir()}
     dataset.close()
+
+
+def test_what_store_says_reaches_the_server_and_nobody_else(
+    s3: S3, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials given as ``store`` open it; no process shows them but in its memory."""
+    write_dataset(s3.url("small"), small_table(SAMPLES), shard_samples=(SAMPLES,))
+    for variable in s3.weed.environment():
+        monkeypatch.delenv(variable)
+    store = {
+        "endpoint": s3.weed.endpoint,
+        "access_key": s3.weed.access_key,
+        "secret_key": s3.weed.secret_key,
+    }
+    dataset = RemoteDataset(None, s3.url("small"), batch_size=SAMPLES, epochs=1, store=store)
+    (batch,) = dataset
+    (server,) = server_pids(runtime)
+    shown = [Path(f"/proc/{server}/{part}").read_bytes() for part in ("cmdline", "environ")]
+
+    assert list(range(SAMPLES)) == sorted(_ids(batch))
+    assert not [part for part in shown if s3.weed.secret_key.encode() in part]
+    assert s3.weed.secret_key not in repr(dataset._endpoints)
+    dataset.close()
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ({"endpiont": "http://x"}, "store has no setting 'endpiont'; did you mean endpoint"),
+        ({"access_key": "k"}, "store: access_key and secret_key come together"),
+        ({"secret_key": b"hidden"}, "store .* wanted the names of a dataset's store"),
+        ({"fsspec": {"token": "t" * 20_000}}, "store .* 16384 characters at most"),
+    ],
+)
+def test_a_store_that_makes_no_sense_is_told(
+    url: str, runtime: Path, store: dict[str, object], said: str
+) -> None:
+    """What is wrong and what is wanted, with no value that may be secret."""
+    del runtime
+    with pytest.raises(HeadraceError, match=said) as caught:
+        next(iter(RemoteDataset(None, url, batch_size=16, store=store)))
+
+    assert "hidden" not in str(caught.value)
 
 
 def test_jobs_and_stores_are_told_apart(runtime: Path) -> None:

@@ -93,6 +93,7 @@ class RemoteDataset(IterableDataset[Batch]):
         fallback: Literal["storage"] | None = None,
         url: str | Mapping[str, str] | None = None,
         private_cache_bytes: int | None = None,
+        store: Mapping[str, object] | None = None,
     ) -> None:
         """Describe what to read; no server is asked, or started, before the first batch.
 
@@ -155,6 +156,9 @@ class RemoteDataset(IterableDataset[Batch]):
                 place of each dataset by its name.
             private_cache_bytes: Size of a private server's cache, >= 1; None for the server's
                 default of 2 GiB.
+            store: How a private server reaches the store, by the names of
+                `headrace.storage.StoreOptions`, such as ``{"endpoint": "https://…"}``; secrets in
+                it go through a pipe. None for the environment's way.
 
         Raises:
             BadArgumentError: An argument is out of range, or the ranks are half given.
@@ -197,6 +201,7 @@ class RemoteDataset(IterableDataset[Batch]):
             fallback=fallback,
             deadlines=deadlines,
             cache_bytes=private_cache_bytes,
+            store=store,
             seat=seat_of(
                 rank=rank,
                 world_size=world_size,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -55,6 +55,7 @@ class NumpyDataset:
         tls: TlsConfig | None = None,
         deadlines: Deadlines | None = None,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        store: Mapping[str, object] | None = None,
     ) -> None:
         """Describe what to read; no server is asked, or started, before the first batch.
 
@@ -76,6 +77,7 @@ class NumpyDataset:
             tls: How to encrypt; None for plain text.
             deadlines: How long to wait; None for `Deadlines()`.
             prefetch_bytes: Most bytes to hold ready, >= 0; the default is arbitrary.
+            store: How a private server reaches the store, as for `RemoteDataset`.
 
         Raises:
             BadArgumentError: An argument is out of range.
@@ -100,7 +102,7 @@ class NumpyDataset:
             end_epoch=epochs,
         )
         self._endpoints = (
-            PrivateEndpoints(private_server({name: dataset}))
+            PrivateEndpoints(private_server({name: dataset}, store=store))
             if target is None
             else fixed_endpoints(
                 [target] if isinstance(target, str) else target,

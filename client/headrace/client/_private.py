@@ -8,7 +8,9 @@ Contract of `PrivateServer.address`:
 2. Of all processes of a job one starts the server; the others wait for it, or for its end.
 3. Failure of the server to start is raised as the server said it, in the process that started it
    and, one after another, in those that waited.
-4. The wait is bounded by ``_START_S``, and ends when ``stop`` is set. A server that is just being
+4. How the store is reached, secrets and all, goes to the server through a pipe: it is in no
+   command line and no environment.
+5. The wait is bounded by ``_START_S``, and ends when ``stop`` is set. A server that is just being
    started for nobody is killed.
 
 If the code differs, the code is wrong.
@@ -28,12 +30,17 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.client._runtime import Rendezvous, make_folder, rendezvous_of, sweep, try_lock
 from headrace.client._status import error_of_reason
-from headrace.errors import ConfigurationError, HeadraceError, ServerUnreachableError
+from headrace.errors import (
+    BadArgumentError,
+    ConfigurationError,
+    HeadraceError,
+    ServerUnreachableError,
+)
 
 LINGER_S = 10.0
 """Seconds that a private server outlives its last stream; of design.md: a loop that pauses between
@@ -46,6 +53,10 @@ a disk may be slow. Arbitrary beyond that."""
 _POLL_S = 0.05
 _SAID_BYTES = 4000
 
+_MOST_STORE_BYTES = 16384
+"""Of the text that says how a store is reached: the least that a pipe holds (macOS), so that
+writing it waits for nobody."""
+
 
 @dataclass(frozen=True, slots=True)
 class PrivateServer:
@@ -55,11 +66,13 @@ class PrivateServer:
         place: Where the processes of the job meet.
         sources: Name and URL of each dataset.
         cache_bytes: Size of the cache; None for the server's default.
+        store: How it reaches their store, as JSON; empty for the environment's way.
     """
 
     place: Rendezvous
     sources: tuple[tuple[str, str], ...]
     cache_bytes: int | None = None
+    store: str = field(default="", repr=False)
 
     def address(self, stop: threading.Event) -> str:
         """Return where the server answers; start it if it does not.
@@ -98,7 +111,7 @@ class PrivateServer:
         listen = self.place.new_socket()
         server = subprocess.Popen(  # noqa: S603 - our own program
             self._command(listen),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             # Ctrl-C is for the trainer, which may want its data a little longer.
@@ -107,6 +120,7 @@ class PrivateServer:
         # Waits for the end, so that no zombie stays; a daemon, because the server may outlive us.
         threading.Thread(target=server.wait, name="headrace-private-server", daemon=True).start()
         try:
+            _hand_over(self.store, server)
             said = _read_to_end(server, deadline, stop)
             lease = _connect(self.place.lease)
         except BaseException:
@@ -133,19 +147,28 @@ class PrivateServer:
         return [*command, "--", *(f"{name}={url}" for name, url in self.sources)]
 
 
-def private_server(sources: Mapping[str, str], *, cache_bytes: int | None = None) -> PrivateServer:
+def private_server(
+    sources: Mapping[str, str],
+    *,
+    cache_bytes: int | None = None,
+    store: Mapping[str, object] | None = None,
+) -> PrivateServer:
     """Describe the private server of this process's job; nothing is started.
 
     Args:
         sources: URL by name. Local paths may be relative to the working folder.
         cache_bytes: Size of its cache; None for the server's default.
+        store: How it reaches the store of all of them, by the names that a dataset's ``store`` has
+            in a server's file; None for the environment's way.
 
     Raises:
+        BadArgumentError: ``store`` is not made of texts, numbers and mappings of them.
         ConfigurationError: The runtime folder's path is too long.
     """
     named = tuple(sorted((name, _absolute(url)) for name, url in sources.items()))
-    settings = [*(f"{name}={url}" for name, url in named), str(cache_bytes)]
-    return PrivateServer(rendezvous_of(settings, os.environ), named, cache_bytes)
+    reached = _json_of(store)
+    settings = [*(f"{name}={url}" for name, url in named), str(cache_bytes), reached]
+    return PrivateServer(rendezvous_of(settings, os.environ), named, cache_bytes, reached)
 
 
 def name_of_source(url: str) -> str:
@@ -216,6 +239,30 @@ def _pids() -> list[int]:
     # A worker's end is not the end of its job.
     parent = multiprocessing.parent_process()
     return [os.getpid(), *([parent.pid] if parent is not None and parent.pid else [])]
+
+
+def _json_of(store: Mapping[str, object] | None) -> str:
+    if not store:
+        return ""
+    try:
+        text = json.dumps(store, sort_keys=True)
+    except (TypeError, ValueError):
+        # What it holds may be secret, and stands in no message.
+        text = ""
+    if not text or len(text) > _MOST_STORE_BYTES:
+        raise BadArgumentError(
+            f"store has {len(text)} characters as JSON, or something in it is none; wanted the "
+            f"names of a dataset's store in a server's file, with texts, numbers and mappings, "
+            f"{_MOST_STORE_BYTES} characters at most",
+            field="store",
+        )
+    return text
+
+
+def _hand_over(store: str, server: subprocess.Popen[bytes]) -> None:
+    assert server.stdin is not None
+    with contextlib.suppress(BrokenPipeError), server.stdin as pipe:
+        pipe.write(store.encode())
 
 
 def _read_to_end(server: subprocess.Popen[bytes], deadline: float, stop: threading.Event) -> str:

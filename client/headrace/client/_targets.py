@@ -22,6 +22,7 @@ def choose_endpoints(
     fallback: Literal["storage"] | None,
     deadlines: Deadlines,
     cache_bytes: int | None,
+    store: Mapping[str, object] | None,
     seat: Seat,
 ) -> Endpoints:
     """Return the servers to ask; nothing is asked or started.
@@ -33,6 +34,7 @@ def choose_endpoints(
         fallback: What to do when none of them answers.
         deadlines: How long to wait for that.
         cache_bytes: Size of a private server's cache; None for the server's default.
+        store: How a private server reaches the store; None for the environment's way.
         seat: Which of the addresses is asked first.
 
     Raises:
@@ -48,14 +50,14 @@ def choose_endpoints(
             f"fallback is {fallback!r}; wanted 'storage' or None", field="fallback"
         )
     if target is None:
-        return PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes))
+        return PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes, store=store))
     addresses = [target] if isinstance(target, str) else list(target)
     servers = fixed_endpoints(addresses, access, seat=seat)
     if not servers.addresses:
         raise BadArgumentError("target is an empty list; wanted an address", field="target")
     if fallback is None:
         return servers
-    private = PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes))
+    private = PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes, store=store))
     after_s = min(deadlines.fallback_s, deadlines.connect_s / 2, deadlines.give_up_s / 2)
     return FallbackEndpoints(servers, private, after_s=after_s)
 

@@ -1,9 +1,10 @@
 """`python -m headrace.server`: a private server, started by the client of a job.
 
 `headrace serve` is the command for people. This one serves on a unix socket in the client's
-runtime folder, and ends by itself: `headrace.server._leases` says when. It says on its output
-what goes wrong before it serves, an error of ours as a line of JSON; then it says no more, for the
-output is the trainer's.
+runtime folder, and ends by itself: `headrace.server._leases` says when. How it reaches the store
+comes on its input, as JSON, for secrets may be in it; nothing there means the environment's way. It
+says on its output what goes wrong before it serves, an error of ours as a line of JSON; then it
+says no more, for the output is the trainer's.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from types import FrameType
 
 from headrace.errors import HeadraceError
 from headrace.server._config import ServerConfig
+from headrace.server._dataset_config import DatasetConfig
+from headrace.server._from_mapping import from_mapping
 from headrace.server._leases import Leases
 from headrace.server._server import start_server
+from headrace.storage import StoreOptions
 
 _DRAIN_S = 5.0
 """Streams that are cut go on elsewhere, so this only spares them the noise. Arbitrary."""
@@ -63,7 +67,7 @@ def _serve(options: argparse.Namespace, asked: threading.Event) -> None:
 
 def _config(options: argparse.Namespace) -> ServerConfig:
     config = ServerConfig(
-        datasets=dict(source.split("=", 1) for source in options.sources),
+        datasets=_datasets(options.sources, sys.stdin.read()),
         listen=f"unix:{options.listen}",
         # Nobody else is there to take the streams over.
         max_stream_s=0,
@@ -72,6 +76,12 @@ def _config(options: argparse.Namespace) -> ServerConfig:
     if options.cache_bytes is None:
         return config
     return replace(config, cache_bytes=options.cache_bytes)
+
+
+def _datasets(sources: Sequence[str], store: str) -> dict[str, DatasetConfig]:
+    options = from_mapping(StoreOptions, json.loads(store or "{}"), where="store")
+    pairs = (source.split("=", 1) for source in sources)
+    return {name: DatasetConfig(url=url, store=options) for name, url in pairs}
 
 
 def _be_quiet() -> None:
