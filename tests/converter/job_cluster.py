@@ -33,7 +33,9 @@ def main(folder: str, master: str) -> None:
         marks.mkdir()
         url = f"{folder}/dataset-{name}"
         write_shards(frame.mapInArrow(trouble, "id long"), url, shard_bytes=8192, block_bytes=1024)
-        found[name] = {"attempts": sorted(mark.name for mark in marks.iterdir()), **_left(url)}
+        attempts = sorted(mark.name for mark in marks.iterdir())
+        happened = "trouble" in attempts
+        found[name] = {"attempts": attempts, "happened": happened, **_left(url)}
     sys.stdout.write(json.dumps(found) + "\n")
     spark.stop()
 
@@ -60,37 +62,50 @@ def _import(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"error": pa.array(["none"])})
 
 
+def _is_first(marks: str) -> bool:
+    """Note an attempt; return whether it is the first of partition 0 that came so far.
+
+    That need not be attempt 0: where a machine is busy, Spark copies a task that was slow to begin.
+    """
+    context = TaskContext.get()
+    assert context is not None
+    partition = context.partitionId()
+    Path(marks, f"{partition}-{context.attemptNumber()}").touch()
+    if partition:
+        return False
+    try:
+        Path(marks, "first").mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
 def _slow(marks: str) -> Any:
-    """Return a function whose first attempt of partition 0 waits, after some shards, for ever."""
+    """Return a function whose first attempt at partition 0 waits, after some shards, for ever."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        mark = Path(marks, f"{context.partitionId()}-{context.attemptNumber()}")
-        mark.touch()
-        waits = mark.name == "0-0"
+        waits = _is_first(marks)
         for number, batch in enumerate(batches):
             yield batch
-            deadline = time.monotonic() + DEADLINE_S
-            while waits and number == 0 and time.monotonic() < deadline:
-                time.sleep(0.05)  # until Spark kills this attempt for its faster copy
+            if waits and number == 0:
+                Path(marks, "trouble").touch()
+                deadline = time.monotonic() + DEADLINE_S
+                while time.monotonic() < deadline:
+                    time.sleep(0.05)  # until Spark kills this attempt for its faster copy
 
     return run
 
 
 def _lose(marks: str) -> Any:
-    """Return a function whose first attempt of partition 0 kills its executor, after shards."""
+    """Return a function whose first attempt at partition 0 kills its executor, after shards."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        context = TaskContext.get()
-        assert context is not None
-        mark = Path(marks, f"{context.partitionId()}-{context.attemptNumber()}")
-        first = not mark.exists()
-        mark.touch()
+        kills = _is_first(marks)
         yield from batches
-        if mark.name == "0-0" and first:
+        if kills:
             daemon = Path(f"/proc/{os.getppid()}/stat").read_text()
             executor = int(daemon.rsplit(")", 1)[1].split()[1])
+            Path(marks, "trouble").touch()
             os.kill(executor, signal.SIGKILL)
 
     return run

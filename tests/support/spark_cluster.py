@@ -20,6 +20,8 @@ _HOSTS = ("127.0.0.1", "127.0.0.2")  # the loopback device of Linux answers to a
 _START_S = 240.0  # three JVMs, on a machine that is busy with others
 _END_S = 20.0
 _POLL_S = 0.1
+QUICK_START = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""Variables for JVMs that live for seconds: half the processor time until they are there."""
 _STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = re.compile(r"Registering worker ")
 
