@@ -21,7 +21,7 @@ from headrace.converter import (
 )
 from headrace.converter._plan_key import plan_key
 from headrace.errors import BadArgumentError, HeadraceError
-from headrace.storage import open_dataset, open_store
+from headrace.storage import StoreOptions, open_dataset, open_store
 from support.private import end_servers
 from support.s3 import S3
 
@@ -166,6 +166,30 @@ def test_it_is_read_at_once(spark: SparkSession, s3: S3, runtime: None) -> None:
     assert [part.tolist() for part in ids] == [part["id"].tolist() for part in arrays]
     assert list(range(SAMPLES)) == sorted(torch.cat(ids).tolist())
     assert torch.equal(torch.as_tensor(batches[0]["half"]) * 2, ids[0].double())
+
+
+def test_it_is_read_as_it_was_written(
+    spark: SparkSession, s3: S3, runtime: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the options given, secrets among them, where the environment knows of no store."""
+    del runtime
+    for variable in s3.weed.environment():
+        monkeypatch.delenv(variable)
+    options = StoreOptions(
+        endpoint=s3.weed.endpoint,
+        region=s3.weed.region,
+        access_key=s3.weed.access_key,
+        secret_key=s3.weed.secret_key,
+    )
+    conversion = make_converter(_frame(spark), cache_dir=s3.url("conversions"), options=options)
+    travelled = pickle.loads(pickle.dumps(conversion))
+    dataset = travelled.dataset(batch_size=16, epochs=1, end="uneven")
+    ids = torch.cat([torch.as_tensor(batch["id"]) for batch in dataset])
+    dataset.close()
+    arrays = list(conversion.numpy_dataset(batch_size=16, epochs=1, end="uneven"))
+
+    assert list(range(SAMPLES)) == sorted(ids.tolist())
+    assert list(range(SAMPLES)) == sorted(n for part in arrays for n in part["id"].tolist())
 
 
 def test_delete_removes_it_for_good(spark: SparkSession, s3: S3) -> None:

@@ -18,7 +18,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
@@ -81,7 +81,8 @@ class Conversion:
         sample_count: Samples.
         key: The name of the conversion in its cache.
         cache_dir: The cache.
-        options: How to reach it.
+        options: How to reach it, as they were given; what is not set is the environment's of
+            whoever reads.
     """
 
     url: str
@@ -111,8 +112,8 @@ class Conversion:
     ) -> RemoteDataset:
         """Return its batches as torch tensors, from a private server on this machine.
 
-        The server starts with the first batch, reaches the store by the environment's means, and
-        ends with the job. For what is not here, or for a server of your own, make a
+        The server starts with the first batch, reaches the store by `options`, and ends with the
+        job. For what is not here, or for a server of your own, make a
         `headrace.client.RemoteDataset` of `url`.
 
         Args:
@@ -144,6 +145,7 @@ class Conversion:
             world_size=world_size,
             restart=restart,
             device=device,
+            store=self._store(),
         )
 
     def numpy_dataset(self, *, batch_size: int, **reading: Unpack[Reading]) -> NumpyDataset:
@@ -155,7 +157,7 @@ class Conversion:
         """
         from headrace.client import NumpyDataset  # noqa: PLC0415 - see above
 
-        return NumpyDataset(None, self.url, batch_size=batch_size, **reading)
+        return NumpyDataset(None, self.url, batch_size=batch_size, store=self._store(), **reading)
 
     def tf_dataset(self, *, batch_size: int, **reading: Unpack[Reading]) -> tf.data.Dataset:
         """Return the same batches as a ``tf.data.Dataset``; an iteration is an epoch.
@@ -181,6 +183,10 @@ class Conversion:
             StoreUnavailableError: The store cannot be reached.
         """
         ConversionCache(self.cache_dir, options=self.options).remove(self.key)
+
+    def _store(self) -> dict[str, object] | None:
+        # Without options of its own it shares the server of all who read this URL.
+        return None if self.options == StoreOptions() else asdict(self.options)
 
 
 def make_converter(
@@ -220,7 +226,7 @@ def make_converter(
         shard_bytes: As for `write_shards`.
         block_bytes: As for `write_shards`.
         options: How to reach the cache; what is not set is taken from the driver's ``AWS_``
-            variables.
+            variables, and by those who read the conversion from theirs.
         progress: As for `write_shards`; not called where nothing is converted.
 
     Raises:
@@ -234,7 +240,8 @@ def make_converter(
         )
     now_s = time.time()
     place = cache_dir or _default_place(df.sparkSession)
-    shipped = options_with_environment(options or StoreOptions())
+    given = options or StoreOptions()
+    shipped = options_with_environment(given)
     cache = ConversionCache(place, options=shipped)
     cache.remove_expired(now_s)
     stored_as: dict[str, object] = {
@@ -251,7 +258,7 @@ def make_converter(
     if record is not None and not record.is_expired(now_s):
         # Unless it was removed by another hand: then it is converted again.
         with contextlib.suppress(NotADatasetError):
-            return _opened(cache.url_of(key), key=key, place=place, options=shipped)
+            return _opened(cache.url_of(key), key=key, place=place, options=given)
     # After a conflict somebody else has converted the same in the meantime.
     with contextlib.suppress(CommitConflictError):
         write_shards(
@@ -270,7 +277,7 @@ def make_converter(
         )
     expires_s = None if expire_after_s is None else now_s + expire_after_s
     cache.write(Record(key=key, made_s=now_s, expires_s=expires_s))
-    return _opened(cache.url_of(key), key=key, place=place, options=shipped)
+    return _opened(cache.url_of(key), key=key, place=place, options=given)
 
 
 def _told(function: Function | None, spark: SparkSession) -> list[str] | None:
