@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.order import walk_tables
+from headrace.server._finder import distinct_each
 from headrace.server._kernels import KERNELS, Loader
 from headrace.server._lookups import search
-from headrace.server._plan import distinct_each
 from headrace.storage import Starts, search_starts
 
 

@@ -41,7 +41,10 @@ def test_samples_come_back_in_manifest_order(tmp_path: Path, compression: Compre
 
 
 def test_locate_finds_every_sample(tmp_path: Path) -> None:
-    """For ids in any order, the located place holds the sample with that number."""
+    """For ids in any order, the located place holds the sample with that number.
+
+    The place counts from the first sample of its block.
+    """
     write_shards_of(str(tmp_path), [numbered_batch(0, 300), numbered_batch(300, 640)])
     ids = np.random.default_rng(0).integers(0, 640, 200)
 
@@ -52,8 +55,10 @@ def test_locate_finds_every_sample(tmp_path: Path) -> None:
             batch["number"][int(offset)].as_py()
             for batch, offset in zip(batches, offsets, strict=True)
         ]
+        firsts = dataset.block_first_samples(blocks)
 
     assert ids.tolist() == found
+    assert ids.tolist() == (firsts + offsets).tolist()
 
 
 def test_block_ranges_cover_the_dataset(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from headrace.order._mixture import (
 )
 from headrace.order._mixture_json import dump_mixture, load_mixture
 from headrace.order._mixture_order import MixtureOrder
-from headrace.order._order import Order
-from headrace.order._permutation import Walk, walk_tables
+from headrace.order._order import Order, Window
+from headrace.order._permutation import Network, Walk, walk_tables
 from headrace.order._sample_keys import sample_keys
 from headrace.order._schedule import Schedule, linear, piecewise
 from headrace.order._skips import Skips, check_skips
@@ -53,6 +53,7 @@ __all__ = [
     "MixtureDataset",
     "MixtureOrder",
     "MixtureSpec",
+    "Network",
     "Order",
     "OrderSpec",
     "RankBatch",
@@ -62,6 +63,7 @@ __all__ = [
     "Token",
     "TokenEncoder",
     "Walk",
+    "Window",
     "batch_sample_ids",
     "check_skips",
     "combined_fingerprint",

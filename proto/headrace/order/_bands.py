@@ -116,15 +116,18 @@ class Bands:
         sample_ids += offsets - self.run_starts[runs]
         return sample_ids
 
-    def window_ids(self, window: int) -> NDArray[np.int64]:
-        """Return all sample ids of one window before it is permuted, as `sample_ids` would."""
+    def window_runs(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the runs of one window: the first sample id and the samples of each."""
         start, stop = self.window_starts[window : window + 2].tolist()
         first, end = np.searchsorted(self.run_starts, (start, stop)).tolist()
-        begins = self.run_starts[first : end + 1]
-        sample_ids: NDArray[np.int64] = np.repeat(
-            self.run_ids[first:end] - begins[:-1], np.diff(begins)
-        )
-        sample_ids += np.arange(start, stop)
+        return self.run_ids[first:end], np.diff(self.run_starts[first : end + 1])
+
+    def window_ids(self, window: int) -> NDArray[np.int64]:
+        """Return all sample ids of one window before it is permuted, as `sample_ids` would."""
+        first_ids, lengths = self.window_runs(window)
+        begins = np.cumsum(lengths) - lengths
+        sample_ids: NDArray[np.int64] = np.repeat(first_ids - begins, lengths)
+        sample_ids += np.arange(sample_ids.size)
         return sample_ids
 
 

@@ -39,6 +39,22 @@ class LaneSplit:
         """Return how many of the positions before `position` a lane fills."""
         return int(self.offsets(lane, np.array([position]))[0])
 
+    def place(self, position: int) -> tuple[int, int, int]:
+        """Return where a position lies.
+
+        Args:
+            position: In [0, `sample_count`).
+
+        Returns:
+            Its lane, its place there, and how many positions from it on that lane fills in turn.
+        """
+        units, slot = divmod(position, self.unit)
+        length = min(self.unit, self.sample_count - units * self.unit)
+        lane = ((slot + 1) * self.lanes - 1) // length
+        first, end = lane * length // self.lanes, (lane + 1) * length // self.lanes
+        full = (lane + 1) * self.unit // self.lanes - lane * self.unit // self.lanes
+        return lane, units * full + slot - first, end - slot
+
     def offsets(self, lane: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return for each position how many of the positions before it a lane fills.
 

@@ -49,6 +49,8 @@ class _Window:
         count: How many samples it has.
         words: Derive its key.
         lookup: Gives the sample ids at places of it, before it is permuted.
+        band: Holds its runs.
+        index: Its number in the band.
     """
 
     epoch: int
@@ -56,9 +58,33 @@ class _Window:
     count: int
     words: tuple[int, ...]
     lookup: _Lookup
+    band: Bands
+    index: int
 
     def holds(self, epoch: int, place: int) -> bool:
         return self.epoch == epoch and 0 <= place - self.start < self.count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """One window of a lane: all that tells which samples are at its places.
+
+    Attributes:
+        start: Its first place in the lane.
+        count: How many samples it has.
+        first_ids: (runs,) int64: the sample id of each run's first sample. Before it is permuted,
+            a window holds its runs one after the other.
+        lengths: (runs,) int64: samples of each run.
+        whole: (count,) int64: the number of the sample at each place, if there is no network.
+        network: Gives the same point by point, if it is large.
+    """
+
+    start: int
+    count: int
+    first_ids: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    whole: NDArray[np.int64]
+    network: Network | None
 
 
 class Order:
@@ -139,6 +165,51 @@ class Order:
             return np.zeros(stop - start, np.bool_)
         return self._skips.contains(self._unskipped.sample_ids(epoch, start, stop))
 
+    def stretches(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Cut the positions [start, stop) where one lane gives way to another.
+
+        Returns:
+            In the order of positions: a lane, and a range of places in it.
+        """
+        if self.spec.lanes == 1:
+            return [(0, start, stop)] if start < stop else []
+        found = []
+        while start < stop:
+            lane, place, rest = self._split.place(start)
+            end = min(stop, start + rest)
+            found.append((lane, place, place + end - start))
+            start = end
+        return found
+
+    def window(self, epoch: int, lane: int, place: int) -> Window | None:
+        """Return the window that holds a place of a lane, for who reads its places alone.
+
+        Args:
+            epoch: The epoch.
+            lane: In [0, `spec.lanes`).
+            place: In [0, `lane_length(lane)`).
+
+        Returns:
+            The window; None where only `sample_ids` will do: without windows, with skips, or if
+            the window is larger than `NETWORK_LIMIT`.
+        """
+        if self._skips is not None or not (self.spec.shuffle and self.spec.window):
+            return None
+        found = self._find_window(epoch, lane, place)
+        if found.count > NETWORK_LIMIT:
+            return None
+        key = derive(self._root_key, *found.words)
+        is_small = found.count <= ONE_DATASET.sort_limit
+        first_ids, lengths = found.band.window_runs(found.index)
+        return Window(
+            start=found.start,
+            count=found.count,
+            first_ids=first_ids,
+            lengths=lengths,
+            whole=permutation(key, found.count) if is_small else np.empty(0, np.int64),
+            network=None if is_small else Network(key, found.count),
+        )
+
     def lane_length(self, lane: int) -> int:
         """Return how many samples a lane holds."""
         return self._split.length(lane)
@@ -193,7 +264,8 @@ class Order:
             stored = self._stored.get(words, lambda: band.window_ids(window))
             return np.take(stored, places, mode="clip")
 
-        return _Window(epoch, start - (offset - first), end - first, words, lookup)
+        lane_start = start - (offset - first)
+        return _Window(epoch, lane_start, end - first, words, lookup, band, window)
 
     def _unwindowed(self, epoch: int, lane: int, start: int) -> NDArray[np.int64]:
         layout = self._layout(epoch)

@@ -108,31 +108,36 @@ class Network:
         key: A key of `headrace.order._hash.derive`.
         count: How many numbers, in [1, `NETWORK_LIMIT`].
         walk: Looks numbers up in the tables; it must do what `walk_tables` does.
+
+    Attributes:
+        count: How many numbers.
+        width: Of the rectangle that the network permutes.
+        tables: As `walk_tables` takes them; not to be written to.
     """
 
     def __init__(self, key: int, count: int, *, walk: Walk | None = None) -> None:
-        self._count = count
+        self.count: Final = count
         self._walk = walk_tables if walk is None else walk
-        self._width = int(_ceil_sqrt(np.array([count]))[0])
-        height = -(-count // self._width)
+        self.width = int(_ceil_sqrt(np.array([count]))[0])
+        height = -(-count // self.width)
         keys = np.array([key], np.uint64)
         second_keys = second_keys_of(keys)
-        halves = np.arange(max(self._width, height))
+        halves = np.arange(max(self.width, height))
         # Sixteen bits hold the sum of two numbers below either side of the rectangle.
-        self._tables = np.zeros((_ROUNDS, len(halves)), np.uint16)
+        self.tables = np.zeros((_ROUNDS, len(halves)), np.uint16)
         for turn in range(_ROUNDS):
-            size, modulus = (self._width, height) if turn % 2 else (height, self._width)
+            size, modulus = (self.width, height) if turn % 2 else (height, self.width)
             moduli = np.array([modulus])
-            self._tables[turn, :size] = _shares(keys, second_keys, halves[:size], moduli, turn=turn)
+            self.tables[turn, :size] = _shares(keys, second_keys, halves[:size], moduli, turn=turn)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the tables."""
-        return self._tables.nbytes
+        return self.tables.nbytes
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number at each of some places in [0, count): (n,) int64."""
-        return self._walk(self._tables, self._width, self._count, places)
+        return self._walk(self.tables, self.width, self.count, places)
 
 
 def walk_tables(

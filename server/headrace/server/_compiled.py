@@ -32,6 +32,7 @@ _INTS_IN = nb.types.Array(nb.int64, 1, "C", readonly=True)
 _INTS_OUT = nb.types.Array(nb.int64, 1, "C")
 _SLOTS_IN = nb.types.Array(nb.int32, 1, "C", readonly=True)
 _TABLE_IN = nb.types.Array(nb.int64, 2, "C", readonly=True)
+_TABLE_OUT = nb.types.Array(nb.int64, 2, "C")
 _BUCKETS_IN = nb.types.Array(nb.uint16, 1, "C", readonly=True)
 _COUNTS = nb.types.Array(nb.int32, 1, "C")
 _HALVES = nb.types.Array(nb.uint32, 1, "C")
@@ -225,6 +226,117 @@ def find_spans(  # noqa: PLR0917 - the arrays that Numba wants one by one
             span += 1
         spans[i] = span
         offsets[i] = ordinal - starts[span]
+
+
+@_kernel(_DRAWS_IN, nb.int64, nb.int64, nb.int64, _HALVES, _HALVES, _INTS_OUT)
+def _walk_range(  # noqa: PLR0917 - the arrays that Numba wants one by one
+    tables: NDArray[np.uint16],
+    width: int,
+    count: int,
+    first: int,
+    highs: NDArray[np.uint32],
+    lows: NDArray[np.uint32],
+    out: NDArray[np.int64],
+) -> None:
+    """Do what `walk` does for consecutive places, as many as ``out`` takes."""
+    columns, rows = np.uint32(width), np.uint32(-(-count // width))
+    high, low = np.uint32(first // width), np.uint32(first % width)
+    for i in range(out.size):
+        highs[i], lows[i] = high, low
+        low += np.uint32(1)
+        if low == columns:
+            low = np.uint32(0)
+            high += np.uint32(1)
+    _turn_all(tables, columns, rows, highs[: out.size], lows[: out.size])
+    for i in range(out.size):
+        number = np.int64(highs[i]) * width + np.int64(lows[i])
+        while number >= count:
+            # In the surplus of the rectangle; few are.
+            highs[0], lows[0] = number // width, number % width
+            _turn_all(tables, columns, rows, highs[:1], lows[:1])
+            number = np.int64(highs[0]) * width + np.int64(lows[0])
+        out[i] = number
+
+
+@_kernel(
+    _TABLE_IN,
+    _INTS_IN,
+    _DRAWS_IN,
+    nb.int64,
+    nb.int64,
+    _TABLE_IN,
+    _BUCKETS_IN,
+    nb.int64,
+    _INTS_IN,
+    _TABLE_OUT,
+    _INTS_OUT,
+    _INTS_OUT,
+)
+def find_places(  # noqa: PLR0917 - one loop, and the arrays that Numba wants one by one
+    ranges: NDArray[np.int64],
+    whole: NDArray[np.int64],
+    tables: NDArray[np.uint16],
+    width: int,
+    count: int,
+    pieces: NDArray[np.int64],
+    buckets: NDArray[np.uint16],
+    shift: int,
+    blocks: NDArray[np.int64],
+    found: NDArray[np.int64],
+    touched: NDArray[np.int64],
+    touched_ends: NDArray[np.int64],
+) -> None:
+    """Find the samples at places of a window of the order, and their blocks.
+
+    Args:
+        ranges: ``(batches, 2)``: places ``[first, end)`` of the window that make a batch.
+        whole: The window's permutation, if it is small enough to be made as a whole.
+        tables: Of its network, if not.
+        width: As for `walk`.
+        count: Samples of the window.
+        pieces: ``(pieces + 1, 4)``: consecutive samples of one block, as they lie before the
+            window is permuted: place of the first, its id, its place in its block, and which of
+            the blocks; of the last row, where the pieces end.
+        buckets: As for `find_spans`, of the pieces.
+        shift: As for `find_spans`.
+        blocks: The window's distinct blocks, ascending.
+        found: ``(3, samples)``: takes ids, blocks and places in blocks, batch after batch.
+        touched: Takes the distinct blocks of each batch, ascending, batch after batch.
+        touched_ends: Takes where those of each batch end.
+    """
+    seen = np.zeros(blocks.size, np.uint8)
+    numbers = np.empty(_WALKED, np.int64)
+    highs, lows = np.empty(_WALKED, np.uint32), np.empty(_WALKED, np.uint32)
+    last = pieces.shape[0] - 2
+    at = ended = 0
+    for batch in range(ranges.shape[0]):
+        end = min(ranges[batch, 1], count)
+        for first in range(max(0, ranges[batch, 0]), end, _WALKED):
+            size = min(_WALKED, end - first, found.shape[1] - at)
+            if whole.size == count:
+                numbers[:size] = whole[first : first + size]
+            else:
+                _walk_range(tables, width, count, first, highs, lows, numbers[:size])
+            for i in range(size):
+                place = numbers[i]
+                bucket = min(np.uint64(place >> shift), np.uint64(buckets.size - 1))
+                piece = np.int64(buckets[bucket])
+                while piece < last and pieces[np.uint64(piece + 1), 0] <= place:
+                    piece += 1
+                row = np.uint64(piece)
+                further = place - pieces[row, 0]
+                own = np.uint64(pieces[row, 3])
+                seen[own] = 1
+                found[0, at + i] = pieces[row, 1] + further
+                found[1, at + i] = blocks[own]
+                found[2, at + i] = pieces[row, 2] + further
+            at += size
+        for index in range(blocks.size):
+            if seen[index]:
+                touched[ended] = blocks[index]
+                ended += 1
+                seen[index] = 0
+        touched_ends[batch] = ended
 
 
 @_kernel(

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from headrace.order import OrderSpec
 from headrace.server._columns import WireColumn
 from headrace.server._lookup import batch_spec, samples_spec
-from headrace.server._lookups import Located
 from headrace.server._pipeline import Pipeline, make_pipeline
 from headrace.server._plan import Planned, PlannedBatch, planned_samples, planned_stream
 from headrace.server._request import StreamSpec, greatest_rows, stream_spec
@@ -154,8 +153,7 @@ def _contents(
     steps: Sequence[pb.BatchStep],
     transforms: TransformPool,
 ) -> Contents:
-    order = served.order(spec.order, spec.skips)
-    plans = planned_stream(spec, order, Located(served.dataset), tally=served.tally)
+    plans = planned_stream(spec, served.finder(spec.order, spec.skips), tally=served.tally)
     title = f"batches for rank {spec.rank} of {spec.world_size}"
     pipeline = stream_pipeline(spec, served, steps, transforms)
     start = stream_start(spec, served, pipeline)

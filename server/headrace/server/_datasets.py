@@ -36,6 +36,7 @@ from headrace.server._skip_lists import (
 from headrace.server._versions import Versions
 from headrace.server._wanted import BatchesRequest
 from headrace.server._watch import ReadObserver, WatchedBlocks
+from headrace.server._windows import WindowFinder
 from headrace.storage import OpenDataset, list_versions, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -117,7 +118,7 @@ class ServedDataset:
             dataset.shard_raw_bytes,
             range_reads=dataset.range_reads,
         )
-        self._orders: OrderedDict[tuple[OrderSpec, str], Order] = OrderedDict()
+        self._finders: OrderedDict[tuple[OrderSpec, str], WindowFinder] = OrderedDict()
         self._lock = threading.Lock()
         self.versions: Versions[ServedDataset] | None = None
 
@@ -129,18 +130,18 @@ class ServedDataset:
         """
         return wanted_skips(request, token, self.skip_lists)
 
-    def order(self, spec: OrderSpec, skips: Skips | None = None) -> Order:
-        """Return the dataset's order under a spec; streams with equal specs share it."""
+    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> WindowFinder:
+        """Return what finds samples in the order of a spec; streams with equal specs share it."""
         key = (spec, digest_of(skips))
         with self._lock:
-            order = self._orders.get(key)
-            if order is None:
+            finder = self._finders.get(key)
+            if finder is None:
                 order = Order(spec, self.table, skips=skips, walk=walk)
-                self._orders[key] = order
-            self._orders.move_to_end(key)
-            if len(self._orders) > _MAX_ORDERS:
-                self._orders.popitem(last=False)
-        return order
+                finder = self._finders[key] = WindowFinder(order, self.dataset)
+            self._finders.move_to_end(key)
+            if len(self._finders) > _MAX_ORDERS:
+                self._finders.popitem(last=False)
+        return finder
 
     def version(self, fingerprint: str) -> ServedDataset:
         """Return the version of a fingerprint; this one if it is empty.

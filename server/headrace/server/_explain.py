@@ -49,8 +49,8 @@ def explain(
     """
     spec = batch_spec(request, served, transforms)
     _check_size(spec, served.readable.sample_count)
-    order = served.order(spec.order, spec.skips)
-    planned = next(planned_stream(spec, order, served.dataset, tally=served.tally))
+    finder = served.finder(spec.order, spec.skips)
+    planned = next(planned_stream(spec, finder, tally=served.tally))
     assert isinstance(planned, PlannedBatch)
     response = pb.ExplainBatchResponse(
         start=stream_start(spec, served, stream_pipeline(spec, served, request.steps, transforms)),

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import walk_tables
+from headrace.server._finder import Locator
 from headrace.server._kernels import KERNELS
-from headrace.server._plan import Locator
 from headrace.storage import Dataset, Starts, search_starts
 
 # Where more spans begin in a bucket, going through them takes longer than halving.

@@ -16,8 +16,8 @@ from headrace.server._block import block_layout
 from headrace.server._blocks import Blocks
 from headrace.server._cache import BlockCache
 from headrace.server._datasets import Retirement, ServedDataset
+from headrace.server._finder import Finder, PlainFinder
 from headrace.server._joined import JoinedBlocks, split_by
-from headrace.server._plan import SampleOrder
 from headrace.server._request import Readable
 from headrace.server._served import Part
 from headrace.server._skip_lists import digest_of
@@ -121,12 +121,12 @@ class ServedMixture:
         del request, token
         return None if self._order is None else self._order.skips
 
-    def order(self, spec: OrderSpec, skips: Skips | None) -> SampleOrder:
-        """Return the order, which was made with the spec."""
+    def finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
+        """Return what finds samples by their positions in the order, which has this spec."""
         assert self._order is not None
         assert self._order.skips is skips
         assert self._order.spec.order == spec
-        return self._order
+        return PlainFinder(self._order, self.dataset)
 
     def blocks(self, cache: BlockCache) -> Blocks:
         """Return the blocks of all datasets for a stream."""

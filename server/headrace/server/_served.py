@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headrace.order import OrderSpec, Skips, Token
 from headrace.server._blocks import Blocks
 from headrace.server._cache import BlockCache
-from headrace.server._plan import Locator, SampleOrder
+from headrace.server._finder import Finder, Locator
 from headrace.server._request import Readable
 from headrace.server._wanted import BatchesRequest
 from headrace.v1 import shard_service_pb2 as pb
@@ -72,8 +72,8 @@ class Served(Protocol):
     def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
         """Return the samples that a request leaves out; they must be the token's, or adopted."""
 
-    def order(self, spec: OrderSpec, skips: Skips | None) -> SampleOrder:
-        """Return the order under a spec."""
+    def finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
+        """Return what finds samples by their positions in the order of a spec."""
 
     def blocks(self, cache: BlockCache) -> Blocks:
         """Return its blocks for a stream."""

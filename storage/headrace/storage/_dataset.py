@@ -107,6 +107,18 @@ class Dataset:
         """
         return self._block_column(blocks, "raw_bytes")
 
+    def block_first_samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the id of the first sample of each block, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        ordinals = checked_ordinals(blocks, self.block_count, "block")
+        firsts = np.empty(len(ordinals), np.int64)
+        for page, chosen in self._by_page(ordinals // PAGE_BLOCKS):
+            firsts[chosen] = page.starts.values[ordinals[chosen] - page.first_block]
+        return firsts
+
     def block_sample_range(self, block: int) -> tuple[int, int]:
         """Return the sample ids ``[first, last)`` of a block.
 

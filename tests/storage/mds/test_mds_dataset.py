@@ -84,7 +84,10 @@ def test_located_samples_are_in_their_blocks(tmp_path: Path) -> None:
             dataset.read_block(int(block)).column("number")[int(offset)].as_py()
             for block, offset in zip(blocks, offsets, strict=True)
         ]
+        firsts = dataset.block_first_samples(blocks)
+
     assert ids.tolist() == found
+    assert ids.tolist() == (firsts + offsets).tolist()
 
 
 def test_sizes_add_up(tmp_path: Path) -> None:

@@ -37,13 +37,14 @@ def test_blocks_cover_every_sample_once(shards: list[tuple[int, int, bool]]) -> 
 
 @given(_SHARDS)
 def test_locate_agrees_with_the_ranges(shards: list[tuple[int, int, bool]]) -> None:
-    """Every sample is where its block's range says."""
+    """Every sample is where its block's range says, and counts from the block's first."""
     layout = _layout(shards)
     blocks, offsets = layout.locate(np.arange(layout.sample_count))
     ordinals, starts, _ = layout.sample_ranges(blocks)
     firsts = np.array([layout.first_sample(int(shard)) for shard in ordinals], np.int64)
 
     assert list(range(layout.sample_count)) == (firsts + starts + offsets).tolist()
+    assert (firsts + starts).tolist() == layout.first_samples(blocks).tolist()
 
 
 @given(_SHARDS)

@@ -114,8 +114,10 @@ def test_located_samples_are_the_rows(
             dataset.read_block(int(block)).column("number")[int(offset)].as_py()
             for block, offset in zip(blocks, offsets, strict=True)
         ]
+        firsts = dataset.block_first_samples(blocks)
 
     assert ids.tolist() == found
+    assert ids.tolist() == (firsts + offsets).tolist()
 
 
 def test_open_dataset_knows_parquet(tmp_path: Path) -> None:

@@ -73,10 +73,12 @@ def test_blocks_are_ranges_of_a_mebibyte(tmp_path: Path) -> None:
             dataset.read_block(int(block))["__key__"][int(offset)].as_py()
             for block, offset in zip(blocks, offsets, strict=True)
         ]
+        firsts = dataset.block_first_samples(blocks)
         sizes = dataset.block_stored_bytes(np.arange(dataset.block_count))
         ranges = [dataset.block_sample_range(block) for block in range(dataset.block_count)]
 
     assert [f"part/{number:06d}" for number in ids] == found
+    assert ids.tolist() == (firsts + offsets).tolist()
     assert 18 <= dataset.block_count <= 20
     assert sizes[:8].max() < 1.1 * 2**20
     assert all(left[1] == right[0] for left, right in itertools.pairwise(ranges))

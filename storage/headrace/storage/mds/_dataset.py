@@ -124,6 +124,14 @@ class MdsDataset:
         """
         return self._shares(blocks, self._index.raw_bytes)
 
+    def block_first_samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the id of the first sample of each block, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        return self._layout.first_samples(blocks)
+
     def block_sample_range(self, block: int) -> tuple[int, int]:
         """Return the sample ids ``[first, last)`` of a block.
 

@@ -82,6 +82,16 @@ class BlockLayout:
         counts = self._first_sample[shards + 1] - self._first_sample[shards]
         return shards, starts, np.minimum(starts + per_block, counts)
 
+    def first_samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the id of the first sample of each block, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        shards, starts, _ = self.sample_ranges(blocks)
+        firsts: NDArray[np.int64] = self._first_sample[shards] + starts
+        return firsts
+
     def first_sample(self, shard: int) -> int:
         """Return the id of a shard's first sample."""
         return int(self._first_sample[shard])

@@ -90,6 +90,17 @@ class ParquetDataset:
         """
         return self._column(blocks, "raw_bytes")
 
+    def block_first_samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the id of the first sample of each block, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        firsts: NDArray[np.int64] = self._starts.values[
+            checked_ordinals(blocks, self.block_count, "block")
+        ]
+        return firsts
+
     def block_sample_range(self, block: int) -> tuple[int, int]:
         """Return the sample ids ``[first, last)`` of a block.
 

@@ -98,6 +98,17 @@ class WebDataset:
         """
         return self.block_stored_bytes(blocks)
 
+    def block_first_samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the id of the first sample of each block, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        firsts: NDArray[np.int64] = self._samples.values[
+            checked_ordinals(blocks, self.block_count, "block")
+        ]
+        return firsts
+
     def block_sample_range(self, block: int) -> tuple[int, int]:
         """Return the sample ids ``[first, last)`` of a block.
 

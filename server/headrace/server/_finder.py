@@ -1,0 +1,165 @@
+"""Find the samples at positions of an order, and their blocks, for several batches at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.server._kernels import KERNELS
+
+# Blocks within so many times the samples are counted (6 us for 4,096 samples), not sorted (50 us).
+_CLOSE = 8
+
+Range: TypeAlias = tuple[int, int]
+"""Positions ``[start, stop)`` of an epoch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """The samples of one batch.
+
+    Attributes:
+        sample_ids: ``(samples,) int64``.
+        blocks: ``(samples,) int64``: the block of each.
+        offsets: ``(samples,) int64``: its place in that block.
+        touched: The distinct blocks, ascending.
+    """
+
+    sample_ids: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    touched: NDArray[np.int64]
+
+
+class SampleOrder(Protocol):
+    """What a finder needs of an order."""
+
+    @property
+    def sample_count(self) -> int:
+        """Samples of an epoch."""
+
+    def sample_ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the sample ids at the positions ``[start, stop)`` of an epoch."""
+
+    def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
+        """Return at which positions a substitute stands for a skipped sample."""
+
+
+class Locator(Protocol):
+    """What a finder needs of a dataset."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the dataset's version."""
+
+    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the block of each sample and its place in that block."""
+
+
+class Finder(Protocol):
+    """Finds samples by their positions."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the dataset's version."""
+
+    @property
+    def sample_count(self) -> int:
+        """Samples of an epoch."""
+
+    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
+        """Return the samples at the positions of each batch, which may be several ranges."""
+
+    def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
+        """Return at which positions a substitute stands for a skipped sample."""
+
+
+class PlainFinder:
+    """Asks the order for the samples, then the dataset for their blocks.
+
+    Args:
+        order: The order.
+        locator: The dataset.
+    """
+
+    def __init__(self, order: SampleOrder, locator: Locator) -> None:
+        self._order = order
+        self._locator = locator
+        self.fingerprint = locator.fingerprint
+        self.sample_count = order.sample_count
+        self.skipped = order.skipped
+
+    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
+        """Return the samples at the positions of each batch, which may be several ranges."""
+        ranges = _joined(itertools.chain.from_iterable(batches))
+        sample_ids = np.concatenate(
+            [np.empty(0, np.int64), *(self._order.sample_ids(epoch, *each) for each in ranges)]
+        )
+        counts = [sum(stop - start for start, stop in batch) for batch in batches]
+        return located(sample_ids, counts, self._locator)
+
+
+def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locator) -> list[Found]:
+    """Find the blocks of samples.
+
+    Args:
+        sample_ids: Of all batches, one after the other.
+        counts: Samples of each.
+        locator: The dataset.
+    """
+    blocks, offsets = locator.locate(sample_ids)
+    ends = list(itertools.accumulate(counts))
+    touched = distinct_each(blocks, ends, kernels=KERNELS.module)
+    return [
+        Found(sample_ids[begin:end], blocks[begin:end], offsets[begin:end], own)
+        for (begin, end), own in zip(itertools.pairwise([0, *ends]), touched, strict=True)
+    ]
+
+
+def distinct_each(
+    blocks: NDArray[np.int64], ends: Sequence[int], *, kernels: ModuleType | None
+) -> list[NDArray[np.int64]]:
+    """Return the distinct blocks of each of several batches, ascending.
+
+    Args:
+        blocks: ``(samples,) int64``: of all batches, one after the other.
+        ends: Where those of each batch end.
+        kernels: The compiled functions, if they are there.
+    """
+    if kernels is not None:
+        found, found_ends = np.empty_like(blocks), np.empty(len(ends), np.int64)
+        most = _CLOSE * blocks.size
+        if kernels.distinct(blocks, np.array(ends, np.int64), most, found, found_ends):
+            edges = [0, *found_ends.tolist()]
+            return [found[begin:end] for begin, end in itertools.pairwise(edges)]
+    return [_distinct(blocks[begin:end]) for begin, end in itertools.pairwise([0, *ends])]
+
+
+def _joined(ranges: Iterable[Range]) -> Iterator[Range]:
+    """Join ranges that follow one another, as the batches of a world of one rank do."""
+    last: Range | None = None
+    for start, stop in ranges:
+        if last is not None and last[1] == start:
+            last = (last[0], stop)
+            continue
+        if last is not None:
+            yield last
+        last = (start, stop)
+    if last is not None:
+        yield last
+
+
+def _distinct(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the distinct blocks, ascending; where they lie close together without sorting."""
+    if not blocks.size:
+        return blocks
+    first = int(blocks.min())
+    if int(blocks.max()) - first > _CLOSE * blocks.size:
+        return np.unique(blocks)
+    return np.flatnonzero(np.bincount(blocks - first)) + first

@@ -1,0 +1,164 @@
+"""Measure what planning costs a stream, in process, before anything is gathered or sent.
+
+``PYTHONPATH=tests python tests/benchmarks/bench_planning.py`` takes the plans of a stream as the
+server does, order, blocks, tokens and lookahead, from a manifest whose blocks all count as cached,
+and prints microseconds of processor time a batch: *steady* is the median of groups of batches, and
+*mean* has the begins of epochs in it. *first* is what the first plan of an epoch that nobody has
+read takes, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.server._cache import BlockCache
+from headrace.server._contents import stream_contents
+from headrace.server._datasets import ServedDataset
+from headrace.server._kernels import KERNELS
+from headrace.server._lookahead import Lookahead
+from headrace.server._metrics import Metrics
+from headrace.server._plan import PlannedEnd
+from headrace.storage import (
+    BLOCK_DTYPE,
+    ColumnStats,
+    ShardEntry,
+    commit_dataset,
+    open_dataset,
+    open_store,
+)
+from headrace.v1 import shard_service_pb2 as pb
+
+_BLOCK_SAMPLES = 6250  # of 168 bytes: about 1 MiB
+_GROUP = 24  # batches, a multiple of those that are worked out together
+_WARM = 2 * _GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of planning: microseconds a batch, and milliseconds for the first of an epoch."""
+
+    steady_us: float
+    mean_us: float
+    first_ms: float
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = _arguments()
+    if not arguments.numpy:
+        KERNELS.load()
+        if not KERNELS.wait(120):
+            raise SystemExit("there are no compiled loops here; --numpy measures without them")
+    print(
+        f"# {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"{'NumPy' if arguments.numpy else 'compiled loops'}, load {os.getloadavg()[0]:.1f}"
+    )
+    print(f"{'samples':>12}{'rank':>10}{'rows':>7}{'steady us':>11}{'mean us':>9}{'first ms':>10}")
+    for sample_count in arguments.samples:
+        with tempfile.TemporaryDirectory() as folder:
+            _write(folder, sample_count)
+            for rank, world_size in ((0, 1), (3, 64)):
+                for rows in (4096, 1024, 256, 32):
+                    if 8 * rows * world_size > sample_count:
+                        continue
+                    cost = _measure(folder, rows, rank, world_size, seconds=arguments.seconds)
+                    print(
+                        f"{sample_count:>12,}{f'{rank} of {world_size}':>10}{rows:>7}"
+                        f"{cost.steady_us:>11.1f}{cost.mean_us:>9.1f}{cost.first_ms:>10.2f}",
+                        flush=True,
+                    )
+
+
+def _measure(folder: str, rows: int, rank: int, world_size: int, *, seconds: float) -> Cost:
+    cache = BlockCache(1 << 20, fetch_threads=1, observer=Metrics())
+    with open_dataset(folder) as dataset:
+        served = ServedDataset("planned", dataset, cache=cache, max_batch_bytes=1 << 30)
+        served.source.slot_of[:] = 1
+        blocks = served.blocks(cache)
+
+        def stream(epoch: int, position: int) -> Lookahead:
+            request = pb.ReadBatchesRequest(
+                dataset="planned",
+                global_batch_size=rows * world_size,
+                rank=rank,
+                world_size=world_size,
+                epoch_start=pb.EpochStart(epoch=epoch, position=position),
+            )
+            return Lookahead(
+                stream_contents(request, served).plans,
+                blocks=blocks,
+                waiter=blocks.waiter(),
+                budget_bytes=lambda: 1 << 28,
+            )
+
+        times, epochs = _take(stream(0, 0), seconds)
+        begins = [_first_ns(stream(epoch, 0)) for epoch in range(100, 109)]
+    cache.close()
+    return Cost(
+        statistics.median(times) / 1e3,
+        statistics.fmean(times) / 1e3 if epochs > 1 else float("nan"),
+        statistics.median(begins) / 1e6,
+    )
+
+
+def _take(lookahead: Lookahead, seconds: float) -> tuple[list[float], int]:
+    """Take plans for a while; return the time of a batch in each group, and how many epochs."""
+    for _ in range(_WARM):
+        lookahead.take()
+    groups: list[float] = []
+    stop = time.monotonic() + seconds
+    ends = 0
+    while time.monotonic() < stop:
+        began = time.thread_time_ns()
+        for _ in range(_GROUP):
+            ends += isinstance(lookahead.take(), PlannedEnd)
+        groups.append((time.thread_time_ns() - began) / _GROUP)
+    return groups, ends
+
+
+def _first_ns(lookahead: Lookahead) -> float:
+    """Return what the first plan of a stream takes."""
+    began = time.thread_time_ns()
+    lookahead.take()
+    return time.thread_time_ns() - began
+
+
+def _write(folder: str, sample_count: int) -> None:
+    """Write a manifest of shards that are not there."""
+    block_count = max(4, sample_count // _BLOCK_SAMPLES)
+    shards = []
+    random = np.random.default_rng(0)
+    for number, counts in enumerate(
+        np.array_split(np.arange(block_count), max(4, block_count // 64))
+    ):
+        rows = np.zeros(counts.size, BLOCK_DTYPE)
+        rows["offset"] = np.arange(counts.size) * 700_000 + 512
+        rows["stored_bytes"] = 690_000
+        rows["sample_count"] = sample_count // block_count
+        rows["raw_bytes"] = sample_count // block_count * 168
+        rows["checksum"] = random.integers(0, 2**63, counts.size, np.uint64)
+        shards.append(ShardEntry(f"{number:05d}.arrow", 64 << 20, rows, (ColumnStats(),)))
+    commit_dataset(
+        open_store(folder), pa.schema([pa.field("label", pa.int64(), nullable=False)]), shards
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, nargs="*", default=[400_000, 100_000_000])
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--numpy", action="store_true", help="without compiled loops")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

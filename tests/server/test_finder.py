@@ -1,0 +1,132 @@
+"""Claims about finding samples: compiled loops find what the order and the dataset say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from headrace.order import EndMode, EpochPlan, Order, OrderSpec, ShardTable, Skips
+from headrace.server._finder import Finder, Found, PlainFinder, Range
+from headrace.server._kernels import KERNELS
+from headrace.server._plan import ranges_of
+from headrace.server._windows import WindowFinder
+from headrace.storage import (
+    BLOCK_DTYPE,
+    ColumnStats,
+    OpenDataset,
+    ShardEntry,
+    commit_dataset,
+    open_dataset,
+    open_store,
+)
+
+_SHARDS, _BLOCKS = 40, 30
+
+
+def _write_manifest(folder: Path) -> str:
+    """Write a manifest of shards that are not there, with blocks of 1 to 1,000 samples."""
+    random = np.random.default_rng(5)
+    shards = []
+    for number in range(_SHARDS):
+        rows = np.zeros(_BLOCKS, BLOCK_DTYPE)
+        rows["offset"] = np.arange(_BLOCKS) * 1000
+        rows["stored_bytes"] = 1000
+        rows["sample_count"] = random.integers(1, 1001, _BLOCKS)
+        rows["raw_bytes"] = rows["sample_count"] * random.integers(1, 2000)
+        shards.append(ShardEntry(f"{number}.arrow", 1 << 20, rows, (ColumnStats(),)))
+    schema = pa.schema([pa.field("number", pa.int64(), nullable=False)])
+    commit_dataset(open_store(str(folder)), schema, shards)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenDataset]:
+    """Some 600,000 samples, which is more than are permuted by sorting; none can be read."""
+    KERNELS.load()
+    assert KERNELS.wait(120)
+    with open_dataset(_write_manifest(tmp_path_factory.mktemp("manifest"))) as dataset:
+        yield dataset
+
+
+def _order(spec: OrderSpec, dataset: OpenDataset, skips: Skips | None = None) -> Order:
+    table = ShardTable(
+        dataset.shard_sample_counts, dataset.shard_raw_bytes, range_reads=dataset.range_reads
+    )
+    return Order(spec, table, skips=skips)
+
+
+def _lists(found: list[Found]) -> list[list[list[int]]]:
+    return [
+        [part.tolist() for part in (each.sample_ids, each.blocks, each.offsets, each.touched)]
+        for each in found
+    ]
+
+
+_SPECS = st.builds(
+    OrderSpec,
+    seed=st.integers(0, 9),
+    window=st.sampled_from([0, 50, 5000, 100_000, 1 << 20]),
+    window_bytes=st.sampled_from([0, 1 << 22, 1 << 30]),
+    lanes=st.sampled_from([1, 1, 2, 3]),
+    unit=st.sampled_from([3, 400, 1001]),
+    shuffle=st.sampled_from([True, True, True, False]),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    spec=_SPECS,
+    has_skips=st.booleans(),
+    rank=st.integers(0, 6),
+    base=st.floats(0, 1, exclude_max=True),
+    global_batch_size=st.sampled_from([7, 64, 1001, 5000, 70_000]),
+    end=st.sampled_from(EndMode),
+)
+@example(OrderSpec(), False, 0, 0.9, 70_000, EndMode.PAD)
+@example(OrderSpec(lanes=2, unit=400), False, 6, 0.4, 5000, EndMode.UNEVEN)
+def test_windows_hold_what_the_order_says(  # noqa: PLR0917 - as Hypothesis gives them
+    dataset: OpenDataset,
+    spec: OrderSpec,
+    has_skips: bool,  # noqa: FBT001 - as Hypothesis gives it
+    rank: int,
+    base: float,
+    global_batch_size: int,
+    end: EndMode,
+) -> None:
+    """Samples, blocks, places and distinct blocks are the same, whatever options there are.
+
+    Batches lie across windows, lanes and the end of an epoch, where pads repeat some.
+    """
+    skips = Skips(np.arange(0, dataset.sample_count, 97)) if has_skips else None
+    order = _order(spec, dataset, skips)
+    plan = EpochPlan(dataset.sample_count, int(base * dataset.sample_count), global_batch_size, end)
+    count = plan.batch_count
+    batches: list[list[Range]] = []
+    for indices in (range(min(9, count)), range(max(0, count - 9), count)):
+        if indices:
+            batches += map(ranges_of, plan.batches(indices, rank=rank, world_size=7))
+
+    found = WindowFinder(order, dataset).find(3, batches)
+
+    assert _lists(PlainFinder(order, dataset).find(3, batches)) == _lists(found)
+
+
+def test_any_batch_is_found_whatever_was_read_before(dataset: OpenDataset) -> None:
+    """Streams that read one order at many places, epochs and lanes find what each would alone."""
+    order = _order(OrderSpec(window=5000, lanes=4, unit=4000), dataset)
+    finder: Finder = WindowFinder(order, dataset)
+    random = np.random.default_rng(1)
+
+    for _ in range(150):
+        start = int(random.integers(0, dataset.sample_count - 3000))
+        batches = [[(start, start + 3000)], [(start + 5, start + 5)], [(start, start + 40)]]
+        epoch = int(random.integers(0, 3))
+
+        wanted = PlainFinder(order, dataset).find(epoch, batches)
+        assert _lists(wanted) == _lists(finder.find(epoch, batches))
