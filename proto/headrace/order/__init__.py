@@ -16,7 +16,12 @@ from headrace.order._mixture import (
 from headrace.order._mixture_json import dump_mixture, load_mixture
 from headrace.order._mixture_order import MixtureOrder
 from headrace.order._order import Order, Window
-from headrace.order._permutation import Network, Walk, walk_tables
+from headrace.order._permutation import (
+    NETWORK_ROUNDS,
+    Walk,
+    network_sides,
+    walk_tables,
+)
 from headrace.order._sample_keys import sample_keys
 from headrace.order._schedule import Schedule, linear, piecewise
 from headrace.order._skips import Skips, check_skips
@@ -42,6 +47,7 @@ from headrace.order._token import (
 __all__ = [
     "DEFAULT_WINDOW",
     "DEFAULT_WINDOW_BYTES",
+    "NETWORK_ROUNDS",
     "ORDER_VERSION",
     "TOKEN_LIMIT_BYTES",
     "TOKEN_VERSION",
@@ -53,7 +59,6 @@ __all__ = [
     "MixtureDataset",
     "MixtureOrder",
     "MixtureSpec",
-    "Network",
     "Order",
     "OrderSpec",
     "RankBatch",
@@ -74,6 +79,7 @@ __all__ = [
     "linear",
     "load_mixture",
     "mixture_differences",
+    "network_sides",
     "piecewise",
     "rank_batches",
     "sample_keys",

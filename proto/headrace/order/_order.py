@@ -75,16 +75,18 @@ class Window:
         first_ids: (runs,) int64: the sample id of each run's first sample. Before it is permuted,
             a window holds its runs one after the other.
         lengths: (runs,) int64: samples of each run.
-        whole: (count,) int64: the number of the sample at each place, if there is no network.
-        network: Gives the same point by point, if it is large.
+        key: Permutes it.
+        second_key: What draws add to the key half-way.
+        is_small: Whether it is permuted by sorting, and else by a network.
     """
 
     start: int
     count: int
     first_ids: NDArray[np.int64]
     lengths: NDArray[np.int64]
-    whole: NDArray[np.int64]
-    network: Network | None
+    key: int
+    second_key: int
+    is_small: bool
 
 
 class Order:
@@ -199,15 +201,15 @@ class Order:
         if found.count > NETWORK_LIMIT:
             return None
         key = derive(self._root_key, *found.words)
-        is_small = found.count <= ONE_DATASET.sort_limit
         first_ids, lengths = found.band.window_runs(found.index)
         return Window(
             start=found.start,
             count=found.count,
             first_ids=first_ids,
             lengths=lengths,
-            whole=permutation(key, found.count) if is_small else np.empty(0, np.int64),
-            network=None if is_small else Network(key, found.count),
+            key=key,
+            second_key=derive(key, Stream.SECOND),
+            is_small=found.count <= ONE_DATASET.sort_limit,
         )
 
     def lane_length(self, lane: int) -> int:

@@ -17,7 +17,7 @@ from headrace.order._hash import draw_each, second_keys_of
 from headrace.order._segments import spread
 
 # Fewer than 8 rounds show structure; twelve are right down to halves of 8, the smallest in use.
-_ROUNDS: Final = 12
+NETWORK_ROUNDS: Final = 12
 # Rounds draw with the counter turn * 2**56 + half.
 _TURN_BITS: Final = 56
 _DRAWN_BITS: Final = 32
@@ -108,36 +108,36 @@ class Network:
         key: A key of `headrace.order._hash.derive`.
         count: How many numbers, in [1, `NETWORK_LIMIT`].
         walk: Looks numbers up in the tables; it must do what `walk_tables` does.
-
-    Attributes:
-        count: How many numbers.
-        width: Of the rectangle that the network permutes.
-        tables: As `walk_tables` takes them; not to be written to.
     """
 
     def __init__(self, key: int, count: int, *, walk: Walk | None = None) -> None:
-        self.count: Final = count
+        self._count = count
         self._walk = walk_tables if walk is None else walk
-        self.width = int(_ceil_sqrt(np.array([count]))[0])
-        height = -(-count // self.width)
+        self._width, height = network_sides(count)
         keys = np.array([key], np.uint64)
         second_keys = second_keys_of(keys)
-        halves = np.arange(max(self.width, height))
+        halves = np.arange(max(self._width, height))
         # Sixteen bits hold the sum of two numbers below either side of the rectangle.
-        self.tables = np.zeros((_ROUNDS, len(halves)), np.uint16)
-        for turn in range(_ROUNDS):
-            size, modulus = (self.width, height) if turn % 2 else (height, self.width)
+        self._tables = np.zeros((NETWORK_ROUNDS, len(halves)), np.uint16)
+        for turn in range(NETWORK_ROUNDS):
+            size, modulus = (self._width, height) if turn % 2 else (height, self._width)
             moduli = np.array([modulus])
-            self.tables[turn, :size] = _shares(keys, second_keys, halves[:size], moduli, turn=turn)
+            self._tables[turn, :size] = _shares(keys, second_keys, halves[:size], moduli, turn=turn)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the tables."""
-        return self.tables.nbytes
+        return self._tables.nbytes
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number at each of some places in [0, count): (n,) int64."""
-        return self._walk(self.tables, self.width, self.count, places)
+        return self._walk(self._tables, self._width, self._count, places)
+
+
+def network_sides(count: int) -> tuple[int, int]:
+    """Return the width and the height of the rectangle that a network of so many permutes."""
+    width = int(_ceil_sqrt(np.array([count]))[0])
+    return width, -(-count // width)
 
 
 def walk_tables(
@@ -194,7 +194,7 @@ def _feistel(
     heights = -(-counts // widths)
     second_keys = second_keys_of(keys)
     high, low = np.divmod(places, widths)
-    for turn in range(_ROUNDS):
+    for turn in range(NETWORK_ROUNDS):
         moved, other, moduli = (high, low, heights) if turn % 2 else (low, high, widths)
         moved += _shares(keys, second_keys, other, moduli, turn=turn)
         moved -= moduli * (moved >= moduli)

@@ -34,9 +34,11 @@ _SLOTS_IN = nb.types.Array(nb.int32, 1, "C", readonly=True)
 _TABLE_IN = nb.types.Array(nb.int64, 2, "C", readonly=True)
 _TABLE_OUT = nb.types.Array(nb.int64, 2, "C")
 _BUCKETS_IN = nb.types.Array(nb.uint16, 1, "C", readonly=True)
+_WORDS_OUT = nb.types.Array(nb.uint64, 1, "C")
 _COUNTS = nb.types.Array(nb.int32, 1, "C")
 _HALVES = nb.types.Array(nb.uint32, 1, "C")
 _DRAWS_IN = nb.types.Array(nb.uint16, 2, "C", readonly=True)
+_DRAWS_OUT = nb.types.Array(nb.uint16, 2, "C")
 
 
 def _kernel(*signature: Any, result: Any = nb.void) -> Callable[[_Function], _Function]:
@@ -140,6 +142,40 @@ def walk(
                 _turn_all(tables, columns, rows, highs[:1], lows[:1])
                 number = np.int64(highs[0]) * width + np.int64(lows[0])
             out[first + i] = number
+
+
+@_kernel(nb.uint64, result=nb.uint64)
+def _mix(word: np.uint64) -> np.uint64:
+    """Mix the bits of a word: ``docs/order.md`` has the function."""
+    word = np.uint64(word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = np.uint64(word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.uint64(word ^ (word >> np.uint64(31)))
+
+
+@_kernel(nb.uint64, nb.uint64, nb.int64, _WORDS_OUT)
+def sorting_words(
+    key: np.uint64, second_key: np.uint64, number_bits: int, out: NDArray[np.uint64]
+) -> None:
+    """Make words that, sorted, hold a permutation of the order in their lowest bits."""
+    shift = np.uint64(number_bits)
+    for i in range(out.size):
+        drawn = _mix(np.uint64(_mix(np.uint64(key + np.uint64(i))) ^ second_key))
+        out[i] = np.uint64((drawn >> np.uint64(32)) << shift) | np.uint64(i)
+
+
+@_kernel(nb.uint64, nb.uint64, nb.int64, nb.int64, _DRAWS_OUT)
+def network_tables(
+    key: np.uint64, second_key: np.uint64, width: int, height: int, out: NDArray[np.uint16]
+) -> None:
+    """Make the tables of a `headrace.order.Network`: what each round adds, by the other half."""
+    for turn in range(out.shape[0]):
+        size, modulus = (width, height) if turn % 2 else (height, width)
+        first = np.uint64(np.uint64(turn) << np.uint64(56))
+        for half in range(min(size, out.shape[1])):
+            counter = np.uint64(first + np.uint64(half))
+            drawn = _mix(np.uint64(_mix(np.uint64(key + counter)) ^ second_key))
+            share = np.uint64((drawn >> np.uint64(32)) * np.uint64(modulus))
+            out[turn, half] = share >> np.uint64(32)
 
 
 @_kernel(_INTS_IN, _INTS_IN, nb.int64, _INTS_OUT, _INTS_OUT, result=nb.boolean)

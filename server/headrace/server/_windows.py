@@ -27,7 +27,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import Order, Window
+from headrace.order import NETWORK_ROUNDS, Order, Window, network_sides
 from headrace.server._finder import Found, PlainFinder, Range
 from headrace.server._kernels import KERNELS
 from headrace.server._lookups import Located
@@ -165,7 +165,7 @@ class WindowFinder:
                 found.append(Found(_NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS))
                 continue
             lane, first, _ = stretches[at][0]
-            window = self._window(epoch, lane, first)
+            window = self._window(epoch, lane, first, kernels)
             if window is None:
                 return found + self._plain.find(epoch, batches[at:])
             run = list(takewhile(window.holds_batch, stretches[at:]))
@@ -191,7 +191,7 @@ class WindowFinder:
         for lane, first, end in stretches:
             place = first
             while place < end:
-                window = self._window(epoch, lane, place)
+                window = self._window(epoch, lane, place, kernels)
                 if window is None:
                     return self._plain.find(epoch, [batch])
                 stop = min(end, window.end)
@@ -206,7 +206,9 @@ class WindowFinder:
             )
         ]
 
-    def _window(self, epoch: int, lane: int, place: int) -> PlacedWindow | None:
+    def _window(
+        self, epoch: int, lane: int, place: int, kernels: ModuleType
+    ) -> PlacedWindow | None:
         window = self._last
         if window is not None and window.holds(epoch, lane, place):
             return window
@@ -216,7 +218,7 @@ class WindowFinder:
                     self._windows.move_to_end((epoch, lane, window.start))
                     self._last = window
                     return window
-        window = self._placed(epoch, lane, place)
+        window = self._placed(epoch, lane, place, kernels)
         if window is None:
             # It is so by the order's options, or else rare: then all of it is read the other way.
             self._is_by_window = False
@@ -228,7 +230,9 @@ class WindowFinder:
         self._last = window
         return window
 
-    def _placed(self, epoch: int, lane: int, place: int) -> PlacedWindow | None:
+    def _placed(
+        self, epoch: int, lane: int, place: int, kernels: ModuleType
+    ) -> PlacedWindow | None:
         window = self._order.window(epoch, lane, place)
         if window is None:
             return None
@@ -237,20 +241,38 @@ class WindowFinder:
             return None
         table, blocks = pieces
         buckets, shift = _buckets(table[:, 0])
-        network = window.network
+        whole, tables, width = _permutation(window, kernels)
         return PlacedWindow(
             epoch=epoch,
             lane=lane,
             start=window.start,
             end=window.start + window.count,
-            whole=window.whole,
-            tables=_NO_TABLES if network is None else network.tables,
-            width=1 if network is None else network.width,
+            whole=whole,
+            tables=tables,
+            width=width,
             pieces=table,
             buckets=buckets,
             shift=shift,
             blocks=blocks,
         )
+
+
+def _permutation(
+    window: Window, kernels: ModuleType
+) -> tuple[NDArray[np.int64], NDArray[np.uint16], int]:
+    """Return what permutes a window, as the kernel `find_places` takes it."""
+    keys = np.uint64(window.key), np.uint64(window.second_key)
+    if window.is_small:
+        words = np.empty(window.count, np.uint64)
+        number_bits = (window.count - 1).bit_length()
+        kernels.sorting_words(*keys, number_bits, words)
+        words.sort()
+        words &= np.uint64((1 << number_bits) - 1)
+        return words.view(np.int64), _NO_TABLES, 1
+    width, height = network_sides(window.count)
+    tables = np.zeros((NETWORK_ROUNDS, max(width, height)), np.uint16)
+    kernels.network_tables(*keys, width, height, tables)
+    return _NO_IDS, tables, width
 
 
 def _pieces(
