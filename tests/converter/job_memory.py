@@ -10,9 +10,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from headrace.converter._plan import plan_samples, plan_writing
-from headrace.converter._schema import Declared
-from headrace.converter._tasks import ShardTask
+from headrace.converter._plan import checked_writing
+from headrace.converter._schema import plan_columns
+from headrace.converter._tasks import SamplePlan, ShardTask
 from headrace.storage import StoreOptions
 
 BATCH_BYTES = 4 << 20
@@ -26,21 +26,11 @@ def _batches(total_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def _peak_after(url: str, file_format: Literal["arrow", "mds"], total_bytes: int) -> int:
-    writing = plan_writing(
-        file_format=file_format,
-        compression=None,
-        level=None,
-        shard_bytes=SHARD_BYTES,
-        block_bytes=1 << 20,
+    writing = checked_writing(
+        file_format, None, level=None, shard_bytes=SHARD_BYTES, block_bytes=1 << 20
     )
-    plans, _ = plan_samples(
-        pa.schema({"text": pa.string()}),
-        declared=Declared(),
-        splits=None,
-        split_seed=0,
-        writing=writing,
-    )
-    task = ShardTask(job="job", url=url, options=StoreOptions(), plans=plans, writing=writing)
+    columns = plan_columns(pa.schema({"text": pa.string()}))
+    task = ShardTask("job", url, StoreOptions(), SamplePlan(columns, writing))
     for _ in task.rows(_batches(total_bytes), partition=0, stem="00000-job"):
         pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,9 +1,10 @@
 """Spark jobs that write DataFrames as datasets, and conversions of what lies in folders."""
 
-from headrace.converter._conversion import CACHE_SETTING, Conversion, make_converter
+from headrace.converter._conversion import Conversion
 from headrace.converter._convert import SourceFormat, convert_files
 from headrace.converter._function import Function, Over
 from headrace.converter._job import Progress
+from headrace.converter._make_converter import CACHE_SETTING, make_converter
 from headrace.converter._schema import Shape
 from headrace.converter._sinks import Format
 from headrace.converter._splits import Splits

@@ -1,60 +1,24 @@
-"""Convert a DataFrame once, keep the result by what the DataFrame computes, and read it at once.
+"""A DataFrame that was converted, to be read at once or deleted.
 
-Contract of `make_converter`:
-
-1. The same plan over the same files with the same options is converted once for all drivers that
-   share the cache, until it expires or is deleted.
-2. Of two drivers that convert the same at the same moment both go on with one result.
-3. What expired is converted anew, and removed by whoever calls `make_converter` there next.
-4. Failure or interrupt: as `write_shards`; the cache holds no half conversion.
-
-Reading a conversion is the client's work. This module alone of the converter knows the client, and
-imports it when a reader is asked for: drivers that only write need none of it.
+Reading it is the client's work. This module alone of the converter knows the client, and imports it
+when a reader is asked for: drivers that only write need none of it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
-import pyarrow as pa
-from pyspark import cloudpickle
-
-from headrace.converter._cache import ConversionCache, Record
-from headrace.converter._function import Function
-from headrace.converter._job import Progress
-from headrace.converter._plan_key import plan_key
-from headrace.converter._schema import Shape
-from headrace.converter._write import DEFAULT_SHARD_BYTES, write_shards
-from headrace.errors import (
-    BadArgumentError,
-    CommitConflictError,
-    ConfigurationError,
-    NotADatasetError,
-)
-from headrace.storage import (
-    DEFAULT_BLOCK_BYTES,
-    Compression,
-    StoreOptions,
-    open_dataset,
-    options_with_environment,
-)
+from headrace.converter._cache import ConversionCache
+from headrace.storage import StoreOptions
 
 if TYPE_CHECKING:
     import tensorflow as tf
-    from pyspark.sql import DataFrame, SparkSession
 
     from headrace.client import NumpyDataset, RemoteDataset
 
 End = Literal["drop_last", "uneven", "pad"]
-
-CACHE_SETTING = "spark.headrace.cacheDir"
-"""The setting of Spark that names the cache where ``cache_dir`` does not."""
 
 
 class Reading(TypedDict, total=False):
@@ -187,129 +151,3 @@ class Conversion:
     def _store(self) -> dict[str, object] | None:
         # Without options of its own it shares the server of all who read this URL.
         return None if self.options == StoreOptions() else asdict(self.options)
-
-
-def make_converter(
-    df: DataFrame,
-    *,
-    cache_dir: str | None = None,
-    expire_after_s: float | None = None,
-    columns: Sequence[str] | Mapping[str, str] | None = None,
-    types: Mapping[str, str | pa.DataType] | None = None,
-    shapes: Mapping[str, Shape] | None = None,
-    function: Function | None = None,
-    compression: Compression = "lz4",
-    shard_bytes: int = DEFAULT_SHARD_BYTES,
-    block_bytes: int = DEFAULT_BLOCK_BYTES,
-    options: StoreOptions | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Conversion:
-    """Convert ``df``, or find the conversion of an equal one.
-
-    Two DataFrames are equal here if they compute the same of the same files, unchanged since, with
-    the same columns. Where Spark cannot tell what is computed (Python functions, RDDs, Spark
-    Connect) they are equal only within one Spark application.
-
-    Args:
-        df: Any DataFrame; its partitions become shards.
-        cache_dir: A folder or URL that all executors share, for any number of conversions. `None`
-            is the setting ``spark.headrace.cacheDir``, or for Spark in local mode
-            ``~/.cache/headrace/conversions``.
-        expire_after_s: Seconds from now after which it is converted anew and removed; `None` for
-            never. An equal conversion that is there already keeps its own.
-        columns: As for `write_shards`, and so are types and shapes.
-        types: As there.
-        shapes: As there.
-        function: As there. What a function computes shows in no plan, so a conversion by one is
-            found again within one Spark application, as long as the function stays the same.
-        compression: As for `write_shards`.
-        shard_bytes: As for `write_shards`.
-        block_bytes: As for `write_shards`.
-        options: How to reach the cache; what is not set is taken from the driver's ``AWS_``
-            variables, and by those who read the conversion from theirs.
-        progress: As for `write_shards`; not called where nothing is converted.
-
-    Raises:
-        ConfigurationError: There is no ``cache_dir``, and Spark is not in local mode.
-        HeadraceError: As `write_shards`.
-    """
-    if expire_after_s is not None and expire_after_s < 0:
-        raise BadArgumentError(
-            f"expire_after_s is {expire_after_s}, wanted seconds >= 0 or None",
-            field="expire_after_s",
-        )
-    now_s = time.time()
-    place = cache_dir or _default_place(df.sparkSession)
-    given = options or StoreOptions()
-    shipped = options_with_environment(given)
-    cache = ConversionCache(place, options=shipped)
-    cache.remove_expired(now_s)
-    stored_as: dict[str, object] = {
-        "columns": list(columns.items()) if isinstance(columns, Mapping) else columns,
-        "types": {name: str(kind) for name, kind in (types or {}).items()},
-        "shapes": {name: list(sides) for name, sides in sorted((shapes or {}).items())},
-        "function": _told(function, df.sparkSession),
-        "compression": compression,
-        "shard_bytes": shard_bytes,
-        "block_bytes": block_bytes,
-    }
-    key = plan_key(df, stored_as)
-    record = cache.read(key)
-    if record is not None and not record.is_expired(now_s):
-        # Unless it was removed by another hand: then it is converted again.
-        with contextlib.suppress(NotADatasetError):
-            return _opened(cache.url_of(key), key=key, place=place, options=given)
-    # After a conflict somebody else has converted the same in the meantime.
-    with contextlib.suppress(CommitConflictError):
-        write_shards(
-            df,
-            cache.url_of(key),
-            compression=compression,
-            shard_bytes=shard_bytes,
-            block_bytes=block_bytes,
-            mode="overwrite",
-            columns=columns,
-            types=types,
-            shapes=shapes,
-            function=function,
-            options=shipped,
-            progress=progress,
-        )
-    expires_s = None if expire_after_s is None else now_s + expire_after_s
-    cache.write(Record(key=key, made_s=now_s, expires_s=expires_s))
-    return _opened(cache.url_of(key), key=key, place=place, options=given)
-
-
-def _told(function: Function | None, spark: SparkSession) -> list[str] | None:
-    """Return what tells a function from others of one Spark application."""
-    if function is None:
-        return None
-    pickled: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call] # it has no stubs
-    return [spark.conf.get("spark.app.id", "") or "", hashlib.blake2b(pickled).hexdigest()]
-
-
-def _opened(url: str, *, key: str, place: str, options: StoreOptions) -> Conversion:
-    with open_dataset(url, options=options) as dataset:
-        return Conversion(
-            url=dataset.url,
-            fingerprint=dataset.fingerprint,
-            sample_count=dataset.sample_count,
-            key=key,
-            cache_dir=place,
-            options=options,
-        )
-
-
-def _default_place(spark: SparkSession) -> str:
-    named = spark.conf.get(CACHE_SETTING, "")
-    if named:
-        return named
-    master = spark.conf.get("spark.master", "")
-    if master and master.startswith("local"):
-        return str(Path.home() / ".cache" / "headrace" / "conversions")
-    raise ConfigurationError(
-        "make_converter needs a place for conversions that all executors share, and Spark's "
-        f"master is {master or 'not known'}; give cache_dir='s3://bucket/conversions', or set "
-        f"{CACHE_SETTING} for all",
-        field="cache_dir",
-    )

@@ -12,12 +12,13 @@ from headrace.converter._hugging_face import find_splits, hugging_face_pieces
 from headrace.converter._images import image_pieces
 from headrace.converter._job import Progress
 from headrace.converter._local import write_pieces
-from headrace.converter._pieces import Pieces, dataset_pieces, selected
-from headrace.converter._plan import plan_writing
+from headrace.converter._pieces import Pieces, dataset_pieces
+from headrace.converter._plan import Wanted, checked_writing
 from headrace.converter._schema import Declared, Shape
 from headrace.converter._show import shown
 from headrace.converter._sinks import Format
 from headrace.converter._splits import Splits
+from headrace.converter._tasks import split_url
 from headrace.converter._write import DEFAULT_SHARD_BYTES
 from headrace.errors import BadArgumentError, NotADatasetError
 from headrace.storage import (
@@ -95,15 +96,23 @@ def convert_files(
         NotADatasetError: ``source`` holds nothing of that format.
         HeadraceError: As `write_shards`.
     """
-    writing = plan_writing(
-        file_format=format,
-        compression=compression,
-        level=compression_level,
-        shard_bytes=shard_bytes,
-        block_bytes=block_bytes,
+    wanted = Wanted(
+        columns=columns,
+        declared=Declared(shapes=shapes or {}, types=types or {}),
+        splits=splits,
+        split_seed=split_seed,
+        writing=checked_writing(
+            format,
+            compression,
+            level=compression_level,
+            shard_bytes=shard_bytes,
+            block_bytes=block_bytes,
+        ),
+        mode=mode,
+        options=options_with_environment(options or StoreOptions()),
     )
-    reach = options_with_environment(options or StoreOptions())
-    parts = _parts(source, source_format, source_options or SourceOptions(), reach)
+    how = source_options or SourceOptions()
+    parts = _parts(source, source_format, how, wanted.options)
     if splits is not None and "" not in parts:
         raise BadArgumentError(
             f"{source} has splits of its own, {', '.join(parts)}; convert without other ones, or "
@@ -113,18 +122,8 @@ def convert_files(
     written: dict[str, Written] = {}
     with shown(progress) as tell:
         for name, pieces in parts.items():
-            done = write_pieces(
-                selected(pieces, columns),
-                f"{url.rstrip('/')}/{name}" if name else url,
-                declared=Declared(shapes=shapes or {}, types=types or {}),
-                splits=splits,
-                split_seed=split_seed,
-                writing=writing,
-                mode=mode,
-                options=reach,
-                progress=tell,
-                threads=threads,
-            )
+            place = split_url(url, name)
+            done = write_pieces(pieces, place, wanted=wanted, progress=tell, threads=threads)
             written |= {name or split: part for split, part in done.items()}
     return written
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,14 +23,10 @@ import pyarrow as pa
 from headrace.converter._commit import Written
 from headrace.converter._function import FunctionPlan
 from headrace.converter._job import Progress
-from headrace.converter._pieces import Pieces, ReadPieces
-from headrace.converter._plan import plan_samples
-from headrace.converter._schema import Declared
-from headrace.converter._sinks import Writing
-from headrace.converter._splits import Splits
+from headrace.converter._outcome import make_task, write_task
+from headrace.converter._pieces import Pieces, ReadPieces, selected
+from headrace.converter._plan import Wanted, plan_samples
 from headrace.converter._tasks import ShardTask
-from headrace.converter._write import write_task
-from headrace.storage import Mode, StoreOptions, open_store
 
 _POLL_S = 0.2  # arbitrary: what a progress bar needs
 
@@ -39,12 +35,7 @@ def write_pieces(
     pieces: Pieces,
     url: str,
     *,
-    declared: Declared,
-    splits: Splits | None,
-    split_seed: int,
-    writing: Writing,
-    mode: Mode,
-    options: StoreOptions,
+    wanted: Wanted,
     progress: Callable[[Progress], None] | None = None,
     threads: int | None = None,
 ) -> dict[str, Written]:
@@ -53,12 +44,7 @@ def write_pieces(
     Args:
         pieces: What to read.
         url: Where to.
-        declared: What is known of their columns.
-        splits: As for `write_shards`.
-        split_seed: As for `write_shards`.
-        writing: How shards are written.
-        mode: What to do where a dataset is.
-        options: How to reach the store of ``url``.
+        wanted: What to make of their samples.
         progress: Called a few times a second, and once when all is done.
         threads: How many pieces to convert at once; `None` is one a core.
 
@@ -68,29 +54,13 @@ def write_pieces(
     Raises:
         HeadraceError: As `write_shards`.
     """
-    plans, splitter = plan_samples(
-        pieces.schema,
-        declared=declared,
-        splits=splits,
-        split_seed=split_seed,
-        writing=writing,
-    )
+    chosen = selected(pieces, wanted.columns)
+    function = FunctionPlan(ReadPieces(chosen), "arrow", chosen.schema)
+    plan = replace(plan_samples(chosen.schema, wanted), function=function)
     tally = _Tally(pieces.count, progress)
-    store = open_store(url, options=options)
-    store.close()
-    task = ShardTask(
-        job=uuid.uuid4().hex[:8],
-        url=store.url,
-        options=options,
-        plans=plans,
-        writing=writing,
-        function=FunctionPlan(ReadPieces(pieces), "arrow", pieces.schema),
-        splitter=splitter,
-        count=tally.add,
-    )
-    return write_task(
-        task, lambda: _run(task, tally, pieces.count, threads or os.cpu_count() or 1), mode=mode
-    )
+    task = make_task(plan, url, options=wanted.options, count=tally.add)
+    workers = threads or os.cpu_count() or 1
+    return write_task(task, lambda: _run(task, tally, pieces.count, workers), mode=wanted.mode)
 
 
 class _Tally:

@@ -2,82 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from headrace.converter._columns import ColumnPlan
 from headrace.converter._function import Function, FunctionPlan
 from headrace.converter._schema import Declared, plan_columns
 from headrace.converter._select import select_columns, shuffled
 from headrace.converter._sinks import Format, Writing, mds_compression
-from headrace.converter._splits import ByColumn, Splits, Splitter, make_splitter
-from headrace.converter._tasks import ShardTask, stored_schema
+from headrace.converter._splits import ByColumn, Splits, make_splitter
+from headrace.converter._tasks import SamplePlan
 from headrace.converter._types import arrow_type, is_vector
 from headrace.errors import BadArgumentError, ColumnNotFoundError
-from headrace.storage import StoreOptions, check_blocks
+from headrace.storage import Mode, StoreOptions, check_blocks
 from headrace.storage.mds import check_columns, check_writing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@dataclass(frozen=True, slots=True)
-class JobPlan:
-    """A conversion that was checked, but for the store.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the caller of a conversion asked for, beside where from and where to.
 
     Attributes:
-        df: The rows to hand to tasks.
-        plans: One a column of the samples.
+        columns: To keep of what is read, in this order; a mapping renames them, from old to new.
+        declared: What is said of stored columns.
+        function: Makes samples of rows.
+        shuffle_seed: Of the order of rows; `None` leaves it.
+        splits: What assigns samples to datasets; `None` where there is one.
+        split_seed: Of splits by fraction.
         writing: How shards are written.
-        vectors: As `ShardTask` has it.
-        function: As `ShardTask` has it.
-        splitter: As `ShardTask` has it.
+        mode: What to do where a dataset is.
+        options: How to reach the store.
     """
 
-    df: DataFrame
-    plans: tuple[ColumnPlan, ...]
+    columns: Sequence[str] | Mapping[str, str] | None
+    declared: Declared
+    function: Function | None = None
+    shuffle_seed: int | None = None
+    splits: Splits | None
+    split_seed: int
     writing: Writing
-    vectors: tuple[int, ...]
-    function: FunctionPlan | None
-    splitter: Splitter | None
-
-    def task(
-        self,
-        *,
-        job: str,
-        url: str,
-        options: StoreOptions,
-        names: tuple[str, ...],
-        count: Callable[[int, int], None] | None,
-    ) -> ShardTask:
-        """Return what executors run."""
-        return ShardTask(
-            job=job,
-            url=url,
-            options=options,
-            plans=self.plans,
-            writing=self.writing,
-            vectors=self.vectors,
-            function=self.function,
-            splitter=self.splitter,
-            names=names,
-            count=count,
-        )
+    mode: Mode
+    options: StoreOptions
 
 
-def plan_writing(
-    *,
+def checked_writing(
     file_format: Format,
     compression: str | None,
+    *,
     level: int | None,
     shard_bytes: int,
     block_bytes: int,
 ) -> Writing:
-    """Check how shards are to be written.
+    """Return how shards are to be written, with the compression that is the default.
 
     Raises:
         BadArgumentError: An argument is outside its range.
@@ -100,67 +82,38 @@ def plan_writing(
     return Writing(file_format, chosen, level, shard_bytes, block_bytes)
 
 
-def plan_job(
-    df: DataFrame,
-    *,
-    columns: Sequence[str] | Mapping[str, str] | None,
-    declared: Declared,
-    function: Function | None,
-    shuffle_seed: int | None,
-    splits: Splits | None,
-    split_seed: int,
-    writing: Writing,
-) -> JobPlan:
-    """Check what is to be written.
+def plan_rows(df: DataFrame, wanted: Wanted) -> tuple[DataFrame, SamplePlan]:
+    """Return the rows to hand to tasks, and what tasks do with them.
 
     Raises:
         UnsupportedColumnError: A column cannot be stored.
         ColumnNotFoundError: A column is named that is not there.
         BadArgumentError: Arguments do not make sense, alone or together.
     """
-    rows = df if columns is None else select_columns(df, columns)
-    if shuffle_seed is not None:
-        rows = shuffled(rows, seed=shuffle_seed)
-    made = None if function is None else _plan_function(function, rows)
-    plans, splitter = plan_samples(
-        rows.schema if made is None else made.schema,
-        declared=declared,
-        splits=splits,
-        split_seed=split_seed,
-        writing=writing,
-    )
-    return JobPlan(
-        df=rows,
-        plans=plans,
-        writing=writing,
-        vectors=_vectors(rows.schema),
-        function=made,
-        splitter=splitter,
-    )
+    rows = df if wanted.columns is None else select_columns(df, wanted.columns)
+    if wanted.shuffle_seed is not None:
+        rows = shuffled(rows, seed=wanted.shuffle_seed)
+    function = None if wanted.function is None else _plan_function(wanted.function, rows)
+    plan = plan_samples(rows.schema if function is None else function.schema, wanted)
+    return rows, replace(plan, function=function, vectors=_vectors(rows.schema))
 
 
-def plan_samples(
-    schema: spark.StructType | pa.Schema,
-    *,
-    declared: Declared,
-    splits: Splits | None,
-    split_seed: int,
-    writing: Writing,
-) -> tuple[tuple[ColumnPlan, ...], Splitter | None]:
-    """Return how columns are stored, that of the split among them, and what assigns splits.
+def plan_samples(schema: spark.StructType | pa.Schema, wanted: Wanted) -> SamplePlan:
+    """Return what becomes of samples that have ``schema``.
 
     Raises:
         UnsupportedColumnError: A column cannot be stored.
         ColumnNotFoundError: A column is named that is not there.
         BadArgumentError: Arguments do not make sense, alone or together.
     """
-    splitter = None if splits is None else make_splitter(splits, seed=split_seed)
+    splits, declared = wanted.splits, wanted.declared
+    splitter = None if splits is None else make_splitter(splits, seed=wanted.split_seed)
     if isinstance(splitter, ByColumn):
         declared = _with_split(declared, splitter.column, schema.names)
-    plans = plan_columns(schema, declared)
-    if writing.format == "mds":
-        check_columns(stored_schema(plans, splitter))
-    return plans, splitter
+    plan = SamplePlan(plan_columns(schema, declared), wanted.writing, splitter)
+    if wanted.writing.format == "mds":
+        check_columns(plan.schema)
+    return plan
 
 
 def _with_split(declared: Declared, column: str, names: list[str]) -> Declared:

@@ -79,7 +79,7 @@ def _is_local(session: SparkSession) -> bool:
 def _ask_once(session: SparkSession, task: ShardTask) -> None:
     asked = _asked.setdefault(session, set())
     packages = _packages(task)
-    if task.function is None and packages in asked:
+    if task.plan.function is None and packages in asked:
         return
     _ask(session, task, None)
     asked.add(packages)
@@ -132,7 +132,8 @@ def _report(session: SparkSession, task: ShardTask, *, writes: bool) -> dict[str
 def _packages(task: ShardTask) -> tuple[str, ...]:
     scheme = urlsplit(task.url).scheme if "://" in task.url else "file"
     store = {"file": (), "s3": ("boto3",)}.get(scheme, ("fsspec",))
-    pandas = ("pandas",) if task.function is not None and task.function.over == "pandas" else ()
+    function = task.plan.function
+    pandas = ("pandas",) if function is not None and function.over == "pandas" else ()
     return (*_CORE, *store, *pandas)
 
 

@@ -46,6 +46,31 @@ _ARROW_SCHEMA = pa.schema(_ARROW_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
+class SamplePlan:
+    """What becomes of rows, wherever it is done. Picklable.
+
+    Attributes:
+        columns: One plan a column of the samples, with that of the split.
+        writing: How shards are written.
+        splitter: Says which split a sample belongs to; `None` where there is one dataset.
+        function: Makes the samples of the rows.
+        vectors: Places of the columns of vectors among those that a function is given.
+    """
+
+    columns: tuple[ColumnPlan, ...]
+    writing: Writing
+    splitter: Splitter | None = None
+    function: FunctionPlan | None = None
+    vectors: tuple[int, ...] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns as shards hold them: all but the one that names splits."""
+        split = self.splitter.column if isinstance(self.splitter, ByColumn) else None
+        return pa.schema([plan.field for plan in self.columns if plan.field.name != split])
+
+
+@dataclass(frozen=True, slots=True)
 class ShardTask:
     """The function that Spark maps over partitions. Picklable.
 
@@ -53,11 +78,7 @@ class ShardTask:
         job: Part of every shard's name.
         url: Where the dataset is, or the datasets of all splits, as executors see it.
         options: How executors reach it.
-        plans: One a column of the samples, with that of the split.
-        writing: How shards are written.
-        vectors: Places of the columns of vectors among those that a function is given.
-        function: Makes the samples of the rows.
-        splitter: Says which split a sample belongs to; `None` where there is one dataset.
+        plan: What becomes of the rows.
         names: Of the columns that Spark hands over.
         count: Called with samples and raw bytes of each finished shard.
     """
@@ -65,18 +86,9 @@ class ShardTask:
     job: str
     url: str
     options: StoreOptions
-    plans: tuple[ColumnPlan, ...]
-    writing: Writing
-    vectors: tuple[int, ...] = ()
-    function: FunctionPlan | None = None
-    splitter: Splitter | None = None
+    plan: SamplePlan
     names: tuple[str, ...] = ()
     count: Callable[[int, int], None] | None = None
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns as shards hold them."""
-        return stored_schema(self.plans, self.splitter)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the shards of one partition and yield a row for each."""
@@ -125,7 +137,7 @@ class ShardTask:
     ) -> Iterator[tuple[str, Entry]]:
         first_sample = 0
         for batch in self._samples(batches, partition):
-            stored = stored_batch(batch, self.plans, first_sample=first_sample)
+            stored = stored_batch(batch, self.plan.columns, first_sample=first_sample)
             for split, part in self._parts(stored, partition, first_sample):
                 yield from shards.append(split, part)
             first_sample += batch.num_rows
@@ -134,23 +146,17 @@ class ShardTask:
     def _samples(
         self, batches: Iterator[pa.RecordBatch], partition: int
     ) -> Iterator[pa.RecordBatch]:
-        if self.function is None:
+        if self.plan.function is None:
             return batches
-        given = (_with_lists(batch, self.vectors) for batch in batches)
-        return run_function(self.function, given, partition=partition)
+        given = (_with_lists(batch, self.plan.vectors) for batch in batches)
+        return run_function(self.plan.function, given, partition=partition)
 
     def _parts(
         self, batch: pa.RecordBatch, partition: int, first_sample: int
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        if self.splitter is None:
+        if self.plan.splitter is None:
             return iter([("", batch)])
-        return self.splitter.parts(batch, partition=partition, first_sample=first_sample)
-
-
-def stored_schema(plans: Sequence[ColumnPlan], splitter: Splitter | None) -> pa.Schema:
-    """Return the columns that shards hold: all but the one that names splits."""
-    split = splitter.column if isinstance(splitter, ByColumn) else None
-    return pa.schema([plan.field for plan in plans if plan.field.name != split])
+        return self.plan.splitter.parts(batch, partition=partition, first_sample=first_sample)
 
 
 class _Shards:
@@ -159,7 +165,7 @@ class _Shards:
     def __init__(self, task: ShardTask, *, stem: str) -> None:
         self._task = task
         self._stem = stem
-        self._schema = task.schema
+        self._schema = task.plan.schema
         self._stores: list[Store] = []
         self._sinks: dict[str, Sink] = {}
         self._formats: dict[str, Formats] = {}
@@ -196,7 +202,7 @@ class _Shards:
             )
         store = open_store(split_url(self._task.url, split), options=self._task.options)
         self._stores.append(store)
-        sink = open_sink(store, self._schema, self._task.writing, stem=self._stem)
+        sink = open_sink(store, self._schema, self._task.plan.writing, stem=self._stem)
         self._sinks[split] = sink
         self._formats[split] = Formats(self._schema)
         return sink
