@@ -28,7 +28,6 @@ from pathlib import Path
 
 import grpc
 
-from chaos.throttling_store import ThrottlingStore, throttling
 from demo.object_store import Weed, start_weed
 from headrace.client import Deadlines
 from headrace.loadtest import (
@@ -47,6 +46,7 @@ from headrace.loadtest import (
 from headrace.order import EndMode, Order, OrderSpec, ShardTable
 from headrace.storage import StoreOptions, open_dataset
 from support.datasets import small_table, write_dataset
+from support.store_proxy import StoreProxy, store_proxied
 
 _HEADRACE = Path(sys.executable).parent / "headrace"
 _REPLICAS = 3
@@ -95,7 +95,8 @@ def run_storm(
     )
     order = _write(url, options, OrderSpec(seed=seed, window=500, unit=_GLOBAL_BATCH, lanes=2))
     with ExitStack() as stack:
-        store = stack.enter_context(throttling(weed.endpoint, refuse=0.1, cut=0.05, seed=seed))
+        store = stack.enter_context(store_proxied(weed.endpoint))
+        store.at_random({"throttle": 0.1, "cut": 0.05}, seed=seed)
         replicas = stack.enter_context(_replicas(folder, weed, store, url))
         chance.shuffle(replicas)
         spec = _swarm([replica.address for replica in replicas], order.spec, epochs, step_s, chance)
@@ -111,8 +112,8 @@ def run_storm(
             summary=summarise(result),
             kills=sum(victim.count for victim in victims),
             crashes=len(spec.crashes),
-            refused=store.refused,
-            cut=store.cut,
+            refused=store.met["throttle"],
+            cut=store.met["cut"],
         )
 
 
@@ -160,9 +161,7 @@ class _Replica:
 
 
 @contextmanager
-def _replicas(
-    folder: Path, weed: Weed, store: ThrottlingStore, url: str
-) -> Iterator[list[_Replica]]:
+def _replicas(folder: Path, weed: Weed, store: StoreProxy, url: str) -> Iterator[list[_Replica]]:
     environment = {**os.environ, **weed.environment(), "AWS_ENDPOINT_URL": store.endpoint}
     replicas: list[_Replica] = []
     before = dict(os.environ)

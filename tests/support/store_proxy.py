@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import random
 import socket
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import urlsplit
 
-Fault = Literal["pass", "throttle", "reset", "cut", "short", "altered", "down"]
+Fault = Literal[
+    "pass", "throttle", "reset", "cut", "short", "altered", "down", "silent", "stall", "trickle"
+]
 
 _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 _UPSTREAM_TIMEOUT_S = 30
@@ -21,16 +25,20 @@ _UPSTREAM_TIMEOUT_S = 30
 # A byte in so many is altered: in each block, where several come in one answer.
 _ALTERED_STEP = 512
 
+# Between two bytes of an answer that trickles (arbitrary).
+_TRICKLE_S = 0.1
+
 
 class StoreProxy:
     """Passes requests on with their signatures, until it is told to do something else.
 
     Attributes:
         endpoint: Where clients connect.
-        choose: Says what becomes of the GET of a part of an object, by its path and range; whole
-            objects pass, but where everything is down.
+        choose: Says what becomes of the GET of a part of an object, by its path and range.
+        choose_whole: Says what becomes of all other requests, by their path.
         delay_s: How long the store takes for each part.
         seen: The parts that were asked for, one entry a request.
+        met: How many requests met each fault.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -39,9 +47,12 @@ class StoreProxy:
         self.upstream = urlsplit(upstream).netloc
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
         self.choose: Callable[[str], Fault] = lambda _: "pass"
+        self.choose_whole: Callable[[str], Fault] = lambda _: "pass"
         self.seen: list[str] = []
+        self.met = Counter[Fault]()
+        self._lock = threading.Lock()
         self._down = threading.Event()
-        self._delay = threading.Event()
+        self._closed = threading.Event()
         self.delay_s = 0.0
         self._thread = threading.Thread(target=self._server.serve_forever, name="store-proxy")
         self._thread.start()
@@ -53,15 +64,31 @@ class StoreProxy:
             fault: How it fails.
             where: What the path of an object holds for this to be.
         """
-        lock, met = threading.Lock(), set[str]()
+        met = set[str]()
 
         def choose(part: str) -> Fault:
-            with lock:
+            with self._lock:
                 is_first = part not in met
                 met.add(part)
             return fault if is_first and where in part else "pass"
 
         self.choose = choose
+
+    def at_random(self, odds: dict[Fault, float], *, seed: int) -> None:
+        """Let each request, whatever it asks for, meet a fault by chance.
+
+        Args:
+            odds: How likely each fault is.
+            seed: Of the chance.
+        """
+        chance = random.Random(seed)
+
+        def choose(_: str) -> Fault:
+            with self._lock:
+                [drawn] = chance.choices(["pass", *odds], [1 - sum(odds.values()), *odds.values()])
+                return drawn
+
+        self.choose = self.choose_whole = choose
 
     def go_down(self) -> None:
         """Break every connection off, also those of listings and manifests."""
@@ -76,19 +103,28 @@ class StoreProxy:
         if self._down.is_set():
             return "down"
         if part is None:
-            return "pass"
+            return self._counted(self.choose_whole(path))
         key = f"{path} {part}"
         self.seen.append(key)
         if self.delay_s:
-            self._delay.wait(self.delay_s)
-        return self.choose(key)
+            self.wait(self.delay_s)
+        return self._counted(self.choose(key))
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait, for ever if nothing is said; return whether the proxy was closed meanwhile."""
+        return self._closed.wait(seconds)
 
     def close(self) -> None:
         """End all connections."""
-        self._delay.set()
+        self._closed.set()
         self._server.shutdown()
         self._thread.join(10)
         self._server.server_close()
+
+    def _counted(self, fault: Fault) -> Fault:
+        with self._lock:
+            self.met[fault] += 1
+        return fault
 
 
 @contextmanager
@@ -111,7 +147,20 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Headers and body are two packets, and the second is not to wait for word of the first.
+    disable_nagle_algorithm = True
     server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self._upstream = http.client.HTTPConnection(
+            self.server.proxy.upstream, timeout=_UPSTREAM_TIMEOUT_S
+        )
+
+    def finish(self) -> None:
+        self._upstream.close()
+        with contextlib.suppress(OSError):
+            super().finish()
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -119,19 +168,19 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         proxy = self.server.proxy
         fault = proxy.fault_of(self.path, self.headers.get("Range"))
-        if fault == "down":
+        if fault == "silent":
+            proxy.wait()
+        if fault in {"down", "silent"}:
             _reset(self.connection)
             self.close_connection = True
             return
         if fault == "throttle":
             self._send(503, {"Content-Type": "application/xml"}, _BUSY, stated=len(_BUSY))
             return
-        connection = http.client.HTTPConnection(proxy.upstream, timeout=_UPSTREAM_TIMEOUT_S)
-        with contextlib.closing(connection):
-            connection.request(self.command, self.path, headers=dict(self.headers))
-            answer = connection.getresponse()
-            body = answer.read()
-            headers = {key: value for key, value in answer.getheaders() if key != "Connection"}
+        self._upstream.request(self.command, self.path, headers=dict(self.headers))
+        answer = self._upstream.getresponse()
+        body = answer.read()
+        headers = {key: value for key, value in answer.getheaders() if key != "Connection"}
         self._answer(fault, answer.status, headers, body)
 
     def _answer(self, fault: Fault, status: int, headers: dict[str, str], body: bytes) -> None:
@@ -147,14 +196,25 @@ class _Handler(BaseHTTPRequestHandler):
             # Less than the first block where several come in one answer.
             body = body[: len(body) // 16]
             stated = len(body)
-        if fault in {"reset", "cut"}:
+        if fault in {"reset", "cut", "stall", "trickle"}:
             self._send(status, headers, body[:half], stated=stated)
-            self.wfile.flush()
-            if fault == "reset":
-                _reset(self.connection)
-            self.close_connection = True
+            self._break_off(fault, body[half:])
             return
         self._send(status, headers, body, stated=stated)
+
+    def _break_off(self, fault: Fault, rest: bytes) -> None:
+        """End an answer whose first half is sent."""
+        proxy = self.server.proxy
+        self.close_connection = True
+        if fault == "stall":
+            proxy.wait()
+        elif fault == "trickle":
+            for byte in rest:
+                if proxy.wait(_TRICKLE_S):
+                    break
+                self.wfile.write(bytes([byte]))
+        if fault != "cut":
+            _reset(self.connection)
 
     def _send(self, status: int, headers: dict[str, str], body: bytes, *, stated: int) -> None:
         self.send_response_only(status)
