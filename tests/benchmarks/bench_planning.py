@@ -18,7 +18,6 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.server._cache import BlockCache
 from headrace.server._contents import stream_contents
@@ -27,15 +26,9 @@ from headrace.server._kernels import KERNELS
 from headrace.server._lookahead import Lookahead
 from headrace.server._metrics import Metrics
 from headrace.server._plan import PlannedEnd
-from headrace.storage import (
-    BLOCK_DTYPE,
-    ColumnStats,
-    ShardEntry,
-    commit_dataset,
-    open_dataset,
-    open_store,
-)
+from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
+from support.datasets import write_manifest
 
 _BLOCK_SAMPLES = 6250  # of 168 bytes: about 1 MiB
 _GROUP = 24  # batches, a multiple of those that are worked out together
@@ -133,23 +126,11 @@ def _first_ns(lookahead: Lookahead) -> float:
 
 
 def _write(folder: str, sample_count: int) -> None:
-    """Write a manifest of shards that are not there."""
-    block_count = max(4, sample_count // _BLOCK_SAMPLES)
-    shards = []
-    random = np.random.default_rng(0)
-    for number, counts in enumerate(
-        np.array_split(np.arange(block_count), max(4, block_count // 64))
-    ):
-        rows = np.zeros(counts.size, BLOCK_DTYPE)
-        rows["offset"] = np.arange(counts.size) * 700_000 + 512
-        rows["stored_bytes"] = 690_000
-        rows["sample_count"] = sample_count // block_count
-        rows["raw_bytes"] = sample_count // block_count * 168
-        rows["checksum"] = random.integers(0, 2**63, counts.size, np.uint64)
-        shards.append(ShardEntry(f"{number:05d}.arrow", 64 << 20, rows, (ColumnStats(),)))
-    commit_dataset(
-        open_store(folder), pa.schema([pa.field("label", pa.int64(), nullable=False)]), shards
-    )
+    """Write a manifest of blocks of about 1 MiB, 64 of them a shard."""
+    shard_count = max(4, sample_count // _BLOCK_SAMPLES // 64)
+    block_count = sample_count // _BLOCK_SAMPLES // shard_count
+    sample_counts = np.full((shard_count, block_count), sample_count // shard_count // block_count)
+    write_manifest(folder, sample_counts, sample_counts * 168, stored_bytes=700_000)
 
 
 def _arguments() -> argparse.Namespace:

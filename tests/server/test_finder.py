@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,41 +14,23 @@ from headrace.server._finder import Finder, Found, PlainFinder, Range
 from headrace.server._kernels import KERNELS
 from headrace.server._plan import ranges_of
 from headrace.server._windows import WindowFinder
-from headrace.storage import (
-    BLOCK_DTYPE,
-    ColumnStats,
-    OpenDataset,
-    ShardEntry,
-    commit_dataset,
-    open_dataset,
-    open_store,
-)
+from headrace.storage import OpenDataset, open_dataset
+from support.datasets import write_manifest
 
 _SHARDS, _BLOCKS = 40, 30
 
 
-def _write_manifest(folder: Path) -> str:
-    """Write a manifest of shards that are not there, with blocks of 1 to 1,000 samples."""
-    random = np.random.default_rng(5)
-    shards = []
-    for number in range(_SHARDS):
-        rows = np.zeros(_BLOCKS, BLOCK_DTYPE)
-        rows["offset"] = np.arange(_BLOCKS) * 1000
-        rows["stored_bytes"] = 1000
-        rows["sample_count"] = random.integers(1, 1001, _BLOCKS)
-        rows["raw_bytes"] = rows["sample_count"] * random.integers(1, 2000)
-        shards.append(ShardEntry(f"{number}.arrow", 1 << 20, rows, (ColumnStats(),)))
-    schema = pa.schema([pa.field("number", pa.int64(), nullable=False)])
-    commit_dataset(open_store(str(folder)), schema, shards)
-    return str(folder)
-
-
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenDataset]:
-    """Some 600,000 samples, which is more than are permuted by sorting; none can be read."""
+    """Some 600,000 samples, more than are permuted by sorting, in blocks of 1 to 1,000."""
     KERNELS.load()
     assert KERNELS.wait(120)
-    with open_dataset(_write_manifest(tmp_path_factory.mktemp("manifest"))) as dataset:
+    url = str(tmp_path_factory.mktemp("manifest"))
+    random = np.random.default_rng(5)
+    sample_counts = random.integers(1, 1001, (_SHARDS, _BLOCKS))
+    raw_bytes = sample_counts * random.integers(1, 2000, (_SHARDS, 1))
+    write_manifest(url, sample_counts, raw_bytes, stored_bytes=1000)
+    with open_dataset(url) as dataset:
         yield dataset
 
 

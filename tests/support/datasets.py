@@ -6,8 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from headrace.storage import Manifest, ShardWriter, commit_dataset, open_store
+from headrace.storage import (
+    BLOCK_DTYPE,
+    ColumnStats,
+    Manifest,
+    ShardEntry,
+    ShardWriter,
+    commit_dataset,
+    open_store,
+)
 
 
 def write_dataset(
@@ -34,6 +43,32 @@ def write_dataset(
         begin += count
     assert begin == table.num_rows
     return commit_dataset(store, table.schema, entries)
+
+
+def write_manifest(
+    url: str, sample_counts: NDArray[np.int64], raw_bytes: NDArray[np.int64], *, stored_bytes: int
+) -> Manifest:
+    """Write the manifest of a dataset of one column whose shards are not there.
+
+    Args:
+        url: Where to.
+        sample_counts: ``(shards, blocks)``: samples of each block.
+        raw_bytes: ``(shards, blocks)``: their bytes.
+        stored_bytes: Of each block.
+    """
+    random = np.random.default_rng(0)
+    shard_count, block_count = sample_counts.shape
+    entries = []
+    for number in range(shard_count):
+        rows = np.zeros(block_count, BLOCK_DTYPE)
+        rows["offset"] = np.arange(block_count) * stored_bytes
+        rows["stored_bytes"] = stored_bytes
+        rows["sample_count"], rows["raw_bytes"] = sample_counts[number], raw_bytes[number]
+        rows["checksum"] = random.integers(0, 2**63, block_count, np.uint64)
+        name, size = f"part-{number:05d}.arrow", block_count * stored_bytes
+        entries.append(ShardEntry(name, size, rows, (ColumnStats(),)))
+    schema = pa.schema([pa.field("number", pa.int64(), nullable=False)])
+    return commit_dataset(open_store(url), schema, entries)
 
 
 def small_table(sample_count: int) -> pa.Table:
