@@ -120,3 +120,33 @@ def test_kernels_that_do_not_work_are_not_used(caplog: pytest.LogCaptureFixture)
     (record,) = caplog.records
     assert record.exc_info is not None
     assert "does not work" in record.getMessage()
+
+
+@settings(deadline=None)
+@given(
+    slots=st.lists(st.integers(-1, 5), min_size=1, max_size=12),
+    chosen=st.sets(st.integers(0, 11), max_size=6),
+)
+def test_blocks_are_pinned_together_or_not_at_all(
+    compiled: Loader, slots: list[int], chosen: set[int]
+) -> None:
+    """Of blocks that are all cached each gets a reader and its time, of others none does.
+
+    It is the same for those that a stream says it will read.
+    """
+    assert compiled.module is not None
+    slot_of = np.array(slots, np.int32)
+    blocks = np.array(sorted(block for block in chosen if block < len(slots)), np.int64)
+    pins, last_use, asked = np.ones(6, np.int32), np.zeros(6, np.int64), np.zeros(6, np.int64)
+    found = np.empty(blocks.size, np.int32)
+
+    hits = compiled.module.pin_all(slot_of, blocks, pins, last_use, 9, found)
+    is_whole = compiled.module.ask(slot_of, blocks, asked, 7)
+
+    wanted = [slots[block] for block in blocks.tolist()]
+    own = wanted if min(wanted, default=1) > 0 else []
+    assert (sum(slot > 0 for slot in wanted), len(own) == len(wanted)) == (hits, is_whole)
+    assert (1 + np.bincount(own, minlength=6)).tolist() == pins.tolist()
+    assert [9 * (slot in own) for slot in range(6)] == last_use.tolist()
+    assert [7 * (slot in own) for slot in range(6)] == asked.tolist()
+    assert wanted == found.tolist()

@@ -120,20 +120,21 @@ class TokenEncoder:
             head += _varint(number)
         self._head = bytes(head)
         self._global_batch_size = _varint(token.global_batch_size)
+        self._hash = _hash()
+        self._hash.update(self._head)
 
     def encode(self, *, epoch: int, position: int, step: int, sample_count: int) -> bytes:
         """Return the token of a place; the numbers are those of a `Token`, and not checked."""
-        body = b"".join(
-            (
-                self._head,
-                _varint(epoch),
-                _varint(position),
-                self._global_batch_size,
-                _varint(step),
-                _varint(sample_count),
-            )
+        place = (
+            _varint(epoch)
+            + _varint(position)
+            + self._global_batch_size
+            + _varint(step)
+            + _varint(sample_count)
         )
-        return body + _checksum(body)
+        hashed = self._hash.copy()
+        hashed.update(place)
+        return self._head + place + hashed.digest()
 
 
 def decode_token(token: bytes) -> Token:
@@ -246,6 +247,13 @@ class _Reader:
 
 
 def _varint(number: int) -> bytes:
+    # Most numbers of a token are of one to three bytes, and every batch has a token.
+    if number < 1 << 7:
+        return bytes((number,))
+    if number < 1 << 14:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    if number < 1 << 21:
+        return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14))
     encoded = bytearray()
     while number > 0x7F:  # noqa: PLR2004 - seven bits a byte
         encoded.append(number & 0x7F | 0x80)
@@ -255,7 +263,13 @@ def _varint(number: int) -> bytes:
 
 
 def _checksum(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES, person=b"headrace-token").digest()
+    hashed = _hash()
+    hashed.update(body)
+    return hashed.digest()
+
+
+def _hash() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=_CHECKSUM_BYTES, person=b"headrace-token")
 
 
 def _check_digest(field: str, digest: str) -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +37,7 @@ from headrace.server._disk import DiskCache
 from headrace.server._fetchers import Fetchers, HeldObserver
 from headrace.server._flights import Flights
 from headrace.server._gather import BlockRows
+from headrace.server._pins import Lease
 from headrace.server._room import Room, closed_error
 from headrace.server._runs import BlockReader, run_blocks
 from headrace.server._shared import Desk, SourceTables
@@ -197,29 +199,17 @@ class BlockCache:
         """Return which blocks are in memory just now; they may go at any time."""
         return source.slot_of[blocks] > ABSENT
 
-    @contextmanager
-    def lease(self, source: Source, blocks: NDArray[np.int64]) -> Iterator[bool]:
+    def lease(self, source: Source, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
         """Pin blocks while the context lasts: all of them, or none if one is not cached.
 
         Args:
             source: Their dataset.
             blocks: Distinct ordinals.
 
-        Yields:
-            Whether they are pinned.
+        Returns:
+            The context; entering it says whether they are pinned.
         """
-        with self._lock:
-            slots = source.slot_of[blocks]
-            hits = int(np.count_nonzero(slots > ABSENT))
-            is_whole = hits == blocks.size
-            if is_whole:
-                self._slots.pin(slots)
-        self._observer.used(hits=hits, misses=blocks.size - hits)
-        try:
-            yield is_whole
-        finally:
-            if is_whole:
-                self._unpin(slots)
+        return Lease(partial(self._pin, source, blocks), self._unpin)
 
     @contextmanager
     def demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> Iterator[None]:
@@ -310,9 +300,7 @@ class BlockCache:
         """
         waiter.will_read(source, blocks)
         # Without the lock: a block that comes or goes meanwhile costs nothing but a later fetch.
-        slots = source.slot_of[blocks]
-        if not slots.size or int(slots.min()) > ABSENT:
-            self._slots.asked[slots] = self._slots.ranking
+        if self._slots.ask(source.slot_of, blocks):
             return blocks[:0]
         return self.prefetch_unplanned(source, blocks, waiter)
 
@@ -367,6 +355,12 @@ class BlockCache:
             if self._room.evict_all(source):
                 del self._sources[source.index]
         self._has_leftovers = any(source.removed for source in self._sources.values())
+
+    def _pin(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        with self._lock:
+            slots, hits = self._slots.pin_all(source.slot_of, blocks)
+        self._observer.used(hits=hits, misses=blocks.size - hits)
+        return slots if hits == blocks.size else None
 
     def _unpin(self, slots: NDArray[np.int32]) -> None:
         if not slots.size:

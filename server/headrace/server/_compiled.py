@@ -235,6 +235,43 @@ def pin(
             last_use[slot] = now
 
 
+@_kernel(_SLOTS_IN, _INTS_IN, _COUNTS, _INTS_OUT, nb.int64, _COUNTS, result=nb.int64)
+def pin_all(  # noqa: PLR0917 - the arrays that Numba wants one by one
+    slot_of: NDArray[np.int32],
+    blocks: NDArray[np.int64],
+    pins: NDArray[np.int32],
+    last_use: NDArray[np.int64],
+    now: int,
+    slots: NDArray[np.int32],
+) -> int:
+    """Find the slots of blocks, and `pin` them if all are cached; return how many are."""
+    hits = 0
+    for i in range(blocks.size):
+        slots[i] = slot_of[blocks[i]] if 0 <= blocks[i] < slot_of.size else 0
+        hits += 0 < slots[i] < pins.size
+    if hits == blocks.size:
+        for slot in slots:
+            pins[slot] += 1
+            last_use[slot] = now
+    return hits
+
+
+@_kernel(_SLOTS_IN, _INTS_IN, _INTS_OUT, nb.int64, result=nb.boolean)
+def ask(
+    slot_of: NDArray[np.int32], blocks: NDArray[np.int64], asked: NDArray[np.int64], ranking: int
+) -> bool:
+    """Note that blocks will be read, if all are cached; return whether they are."""
+    for block in blocks:
+        if not 0 <= block < slot_of.size or not 0 < slot_of[block] < asked.size:
+            return False
+    for block in blocks:
+        slot = slot_of[block]
+        # It may have gone meanwhile.
+        if 0 < slot < asked.size:
+            asked[slot] = ranking
+    return True
+
+
 @_kernel(_COUNTS, _SLOTS_IN)
 def unpin(pins: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
     """Count one reader less of each slot."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from headrace.server._blocks import Blocks
 from headrace.server._plan import Planned, PlannedBatch
@@ -23,11 +23,8 @@ _STEADY_PLANS = 2
 _ALONE_BYTES = 32 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    planned: Planned
-    samples: int
-    asked_bytes: int
+_Entry: TypeAlias = tuple[Planned, int, int]
+"""A plan, its samples, and the bytes that were asked for because of it."""
 
 
 class Lookahead:
@@ -66,14 +63,14 @@ class Lookahead:
         self.advance(_STEADY_PLANS if self._taken else 1)
         if not self._entries:
             return None
-        entry = self._entries.popleft()
+        planned, samples, asked_bytes = self._entries.popleft()
         if not self._taken:
-            self._first_bytes = entry.asked_bytes
+            self._first_bytes = asked_bytes
         self._taken += 1
         self._waiter.begin_batch()
-        self._samples -= entry.samples
-        self._asked_bytes -= entry.asked_bytes
-        return entry.planned
+        self._samples -= samples
+        self._asked_bytes -= asked_bytes
+        return planned
 
     def advance(self, count: int = _MAX_PLANS) -> None:
         """Plan up to ``count`` further batches, as far as the budget allows, but always one.
@@ -104,6 +101,6 @@ class Lookahead:
             asked = self._blocks.prefetch(planned.touched, self._waiter)
             if asked.size:
                 asked_bytes = int(self._blocks.stored_bytes(asked).sum())
-        self._entries.append(_Entry(planned, samples, asked_bytes))
+        self._entries.append((planned, samples, asked_bytes))
         self._samples += samples
         self._asked_bytes += asked_bytes

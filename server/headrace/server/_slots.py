@@ -87,6 +87,40 @@ class SlotTable:
         self.pins[slots] += 1
         self.last_use[slots] = now
 
+    def pin_all(
+        self, slot_of: NDArray[np.int32], blocks: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], int]:
+        """Keep distinct blocks as `pin` does: all of them, or none if one is not cached.
+
+        Args:
+            slot_of: The slot of each block of their dataset; not above 0 if it is not cached.
+            blocks: Which.
+
+        Returns:
+            Their slots, and how many of them are cached.
+        """
+        kernels = KERNELS.module
+        if kernels is not None:
+            found = np.empty(blocks.size, np.int32)
+            now = time.monotonic_ns()
+            return found, kernels.pin_all(slot_of, blocks, self.pins, self.last_use, now, found)
+        slots = slot_of[blocks]
+        hits = int(np.count_nonzero(slots > 0))
+        if hits == blocks.size:
+            self.pin(slots)
+        return slots, hits
+
+    def ask(self, slot_of: NDArray[np.int32], blocks: NDArray[np.int64]) -> bool:
+        """Note that blocks will be read, if all are cached; return whether they are."""
+        kernels = KERNELS.module
+        if kernels is not None:
+            return bool(kernels.ask(slot_of, blocks, self.asked, self.ranking))
+        slots = slot_of[blocks]
+        if slots.size and int(slots.min()) <= 0:
+            return False
+        self.asked[slots] = self.ranking
+        return True
+
     def unpin(self, slots: NDArray[np.integer]) -> None:
         """Give back what `pin` took."""
         kernels = KERNELS.module

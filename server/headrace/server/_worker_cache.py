@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
@@ -33,6 +34,7 @@ from headrace.server._dataset_config import DatasetConfig
 from headrace.server._disk import DiskCache
 from headrace.server._eviction import next_uses
 from headrace.server._gather import BlockRows
+from headrace.server._pins import Lease
 from headrace.server._runs import BlockReader
 from headrace.server._shared import Desk, Shared, SourceTables, barrier
 from headrace.server._source import ABSENT, Source, Waiter
@@ -167,18 +169,9 @@ class WorkerCache:
         """Return which blocks are in memory just now; they may go at any time."""
         return source.slot_of[blocks] > ABSENT
 
-    @contextmanager
-    def lease(self, source: Source, blocks: NDArray[np.int64]) -> Iterator[bool]:
+    def lease(self, source: Source, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
         """Pin blocks while the context lasts, as `BlockCache.lease`."""
-        slots = source.slot_of[blocks]
-        hits = int(np.count_nonzero(slots > ABSENT))
-        is_whole = hits == blocks.size and self._pin(source, blocks, slots)
-        self._observer.used(hits=hits, misses=blocks.size - hits)
-        try:
-            yield is_whole
-        finally:
-            if is_whole:
-                self._unpin(slots)
+        return Lease(partial(self._pin_all, source, blocks), self._unpin)
 
     def prefetch(
         self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
@@ -301,6 +294,13 @@ class WorkerCache:
                 waiter.deliver(message.block)
             else:
                 waiter.fail(message.error)
+
+    def _pin_all(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        slots = source.slot_of[blocks]
+        hits = int(np.count_nonzero(slots > ABSENT))
+        is_whole = hits == blocks.size and self._pin(source, blocks, slots)
+        self._observer.used(hits=hits, misses=blocks.size - hits)
+        return slots if is_whole else None
 
     def _pin(self, source: Source, blocks: NDArray[np.int64], slots: NDArray[np.int32]) -> bool:
         with self._lock:
