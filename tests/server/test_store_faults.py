@@ -61,13 +61,15 @@ def serve(s3: S3, rich: pa.Table, proxy: StoreProxy) -> Serve:
     write_dataset(url, rich, shard_samples=(600, 400), block_bytes=65_536)
 
     @contextmanager
-    def serving(*, retry: RetryPolicy = _HASTY, **settings: object) -> Iterator[Running]:
+    def serving(
+        *, retry: RetryPolicy = _HASTY, read_timeout_s: float = 5, **settings: object
+    ) -> Iterator[Running]:
         store = StoreOptions(
             endpoint=proxy.endpoint,
             region="us-east-1",
             access_key=s3.weed.reader_access_key,
             secret_key=s3.weed.reader_secret_key,
-            read_timeout_s=5,
+            read_timeout_s=read_timeout_s,
             retry=retry,
         )
         config = ServerConfig(
@@ -125,6 +127,29 @@ def test_what_passes_is_not_seen(
     assert all(2 <= sum(_overlap(other, part) for other in parts) for part in parts)
     assert any("/manifests/" in part for part in proxy.seen)
     assert any("/shards/part-" in part for part in proxy.seen)
+
+
+@pytest.mark.parametrize("fault", ["silent", "stall"])
+def test_a_connection_that_falls_silent_is_left(
+    serve: Serve, proxy: StoreProxy, rich: pa.Table, fault: Fault
+) -> None:
+    """Before an answer or in its middle: the part comes over another connection, in time."""
+    with serve(retry=RetryPolicy(), read_timeout_s=2) as running:
+        proxy.choose = lambda part: (
+            fault if "/shards/part-" in part and not proxy.met[fault] else "pass"
+        )
+        seen = read(running.channel, _REQUEST)
+
+    assert RICH_SAMPLES == sum(map(len, seen.ids))
+    assert _is_right(seen, rich)
+    assert 1 <= proxy.met[fault]
+
+
+def test_silence_is_borne_for_less_than_a_stream_waits() -> None:
+    """By default several connections fall silent before a stream gives its store up."""
+    store, config = StoreOptions(), ServerConfig(datasets={"rich": "rich"})
+
+    assert 4 * store.read_timeout_s <= store.retry.budget_s < config.store_timeout_s
 
 
 def test_a_slow_store_is_waited_for(serve: Serve, proxy: StoreProxy, rich: pa.Table) -> None:

@@ -61,7 +61,10 @@ class StoreOptions:
             ``auto`` is ``path`` where an endpoint is given.
         ca_bundle: File of certificates to trust instead of the usual ones.
         connect_timeout_s: Longest wait for a connection.
-        read_timeout_s: Longest silence of an open connection.
+        read_timeout_s: Longest silence while an object is read; then another connection is tried.
+            Stores begin to answer within a second or two, so this is long (arbitrary).
+        write_timeout_s: Longest silence after anything else: the end of a large upload takes a
+            store its time.
         max_connections: Connections kept to the store.
         retry: What happens to failed requests.
         fsspec: Storage options of the fsspec file system, for all other schemes.
@@ -78,7 +81,8 @@ class StoreOptions:
     addressing: _Addressing = "auto"
     ca_bundle: str | None = None
     connect_timeout_s: float = 10.0
-    read_timeout_s: float = 60.0
+    read_timeout_s: float = 10.0
+    write_timeout_s: float = 60.0
     max_connections: int = 64
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     fsspec: Mapping[str, str | int | bool] = field(default_factory=dict, repr=False)
@@ -92,9 +96,11 @@ class StoreOptions:
             )
         if (self.access_key is None) != (self.secret_key is None):
             raise BadArgumentError("access_key and secret_key come together", field="access_key")
-        if min(self.connect_timeout_s, self.read_timeout_s) <= 0:
+        timeouts = (self.connect_timeout_s, self.read_timeout_s, self.write_timeout_s)
+        if min(timeouts) <= 0:
+            stated = ", ".join(f"{timeout_s} s" for timeout_s in timeouts)
             raise BadArgumentError(
-                f"timeouts are {self.connect_timeout_s} s and {self.read_timeout_s} s, wanted > 0",
+                f"timeouts are {stated} (connect, read, write), wanted > 0",
                 field="connect_timeout_s",
             )
         if self.max_connections < 1:

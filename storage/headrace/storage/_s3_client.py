@@ -126,7 +126,7 @@ def _client(session: boto3.Session, options: StoreOptions) -> S3Client:
         config=Config(
             signature_version=UNSIGNED if options.anonymous else None,
             connect_timeout=options.connect_timeout_s,
-            read_timeout=options.read_timeout_s,
+            read_timeout=options.write_timeout_s,
             max_pool_connections=options.max_connections,
             retries={"total_max_attempts": 1},
             s3={"addressing_style": _addressing(options)},

@@ -15,6 +15,8 @@ Contract:
    learned is learned anew.
 4. Where a first request is not of this kind (another signature, a URL that does not end with the
    key), all go through boto3.
+5. Those of boto3 too go over our connections, so that none waits longer for a silent store than
+   ``read_timeout_s``: boto3 has one time-out for all that it does.
 
 If the code differs, the code is wrong.
 """
@@ -71,7 +73,7 @@ class SessionSettings:
     Attributes:
         verify: File of certificates, or `True` for those that botocore trusts by itself.
         connect_timeout_s: Longest wait for a connection.
-        read_timeout_s: Longest silence.
+        read_timeout_s: Longest silence of the store.
         max_connections: Connections kept.
     """
 
@@ -102,7 +104,11 @@ class S3Gets:
         self._settings = settings
         self._sent = threading.local()  # the handler below runs in the thread that asks
         self._way: _Way | None = None
-        client.meta.events.register("before-send.s3.GetObject", self._note)
+        self._sessions: dict[str, URLLib3Session] = {}
+        client.meta.events.register(
+            "before-send.s3.GetObject",
+            self._send,  # type: ignore[arg-type] # the stubs know of handlers without answers alone
+        )
 
     def get(self, bucket: str, key: str, wanted: str) -> Answer:
         """Return the bytes of a range.
@@ -134,9 +140,9 @@ class S3Gets:
 
     def close(self) -> None:
         """Give connections back."""
-        way, self._way = self._way, None
-        if way is not None:
-            way.session.close()
+        self._way = None
+        for session in tuple(self._sessions.values()):
+            session.close()
 
     def _learn(self, bucket: str, key: str, wanted: str) -> Answer:
         answer = self._client.get_object(Bucket=bucket, Key=key, Range=wanted)
@@ -145,12 +151,23 @@ class S3Gets:
         request: AWSPreparedRequest | None = getattr(self._sent, "request", None)
         if request is not None and self._way is None:
             self._sent.request = None
-            self._way = _way_of(request, percent_encode(key, safe=_KEY_SAFE), self._settings)
+            session = self._session(request.url)
+            self._way = _way_of(request, percent_encode(key, safe=_KEY_SAFE), session)
         return Answer(content, answer.get("ETag", ""))
 
-    def _note(self, request: AWSPreparedRequest, **_: object) -> None:
-        """Keep what boto3 is about to send; returning nothing lets it."""
+    def _send(self, request: AWSPreparedRequest, **_: object) -> AWSResponse:
+        """Send what boto3 is about to send, in its place, and keep it."""
         self._sent.request = request
+        return self._session(request.url).send(request)
+
+    def _session(self, url: str) -> URLLib3Session:
+        parts = urlsplit(url)
+        place = f"{parts.scheme}://{parts.netloc}"
+        session = self._sessions.get(place)
+        if session is None:
+            # Two threads may both make one; a session without connections costs nothing.
+            session = self._sessions.setdefault(place, _session_for(url, self._settings))
+        return session
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +198,16 @@ class _Way:
             return Answer(content, answer.headers.get("etag", ""))
 
 
-def _way_of(request: AWSPreparedRequest, quoted_key: str, settings: SessionSettings) -> _Way | None:
+def _session_for(url: str, settings: SessionSettings) -> URLLib3Session:
+    return URLLib3Session(
+        verify=settings.verify,  # type: ignore[arg-type] # the stubs lack the name of a file
+        proxies=get_environ_proxies(url),
+        timeout=(settings.connect_timeout_s, settings.read_timeout_s),  # type: ignore[arg-type] # nor these two
+        max_pool_connections=settings.max_connections,
+    )
+
+
+def _way_of(request: AWSPreparedRequest, quoted_key: str, session: URLLib3Session) -> _Way | None:
     headers = {name.lower(): _text(value) for name, value in request.headers.items()}
     scope = None
     if "authorization" in headers:
@@ -196,12 +222,6 @@ def _way_of(request: AWSPreparedRequest, quoted_key: str, settings: SessionSetti
         for name, value in headers.items()
         if name.startswith("x-amz-") and name not in _MADE_ANEW
     }
-    session = URLLib3Session(
-        verify=settings.verify,  # type: ignore[arg-type] # the stubs lack the name of a file
-        proxies=get_environ_proxies(request.url),
-        timeout=(settings.connect_timeout_s, settings.read_timeout_s),  # type: ignore[arg-type] # nor these two
-        max_pool_connections=settings.max_connections,
-    )
     return _Way(session, request.url.removesuffix(quoted_key), kept, scope)
 
 

@@ -25,7 +25,7 @@ def delta_options(url: str, options: StoreOptions) -> dict[str, str]:
         "AWS_SKIP_SIGNATURE": str(filled.anonymous).lower(),
         "AWS_REQUEST_PAYER": str(filled.requester_pays).lower(),
         "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": str(filled.addressing == "virtual").lower(),
-        "timeout": f"{filled.read_timeout_s:.0f}s",
+        "timeout": f"{filled.write_timeout_s:.0f}s",
         "connect_timeout": f"{filled.connect_timeout_s:.0f}s",
         **_credentials(filled),
     }
