@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from headrace.client import Batch, Deadlines, RemoteDataset
+from headrace.client._transport import TransportChoice
 from headrace.errors import BadArgumentError, RingUnavailableError
 from headrace.server import Server, ServerConfig, start_server
 from support.command import serving
@@ -169,6 +170,22 @@ def test_batches_that_are_kept_never_change(
     assert 0 < stats.ring_batch_count < (1 << 20) // (BATCH * WIDTH * 4)
     # Also after the dataset has gone, and its server.
     assert undisturbed == [_digest(batch) for batch in kept]
+
+
+@pytest.mark.parametrize("transport", ["ring", "grpc"])
+def test_tensors_that_are_kept_alone_never_change(
+    url: str, undisturbed: list[str], socket_address: str, transport: TransportChoice
+) -> None:
+    """A loop that keeps a slice of a tensor, and not its batch, keeps the memory all the same."""
+    with (
+        _server(url, socket_address),
+        closing(_dataset(socket_address, transport=transport)) as dataset,
+    ):
+        kept = [(_x(batch)[0:], batch.token) for batch in dataset]
+
+    assert undisturbed == [
+        hashlib.sha256(x.numpy().tobytes() + token).hexdigest() for x, token in kept
+    ]
 
 
 def test_batches_are_the_loops_to_write(

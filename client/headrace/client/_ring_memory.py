@@ -54,6 +54,7 @@ class RingMemory:
         # A kernel without huge pages is only slower.
         with contextlib.suppress(OSError):
             mapped.madvise(mmap.MADV_HUGEPAGE)
+        self._mapped: mmap.mmap | bytes = mapped
         self.array = np.frombuffer(mapped, np.uint8)
         self._size = size
         self._group_bytes = min(_GROUP_BYTES, size // _SHARE)
@@ -83,9 +84,9 @@ class RingMemory:
             slot: Where its slot begins.
             generation: Of the slot.
         """
-        # The memoryview between ring and array keeps NumPy from collapsing the chain of bases, so
-        # every view keeps `array` alive.
-        array = np.ndarray((end - begin,), np.uint8, self.array.data, begin)
+        # Made of the mapping itself, not of `self.array`: NumPy makes the base of a view what its
+        # base is a view of, for as long as both are arrays. So every view keeps this one alive.
+        array = np.frombuffer(self._mapped, np.uint8, end - begin, begin)
         size = end - slot
         self._newest = generation
         self._out[generation] = size
@@ -117,7 +118,7 @@ class RingMemory:
         with self._lock:
             self._connection = None
             self._waiting.clear()
-            self.array = np.empty(0, np.uint8)
+            self._mapped, self.array = b"", np.empty(0, np.uint8)
 
     def keep_what_is_out(self) -> None:
         """Never release the slots that are out now: a process that was forked sees them."""
