@@ -35,7 +35,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -54,6 +54,8 @@ from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 
 _SLOTS = 4
+# The sizes of batches that the ring's speed is promised for; ``--small`` takes the cases' own.
+_BATCH_SIZES = {"rows": 4096, "tokens": 32, "texts": 1024, "images": 256}
 # From here on NumPy copies rows faster one by one.
 _ROW_BY_ROW_BYTES = 4096
 _WARM_S = 2.0
@@ -76,6 +78,21 @@ class _Child:
     pid: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one round of one way came to.
+
+    Attributes:
+        rate: Payload bytes a second.
+        client_s: Processor seconds of the client a GB.
+        server_s: Those of our server.
+    """
+
+    rate: float
+    client_s: float
+    server_s: float
+
+
 def main() -> None:
     """Print the table."""
     given = _arguments()
@@ -85,7 +102,7 @@ def main() -> None:
         f"{os.getloadavg()[0]:.1f}"
     )
     with tempfile.TemporaryDirectory(prefix="headrace-") as root:
-        for case in (case for case in CASES if case.name in given.cases):
+        for case in _cases(given):
             folder = Path(given.data or root, case.name)
             _write(case, folder, given.others)
             if given.prepare:
@@ -96,10 +113,17 @@ def main() -> None:
                 _measure(case, folder, Path(root), given)
 
 
+def _cases(given: argparse.Namespace) -> list[Case]:
+    chosen = [case for case in CASES if case.name in given.cases]
+    if given.small:
+        return chosen
+    return [replace(case, batch_size=_BATCH_SIZES[case.name]) for case in chosen]
+
+
 def _measure(case: Case, folder: Path, sockets: Path, given: argparse.Namespace) -> None:
     with ExitStack() as stack:
         place = str(folder / "ours")
-        ours, _ = stack.enter_context(_process(_serve_ours, case.name, place, str(sockets)))
+        ours, server = stack.enter_context(_process(_serve_ours, case.name, place, str(sockets)))
         others = (place, case.batch_size, str(sockets))
         ways: dict[str, Callable[[], Sizes]] = {}
         for name in given.ways:
@@ -112,37 +136,39 @@ def _measure(case: Case, folder: Path, sockets: Path, given: argparse.Namespace)
             else:
                 ways[name] = partial(_ours, case, ours, **_WAYS[name])
         # Until the server has loaded its compiled loops, and all pages are touched.
-        _rate(ways["ring"](), _WARM_S)
-        rounds: list[dict[str, tuple[float, float]]] = []
+        _rate(ways["ring"](), _WARM_S, server.pid)
+        rounds: list[dict[str, _Found]] = []
         for _ in range(given.rounds):
-            found = {name: _rate(way(), given.seconds) for name, way in ways.items()}
+            found = {name: _rate(way(), given.seconds, server.pid) for name, way in ways.items()}
             if given.others:
                 found["litdata"] = _litdata(case, folder, given.others)
             rounds.append(found)
     _print(case, rounds)
 
 
-def _print(case: Case, rounds: list[dict[str, tuple[float, float]]]) -> None:
-    names = list(rounds[0])
-    for name in names:
-        rate = statistics.median(found[name][0] for found in rounds)
-        cpu = statistics.median(found[name][1] for found in rounds)
-        ratio = statistics.median(found["ring"][0] / found[name][0] for found in rounds)
+def _print(case: Case, rounds: list[dict[str, _Found]]) -> None:
+    batch_bytes = case.batch_size * _sample_bytes(case)
+    for name in rounds[0]:
+        rate = statistics.median(found[name].rate for found in rounds)
+        ratio = statistics.median(found["ring"].rate / found[name].rate for found in rounds)
+        client = statistics.median(found[name].client_s for found in rounds)
+        server = statistics.median(found[name].server_s for found in rounds)
         print(
-            f"{case.name:8} {name:8} {rate / 2**20:9.0f} MiB/s   ring/it {ratio:6.2f}   client "
-            f"{cpu:6.3f} CPU s/GB",
+            f"{case.name:8} {batch_bytes / 2**20:6.2f} MiB {name:8} {rate / 2**20:7.0f} MiB/s   "
+            f"ring/it {ratio:6.2f}   client {client:6.3f} CPU s/GB "
+            f"{client * batch_bytes / 1e3:6.0f} us/batch   our server {server:6.3f} CPU s/GB",
             flush=True,
         )
 
 
-def _rate(sizes: Sizes, seconds: float) -> tuple[float, float]:
-    """Return payload bytes a second and processor seconds a GB, the first half second left out."""
+def _rate(sizes: Sizes, seconds: float, server: int) -> _Found:
+    """Measure a way, the first half second left out."""
     with closing(sizes):
         _drain(sizes, 0.5)
-        cpu = time.process_time()
+        ours, theirs = time.process_time(), processor_s(server)
         received, elapsed = _drain(sizes, seconds)
-        cpu = time.process_time() - cpu
-    return received / elapsed, cpu / received * 1e9
+        ours, theirs = time.process_time() - ours, processor_s(server) - theirs
+    return _Found(received / elapsed, ours / received * 1e9, theirs / received * 1e9)
 
 
 def _drain(sizes: Sizes, seconds: float) -> tuple[int, float]:
@@ -169,7 +195,7 @@ def _sample_bytes(case: Case) -> int:
     return len(made) if isinstance(made, str | bytes) else int(made.nbytes)
 
 
-def _litdata(case: Case, folder: Path, others: str) -> tuple[float, float]:
+def _litdata(case: Case, folder: Path, others: str) -> _Found:
     command = [others, bench_client.__file__, "--run", "read_litdata", case.name]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
@@ -183,7 +209,7 @@ def _litdata(case: Case, folder: Path, others: str) -> tuple[float, float]:
     assert not done.returncode, done.stderr
     found = json.loads(done.stdout.strip().splitlines()[-1])
     sample = _sample_bytes(case)
-    return found["rate"] * sample, found["cpu_s"] / (found["samples"] * sample) * 1e9
+    return _Found(found["rate"] * sample, found["cpu_s"] / (found["samples"] * sample) * 1e9, 0)
 
 
 def _bare(path: str) -> Sizes:
@@ -282,7 +308,7 @@ def _measure_ranks(case: Case, folder: Path, sockets: Path, given: argparse.Name
                     stack.enter_context(
                         _process(
                             _read_rank,
-                            case.name,
+                            (case.name, case.batch_size),
                             ours,
                             (rank, given.ranks),
                             given.seconds,
@@ -309,13 +335,13 @@ def _measure_ranks(case: Case, folder: Path, sockets: Path, given: argparse.Name
 
 def _read_rank(
     pipe: Connection,
-    name: str,
+    read: tuple[str, int],
     address: str,
     place: tuple[int, int],
     *how: Any,
 ) -> None:
-    (rank, ranks), (seconds, transport) = place, how
-    case = next(case for case in CASES if case.name == name)
+    (name, batch_size), (rank, ranks), (seconds, transport) = read, place, how
+    case = replace(next(case for case in CASES if case.name == name), batch_size=batch_size)
     with closing(_ours(case, address, rank=rank, ranks=ranks, transport=transport)) as sizes:
         _drain(sizes, 0.5)
         pipe.send("ready")
@@ -344,7 +370,7 @@ def _write(case: Case, folder: Path, others: str | None) -> None:
     for name, python in (("ours", sys.executable), ("litdata", others)):
         if python and not (folder / name).exists():
             command = [python, bench_client.__file__, "--run", f"write_{name}", case.name]
-            subprocess.run([*command, str(folder / name)], check=True, timeout=600)
+            subprocess.run([*command, str(folder / name), "0"], check=True, timeout=600)
 
 
 def _arguments() -> argparse.Namespace:
@@ -356,6 +382,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--ways", nargs="*", default=ways, choices=ways, help="the ring among them")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="measured of each way")
+    parser.add_argument("--small", action="store_true", help="batches of some hundred samples")
     parser.add_argument("--ranks", type=int, default=0, help="so many readers at once instead")
     parser.add_argument("--data", help="a folder that keeps the samples for the next time")
     parser.add_argument("--prepare", action="store_true", help="write the samples, and end")
