@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import BadArgumentError, RingUnavailableError
@@ -193,6 +193,8 @@ def test_the_size_of_a_ring_is_sealed() -> None:
                 os.ftruncate(memory.shared.fd, size)
 
 
+# A busy machine may stop a test for longer than any deadline.
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 300_000)), max_size=40))
 def test_slots_in_use_never_overlap(steps: list[tuple[bool, int]]) -> None:
     """Whatever is lent and released, and generations only rise."""
@@ -231,6 +233,7 @@ class _Ring:
         self.reader = RecordReader()
         self.ways: list[bool] = []
         self.closed = 0
+        self.time_s = 0.0
         self.outlet = RingOutlet(
             RingMemory(size),
             RingChannel(ours),
@@ -238,6 +241,7 @@ class _Ring:
             check_payload=False,
             observer=self,
             on_close=self._count,
+            now=lambda: self.time_s,
         )
 
     def placed(self, *, is_in_ring: bool) -> None:
@@ -247,13 +251,15 @@ class _Ring:
     def blocked(self, *, seconds: float) -> None:
         """Have no use for it."""
 
-    def send(self, payload_bytes: int = _PAYLOAD) -> int:
+    def send(self, payload_bytes: int = _PAYLOAD, *, after_s: float = 1.0) -> int:
         """Make a batch as a stream does; return how many messages it needed."""
         self.outlet.wait()
         layout = PayloadLayout((payload_bytes,), (0,), payload_bytes)
         frames = self.outlet.frames(pb.BatchHeader(), layout)
         frames.pieces(0, payload_bytes)[0][:] = 1
         messages = frames.finish()
+        # Long after the batch before, unless a test says when.
+        self.time_s += after_s
         self.outlet.announce()
         return len(messages)
 
@@ -305,6 +311,25 @@ def test_a_full_ring_asks_and_a_hungry_client_gets_messages() -> None:
 
         assert [1] == results
         assert not ring.ways[-1]
+
+
+def test_announcements_of_fast_streams_travel_together() -> None:
+    """One that comes soon after another is held back; the next late one, or a wait, brings both."""
+    with closing(_Ring(_MIB)) as ring:
+        ring.send()
+        assert 24 == len(ring.client.recv(1 << 16))
+        ring.send(after_s=0.0)
+        ring.client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            ring.client.recv(1 << 16)
+        ring.send(after_s=0.01)
+        assert 2 * 24 == len(ring.client.recv(1 << 16))
+        ring.send(after_s=0.0)
+        ring.outlet.flush()
+        assert 24 == len(ring.client.recv(1 << 16))
+        ring.send(after_s=0.0)
+        assert ring.outlet.announce_message()
+        assert 2 * 24 == len(ring.client.recv(1 << 16))
 
 
 def test_a_release_makes_room() -> None:

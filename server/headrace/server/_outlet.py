@@ -51,6 +51,13 @@ class Outlet(Protocol):
             ClientGoneError: It has gone.
         """
 
+    def flush(self) -> None:
+        """Tell the client of all that was announced, before something is waited for.
+
+        Raises:
+            ClientGoneError: It has gone.
+        """
+
     def wake(self) -> None:
         """End a wait, from any thread."""
 
@@ -73,6 +80,9 @@ class WireOutlet:
         return BatchFrames(header, layout, max_chunk_bytes=self._max_chunk_bytes)
 
     def announce(self) -> None:
+        """Leave it to the messages."""
+
+    def flush(self) -> None:
         """Leave it to the messages."""
 
     def wake(self) -> None:

@@ -2,7 +2,7 @@
 
 Contract:
 
-1. `send` returns True when the record is on its way. While the client reads none it waits, and
+1. `send` returns True when the records are on their way. While the client reads none it waits, and
    takes what the client says meanwhile, so that two full sockets never wait for each other.
 2. `wake`, from any thread, ends every wait, now and from then on.
 3. A client that is gone is `ClientGoneError`, in whatever is asked next.
@@ -37,12 +37,12 @@ class RingChannel:
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.is_woken = False
 
-    def send(self, record: bytes) -> bool:
-        """Send a record; return whether it was sent, which it is unless the wait was ended."""
+    def send(self, records: bytes) -> bool:
+        """Send records; return whether they were sent, which they are unless the wait was ended."""
         while True:
             try:
-                # A record goes into the socket's queue whole or not at all.
-                self._connection.send(record)
+                # So little goes into the socket's queue whole or not at all.
+                self._connection.send(records)
             except BlockingIOError:
                 if self.is_woken:
                     return False

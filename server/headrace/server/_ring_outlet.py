@@ -11,6 +11,9 @@ Contract:
    the two to look at.
 5. A slot is written again only when the client has released it, with its generation.
 6. `wake` ends every wait.
+7. Announcements of fast streams travel together, so that a client that waits is not woken for each.
+   One is held back until `_TOGETHER_S` after the last ones went, or `_TOGETHER_BYTES` are held, and
+   for the making of a batch; and no wait, for room or for a store, begins before all are sent.
 
 If the code differs, the code is wrong.
 """
@@ -20,13 +23,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Protocol
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from headrace.errors import HeadraceError
 from headrace.ring import RecordKind, payload_begin, record, seal_slot, void_slot
 from headrace.server._ahead import Messages
 from headrace.server._frames import BatchFrames
@@ -41,6 +45,11 @@ from headrace.v1 import shard_service_pb2 as pb
 _MESSAGE_SPARE = 64
 _VARINT_BYTES = 11
 _WIRE = record(RecordKind.WIRE)
+# Far less than a step of training takes, and many batches of small samples. A client that slept has
+# all to fetch from memory anew, and takes five times as long for a batch as for the one after it.
+_TOGETHER_S = 0.004
+# Of larger batches that matters less, and a ring must not run empty meanwhile.
+_TOGETHER_BYTES = 4 << 20
 # How much of the greatest recent batch is still expected after the next; ragged ones vary.
 _DECAY = 0.98
 
@@ -65,6 +74,7 @@ class RingOutlet:
         check_payload: Whether slots carry the hash of their payload.
         observer: Is told what happens.
         on_close: Called once, when the ring is given up.
+        now: Seconds of a clock that never goes back.
     """
 
     def __init__(
@@ -76,7 +86,9 @@ class RingOutlet:
         check_payload: bool,
         observer: RingObserver,
         on_close: Callable[[], None],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._now = now
         self._memory = memory
         self._channel = channel
         self._max_chunk_bytes = max_chunk_bytes
@@ -87,6 +99,10 @@ class RingOutlet:
         self._fulls = 0
         self._is_hungry = False
         self._announcement = b""
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._together_bytes = min(_TOGETHER_BYTES, memory.array.size // 8)
+        self._announced_at = -_TOGETHER_S
         self._closing = threading.Lock()
         self._is_closed = False
 
@@ -98,7 +114,8 @@ class RingOutlet:
         began = time.monotonic()
         self._fulls += 1
         self._is_hungry = False
-        self._channel.send(record(RecordKind.FULL, 0, self._fulls))
+        self._held.append(record(RecordKind.FULL, 0, self._fulls))
+        self.flush()
         while not (self._has_room() or self._is_hungry or self._channel.is_woken):
             self._channel.wait()
             self._take()
@@ -115,6 +132,7 @@ class RingOutlet:
         if slot is None:
             return BatchFrames(header, layout, max_chunk_bytes=self._max_chunk_bytes)
         self._announcement = record(RecordKind.SLOT, *slot)
+        self._held_bytes += size
         header.buffer_bytes.extend(layout.lengths)
         header.payload_bytes = layout.size
         memory = self._memory.array[slot[0] : slot[0] + size]
@@ -123,13 +141,28 @@ class RingOutlet:
         )
 
     def announce(self) -> None:
-        """Tell the client of the slot that was filled last, if it was one."""
-        if self._announcement and self._channel.send(self._announcement):
+        """Tell the client, now or a little later, of the slot that was filled last, if one was."""
+        if self._announcement:
+            self._held.append(self._announcement)
             self._announcement = b""
+            if (
+                self._held_bytes >= self._together_bytes
+                or self._now() - self._announced_at >= _TOGETHER_S
+            ):
+                self.flush()
+
+    def flush(self) -> None:
+        """Tell the client of all that was announced."""
+        if self._held and self._channel.send(b"".join(self._held)):
+            self._held.clear()
+            self._held_bytes = 0
+            self._announced_at = self._now()
 
     def announce_message(self) -> bool:
         """Tell the client that a message of the call comes next; return whether it was told."""
-        return self._channel.send(_WIRE)
+        self._held.append(_WIRE)
+        self.flush()
+        return not self._held
 
     def wake(self) -> None:
         """End a wait, from any thread."""
@@ -180,6 +213,11 @@ class RingMessages:
                         yield message
             except ClientGoneError:
                 return
+            except HeadraceError:
+                # What came before it stands.
+                with suppress(ClientGoneError):
+                    self._outlet.flush()
+                raise
 
     def cancel(self) -> None:
         """End them, from any thread."""

@@ -220,6 +220,7 @@ class BatchStream:
 
     def _stepped(self, steps: Generator[None, None, Batch]) -> Generator[bytes, None, Batch]:
         """Run the steps of a batch, with signs of life while they take long."""
+        self._outlet.flush()
         began = said = time.monotonic()
         with closing(steps):
             while True:
@@ -262,6 +263,7 @@ class BatchStream:
 
     def _staged(self, planned: PlannedBatch) -> Generator[bytes, None, StagedRows]:
         """Copy the batch's samples out of its blocks as these come."""
+        self._outlet.flush()
         self._lookahead.advance()
         staged = StagedRows(
             self._projection, planned.sample_ids.size, max_bytes=self._limits.max_batch_bytes
