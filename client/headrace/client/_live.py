@@ -101,7 +101,11 @@ class LiveStream:
             self._transport = Transport()
             reader = self._reader(make_reader)
             self._running = Prefetcher(
-                reader, budget_bytes=self._prefetch_bytes, limit=self._transport.ready_bytes
+                reader,
+                budget_bytes=self._prefetch_bytes,
+                limit=self._transport.ready_bytes,
+                # Transfers to a device are begun ahead by us alone.
+                is_ahead=self._transport.has_ring if self.device is None else None,
             )
             self._finalizer = weakref.finalize(self, self._running.close)
         try:

@@ -10,7 +10,8 @@ Contract:
 2. The end and a failure travel through the queue as values and come out after all events before
    them; asked again, the queue gives the same end or failure.
 3. No more than ``budget_bytes`` of payload wait, or one event if it is larger.
-4. While the loop is away the thread reads on, after at most `_AWAY_S` from when it left.
+4. While the loop is away the thread reads on, after at most `_AWAY_S` from when it left; but not
+   while the server itself fills memory that the loop only has to look at (``is_ahead``).
 5. `close` ends the reader, empties the queue and joins the thread. What ends a loop's wait from
    outside, such as Ctrl-C, ends the reading too.
 
@@ -88,6 +89,7 @@ class Prefetcher:
         *,
         budget_bytes: int,
         limit: Callable[[int], int] | None = None,
+        is_ahead: Callable[[], bool] | None = None,
     ) -> None:
         """Start reading.
 
@@ -95,11 +97,13 @@ class Prefetcher:
             reader: Where the events come from; closed with this prefetcher.
             budget_bytes: Most payload bytes to hold ready, >= 0.
             limit: Returns how many of them may be held at the moment; None for all.
+            is_ahead: Says whether events are made ahead without our reading; None for never.
         """
         self._reader = reader
         self._source = reader.events()
         self._budget = budget_bytes
         self._limit = limit
+        self._is_ahead = is_ahead or _never
         self._events: deque[Event] = deque()
         self._bytes = 0
         self._outcome: _Finished | _Failed | None = None
@@ -171,7 +175,7 @@ class Prefetcher:
         begin = self._awaited_since = time.monotonic()
         self._reader.clock.begin_wait()
         try:
-            if self._loop_leads and not self._is_reading:
+            if (self._loop_leads or self._is_ahead()) and not self._is_reading:
                 event = self._read()
                 self._note_wait()
                 return event if event is not None else self._take()
@@ -192,7 +196,7 @@ class Prefetcher:
             wait_s, away_s = now - since, since - self._left_at
             self._left_at = now
             self._loop_leads = away_s <= wait_s * _LEADING_SHARE
-            if not self._loop_leads:
+            if not (self._loop_leads or self._is_ahead()):
                 self._changed.notify_all()
 
     def _read(self) -> Event | None:
@@ -229,10 +233,11 @@ class Prefetcher:
                     if event is not None:
                         self._put(event)
                 else:
-                    self._changed.wait(timeout=_AWAY_S if self._loop_leads else 1.0)
+                    looks = self._loop_leads and not self._is_ahead()
+                    self._changed.wait(timeout=_AWAY_S if looks else 1.0)
 
     def _may_read(self) -> bool:
-        if self._is_reading:
+        if self._is_reading or self._is_ahead():
             return False
         return not self._loop_leads or time.monotonic() - self._left_at >= _AWAY_S
 
@@ -252,6 +257,10 @@ class Prefetcher:
     def _is_full(self, size: int) -> bool:
         budget = self._budget if self._limit is None else self._limit(self._budget)
         return self._bytes + size > budget or len(self._events) >= _MOST_EVENTS
+
+
+def _never() -> bool:
+    return False
 
 
 def _bug(error: BaseException) -> InternalError:

@@ -82,7 +82,6 @@ class RingFeeds:
                 offer = _offer_of(wire)
                 with _attached(endpoint.address, offer) as (connection, memory):
                     self._begin(memory, offer)
-                    connection.settimeout(self._silence_s)
                     yield RingFeed(
                         wire,
                         memory,
@@ -90,6 +89,7 @@ class RingFeeds:
                         assembler=assembler,
                         clock=clock,
                         transport=self._landing.transport,
+                        silence_s=self._silence_s,
                     )
 
     def _check(self, endpoint: Endpoint) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 from collections.abc import Iterator
 
 from headrace.client._assembler import StreamAssembler
@@ -21,6 +22,7 @@ from headrace.ring import Record, RecordKind, RecordReader, open_slot, record
 from headrace.v1 import shard_service_pb2 as pb
 
 _RECEIVE_BYTES = 65536
+_TIMEVAL = struct.Struct("@ll")
 
 
 class RingFeed:
@@ -35,17 +37,26 @@ class RingFeed:
         assembler: StreamAssembler,
         clock: HopClock,
         transport: Transport,
+        silence_s: float,
     ) -> None:
         """Take over a ring that was just attached.
 
         Args:
             wire: The call, after its offer.
             memory: The ring.
-            connection: To the server; its time-out is the silence that is borne.
+            connection: To the server.
             assembler: What both kinds of batches go through.
             clock: Where the feed notes what it waits for.
             transport: Counts the batches in the ring.
+            silence_s: How long the server may say nothing.
         """
+        # The kernel's own time-out: Python's would ask the kernel twice for each wait, and would
+        # make releases wait where they must not.
+        connection.settimeout(None)
+        whole_s, part_s = divmod(silence_s, 1)
+        timeout = _TIMEVAL.pack(int(whole_s), max(1, int(part_s * 1e6)))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        self._silence_s = silence_s
         self._wire = wire
         self._memory = memory
         self._connection = connection
@@ -87,7 +98,7 @@ class RingFeed:
         while not records:
             try:
                 said = self._connection.recv(_RECEIVE_BYTES)
-            except TimeoutError:
+            except BlockingIOError:
                 raise self._silent() from None
             except OSError:
                 # A server that was killed, or did not read our last releases.
@@ -132,6 +143,6 @@ class RingFeed:
     def _silent(self) -> ServerUnreachableError:
         return ServerUnreachableError(
             f"{self._wire.target} said nothing of the ring for "
-            f"{self._connection.gettimeout():.0f} s, not even a heartbeat; the server hangs",
+            f"{self._silence_s:.0f} s, not even a heartbeat; the server hangs",
             target=self._wire.target,
         )

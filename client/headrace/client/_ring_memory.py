@@ -18,6 +18,7 @@ import contextlib
 import mmap
 import os
 import socket
+import sys
 import threading
 import weakref
 from collections import deque
@@ -34,6 +35,22 @@ _GROUP_BYTES = 1 << 20
 _SHARE = 4
 # A socket takes so little whole or not at all, so records are never torn.
 _MOST_RECORDS = 512
+
+
+# Made for each batch: `weakref.finalize` does the same, and takes three times as long.
+class _Out(weakref.ref[NDArray[np.uint8]]):
+    """The array that all views of a slot keep alive, for as long as it does.
+
+    Attributes:
+        slot: Where the slot begins in the ring.
+        generation: Of the slot.
+        size: Bytes of the slot.
+    """
+
+    __slots__ = ("generation", "size", "slot")
+    slot: int
+    generation: int
+    size: int
 
 
 class RingMemory:
@@ -66,7 +83,7 @@ class RingMemory:
         self._lock = threading.RLock()
         self._newest = 0
         self._kept_up_to = 0
-        self._out: dict[int, int] = {}
+        self._out: dict[int, _Out] = {}
         self._kept_bytes = 0
         _OPEN.add(self)
 
@@ -87,10 +104,10 @@ class RingMemory:
         # Made of the mapping itself, not of `self.array`: NumPy makes the base of a view what its
         # base is a view of, for as long as both are arrays. So every view keeps this one alive.
         array = np.frombuffer(self._mapped, np.uint8, end - begin, begin)
-        size = end - slot
+        out = _Out(array, self._release)
+        out.slot, out.generation, out.size = slot, generation, end - slot
         self._newest = generation
-        self._out[generation] = size
-        weakref.finalize(array, self._release, slot, generation, size).atexit = False
+        self._out[generation] = out
         return array
 
     def flush(self) -> None:
@@ -123,14 +140,14 @@ class RingMemory:
     def keep_what_is_out(self) -> None:
         """Never release the slots that are out now: a process that was forked sees them."""
         self._kept_up_to = self._newest
-        self._kept_bytes = sum(list(self._out.values()))
+        self._kept_bytes = sum(out.size for out in list(self._out.values()))
 
-    def _release(self, slot: int, generation: int, size: int) -> None:
-        if self._pid != os.getpid() or generation <= self._kept_up_to:
+    def _release(self, out: _Out) -> None:
+        if sys.is_finalizing() or self._pid != os.getpid() or out.generation <= self._kept_up_to:
             return
-        self._out.pop(generation, None)
-        self._waiting.append(record(RecordKind.RELEASE, slot, generation))
-        self._waiting_bytes += size
+        self._out.pop(out.generation, None)
+        self._waiting.append(record(RecordKind.RELEASE, out.slot, out.generation))
+        self._waiting_bytes += out.size
         if self._waiting_bytes >= self._group_bytes:
             self.flush()
 

@@ -82,6 +82,10 @@ class Transport:
     ring_bytes: int = 0
     ring_batch_count: int = 0
 
+    def has_ring(self) -> bool:
+        """Say whether the server works ahead into memory that we see."""
+        return self.ring_bytes > 0
+
     def ready_bytes(self, wanted: int) -> int:
         """Return how many bytes may be held ready: half of a ring, so that the other half flows."""
         return min(wanted, self.ring_bytes // 2) if self.ring_bytes else wanted

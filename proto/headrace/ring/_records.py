@@ -28,7 +28,7 @@ class RecordKind(IntEnum):
     """Client: all before that ``FULL`` is taken; send the next batch over the call if need be."""
 
 
-_KINDS = {int(kind): kind for kind in RecordKind}
+_KINDS = {(int(kind), 0): kind for kind in RecordKind}
 
 
 class Record(NamedTuple):
@@ -62,17 +62,18 @@ class RecordReader:
         Raises:
             StreamCorruptError: Something else than a record came.
         """
-        received = self._rest + received
+        if self._rest:
+            received = self._rest + received
         end = len(received) - len(received) % RECORD_BYTES
         self._rest = received[end:]
-        return [self._record(*each) for each in _LAYOUT.iter_unpack(received[:end])]
-
-    @staticmethod
-    def _record(kind: int, zero: int, begin: int, generation: int) -> Record:
-        known = _KINDS.get(kind)
-        if known is None or zero:
+        try:
+            return [
+                Record(_KINDS[kind, zeros], begin, generation)
+                for kind, zeros, begin, generation in _LAYOUT.iter_unpack(received[:end])
+            ]
+        except KeyError as error:
+            kind, zeros = error.args[0]
             raise StreamCorruptError(
-                f"the ring's socket gave a record of kind {kind} with {zero} in place of zeros; "
-                f"wanted a kind of {', '.join(map(str, _KINDS))}"
-            )
-        return Record(known, begin, generation)
+                f"the ring's socket gave a record of kind {kind} with {zeros} in place of zeros; "
+                f"wanted a kind of {', '.join(str(int(kind)) for kind in RecordKind)}"
+            ) from None
