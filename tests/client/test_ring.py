@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -16,9 +19,13 @@ import pyarrow as pa
 import pytest
 import torch
 
-from headrace.client import Batch, Deadlines, RemoteDataset
-from headrace.client._transport import TransportChoice
-from headrace.errors import BadArgumentError, RingUnavailableError
+from headrace.client import Batch, Deadlines, NumpyDataset, RemoteDataset
+from headrace.client._assembler import StreamAssembler
+from headrace.client._hops import HopClock
+from headrace.client._ring_feed import RingFeed
+from headrace.client._ring_memory import RingMemory
+from headrace.client._transport import Transport, TransportChoice
+from headrace.errors import BadArgumentError, RingUnavailableError, ServerUnreachableError
 from headrace.server import Server, ServerConfig, start_server
 from support.command import serving
 from support.datasets import write_dataset
@@ -320,6 +327,86 @@ def test_a_killed_client_leaves_nothing(url: str, socket_address: str) -> None:
             client.communicate()
 
         assert until(lambda: not server.open_call_count and not _mapped())
+
+
+@pytest.mark.parametrize("transport", ["ring", "grpc"])
+def test_arrays_for_numpy_come_the_same_ways(
+    url: str, undisturbed: list[str], socket_address: str, transport: TransportChoice
+) -> None:
+    """Views of the slots, kept for as long as the loop keeps them; the samples of the wire."""
+    with _server(url, socket_address):
+        dataset = NumpyDataset(
+            socket_address,
+            NAME,
+            batch_size=BATCH,
+            epochs=1,
+            prefetch_bytes=0,
+            transport=transport,
+            ring_bytes=1 << 20,
+            deadlines=QUICK,
+        )
+        kept, tokens = [], []
+        for arrays in dataset:
+            kept.append(arrays["x"])
+            assert dataset.token is not None
+            tokens.append(dataset.token)
+
+    found = [hashlib.sha256(x.tobytes() + t).hexdigest() for x, t in zip(kept, tokens, strict=True)]
+    assert undisturbed == found
+    assert transport == dataset.transport
+    assert bool(dataset.transport_reason) == (transport == "grpc")
+
+
+class _NoCall:
+    """A call that says nothing."""
+
+    target = "unix:nowhere"
+
+    def next_message(self) -> None:
+        """Have no message."""
+
+
+def _feed(connection: socket.socket, silence_s: float) -> tuple[RingFeed, RingMemory]:
+    fd = os.memfd_create("headrace-ring")
+    os.ftruncate(fd, 1 << 20)
+    memory = RingMemory(fd, 1 << 20, connection)
+    os.close(fd)
+    feed = RingFeed(
+        _NoCall(),  # type: ignore[arg-type] # all of a call that is used here
+        memory,
+        connection,
+        assembler=StreamAssembler(lambda size: np.empty(size, np.uint8)),
+        clock=HopClock(),
+        transport=Transport(),
+        silence_s=silence_s,
+    )
+    return feed, memory
+
+
+def test_a_silent_ring_is_an_error() -> None:
+    """A server that hangs says nothing on the ring's socket; the wait for it has an end."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        feed, _ = _feed(ours, 0.05)
+        with pytest.raises(ServerUnreachableError, match="said nothing of the ring"):
+            next(feed.events())
+
+
+def test_releases_wait_for_nobody() -> None:
+    """A server that reads none of them holds up no loop, whatever the socket waited for before."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(60)
+    with ours, theirs:
+        _, memory = _feed(ours, 60)
+        with suppress(BlockingIOError):
+            while True:
+                ours.send(bytes(4096), socket.MSG_DONTWAIT)
+        began = time.monotonic()
+        for generation in range(1, 9):
+            memory.view(64, 1 << 19, slot=0, generation=generation)
+        memory.flush()
+
+        assert time.monotonic() - began < 30
 
 
 _FORKED = """

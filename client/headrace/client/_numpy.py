@@ -21,6 +21,14 @@ from headrace.client._private import name_of_source, private_server
 from headrace.client._reader import BatchReader, Place
 from headrace.client._replicas import seat_of
 from headrace.client._request import ReadOptions
+from headrace.client._ring import RingFeeds
+from headrace.client._transport import (
+    Landing,
+    RingOptions,
+    Transport,
+    TransportChoice,
+    ring_options,
+)
 from headrace.order import DEFAULT_WINDOW, OrderSpec
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -33,7 +41,8 @@ class NumpyDataset:
     ``for arrays in dataset`` yields the rest of the current epoch; the next ``for`` goes on after
     the last batch handed over. Columns of numbers are ``(samples, *shape)``; strings, bytes and
     ragged columns are object arrays of `str`, `bytes` and arrays, with `None` for null. A column
-    of numbers that may hold nulls has a second entry ``name.valid``.
+    of numbers that may hold nulls has a second entry ``name.valid``. The memory of a batch is the
+    loop's for as long as it keeps an array of it.
     """
 
     def __init__(
@@ -56,6 +65,9 @@ class NumpyDataset:
         deadlines: Deadlines | None = None,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         store: Mapping[str, object] | None = None,
+        transport: TransportChoice = "auto",
+        ring_bytes: int | None = None,
+        check_ring: bool = False,
     ) -> None:
         """Describe what to read; no server is asked, or started, before the first batch.
 
@@ -78,6 +90,9 @@ class NumpyDataset:
             deadlines: How long to wait; None for `Deadlines()`.
             prefetch_bytes: Most bytes to hold ready, >= 0; the default is arbitrary.
             store: How a private server reaches the store, as for `RemoteDataset`.
+            transport: How batches come from a server on this host, as for `RemoteDataset`.
+            ring_bytes: Size of the shared memory to ask for; None for twice ``prefetch_bytes``.
+            check_ring: Whether payloads in shared memory are hashed and verified.
 
         Raises:
             BadArgumentError: An argument is out of range.
@@ -112,12 +127,24 @@ class NumpyDataset:
         )
         self._deadlines = deadlines or Deadlines()
         self._prefetch_bytes = prefetch_bytes
+        self._rings = ring_options(transport, ring_bytes, prefetch_bytes, check=check_ring)
+        self._transport = Transport()
         self._place = Place() if token is None else place_after(token)
 
     @property
     def token(self) -> bytes | None:
         """The resume token after the last batch handed over; None before the first."""
         return self._place.token
+
+    @property
+    def transport(self) -> str:
+        """How batches come: ``ring`` or ``grpc``; empty before the first stream."""
+        return self._transport.name
+
+    @property
+    def transport_reason(self) -> str:
+        """Why not through a ring, or why that is smaller than was asked for; else empty."""
+        return self._transport.reason
 
     def __iter__(self) -> Iterator[Arrays]:
         """Yield the batches that the current epoch has left.
@@ -131,7 +158,13 @@ class NumpyDataset:
         """Yield the same as views of the batches' memory, strings and bytes undecoded."""
         if self._options.end_epoch is not None and self._place.epoch >= self._options.end_epoch:
             return
-        prefetcher = Prefetcher(self._open(), budget_bytes=self._prefetch_bytes)
+        transport = self._transport = Transport()
+        prefetcher = Prefetcher(
+            self._open(self._rings, transport),
+            budget_bytes=self._prefetch_bytes,
+            limit=transport.ready_bytes,
+            is_ahead=transport.has_ring,
+        )
         try:
             while (event := prefetcher.get()) is not None:
                 if not isinstance(event, BatchEvent):
@@ -144,20 +177,23 @@ class NumpyDataset:
 
     def peek(self) -> dict[str, ColumnView]:
         """Return the columns of the next batch, which stays the next; empty after the last."""
-        reader = self._open()
+        # One batch is not worth a ring.
+        reader = self._open(RingOptions("grpc"), Transport())
         try:
             event = next(reader.events(), None)
         finally:
             reader.close()
         return event.columns if isinstance(event, BatchEvent) else {}
 
-    def _open(self) -> BatchReader:
+    def _open(self, rings: RingOptions, transport: Transport) -> BatchReader:
+        landing = Landing(BufferPool(idle_bytes=self._prefetch_bytes).take, None, transport)
         return BatchReader(
             self._endpoints,
             self._options,
             place=self._place,
             deadlines=self._deadlines,
-            allocate=BufferPool(idle_bytes=self._prefetch_bytes).take,
+            allocate=landing.allocate,
+            open_feed=RingFeeds(rings, landing, silence_s=self._deadlines.silence_s),
         )
 
 
