@@ -77,7 +77,7 @@ class RingFeeds:
         assembler = StreamAssembler(self._landing.allocate)
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "AttachRing", wanted, endpoint.access.metadata())
-            wire = WireFeed(call, assembler, clock, target=endpoint.address)
+            wire = WireFeed(channel, call, assembler, clock, target=endpoint.address)
             with watched(wire, silence_s=self._silence_s):
                 offer = _offer_of(wire)
                 with _attached(endpoint.address, offer) as (connection, memory):

@@ -9,6 +9,7 @@ import grpc
 from headrace.client._assembler import Allocate, BatchEvent, StreamAssembler
 from headrace.client._endpoints import Endpoint
 from headrace.client._status import error_from_call
+from headrace.client._wire import end_call
 from headrace.errors import StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -32,7 +33,7 @@ class SingleBatch:
         self._endpoint, self._request = endpoint, request
         self._allocate, self._limit_s = allocate, limit_s
         self._lock = threading.Lock()
-        self._call: grpc.CallIterator[bytes] | None = None
+        self._channel: grpc.Channel | None = None
         self._is_cancelled = False
 
     def get(self) -> BatchEvent:
@@ -50,20 +51,22 @@ class SingleBatch:
             )
             call = ask(self._request, timeout=self._limit_s, metadata=access.metadata())
             with self._lock:
-                self._call = call
+                self._channel = channel
                 if self._is_cancelled:
-                    call.cancel()  # type: ignore[no-untyped-call] # grpc-stubs leave it so
+                    channel.close()
             try:
                 return self._assemble(call)
             except grpc.RpcError as failure:
                 raise error_from_call(failure, target=address) from failure
+            finally:
+                end_call(channel, iter(call))
 
     def cancel(self) -> None:
         """End the call, from any thread."""
         with self._lock:
             self._is_cancelled = True
-            if self._call is not None:
-                self._call.cancel()  # type: ignore[no-untyped-call] # grpc-stubs leave it so
+            if self._channel is not None:
+                self._channel.close()
 
     def _assemble(self, call: grpc.CallIterator[bytes]) -> BatchEvent:
         assembler = StreamAssembler(self._allocate)
