@@ -19,9 +19,9 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Generator
 from contextlib import closing
+from queue import SimpleQueue
 from typing import Protocol
 
 # A batch of the usual size: enough to make one while another is sent. More would only take memory.
@@ -64,19 +64,19 @@ class Ahead:
     def __init__(self, stream: Batches, *, budget_bytes: int = BUDGET_BYTES) -> None:
         self._stream = stream
         self._budget_bytes = budget_bytes
-        self._waiting: deque[bytes | _Ended] = deque()
+        # Bounded by what `_put` waits for. These queues are C's: a condition would cost two dozen
+        # calls a message, on the way of a thread that gRPC waits for.
+        self._made: SimpleQueue[bytes | _Ended] = SimpleQueue()
+        self._taken: SimpleQueue[int | None] = SimpleQueue()
         self._waiting_bytes = 0
-        self._cancelled = False
-        lock = threading.Lock()
-        self._filled = threading.Condition(lock)
-        self._emptied = threading.Condition(lock)
 
     def messages(self) -> Generator[bytes, None, None]:
         """Yield the stream's messages; the contract is above."""
         thread = threading.Thread(target=self._run, name="headrace-ahead", daemon=True)
         thread.start()
         try:
-            while isinstance(item := self._take(), bytes):
+            while isinstance(item := self._made.get(), bytes):
+                self._taken.put(len(item))
                 yield item
             if item.error is not None:
                 raise item.error
@@ -86,9 +86,7 @@ class Ahead:
 
     def cancel(self) -> None:
         """End the stream because nobody takes its messages."""
-        with self._emptied:
-            self._cancelled = True
-            self._emptied.notify_all()
+        self._taken.put(None)
         self._stream.cancel()
 
     def _run(self) -> None:
@@ -100,26 +98,16 @@ class Ahead:
                         break
         except Exception as failure:  # noqa: BLE001 - the sending thread raises it, bug or not
             error = failure
-        with self._filled:
-            self._waiting.append(_Ended(error))
-            self._filled.notify()
+        self._made.put(_Ended(error))
 
     def _put(self, message: bytes) -> bool:
+        """Hand a message over when there is room for it; return whether somebody takes it."""
         budget_bytes = max(self._budget_bytes, self._stream.batch_bytes)
-        with self._emptied:
-            while self._waiting_bytes >= budget_bytes and not self._cancelled:
-                self._emptied.wait()
-            self._waiting.append(message)
-            self._waiting_bytes += len(message)
-            self._filled.notify()
-            return not self._cancelled
-
-    def _take(self) -> bytes | _Ended:
-        with self._filled:
-            while not self._waiting:
-                self._filled.wait()
-            item = self._waiting.popleft()
-            if isinstance(item, bytes):
-                self._waiting_bytes -= len(item)
-                self._emptied.notify()
-            return item
+        while self._waiting_bytes >= budget_bytes:
+            taken = self._taken.get()
+            if taken is None:
+                return False
+            self._waiting_bytes -= taken
+        self._waiting_bytes += len(message)
+        self._made.put(message)
+        return True

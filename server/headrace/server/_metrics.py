@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import platform
-import threading
-from collections import Counter as Counted
-from dataclasses import dataclass
 from importlib.metadata import version
 
 from prometheus_client import (
@@ -17,43 +14,10 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from headrace.server._stream_counts import StreamCounts
+
 _FETCH_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-_BATCH_SECONDS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _WAIT_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamWaits:
-    """Where one stream counts the seconds it waits.
-
-    Attributes:
-        store: For its store.
-        client: For its client to read.
-    """
-
-    store: Counter
-    client: Counter
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetMetrics:
-    """The metrics of one dataset, looked up once: a look-up for each batch would cost 20 us."""
-
-    batches: Counter
-    samples: Counter
-    payload_bytes: Counter
-    batch_seconds: Histogram
-    starved: Histogram
-
-    def made(self, seconds: float) -> None:
-        """Note how long a batch took to make."""
-        self.batch_seconds.observe(seconds)
-
-    def sent(self, samples: int, payload_bytes: int) -> None:
-        """Count a batch."""
-        self.batches.inc()
-        self.samples.inc(samples)
-        self.payload_bytes.inc(payload_bytes)
 
 
 class Metrics:
@@ -61,8 +25,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._lock = threading.Lock()
-        self._open_ranks: Counted[tuple[str, str]] = Counted()
+        self.streams = StreamCounts()
+        self.registry.register(self.streams)
         self._open_streams = self._gauge(
             "headrace_open_streams",
             "Streams open now. At max_streams new ones are refused: add replicas.",
@@ -81,21 +45,6 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
-        self._batches = self._sent(
-            "batches", "Batches sent. Flat while streams are open: trainers or the store stand."
-        )
-        self._samples = self._sent("samples", "Samples sent, pads included. Flat as batches.")
-        self._payload_bytes = self._sent(
-            "payload_bytes", "Payload bytes sent. Near the link's speed the network is the limit."
-        )
-        self._batch_seconds = Histogram(
-            "headrace_batch_seconds",
-            "Time to make one batch, its wait for the store included. Much above the trainers' "
-            "time for a step, which is their P99 to bear: see headrace_store_wait_seconds.",
-            ["dataset"],
-            buckets=_BATCH_SECONDS,
-            registry=self.registry,
-        )
         self._starved = Histogram(
             "headrace_store_wait_seconds",
             "Time that a batch waited for blocks that were not cached. Much above a millisecond: "
@@ -103,22 +52,6 @@ class Metrics:
             ["dataset"],
             buckets=_WAIT_SECONDS,
             registry=self.registry,
-        )
-        self._in_flight = self._gauge(
-            "headrace_in_flight_bytes",
-            "Bytes of messages handed to connections and not yet taken by them. Near max_streams "
-            "times 2 MiB: most clients read slower than they are sent to.",
-        )
-        self._stream_store_wait = self._of_stream(
-            "store_wait",
-            "Seconds that an open stream waited for its store, by rank; gone when it ends. A rate "
-            "near 1: this rank starves, see headrace_store_fetch_seconds and the cache.",
-        )
-        self._stream_client_wait = self._of_stream(
-            "client_wait",
-            "Seconds that an open stream waited for its client to read, by rank; gone when it "
-            "ends. A rate near 1 is good: the server is faster than the trainer. Near 0 while the "
-            "trainer waits: the server or its store is the limit.",
         )
         self._open_rings = self._gauge(
             "headrace_open_rings",
@@ -211,9 +144,11 @@ class Metrics:
         # The process's own: memory against the formula of docs/operations.md, processor, files.
         ProcessCollector(registry=self.registry)
 
-    def stream_opened(self) -> None:
+    def stream_opened(self, dataset: str) -> None:
         """Count a stream."""
         self._open_streams.inc()
+        # From now on it is 0, not unknown.
+        self._starved.labels(dataset)
 
     def stream_ended(self, dataset: str, reason: str) -> None:
         """Count the end of a stream."""
@@ -224,38 +159,9 @@ class Metrics:
         """Count a call that ended in an error."""
         self._failed_calls.labels(reason).inc()
 
-    def of_dataset(self, dataset: str) -> DatasetMetrics:
-        """Return the metrics of one dataset."""
-        return DatasetMetrics(
-            self._batches.labels(dataset),
-            self._samples.labels(dataset),
-            self._payload_bytes.labels(dataset),
-            self._batch_seconds.labels(dataset),
-            self._starved.labels(dataset),
-        )
-
-    def sending(self, message_bytes: int) -> None:
-        """Count bytes that go to a connection now; negative ones when it has taken them."""
-        self._in_flight.inc(message_bytes)
-
-    def waits_of(self, dataset: str, rank: str) -> StreamWaits:
-        """Return where one more stream of a rank counts its waits; `forget` must follow."""
-        with self._lock:
-            self._open_ranks[dataset, rank] += 1
-        return StreamWaits(
-            store=self._stream_store_wait.labels(dataset, rank),
-            client=self._stream_client_wait.labels(dataset, rank),
-        )
-
-    def forget(self, dataset: str, rank: str) -> None:
-        """Drop the waits of a rank if no stream of it is open any more."""
-        with self._lock:
-            self._open_ranks[dataset, rank] -= 1
-            if self._open_ranks[dataset, rank]:
-                return
-            del self._open_ranks[dataset, rank]
-            self._stream_store_wait.remove(dataset, rank)
-            self._stream_client_wait.remove(dataset, rank)
+    def starved(self, dataset: str, *, seconds: float) -> None:
+        """Note how long a batch waited for blocks."""
+        self._starved.labels(dataset).observe(seconds)
 
     def rings_changed(self, rings: int, size: int) -> None:
         """Count rings that were made; negative ones that are gone."""
@@ -295,15 +201,8 @@ class Metrics:
         if reason:
             self._fetch_errors.labels(dataset, reason).inc()
 
-    def _sent(self, what: str, text: str) -> Counter:
-        return Counter(f"headrace_sent_{what}_total", text, ["dataset"], registry=self.registry)
-
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, registry=self.registry)
-
-    def _of_stream(self, what: str, text: str) -> Counter:
-        name = f"headrace_stream_{what}_seconds_total"
-        return Counter(name, text, ["dataset", "rank"], registry=self.registry)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, registry=self.registry)

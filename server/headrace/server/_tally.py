@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 
-from headrace.server._metrics import Metrics, StreamWaits
+from headrace.server._metrics import Metrics
+from headrace.server._stream_counts import Counts
 
 
 class StreamTally:
@@ -17,28 +18,18 @@ class StreamTally:
         rank: Of the stream; None for a call that is over after one batch.
 
     Attributes:
-        batches: Sent.
-        samples: Sent.
-        payload_bytes: Sent.
-        store_wait_s: Waited for the store.
-        client_wait_s: Waited for the client to take messages.
+        counts: What was counted.
     """
 
     def __init__(self, metrics: Metrics, dataset: str, rank: int | None) -> None:
         self._metrics = metrics
-        self._dataset = dataset
-        self._rank = rank
-        self._of_dataset = metrics.of_dataset(dataset)
-        self._waits: StreamWaits | None = None
         self._began = time.monotonic()
-        self.batches = self.samples = self.payload_bytes = 0
-        self.store_wait_s = self.client_wait_s = 0.0
+        self.counts = Counts(dataset, None if rank is None else str(rank))
 
     def begin(self) -> None:
         """Count the stream as open; `close` must follow."""
-        self._metrics.stream_opened()
-        if self._rank is not None:
-            self._waits = self._metrics.waits_of(self._dataset, str(self._rank))
+        self._metrics.stream_opened(self.counts.dataset)
+        self._metrics.streams.open(self.counts)
 
     @property
     def seconds(self) -> float:
@@ -48,51 +39,46 @@ class StreamTally:
     def made(self, dataset: str, *, seconds: float) -> None:
         """Note how long a batch took to make."""
         del dataset
-        self._of_dataset.made(seconds)
+        self.counts.note_made(seconds)
 
     def sent(self, dataset: str, *, samples: int, payload_bytes: int) -> None:
         """Count a batch."""
         del dataset
-        self.batches += 1
-        self.samples += samples
-        self.payload_bytes += payload_bytes
-        self._of_dataset.sent(samples, payload_bytes)
+        counts = self.counts
+        counts.batches += 1
+        counts.samples += samples
+        counts.payload_bytes += payload_bytes
 
     def starved(self, dataset: str, *, seconds: float) -> None:
         """Note how long a batch waited for its store."""
-        del dataset
-        self.store_wait_s += seconds
-        if self._waits is not None:
-            self._waits.store.inc(seconds)
-        self._of_dataset.starved.observe(seconds)
+        self.counts.store_wait_s += seconds
+        self._metrics.starved(dataset, seconds=seconds)
 
     def timed(self, messages: Generator[bytes, None, None]) -> Iterator[bytes]:
         """Yield messages, and count the time until each has been taken."""
+        counts = self.counts
         try:
             for message in messages:
-                self._metrics.sending(len(message))
+                counts.in_flight_bytes = len(message)
                 began = time.monotonic()
                 try:
                     yield message
                 finally:
-                    seconds = time.monotonic() - began
-                    self.client_wait_s += seconds
-                    if self._waits is not None:
-                        self._waits.client.inc(seconds)
-                    self._metrics.sending(-len(message))
+                    counts.client_wait_s += time.monotonic() - began
+                    counts.in_flight_bytes = 0
         finally:
             messages.close()
 
     def close(self, reason: str) -> dict[str, object]:
         """Forget the stream in the metrics; return what it was, for the log."""
-        self._metrics.stream_ended(self._dataset, reason)
-        if self._rank is not None:
-            self._metrics.forget(self._dataset, str(self._rank))
+        counts = self.counts
+        self._metrics.streams.close(counts)
+        self._metrics.stream_ended(counts.dataset, reason)
         return {
-            "batches": self.batches,
-            "samples": self.samples,
-            "payload_bytes": self.payload_bytes,
+            "batches": counts.batches,
+            "samples": counts.samples,
+            "payload_bytes": counts.payload_bytes,
             "seconds": round(self.seconds, 3),
-            "store_wait_s": round(self.store_wait_s, 3),
-            "client_wait_s": round(self.client_wait_s, 3),
+            "store_wait_s": round(counts.store_wait_s, 3),
+            "client_wait_s": round(counts.client_wait_s, 3),
         }

@@ -1,0 +1,169 @@
+"""What streams count for every batch, in plain numbers that are added up when somebody looks.
+
+A counter of Prometheus takes a lock and some calls, and of a batch a dozen things are counted. Here
+each number belongs to one stream and is written by one of its threads, so counting is an addition.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+_BATCH_SECONDS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+_SENT = {
+    "batches": "Batches sent. Flat while streams are open: trainers or the store stand.",
+    "samples": "Samples sent, pads included. Flat as batches.",
+    "payload_bytes": "Payload bytes sent. Near the link's speed the network is the limit.",
+}
+_WAITED = {
+    "store_wait": (
+        "Seconds that an open stream waited for its store, by rank; gone when it ends. A rate near "
+        "1: this rank starves, see headrace_store_fetch_seconds and the cache."
+    ),
+    "client_wait": (
+        "Seconds that an open stream waited for its client to read, by rank; gone when it ends. A "
+        "rate near 1 is good: the server is faster than the trainer. Near 0 while the trainer "
+        "waits: the server or its store is the limit."
+    ),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Counts:
+    """What one stream has counted; each number is written by one thread alone.
+
+    Attributes:
+        dataset: What is sent from, in words.
+        rank: Of the stream; None for a call that is over after one batch.
+        batches: Sent.
+        samples: Sent.
+        payload_bytes: Sent.
+        made_s: Time that making batches took.
+        made: Batches by that time, each up to one of the bounds; the last takes longer.
+        store_wait_s: Waited for the store.
+        client_wait_s: Waited for the client to take messages.
+        in_flight_bytes: Of the message that is being taken.
+    """
+
+    dataset: str
+    rank: str | None
+    batches: int = 0
+    samples: int = 0
+    payload_bytes: int = 0
+    made_s: float = 0.0
+    made: list[int] = field(default_factory=lambda: [0] * (len(_BATCH_SECONDS) + 1))
+    store_wait_s: float = 0.0
+    client_wait_s: float = 0.0
+    in_flight_bytes: int = 0
+
+    def note_made(self, seconds: float) -> None:
+        """Count a batch that took so long to make."""
+        self.made[bisect_left(_BATCH_SECONDS, seconds)] += 1
+        self.made_s += seconds
+
+    def add(self, other: Counts) -> None:
+        """Add what another stream has counted and is over."""
+        self.batches += other.batches
+        self.samples += other.samples
+        self.payload_bytes += other.payload_bytes
+        self.made_s += other.made_s
+        self.made = [one + more for one, more in zip(self.made, other.made, strict=True)]
+
+
+class StreamCounts(Collector):
+    """Adds up what streams count. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[Counts] = set()
+        self._ended: dict[str, Counts] = {}
+
+    def open(self, counts: Counts) -> None:
+        """Count a stream in; `close` must follow."""
+        with self._lock:
+            self._open.add(counts)
+            self._ended.setdefault(counts.dataset, Counts(counts.dataset, None))
+
+    def close(self, counts: Counts) -> None:
+        """Keep what lasts of a stream that has ended."""
+        with self._lock:
+            self._open.discard(counts)
+            self._ended[counts.dataset].add(counts)
+
+    def describe(self) -> Iterable[Metric]:
+        """Return what there is, without values."""
+        return [*_by_dataset(()), *_by_rank(()), _in_flight(0)]
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the sums."""
+        with self._lock:
+            sums = {dataset: Counts(dataset, None) for dataset in self._ended}
+            for counts in (*self._ended.values(), *self._open):
+                sums[counts.dataset].add(counts)
+            return [
+                *_by_dataset(sums.values()),
+                *_by_rank([counts for counts in self._open if counts.rank is not None]),
+                _in_flight(sum(counts.in_flight_bytes for counts in self._open)),
+            ]
+
+
+def _by_dataset(sums: Iterable[Counts]) -> Iterator[Metric]:
+    sent = {
+        name: CounterMetricFamily(f"headrace_sent_{name}", text, labels=["dataset"])
+        for name, text in _SENT.items()
+    }
+    made = HistogramMetricFamily(
+        "headrace_batch_seconds",
+        "Time to make one batch, its wait for the store included. Much above the trainers' time "
+        "for a step, which is their P99 to bear: see headrace_store_wait_seconds.",
+        labels=["dataset"],
+    )
+    for counts in sums:
+        for name, family in sent.items():
+            family.add_metric([counts.dataset], getattr(counts, name))
+        made.add_metric([counts.dataset], _buckets(counts.made), sum_value=counts.made_s)
+    yield from sent.values()
+    yield made
+
+
+def _buckets(made: Sequence[int]) -> list[tuple[str, float]]:
+    bounds = [*map(str, _BATCH_SECONDS), "+Inf"]
+    return [(bound, sum(made[: index + 1])) for index, bound in enumerate(bounds)]
+
+
+def _by_rank(streams: Iterable[Counts]) -> Iterator[Metric]:
+    waits = {
+        name: CounterMetricFamily(
+            f"headrace_stream_{name}_seconds", text, labels=["dataset", "rank"]
+        )
+        for name, text in _WAITED.items()
+    }
+    sums: dict[tuple[str, str], dict[str, float]] = {}
+    for counts in streams:
+        own = sums.setdefault((counts.dataset, str(counts.rank)), dict.fromkeys(waits, 0.0))
+        for name in waits:
+            own[name] += getattr(counts, f"{name}_s")
+    for labels, values in sums.items():
+        for name, family in waits.items():
+            family.add_metric(labels, values[name])
+    yield from waits.values()
+
+
+def _in_flight(size: int) -> Metric:
+    return GaugeMetricFamily(
+        "headrace_in_flight_bytes",
+        "Bytes of messages handed to connections and not yet taken by them. Near max_streams "
+        "times 2 MiB: most clients read slower than they are sent to.",
+        value=size,
+    )
