@@ -7,98 +7,46 @@ tests hold the two equal; none of them reads outside of the arrays that it is gi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import numba as nb
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from headrace.server._kernels import KERNELS
+from headrace.server._compile import (
+    BUCKETS_IN,
+    COUNTS,
+    DRAWS_IN,
+    DRAWS_OUT,
+    HALVES,
+    INTS_IN,
+    INTS_OUT,
+    SLOTS_IN,
+    TABLE_IN,
+    TABLE_OUT,
+    WORDS_OUT,
+    kernel,
+)
+from headrace.server._compiled_rows import copy_spans, find_values, gather
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-_TILE = 64  # rows that are looked up together: all their lines are on their way at once
-_AHEAD = 24  # rows that are on their way while one is copied (measured: 16 to 32 are alike)
 _WALKED = 256  # numbers that go through a network together (measured: 8 ns each; 27 one by one)
-_LINE = 64
-_MOST_LINES = 16  # of one row that are asked for ahead; of longer ones the processor notices
 
-_BYTES_IN = nb.types.Array(nb.uint8, 1, "C", readonly=True)
-_BYTES_OUT = nb.types.Array(nb.uint8, 1, "C")
-_INTS_IN = nb.types.Array(nb.int64, 1, "C", readonly=True)
-_INTS_OUT = nb.types.Array(nb.int64, 1, "C")
-_SLOTS_IN = nb.types.Array(nb.int32, 1, "C", readonly=True)
-_TABLE_IN = nb.types.Array(nb.int64, 2, "C", readonly=True)
-_TABLE_OUT = nb.types.Array(nb.int64, 2, "C")
-_BUCKETS_IN = nb.types.Array(nb.uint16, 1, "C", readonly=True)
-_WORDS_OUT = nb.types.Array(nb.uint64, 1, "C")
-_COUNTS = nb.types.Array(nb.int32, 1, "C")
-_HALVES = nb.types.Array(nb.uint32, 1, "C")
-_DRAWS_IN = nb.types.Array(nb.uint16, 2, "C", readonly=True)
-_DRAWS_OUT = nb.types.Array(nb.uint16, 2, "C")
-
-
-def _kernel(*signature: Any, result: Any = nb.void) -> Callable[[_Function], _Function]:
-    """Compile a function now, for these arguments alone, or take it from Numba's cache."""
-
-    def compiled(function: _Function) -> _Function:
-        KERNELS.check()
-        made: _Function
-        try:
-            made = nb.njit(result(*signature), nogil=True, cache=True)(function)
-        except (RuntimeError, OSError):
-            # No folder to keep it in can be written to.
-            made = nb.njit(result(*signature), nogil=True)(function)
-        return made
-
-    return compiled
+__all__ = [
+    "ask",
+    "copy_spans",
+    "distinct",
+    "find_places",
+    "find_spans",
+    "find_values",
+    "gather",
+    "network_tables",
+    "pin",
+    "pin_all",
+    "sorting_words",
+    "unpin",
+    "walk",
+]
 
 
-@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
-def _copy(typing: Any, target: Any, to: Any, source: Any, at: Any, size: Any) -> Any:  # noqa: PLR0917 - as Numba calls it
-    """Copy ``size`` bytes: what C calls memcpy."""
-    del typing
-
-    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        out, begin, found, first, length = values
-        arrays = [
-            context.make_array(kind)(context, builder, value)
-            for kind, value in ((signature.args[0], out), (signature.args[2], found))
-        ]
-        places = [
-            builder.gep(array.data, [index])
-            for array, index in zip(arrays, (begin, first), strict=True)
-        ]
-        cgutils.raw_memcpy(builder, places[0], places[1], length, 1)
-        return context.get_dummy_value()
-
-    return nb.void(target, to, source, at, size), build
-
-
-@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
-def _fetch(typing: Any, source: Any, at: Any) -> Any:
-    """Ask for the cache line of one byte."""
-    del typing
-
-    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, values[0])
-        pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        place = builder.bitcast(builder.gep(array.data, [values[1]]), pointer)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        # Into the second cache: of requests by the first there are few, and 160-byte rows came in
-        # 65 us instead of 92 (4,096 of them).
-        builder.call(function, [place, word(0), word(2), word(1)])
-        return context.get_dummy_value()
-
-    return nb.void(source, at), build
-
-
-@_kernel(_DRAWS_IN, nb.uint32, nb.uint32, _HALVES, _HALVES)
+@kernel(DRAWS_IN, nb.uint32, nb.uint32, HALVES, HALVES)
 def _turn_all(
     tables: NDArray[np.uint16],
     columns: np.uint32,
@@ -117,7 +65,7 @@ def _turn_all(
             lows[i] = low
 
 
-@_kernel(_DRAWS_IN, nb.int64, nb.int64, _INTS_IN, _INTS_OUT)
+@kernel(DRAWS_IN, nb.int64, nb.int64, INTS_IN, INTS_OUT)
 def walk(
     tables: NDArray[np.uint16],
     width: int,
@@ -147,7 +95,7 @@ def walk(
             out[first + i] = number
 
 
-@_kernel(nb.uint64, result=nb.uint64)
+@kernel(nb.uint64, result=nb.uint64)
 def _mix(word: np.uint64) -> np.uint64:
     """Mix the bits of a word: ``docs/order.md`` has the function."""
     word = np.uint64(word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -155,7 +103,7 @@ def _mix(word: np.uint64) -> np.uint64:
     return np.uint64(word ^ (word >> np.uint64(31)))
 
 
-@_kernel(nb.uint64, nb.uint64, nb.int64, _WORDS_OUT)
+@kernel(nb.uint64, nb.uint64, nb.int64, WORDS_OUT)
 def sorting_words(
     key: np.uint64, second_key: np.uint64, number_bits: int, out: NDArray[np.uint64]
 ) -> None:
@@ -166,7 +114,7 @@ def sorting_words(
         out[i] = np.uint64((drawn >> np.uint64(32)) << shift) | np.uint64(i)
 
 
-@_kernel(nb.uint64, nb.uint64, nb.int64, nb.int64, _DRAWS_OUT)
+@kernel(nb.uint64, nb.uint64, nb.int64, nb.int64, DRAWS_OUT)
 def network_tables(
     key: np.uint64, second_key: np.uint64, width: int, height: int, out: NDArray[np.uint16]
 ) -> None:
@@ -181,7 +129,7 @@ def network_tables(
             out[turn, half] = share >> np.uint64(32)
 
 
-@_kernel(_INTS_IN, _INTS_IN, nb.int64, _INTS_OUT, _INTS_OUT, result=nb.boolean)
+@kernel(INTS_IN, INTS_IN, nb.int64, INTS_OUT, INTS_OUT, result=nb.boolean)
 def distinct(
     blocks: NDArray[np.int64],
     ends: NDArray[np.int64],
@@ -227,7 +175,7 @@ def distinct(
     return True
 
 
-@_kernel(_COUNTS, _INTS_OUT, _SLOTS_IN, nb.int64)
+@kernel(COUNTS, INTS_OUT, SLOTS_IN, nb.int64)
 def pin(
     pins: NDArray[np.int32], last_use: NDArray[np.int64], slots: NDArray[np.int32], now: int
 ) -> None:
@@ -238,7 +186,7 @@ def pin(
             last_use[slot] = now
 
 
-@_kernel(_SLOTS_IN, _INTS_IN, _COUNTS, _INTS_OUT, nb.int64, _COUNTS, result=nb.int64)
+@kernel(SLOTS_IN, INTS_IN, COUNTS, INTS_OUT, nb.int64, COUNTS, result=nb.int64)
 def pin_all(  # noqa: PLR0917 - the arrays that Numba wants one by one
     slot_of: NDArray[np.int32],
     blocks: NDArray[np.int64],
@@ -259,7 +207,7 @@ def pin_all(  # noqa: PLR0917 - the arrays that Numba wants one by one
     return hits
 
 
-@_kernel(_SLOTS_IN, _INTS_IN, _INTS_OUT, nb.int64, result=nb.boolean)
+@kernel(SLOTS_IN, INTS_IN, INTS_OUT, nb.int64, result=nb.boolean)
 def ask(
     slot_of: NDArray[np.int32], blocks: NDArray[np.int64], asked: NDArray[np.int64], ranking: int
 ) -> bool:
@@ -275,7 +223,7 @@ def ask(
     return True
 
 
-@_kernel(_COUNTS, _SLOTS_IN)
+@kernel(COUNTS, SLOTS_IN)
 def unpin(pins: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
     """Count one reader less of each slot."""
     for slot in slots:
@@ -283,7 +231,7 @@ def unpin(pins: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
             pins[slot] -= 1
 
 
-@_kernel(_INTS_IN, _BUCKETS_IN, nb.int64, _INTS_IN, _INTS_OUT, _INTS_OUT)
+@kernel(INTS_IN, BUCKETS_IN, nb.int64, INTS_IN, INTS_OUT, INTS_OUT)
 def find_spans(  # noqa: PLR0917 - the arrays that Numba wants one by one
     starts: NDArray[np.int64],
     buckets: NDArray[np.uint16],
@@ -304,7 +252,7 @@ def find_spans(  # noqa: PLR0917 - the arrays that Numba wants one by one
         offsets[i] = ordinal - starts[span]
 
 
-@_kernel(_DRAWS_IN, nb.int64, nb.int64, nb.int64, _HALVES, _HALVES, _INTS_OUT)
+@kernel(DRAWS_IN, nb.int64, nb.int64, nb.int64, HALVES, HALVES, INTS_OUT)
 def _walk_range(  # noqa: PLR0917 - the arrays that Numba wants one by one
     tables: NDArray[np.uint16],
     width: int,
@@ -334,19 +282,19 @@ def _walk_range(  # noqa: PLR0917 - the arrays that Numba wants one by one
         out[i] = number
 
 
-@_kernel(
-    _TABLE_IN,
-    _INTS_IN,
-    _DRAWS_IN,
+@kernel(
+    TABLE_IN,
+    INTS_IN,
+    DRAWS_IN,
     nb.int64,
     nb.int64,
-    _TABLE_IN,
-    _BUCKETS_IN,
+    TABLE_IN,
+    BUCKETS_IN,
     nb.int64,
-    _INTS_IN,
-    _TABLE_OUT,
-    _INTS_OUT,
-    _INTS_OUT,
+    INTS_IN,
+    TABLE_OUT,
+    INTS_OUT,
+    INTS_OUT,
 )
 def find_places(  # noqa: PLR0917 - one loop, and the arrays that Numba wants one by one
     ranges: NDArray[np.int64],
@@ -413,253 +361,3 @@ def find_places(  # noqa: PLR0917 - one loop, and the arrays that Numba wants on
                 ended += 1
                 seen[index] = 0
         touched_ends[batch] = ended
-
-
-@nb.njit(inline="always")  # type: ignore[untyped-decorator]  # as above
-def _fetch_all(memory: NDArray[np.uint8], begin: int, size: int) -> None:
-    """Ask for the first lines of some bytes."""
-    for line in range(begin & -_LINE, begin + min(size, _MOST_LINES * _LINE), _LINE):
-        _fetch(memory, line)
-
-
-@_kernel(
-    _BYTES_IN,
-    _SLOTS_IN,
-    _INTS_IN,
-    _INTS_IN,
-    _INTS_IN,
-    _INTS_IN,
-    _BYTES_OUT,
-    result=nb.boolean,
-)
-def _gather_column(  # noqa: PLR0917 - the arrays that Numba wants one by one
-    arena: NDArray[np.uint8],
-    slot_of: NDArray[np.int32],
-    bases: NDArray[np.int64],
-    blocks: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    field: NDArray[np.int64],
-    out: NDArray[np.uint8],
-) -> bool:
-    """Gather the only column of a part: each row is copied when it has had time to come."""
-    row_bytes, unit, at, size, to = field[1], field[2], field[3], field[4], field[5]
-    begins = np.empty(_AHEAD, np.int64)
-    for coming in range(offsets.size + _AHEAD):
-        i = coming - _AHEAD
-        place = np.uint64(coming % _AHEAD)
-        if i >= 0:
-            if size == 8:  # noqa: PLR2004 - sizes that a processor moves at once
-                _copy(out, to + 8 * i, arena, begins[place], 8)
-            elif size == 4:  # noqa: PLR2004
-                _copy(out, to + 4 * i, arena, begins[place], 4)
-            else:
-                _copy(out, to + size * i, arena, begins[place], size)
-        if coming < offsets.size:
-            base = bases[slot_of[blocks[coming]]] * unit
-            begin = base + offsets[coming] * row_bytes
-            if begin < 0 or begin + row_bytes > arena.size:
-                return False
-            begins[place] = begin + at
-            _fetch_all(arena, begin + at, size)
-    return True
-
-
-@_kernel(
-    _BYTES_IN,
-    _SLOTS_IN,
-    _INTS_IN,
-    _INTS_IN,
-    _INTS_IN,
-    _TABLE_IN,
-    _BYTES_OUT,
-    result=nb.boolean,
-)
-def _gather_columns(  # noqa: C901, PLR0917 - one loop, and the arrays that Numba wants one by one
-    arena: NDArray[np.uint8],
-    slot_of: NDArray[np.int32],
-    bases: NDArray[np.int64],
-    blocks: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    fields: NDArray[np.int64],
-    out: NDArray[np.uint8],
-) -> bool:
-    """Gather several columns of one part: rows come while those before them are taken apart."""
-    row_bytes, unit = fields[0, 1], fields[0, 2]
-    begins = np.empty((2, _TILE), np.int64)
-    for coming in range(0, offsets.size + _TILE, _TILE):
-        turn = (coming // _TILE) % 2
-        for i in range(min(_TILE, offsets.size - coming)):
-            base = bases[slot_of[blocks[coming + i]]] * unit
-            begin = base + offsets[coming + i] * row_bytes
-            if begin < 0 or begin + row_bytes > arena.size:
-                return False
-            begins[turn, i] = begin
-            _fetch_all(arena, begin, row_bytes)
-        first = coming - _TILE
-        rows = min(_TILE, offsets.size - first) if first >= 0 else 0
-        for field in range(fields.shape[0]):
-            at, size = fields[field, 3], fields[field, 4]
-            to = fields[field, 5] + first * size
-            if size == 4:  # noqa: PLR2004 - sizes that a processor moves at once
-                for i in range(rows):
-                    _copy(out, to + 4 * i, arena, begins[1 - turn, i] + at, 4)
-            elif size == 8:  # noqa: PLR2004
-                for i in range(rows):
-                    _copy(out, to + 8 * i, arena, begins[1 - turn, i] + at, 8)
-            elif size == 1:
-                for i in range(rows):
-                    out[to + i] = arena[begins[1 - turn, i] + at]
-            else:
-                for i in range(rows):
-                    _copy(out, to + size * i, arena, begins[1 - turn, i] + at, size)
-    return True
-
-
-@_kernel(
-    _BYTES_IN,
-    _SLOTS_IN,
-    _TABLE_IN,
-    _INTS_IN,
-    _INTS_IN,
-    _TABLE_IN,
-    _TABLE_IN,
-    _BYTES_OUT,
-    result=nb.boolean,
-)
-def gather(  # noqa: PLR0917 - the arrays that Numba wants one by one
-    arena: NDArray[np.uint8],
-    slot_of: NDArray[np.int32],
-    bases: NDArray[np.int64],
-    blocks: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    fields: NDArray[np.int64],
-    gaps: NDArray[np.int64],
-    out: NDArray[np.uint8],
-) -> bool:
-    """Gather columns of fixed size.
-
-    Args:
-        arena: Where the blocks lie.
-        slot_of: The slot of each block.
-        bases: ``(parts, slots)``: where each part of the block in a slot begins.
-        blocks: The block of each sample.
-        offsets: Its place in that block.
-        fields: ``(columns, 6)``: part; bytes of a row of it; bytes that its bases count in; where
-            the value begins in a row; its bytes; where the column begins in ``out``. Ordered by
-            part.
-        gaps: ``(gaps, 2)``: bytes ``[begin, end)`` of ``out`` that become zero.
-        out: Takes the columns.
-
-    Returns:
-        Whether all of it lies in the arena and in ``out``; if not, the tables are wrong.
-    """
-    for field in range(fields.shape[0]):
-        end = fields[field, 5] + offsets.size * fields[field, 4]
-        if fields[field, 5] < 0 or end > out.size:
-            return False
-    for gap in range(gaps.shape[0]):
-        for at in range(max(0, gaps[gap, 0]), min(gaps[gap, 1], out.size)):
-            out[at] = 0
-    begin = 0
-    while begin < fields.shape[0]:
-        part, end = fields[begin, 0], begin + 1
-        while end < fields.shape[0] and fields[end, 0] == part:
-            end += 1
-        if end == begin + 1:
-            is_found = _gather_column(
-                arena, slot_of, bases[part], blocks, offsets, fields[begin], out
-            )
-        else:
-            is_found = _gather_columns(
-                arena, slot_of, bases[part], blocks, offsets, fields[begin:end], out
-            )
-        if not is_found:
-            return False
-        begin = end
-    return True
-
-
-@_kernel(
-    _BYTES_IN,
-    _SLOTS_IN,
-    _TABLE_IN,
-    _INTS_IN,
-    _INTS_IN,
-    nb.int64,
-    nb.int64,
-    _INTS_OUT,
-    _INTS_OUT,
-    _INTS_OUT,
-    result=nb.boolean,
-)
-def find_values(  # noqa: PLR0917 - the arrays that Numba wants one by one
-    arena: NDArray[np.uint8],
-    slot_of: NDArray[np.int32],
-    bases: NDArray[np.int64],
-    blocks: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    row_bytes: int,
-    at: int,
-    begins: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    edges: NDArray[np.int64],
-) -> bool:
-    """Find the values of a ragged column.
-
-    Args:
-        arena: As for `gather`.
-        slot_of: As for `gather`.
-        bases: As for `gather`.
-        blocks: As for `gather`.
-        offsets: As for `gather`.
-        row_bytes: Bytes of a packed row.
-        at: Where the value's span lies in it.
-        begins: Takes where each value begins in the arena.
-        lengths: Takes its bytes.
-        edges: Takes where each begins, and the last ends, when they lie back to back.
-
-    Returns:
-        As `gather`.
-    """
-    words = arena[: arena.size // 8 * 8].view(np.int64)
-    edges[0] = 0
-    for first in range(0, offsets.size, _TILE):
-        rows = min(_TILE, offsets.size - first)
-        for i in range(first, first + rows):
-            place = (bases[0, slot_of[blocks[i]]] + offsets[i]) * row_bytes + at
-            if place < 0 or place % 8 or place + 16 > arena.size:
-                return False
-            begins[i] = place
-            _fetch(arena, place)
-        for i in range(first, first + rows):
-            word = begins[i] // 8
-            begins[i] = words[word]
-            length = words[word + 1]
-            if length < 0 or begins[i] < 0 or begins[i] + length > arena.size:
-                return False
-            lengths[i] = length
-            edges[i + 1] = edges[i] + length
-    return True
-
-
-@_kernel(_BYTES_IN, _INTS_IN, _INTS_IN, _BYTES_OUT, result=nb.boolean)
-def copy_spans(
-    memory: NDArray[np.uint8],
-    begins: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    out: NDArray[np.uint8],
-) -> bool:
-    """Copy spans of bytes back to back; return whether all lie in the memory and fit."""
-    at = 0
-    for first in range(0, begins.size, _TILE):
-        last = min(first + _TILE, begins.size)
-        for i in range(first, last):
-            if lengths[i] < 0 or begins[i] < 0 or begins[i] + lengths[i] > memory.size:
-                return False
-            _fetch_all(memory, begins[i], lengths[i])
-        for i in range(first, last):
-            if at + lengths[i] > out.size:
-                return False
-            _copy(out, at, memory, begins[i], lengths[i])
-            at += lengths[i]
-    return True

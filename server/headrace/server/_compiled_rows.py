@@ -1,0 +1,317 @@
+"""Gather the rows of a batch, compiled; see `headrace.server._compiled`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from headrace.server._compile import (
+    BYTES_IN,
+    BYTES_OUT,
+    INTS_IN,
+    INTS_OUT,
+    SLOTS_IN,
+    TABLE_IN,
+    kernel,
+)
+
+_TILE = 64  # rows that are looked up together
+_AHEAD = 24  # rows that are on their way while one is copied (measured: 16 to 32 are alike)
+_LINE = 64
+_MOST_LINES = 16  # of one row that are asked for ahead; of longer ones the processor notices
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
+def _copy(typing: Any, target: Any, to: Any, source: Any, at: Any, size: Any) -> Any:  # noqa: PLR0917 - as Numba calls it
+    """Copy ``size`` bytes: what C calls memcpy."""
+    del typing
+
+    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        out, begin, found, first, length = values
+        arrays = [
+            context.make_array(kind)(context, builder, value)
+            for kind, value in ((signature.args[0], out), (signature.args[2], found))
+        ]
+        places = [
+            builder.gep(array.data, [index])
+            for array, index in zip(arrays, (begin, first), strict=True)
+        ]
+        cgutils.raw_memcpy(builder, places[0], places[1], length, 1)
+        return context.get_dummy_value()
+
+    return nb.void(target, to, source, at, size), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
+def _fetch(typing: Any, source: Any, at: Any) -> Any:
+    """Ask for the cache line of one byte."""
+    del typing
+
+    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, values[0])
+        pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        place = builder.bitcast(builder.gep(array.data, [values[1]]), pointer)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # Into the second cache: of requests by the first there are few, and 160-byte rows came in
+        # 65 us instead of 92 (4,096 of them).
+        builder.call(function, [place, word(0), word(2), word(1)])
+        return context.get_dummy_value()
+
+    return nb.void(source, at), build
+
+
+@nb.njit(inline="always")  # type: ignore[untyped-decorator]  # as above
+def _fetch_all(memory: NDArray[np.uint8], begin: int, size: int) -> None:
+    """Ask for the first lines of some bytes."""
+    for line in range(begin & -_LINE, begin + min(size, _MOST_LINES * _LINE), _LINE):
+        _fetch(memory, line)
+
+
+@kernel(
+    BYTES_IN,
+    SLOTS_IN,
+    INTS_IN,
+    INTS_IN,
+    INTS_IN,
+    INTS_IN,
+    BYTES_OUT,
+    result=nb.boolean,
+)
+def _gather_column(  # noqa: PLR0917 - the arrays that Numba wants one by one
+    arena: NDArray[np.uint8],
+    slot_of: NDArray[np.int32],
+    bases: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    field: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> bool:
+    """Gather the only column of a part: each row is copied when it has had time to come."""
+    row_bytes, unit, at, size, to = field[1], field[2], field[3], field[4], field[5]
+    begins = np.empty(_AHEAD, np.int64)
+    for coming in range(offsets.size + _AHEAD):
+        i = coming - _AHEAD
+        place = np.uint64(coming % _AHEAD)
+        if i >= 0:
+            if size == 8:  # noqa: PLR2004 - sizes that a processor moves at once
+                _copy(out, to + 8 * i, arena, begins[place], 8)
+            elif size == 4:  # noqa: PLR2004
+                _copy(out, to + 4 * i, arena, begins[place], 4)
+            else:
+                _copy(out, to + size * i, arena, begins[place], size)
+        if coming < offsets.size:
+            base = bases[slot_of[blocks[coming]]] * unit
+            begin = base + offsets[coming] * row_bytes
+            if begin < 0 or begin + row_bytes > arena.size:
+                return False
+            begins[place] = begin + at
+            _fetch_all(arena, begin + at, size)
+    return True
+
+
+@kernel(
+    BYTES_IN,
+    SLOTS_IN,
+    INTS_IN,
+    INTS_IN,
+    INTS_IN,
+    TABLE_IN,
+    BYTES_OUT,
+    result=nb.boolean,
+)
+def _gather_columns(  # noqa: C901, PLR0917 - one loop, and the arrays that Numba wants one by one
+    arena: NDArray[np.uint8],
+    slot_of: NDArray[np.int32],
+    bases: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    fields: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> bool:
+    """Gather several columns of one part: rows come while those before them are taken apart."""
+    row_bytes, unit = fields[0, 1], fields[0, 2]
+    begins = np.empty((2, _TILE), np.int64)
+    for coming in range(0, offsets.size + _TILE, _TILE):
+        turn = (coming // _TILE) % 2
+        for i in range(min(_TILE, offsets.size - coming)):
+            base = bases[slot_of[blocks[coming + i]]] * unit
+            begin = base + offsets[coming + i] * row_bytes
+            if begin < 0 or begin + row_bytes > arena.size:
+                return False
+            begins[turn, i] = begin
+            _fetch_all(arena, begin, row_bytes)
+        first = coming - _TILE
+        rows = min(_TILE, offsets.size - first) if first >= 0 else 0
+        for field in range(fields.shape[0]):
+            at, size = fields[field, 3], fields[field, 4]
+            to = fields[field, 5] + first * size
+            if size == 4:  # noqa: PLR2004 - sizes that a processor moves at once
+                for i in range(rows):
+                    _copy(out, to + 4 * i, arena, begins[1 - turn, i] + at, 4)
+            elif size == 8:  # noqa: PLR2004
+                for i in range(rows):
+                    _copy(out, to + 8 * i, arena, begins[1 - turn, i] + at, 8)
+            elif size == 1:
+                for i in range(rows):
+                    out[to + i] = arena[begins[1 - turn, i] + at]
+            else:
+                for i in range(rows):
+                    _copy(out, to + size * i, arena, begins[1 - turn, i] + at, size)
+    return True
+
+
+@kernel(
+    BYTES_IN,
+    SLOTS_IN,
+    TABLE_IN,
+    INTS_IN,
+    INTS_IN,
+    TABLE_IN,
+    TABLE_IN,
+    BYTES_OUT,
+    result=nb.boolean,
+)
+def gather(  # noqa: PLR0917 - the arrays that Numba wants one by one
+    arena: NDArray[np.uint8],
+    slot_of: NDArray[np.int32],
+    bases: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    fields: NDArray[np.int64],
+    gaps: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> bool:
+    """Gather columns of fixed size.
+
+    Args:
+        arena: Where the blocks lie.
+        slot_of: The slot of each block.
+        bases: ``(parts, slots)``: where each part of the block in a slot begins.
+        blocks: The block of each sample.
+        offsets: Its place in that block.
+        fields: ``(columns, 6)``: part; bytes of a row of it; bytes that its bases count in; where
+            the value begins in a row; its bytes; where the column begins in ``out``. Ordered by
+            part.
+        gaps: ``(gaps, 2)``: bytes ``[begin, end)`` of ``out`` that become zero.
+        out: Takes the columns.
+
+    Returns:
+        Whether all of it lies in the arena and in ``out``; if not, the tables are wrong.
+    """
+    for field in range(fields.shape[0]):
+        end = fields[field, 5] + offsets.size * fields[field, 4]
+        if fields[field, 5] < 0 or end > out.size:
+            return False
+    for gap in range(gaps.shape[0]):
+        for at in range(max(0, gaps[gap, 0]), min(gaps[gap, 1], out.size)):
+            out[at] = 0
+    begin = 0
+    while begin < fields.shape[0]:
+        part, end = fields[begin, 0], begin + 1
+        while end < fields.shape[0] and fields[end, 0] == part:
+            end += 1
+        if end == begin + 1:
+            is_found = _gather_column(
+                arena, slot_of, bases[part], blocks, offsets, fields[begin], out
+            )
+        else:
+            is_found = _gather_columns(
+                arena, slot_of, bases[part], blocks, offsets, fields[begin:end], out
+            )
+        if not is_found:
+            return False
+        begin = end
+    return True
+
+
+@kernel(
+    BYTES_IN,
+    SLOTS_IN,
+    TABLE_IN,
+    INTS_IN,
+    INTS_IN,
+    nb.int64,
+    nb.int64,
+    INTS_OUT,
+    INTS_OUT,
+    INTS_OUT,
+    result=nb.boolean,
+)
+def find_values(  # noqa: PLR0917 - the arrays that Numba wants one by one
+    arena: NDArray[np.uint8],
+    slot_of: NDArray[np.int32],
+    bases: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    row_bytes: int,
+    at: int,
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    edges: NDArray[np.int64],
+) -> bool:
+    """Find the values of a ragged column.
+
+    Args:
+        arena: As for `gather`.
+        slot_of: As for `gather`.
+        bases: As for `gather`.
+        blocks: As for `gather`.
+        offsets: As for `gather`.
+        row_bytes: Bytes of a packed row.
+        at: Where the value's span lies in it.
+        begins: Takes where each value begins in the arena.
+        lengths: Takes its bytes.
+        edges: Takes where each begins, and the last ends, when they lie back to back.
+
+    Returns:
+        As `gather`.
+    """
+    words = arena[: arena.size // 8 * 8].view(np.int64)
+    edges[0] = 0
+    for first in range(0, offsets.size, _TILE):
+        rows = min(_TILE, offsets.size - first)
+        for i in range(first, first + rows):
+            place = (bases[0, slot_of[blocks[i]]] + offsets[i]) * row_bytes + at
+            if place < 0 or place % 8 or place + 16 > arena.size:
+                return False
+            begins[i] = place
+            _fetch(arena, place)
+        for i in range(first, first + rows):
+            word = begins[i] // 8
+            begins[i] = words[word]
+            length = words[word + 1]
+            if length < 0 or begins[i] < 0 or begins[i] + length > arena.size:
+                return False
+            lengths[i] = length
+            edges[i + 1] = edges[i] + length
+    return True
+
+
+@kernel(BYTES_IN, INTS_IN, INTS_IN, BYTES_OUT, result=nb.boolean)
+def copy_spans(
+    memory: NDArray[np.uint8],
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> bool:
+    """Copy spans of bytes back to back; return whether all lie in the memory and fit."""
+    at = 0
+    for first in range(0, begins.size, _TILE):
+        last = min(first + _TILE, begins.size)
+        for i in range(first, last):
+            if lengths[i] < 0 or begins[i] < 0 or begins[i] + lengths[i] > memory.size:
+                return False
+            _fetch_all(memory, begins[i], lengths[i])
+        for i in range(first, last):
+            if at + lengths[i] > out.size:
+                return False
+            _copy(out, at, memory, begins[i], lengths[i])
+            at += lengths[i]
+    return True
