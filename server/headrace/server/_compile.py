@@ -26,17 +26,26 @@ DRAWS_IN = nb.types.Array(nb.uint16, 2, "C", readonly=True)
 DRAWS_OUT = nb.types.Array(nb.uint16, 2, "C")
 
 
-def kernel(*signature: Any, result: Any = nb.void) -> Callable[[_Function], _Function]:
-    """Compile a function now, for these arguments alone, or take it from Numba's cache."""
+def kernel(
+    *signature: Any, result: Any = nb.void, nogil: bool = True
+) -> Callable[[_Function], _Function]:
+    """Compile a function now, for these arguments alone, or take it from Numba's cache.
+
+    Args:
+        signature: Their types.
+        result: The type of what it returns.
+        nogil: Whether others may run Python meanwhile. Not where it takes less time than getting
+            Python's lock back from them.
+    """
 
     def compiled(function: _Function) -> _Function:
         KERNELS.check()
         made: _Function
         try:
-            made = nb.njit(result(*signature), nogil=True, cache=True)(function)
+            made = nb.njit(result(*signature), nogil=nogil, cache=True)(function)
         except (RuntimeError, OSError):
             # No folder to keep it in can be written to.
-            made = nb.njit(result(*signature), nogil=True)(function)
+            made = nb.njit(result(*signature), nogil=nogil)(function)
         return made
 
     return compiled

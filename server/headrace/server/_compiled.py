@@ -175,7 +175,7 @@ def distinct(
     return True
 
 
-@kernel(COUNTS, INTS_OUT, SLOTS_IN, nb.int64)
+@kernel(COUNTS, INTS_OUT, SLOTS_IN, nb.int64, nogil=False)
 def pin(
     pins: NDArray[np.int32], last_use: NDArray[np.int64], slots: NDArray[np.int32], now: int
 ) -> None:
@@ -186,7 +186,7 @@ def pin(
             last_use[slot] = now
 
 
-@kernel(SLOTS_IN, INTS_IN, COUNTS, INTS_OUT, nb.int64, COUNTS, result=nb.int64)
+@kernel(SLOTS_IN, INTS_IN, COUNTS, INTS_OUT, nb.int64, COUNTS, result=nb.int64, nogil=False)
 def pin_all(  # noqa: PLR0917 - the arrays that Numba wants one by one
     slot_of: NDArray[np.int32],
     blocks: NDArray[np.int64],
@@ -207,7 +207,7 @@ def pin_all(  # noqa: PLR0917 - the arrays that Numba wants one by one
     return hits
 
 
-@kernel(SLOTS_IN, INTS_IN, INTS_OUT, nb.int64, result=nb.boolean)
+@kernel(SLOTS_IN, INTS_IN, INTS_OUT, nb.int64, result=nb.boolean, nogil=False)
 def ask(
     slot_of: NDArray[np.int32], blocks: NDArray[np.int64], asked: NDArray[np.int64], ranking: int
 ) -> bool:
@@ -223,7 +223,7 @@ def ask(
     return True
 
 
-@kernel(COUNTS, SLOTS_IN)
+@kernel(COUNTS, SLOTS_IN, nogil=False)
 def unpin(pins: NDArray[np.int32], slots: NDArray[np.int32]) -> None:
     """Count one reader less of each slot."""
     for slot in slots:
