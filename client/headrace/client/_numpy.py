@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -154,7 +154,7 @@ class NumpyDataset:
         """
         return (arrays_of(columns) for columns in self.views())
 
-    def views(self) -> Iterator[dict[str, ColumnView]]:
+    def views(self) -> Generator[dict[str, ColumnView], None, None]:
         """Yield the same as views of the batches' memory, strings and bytes undecoded."""
         if self._options.end_epoch is not None and self._place.epoch >= self._options.end_epoch:
             return
