@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -407,6 +408,22 @@ def test_releases_wait_for_nobody() -> None:
         memory.flush()
 
         assert time.monotonic() - began < 30
+
+
+def test_the_rings_array_lives_as_long_as_a_view() -> None:
+    """Whoever pinned it for transfers lets go when it ends: not while one may be under way."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        _, memory = _feed(ours, 60)
+        whole = weakref.ref(memory.array)
+        payload = memory.view(64, 128, slot=0, generation=1)
+        column = np.ndarray((16,), np.float32, payload.data)[1:]
+        memory.detach()
+        del payload
+        assert whole() is not None
+        del column
+
+        assert whole() is None
 
 
 _FORKED = """

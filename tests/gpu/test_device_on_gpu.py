@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import time
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from headrace.client import RemoteDataset
 from headrace.client._device import CudaCopies
 from support.command import serving
 from support.datasets import write_dataset
+from support.transports import listen_for
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,8 +28,8 @@ BUSY_CYCLES = 200_000_000
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of 32 MiB: sample i is 4096 times the float i."""
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """32 MiB: sample i is 4096 times the float i."""
     url = str(tmp_path_factory.mktemp("gpu") / "d")
     flat = pa.array(np.repeat(np.arange(SAMPLES, dtype=np.float32), WIDTH))
     table = pa.table(
@@ -37,6 +39,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         }
     )
     write_dataset(url, table, shard_samples=[SAMPLES], block_bytes=1 << 20)
+    return url
+
+
+@pytest.fixture(scope="module")
+def address(url: str) -> Iterator[str]:
+    """A server of them on TCP."""
     with serving({"d": url}) as running:
         yield running.address
 
@@ -70,6 +78,51 @@ def test_batches_are_right_while_the_loops_stream_is_busy(address: str) -> None:
 
     assert 3 * SAMPLES // 64 == seen
     assert 0 == int(wrong)
+
+
+def test_batches_are_right_out_of_a_ring(url: str) -> None:
+    """Adds: a ring that is pinned once. Its slots are written again only after their transfers."""
+    with listen_for("ring") as listen, serving({"d": url}, listen=listen) as running:
+        dataset = RemoteDataset(
+            running.address,
+            "d",
+            batch_size=64,
+            epochs=3,
+            device="cuda",
+            prefetch_bytes=4 << 20,
+            transport="ring",
+            ring_bytes=8 << 20,
+        )
+        wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+        for _ in range(3):
+            for seen, batch in enumerate(dataset):
+                number, x = _tensors(batch)
+                if seen % 8 == 0:
+                    _keep_busy(BUSY_CYCLES)
+                wrong += (x != number[:, None]).sum()
+        stats = dataset.stats()
+        dataset.close()
+
+    assert ("ring", "") == (stats.transport, stats.transport_reason)
+    assert stats.ring_batch_count > 3 * SAMPLES // 64 // 2
+    assert 0 == int(wrong)
+
+
+def test_memory_that_is_adopted_is_pinned_until_it_goes() -> None:
+    """Adds: shared memory of another process, registered with CUDA, and given back."""
+    copies = CudaCopies(torch.device("cuda"))
+    mapped = mmap.mmap(-1, 8 << 20)
+    for _ in range(2):
+        # A second time at the same place, which would fail if the first were still registered.
+        memory = np.frombuffer(mapped, np.uint8)
+        memory[:] = 7
+        copies.adopt(memory)
+        assert torch.from_numpy(memory).is_pinned()
+        copy = copies.start(memory)
+        copy.wait()
+        assert 7 * memory.size == int(copy.target.sum(dtype=torch.int64))
+        del memory
+    mapped.close()
 
 
 def test_the_loop_does_not_wait_when_its_steps_are_longer_than_the_fetch(address: str) -> None:

@@ -286,7 +286,7 @@ class CudaCopies:
                 failed,
             )
             return
-        weakref.finalize(memory, cudart.cudaHostUnregister, address).atexit = False
+        weakref.finalize(memory, _unpin, address, self._device).atexit = False
 
     def start(self, payload: NDArray[np.uint8]) -> Copy:
         """Begin the transfer; the calling thread goes on at once."""
@@ -296,6 +296,12 @@ class CudaCopies:
             done = torch.cuda.Event()  # type: ignore[no-untyped-call] # likewise
             done.record(self._stream)
         return _CudaCopy(target, done)
+
+
+def _unpin(address: int, device: torch.device) -> None:
+    # In whichever thread the last view ends, which may stand at another device.
+    with torch.cuda.device(device):
+        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call] # torch leaves it so
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -71,7 +71,6 @@ class RingMemory:
         # A kernel without huge pages is only slower.
         with contextlib.suppress(OSError):
             mapped.madvise(mmap.MADV_HUGEPAGE)
-        self._mapped: mmap.mmap | bytes = mapped
         self.array = np.frombuffer(mapped, np.uint8)
         self._size = size
         self._group_bytes = min(_GROUP_BYTES, size // _SHARE)
@@ -101,9 +100,10 @@ class RingMemory:
             slot: Where its slot begins.
             generation: Of the slot.
         """
-        # Made of the mapping itself, not of `self.array`: NumPy makes the base of a view what its
-        # base is a view of, for as long as both are arrays. So every view keeps this one alive.
-        array = np.frombuffer(self._mapped, np.uint8, end - begin, begin)
+        # By `frombuffer`, whose base is a memoryview: where all bases are arrays NumPy collapses
+        # them, and a column would keep the ring alive and not this one. `self.array` lives on with
+        # it too, for whoever pinned it.
+        array = np.frombuffer(self.array.data, np.uint8, end - begin, begin)
         out = _Out(array, self._release)
         out.slot, out.generation, out.size = slot, generation, end - slot
         self._newest = generation
@@ -135,7 +135,7 @@ class RingMemory:
         with self._lock:
             self._connection = None
             self._waiting.clear()
-            self._mapped, self.array = b"", np.empty(0, np.uint8)
+            self.array = np.empty(0, np.uint8)
 
     def keep_what_is_out(self) -> None:
         """Never release the slots that are out now: a process that was forked sees them."""
