@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
@@ -248,9 +248,16 @@ def test_two_jobs_of_eight_ranks_share_a_server(url: str, socket_address: str) -
 
 def _read_rank(address: str, ranks: int, place: tuple[int, int]) -> tuple[list[int], str]:
     seed, rank = place
-    options: Mapping[str, int] = {"seed": seed, "rank": rank, "world_size": ranks, "epochs": 1}
     dataset = NumpyDataset(
-        address, NAME, batch_size=BATCH, prefetch_bytes=0, ring_bytes=1 << 20, **options
+        address,
+        NAME,
+        batch_size=BATCH,
+        seed=seed,
+        rank=rank,
+        world_size=ranks,
+        epochs=1,
+        prefetch_bytes=0,
+        ring_bytes=1 << 20,
     )
     samples = [int(row[0]) for arrays in dataset for row in arrays["x"]]
     return samples, dataset.transport
