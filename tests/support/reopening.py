@@ -29,8 +29,7 @@ def main() -> None:
         if number == FIRST:
             before = _resident_kib()
         dataset = NumpyDataset(address, name, batch_size=16, prefetch_bytes=1 << 20)
-        # A generator; its type says only Iterator.
-        with closing(dataset.views()) as views:  # type: ignore[type-var]
+        with closing(dataset.views()) as views:
             next(views)
     os.write(1, f"{_resident_kib() - before}\n".encode())
 
