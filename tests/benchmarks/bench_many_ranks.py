@@ -18,9 +18,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
+
+import grpc
 
 from benchmarks.bench_server import (
     READ,
@@ -28,16 +31,13 @@ from benchmarks.bench_server import (
     Running,
     grpc_messages,
     open_channel,
-    process,
-    serve_headrace,
     tokens,
     write,
 )
-from headrace.bench._children import processor_s, serving_ready_bytes
+from headrace.bench._children import processor_s, serving, serving_ready_bytes
 from headrace.bench._ready import METHOD
 from headrace.v1 import shard_service_pb2 as pb
 
-_CLIENTS = 2
 _WARM_MESSAGES = 3
 _START_TIMEOUT_S = 60
 _CASE = Case("int32[2048] tokens", 32, 24_000, tokens)
@@ -53,12 +53,16 @@ class _Load:
         method: Of its service.
         ranks: How many.
         seconds: How long they are measured.
+        clients: Processes that they are in.
+        settle_s: How long they read before.
     """
 
     server: Running
     method: str
     ranks: int
     seconds: float
+    clients: int
+    settle_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,37 +77,50 @@ class _Result:
 def main() -> None:
     """Serve, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[64])
+    parser.add_argument("--workers", type=int, nargs="+", default=[0])
+    parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--settle-s", type=float, default=6.0)
+    parser.add_argument("--without-bare", action="store_true")
     arguments = parser.parse_args()
     print(
         f"# {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
         f"batches of {_BATCH_BYTES >> 10} KiB, {arguments.rounds} rounds of {arguments.seconds} s, "
-        f"load {os.getloadavg()[0]:.1f}"
+        f"{arguments.clients} client processes, load {os.getloadavg()[0]:.1f}"
     )
-    print(f"{'':<10}{'ranks':>6}{'MB/s':>8}{'of one':>8}{'fairness':>10}{'MB/cpu s':>10}")
+    print(f"{'':<12}{'ranks':>6}{'MB/s':>8}{'of one':>8}{'fairness':>10}{'MB/cpu s':>10}")
+    counts = [1, *arguments.ranks]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
         write(_CASE, folder)
-        ours = servers.enter_context(process(serve_headrace, folder))
-        ready = servers.enter_context(serving_ready_bytes(_BATCH_BYTES))
-        bare = Running(ready.address, ready.process.pid)
-        _measure(_Load(ours, READ, 1, 2 * arguments.seconds))  # fills the cache
-        for name, server, method in (("bare", bare, METHOD), ("headrace", ours, READ)):
-            rounds = [
-                [
-                    _measure(_Load(server, method, ranks, arguments.seconds))
-                    for ranks in (1, arguments.ranks)
-                ]
-                for _ in range(arguments.rounds)
+        measured: list[tuple[str, Running, str, float]] = []
+        if not arguments.without_bare:
+            ready = servers.enter_context(serving_ready_bytes(_BATCH_BYTES))
+            measured.append(("bare", Running(ready.address, ready.process.pid), METHOD, 0))
+        for workers in arguments.workers:
+            served = servers.enter_context(
+                serving({"bench": folder}, "--workers", str(workers), "--log-level", "error")
+            )
+            ours = Running(served.address, served.process.pid)
+            settle_s = arguments.settle_s if workers > 1 else 0
+            name = f"workers {workers}" if workers else "headrace"
+            measured.append((name, ours, READ, settle_s))
+            # Fills the cache.
+            _measure(_Load(ours, READ, 1, 2 * arguments.seconds, arguments.clients))
+        for name, server, method, settle_s in measured:
+            loads = [
+                _Load(server, method, ranks, arguments.seconds, arguments.clients, settle_s)
+                for ranks in counts
             ]
-            _print(name, arguments.ranks, rounds)
+            rounds = [[_measure(load) for load in loads] for _ in range(arguments.rounds)]
+            _print(name, counts, rounds)
 
 
-def _print(name: str, ranks: int, rounds: Sequence[Sequence[_Result]]) -> None:
-    ratio = statistics.median(many.total / one.total for one, many in rounds)
-    for index, count in enumerate((1, ranks)):
+def _print(name: str, counts: Sequence[int], rounds: Sequence[Sequence[_Result]]) -> None:
+    for index, count in enumerate(counts):
         results = [results[index] for results in rounds]
+        ratio = statistics.median(many[index].total / many[0].total for many in rounds)
         total, fairness, processor = (
             statistics.median(values)
             for values in zip(
@@ -111,18 +128,20 @@ def _print(name: str, ranks: int, rounds: Sequence[Sequence[_Result]]) -> None:
             )
         )
         print(
-            f"{name:<10}{count:>6}{total / 1e6:>8.0f}{ratio if index else 1:>8.2f}"
+            f"{name:<12}{count:>6}{total / 1e6:>8.0f}{ratio:>8.2f}"
             f"{fairness:>10.2f}{processor / 1e6:>10.0f}",
             flush=True,
         )
 
 
 def _measure(load: _Load) -> _Result:
-    context = multiprocessing.get_context("spawn")
+    # Imports take seconds, and no channel is open yet where they are made once for all.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.bench_server"])
     pipes, children = [], []
-    for client in range(_CLIENTS):
+    for client in range(load.clients):
         mine, theirs = context.Pipe()
-        ranks = list(range(client, load.ranks, _CLIENTS))
+        ranks = list(range(client, load.ranks, load.clients))
         child = context.Process(target=_read, args=(load, ranks, theirs), name=f"client-{client}")
         child.start()
         pipes.append(mine)
@@ -131,15 +150,22 @@ def _measure(load: _Load) -> _Result:
         if not pipe.poll(_START_TIMEOUT_S):
             raise RuntimeError("the clients did not start")
         pipe.recv()
-    spent, began = processor_s(load.server.pid), time.perf_counter()
+    spent, began = _processor_s(load.server.pid), time.perf_counter()
     for pipe in pipes:
         pipe.send("go")
     received = [count for pipe in pipes for count in pipe.recv()]
-    seconds, spent = time.perf_counter() - began, processor_s(load.server.pid) - spent
+    seconds, spent = time.perf_counter() - began, _processor_s(load.server.pid) - spent
     for child in children:
         child.join(_START_TIMEOUT_S)
     total = sum(received)
     return _Result(total / seconds, min(received) / max(received), total / spent)
+
+
+def _processor_s(pid: int) -> float:
+    """Return the processor time of a process and of its children, in seconds."""
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [child for one in threads for child in one.read_text(encoding="ascii").split()]
+    return processor_s(pid) + sum(_processor_s(int(child)) for child in children)
 
 
 def _read(load: _Load, ranks: Sequence[int], pipe: Connection) -> None:
@@ -157,22 +183,27 @@ def _read(load: _Load, ranks: Sequence[int], pipe: Connection) -> None:
             epoch_start=pb.EpochStart(),
         )
         wanted = b"" if load.method == METHOD else request.SerializeToString()
-        with (
-            open_channel(load.server.address) as channel,
-            closing(grpc_messages(channel, load.method, wanted)) as messages,
-        ):
-            for _ in range(_WARM_MESSAGES):
-                next(messages)
-            begun.wait(_START_TIMEOUT_S)
-            for message in messages:
-                received[rank] += len(message)
-                if over.is_set():
-                    return
+        left = _WARM_MESSAGES
+        while not over.is_set():
+            # A worker that has more than its share of streams sends some away.
+            with (
+                suppress(grpc.RpcError),
+                open_channel(load.server.address) as channel,
+                closing(grpc_messages(channel, load.method, wanted)) as messages,
+            ):
+                for message in messages:
+                    left -= 1
+                    if not left:
+                        begun.wait(_START_TIMEOUT_S)
+                    received[rank] += len(message)
+                    if over.is_set():
+                        return
 
     threads = [threading.Thread(target=read, args=(rank,), name=f"rank-{rank}") for rank in ranks]
     for thread in threads:
         thread.start()
     begun.wait(_START_TIMEOUT_S)
+    over.wait(load.settle_s)
     pipe.send("ready")
     pipe.recv()
     before = dict(received)

@@ -287,7 +287,8 @@ def serve(
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once.
 
-    Must be called in the main thread.
+    Must be called in the main thread. Before it serves there is nothing to drain, and a store that
+    does not answer may keep it from that for minutes, so a signal ends it there.
 
     Args:
         config: The settings.
@@ -300,14 +301,18 @@ def serve(
     Raises:
         ConfigurationError: As `start_server`.
         HeadraceError: As `start_server`.
+        KeyboardInterrupt: SIGTERM or SIGINT came before it served.
     """
-    asked = threading.Event()
+    asked, is_serving = threading.Event(), threading.Event()
 
     def ask(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
+        if not is_serving.is_set():
+            raise KeyboardInterrupt
         asked.set()
 
     def wait(addresses: tuple[str, ...]) -> None:
+        is_serving.set()
         on_ready(" ".join(addresses))
         asked.wait()
         _log.info("asked to end; draining for at most %g s", config.drain_s)
