@@ -95,12 +95,27 @@ def test_a_whole_batch_is_made_before_it_is_asked_for() -> None:
     stream.batch_bytes = 800
     messages = Ahead(stream, budget_bytes=250).messages()
 
+    for _ in range(8):
+        next(messages)
+
+    # A first batch was taken; 800 bytes wait; one message more is made and finds no room.
+    assert stream.wait_made(17)
+    messages.close()
+    assert stream.made == 17
+
+
+def test_a_first_batch_goes_out_alone() -> None:
+    """While the messages of a first batch are sent nothing is made but the next of them."""
+    stream = _Stream(_endless)
+    stream.batch_bytes = 800
+    messages = Ahead(stream, budget_bytes=250).messages()
+
     next(messages)
 
-    # One was taken; 800 bytes wait; one more is made and finds no room.
-    assert stream.wait_made(10)
+    # One was taken, one waits, and one finds no room.
+    assert stream.wait_made(3)
     messages.close()
-    assert stream.made == 10
+    assert stream.made == 3
 
 
 def test_closing_leaves_nothing_behind() -> None:

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import xxhash
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.server._frames import BatchFrames
@@ -19,6 +19,7 @@ from headrace.v1 import shard_service_pb2 as pb
     limit=st.sampled_from([1, 127, 128, 16_384, 65_536]),
     cuts=st.lists(st.integers(0, 70_000), max_size=5),
 )
+@example(size=2_500_000, limit=1 << 20, cuts=[10, 700_000])  # hashed piece by piece
 def test_frames_are_what_protobuf_writes(size: int, limit: int, cuts: list[int]) -> None:
     """Written in any pieces, each message is what protobuf writes; payloads join to the whole."""
     size = min(size, 300 * limit)

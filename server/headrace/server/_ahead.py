@@ -10,7 +10,9 @@ Contract:
    before them.
 3. No more than ``budget_bytes`` wait, or than the last batch has if that is more, and one message:
    so a batch is worked out while the one before it is sent, however large they are.
-4. `cancel`, from any thread, ends the stream and every wait. Closing the generator has the same
+4. While the messages of a first batch go out no further one is made: somebody waits for it, and it
+   has the processors for itself.
+5. `cancel`, from any thread, ends the stream and every wait. Closing the generator has the same
    effect, and leaves no thread behind.
 
 If the code differs, the code is wrong.
@@ -69,6 +71,7 @@ class Ahead:
         self._made: SimpleQueue[bytes | _Ended] = SimpleQueue()
         self._taken: SimpleQueue[int | None] = SimpleQueue()
         self._waiting_bytes = 0
+        self._put_bytes = 0
 
     def messages(self) -> Generator[bytes, None, None]:
         """Yield the stream's messages; the contract is above."""
@@ -102,7 +105,10 @@ class Ahead:
 
     def _put(self, message: bytes) -> bool:
         """Hand a message over when there is room for it; return whether somebody takes it."""
-        budget_bytes = max(self._budget_bytes, self._stream.batch_bytes)
+        batch_bytes = self._stream.batch_bytes
+        is_first = self._put_bytes < batch_bytes
+        budget_bytes = 1 if is_first else max(self._budget_bytes, batch_bytes)
+        self._put_bytes += len(message)
         while self._waiting_bytes >= budget_bytes:
             taken = self._taken.get()
             if taken is None:

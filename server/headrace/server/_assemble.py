@@ -78,9 +78,9 @@ class Assembler:
             sizes = self._at_once.measure(kernels, rows)
             layout = self._layout(len(sample_ids), sizes)
             frames = self._begin(layout, header)
-            (whole, *others) = frames.pieces(0, layout.size)
-            if not others:
-                self._at_once.write(kernels, rows, sample_ids, layout, whole)
+            pieces = frames.pieces(0, layout.size)
+            if len(pieces) == 1:
+                self._at_once.write(kernels, rows, sample_ids, layout, pieces[0])
                 return frames.finish()
             rows = CompiledRows(kernels, rows)
             packed = self._gather_packed(rows, len(sample_ids))

@@ -8,7 +8,8 @@ into the message: no copy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import overload
 
 import numpy as np
 import xxhash
@@ -22,6 +23,9 @@ _PAYLOAD_FIELD = 1000
 _LENGTH_DELIMITED = 2
 _VARINT_BITS = 7
 _BATCH_FIELD = 2
+# Payloads of several messages are written and hashed in turn, so much at a time, which then still
+# lies in the processor's second cache with what it was copied from.
+_HASHED = 512 << 10
 # Stands for the payload's hash until that is known; any but 0 takes as many bytes. No other field
 # can hold these bytes behind that tag: a number before the hash would have to be above 2**55.
 _HASH_TAG = b"\x49"
@@ -53,6 +57,8 @@ class BatchFrames:
         self._chunk_bytes = max_chunk_bytes
         self._messages: list[bytes] = []
         self._parts: list[NDArray[np.uint8]] = []
+        self._digest: xxhash.xxh3_64 | None = None
+        self._hashed_bytes = 0
         head = _head_of(header)
         self._head_bytes = len(head)
         # A hash lies where the one that stands for it does.
@@ -63,24 +69,38 @@ class BatchFrames:
             self._add(response.SerializeToString(), layout.size - begin)
 
     def pieces(self, begin: int, end: int) -> Sequence[NDArray[np.uint8]]:
-        """Return where the payload's bytes ``[begin, end)`` go, one array for each message."""
+        """Return where the payload's bytes ``[begin, end)`` go, in one array or several.
+
+        Ask for them in order. Whoever goes through several has written each when he takes the
+        next, and everything before.
+        """
         if end <= self._chunk_bytes:
             return (self._parts[0][begin:end],)
         chunk, pieces = self._chunk_bytes, []
         for index in range(begin // chunk, -(-end // chunk)):
             first = index * chunk
-            pieces.append(self._parts[index][max(0, begin - first) : end - first])
-        return pieces
+            part = self._parts[index][max(0, begin - first) : end - first]
+            pieces += [part[at : at + _HASHED] for at in range(0, part.size, _HASHED)]
+        return _Pieces(self, pieces, begin)
+
+    def hash_to(self, end: int) -> None:
+        """Hash the payload up to there, which is written and still near the processor."""
+        if self._digest is None:
+            self._digest = xxhash.xxh3_64()
+        while self._hashed_bytes < end:
+            index, first = divmod(self._hashed_bytes, self._chunk_bytes)
+            last = min(self._chunk_bytes, end - index * self._chunk_bytes)
+            self._digest.update(self._parts[index][first:last].data)
+            self._hashed_bytes = index * self._chunk_bytes + last
 
     def finish(self) -> list[bytes]:
         """Return the messages, when all of the payload is written; call it once, last."""
         if len(self._parts) == 1:
             found = xxhash.xxh3_64_intdigest(self._parts[0].data)
         else:
-            digest = xxhash.xxh3_64()
-            for part in self._parts:
-                digest.update(part.data)
-            found = digest.intdigest()
+            self.hash_to(self._header.payload_bytes)
+            assert self._digest is not None
+            found = self._digest.intdigest()
         self._header.payload_xxh3 = found
         self._parts.clear()
         if found:
@@ -102,6 +122,32 @@ class BatchFrames:
         self._messages.append(message)
         self._parts.append(array[len(tagged) :])
         return array
+
+
+class _Pieces(Sequence[NDArray[np.uint8]]):
+    """Places in a payload of several messages, which is hashed as it is written."""
+
+    def __init__(self, frames: BatchFrames, places: list[NDArray[np.uint8]], begin: int) -> None:
+        self._frames = frames
+        self._places = places
+        self._begin = begin
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> NDArray[np.uint8]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NDArray[np.uint8]]: ...
+    def __getitem__(self, index: int | slice) -> NDArray[np.uint8] | list[NDArray[np.uint8]]:
+        return self._places[index]
+
+    def __iter__(self) -> Iterator[NDArray[np.uint8]]:
+        end = self._begin
+        for place in self._places:
+            yield place
+            end += place.size
+            self._frames.hash_to(end)
 
 
 def _head_of(header: pb.BatchHeader) -> bytes:
