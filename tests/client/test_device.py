@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from headrace.client import BatchEvent, RaggedColumn, RemoteDataset
 from headrace.client._buffers import aligned
 from headrace.client._columns import BytesColumn, StringColumn
-from headrace.client._device import DeviceRing, copies_to
+from headrace.client._copies import copies_to
+from headrace.client._device import DeviceRing
 from headrace.client._layout import ColumnView
 from headrace.errors import BadArgumentError
 from headrace.v1 import shard_service_pb2 as pb

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from headrace.client import RemoteDataset
-from headrace.client._device import CudaCopies
+from headrace.client._copies import CudaCopies
 from support.command import serving
 from support.datasets import write_dataset
 from support.transports import listen_for

@@ -17,7 +17,7 @@ from headrace.client._assembler import BatchEvent
 from headrace.client._batch import Batch
 from headrace.client._call import fetch_from_any
 from headrace.client._config import DEFAULT_PREFETCH_BYTES, Deadlines, Hedge
-from headrace.client._device import checked_device
+from headrace.client._copies import checked_device
 from headrace.client._feed import Event
 from headrace.client._handover import register_owner
 from headrace.client._live import ClientStats, LiveStream

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import torch
 
 from headrace.client._buffers import BufferPool
-from headrace.client._device import DeviceRing, MovingReader, copies_to
+from headrace.client._copies import copies_to
+from headrace.client._device import DeviceRing, MovingReader
 from headrace.client._feed import Event
 from headrace.client._hops import HopSeconds
 from headrace.client._prefetch import Prefetcher, Reader
