@@ -84,7 +84,34 @@ def test_a_loop_that_only_waits_reads_by_itself() -> None:
     prefetcher.close()
 
     assert list(range(30)) == found
-    assert threading.current_thread().name in reader.threads
+    assert threading.current_thread().name in reader.threads[1:]
+
+
+def test_the_first_event_is_read_by_the_loop() -> None:
+    """It is waited for already, so nothing is handed over; unless the loop came late to ask."""
+    readers = []
+    for _ in range(10):
+        reader = _Reader(1)
+        prefetcher = Prefetcher(reader, budget_bytes=1 << 20)
+        assert 0 == _epoch(prefetcher.get())
+        prefetcher.close()
+        readers += reader.threads
+
+    assert threading.current_thread().name in readers
+
+
+def test_events_that_are_there_already_are_not_handed_over() -> None:
+    """A loop that does less than a handover costs reads by itself, however short its waits are."""
+    shares = []
+    for _ in range(5):
+        reader = _Reader(500)
+        prefetcher = Prefetcher(reader, budget_bytes=1 << 20)
+        assert list(range(500)) == [_epoch(prefetcher.get()) for _ in range(500)]
+        prefetcher.close()
+        shares.append(reader.threads.count(threading.current_thread().name) / 500)
+
+    # Who is scheduled away in between is away for longer.
+    assert max(shares) > 1 / 2, shares
 
 
 def test_reading_goes_on_while_a_loop_that_led_is_away() -> None:

@@ -58,7 +58,9 @@ class BufferPool:
     def _pop(self, size: int) -> memoryview:
         most = 2 * size + (1 << 20)
         with self._lock:
-            for index, memory in enumerate(self._idle):
+            # The last one given back first: the processor's caches still hold it.
+            for index in range(len(self._idle) - 1, -1, -1):
+                memory = self._idle[index]
                 if size <= memory.nbytes <= most:
                     self._idle_bytes -= memory.nbytes
                     return self._idle.pop(index)

@@ -66,7 +66,7 @@ def heartbeat_ms(message: bytes) -> int | None:
     Raises:
         StreamCorruptError: It is damaged.
     """
-    if message[:1] != _HEARTBEAT_TAG:
+    if not message or message[0] != HEARTBEAT:
         return None
     try:
         return pb.Heartbeat.FromString(read_frame(message).event).waiting_ms
@@ -122,7 +122,6 @@ def _tag(name: str) -> bytes:
 
 
 _PAYLOAD_TAG = _tag("payload")
-_HEARTBEAT_TAG = _tag("heartbeat")
 
 START, BATCH, CHUNK, EPOCH_END, HEARTBEAT = (
     _tag(name)[0] for name in ("start", "batch", "chunk", "epoch_end", "heartbeat")
