@@ -10,6 +10,7 @@ import torch
 
 from headrace.client import Batch, BytesColumn, RaggedColumn, StringColumn
 from headrace.client._assembler import BatchEvent, StreamAssembler
+from headrace.client._buffers import aligned
 from headrace.errors import BadArgumentError, ConfigurationError
 from headrace.v1 import shard_service_pb2 as pb
 from support.wire import SAMPLE_ID, X, batch_messages, start_message, token_at
@@ -31,7 +32,8 @@ def _offsets(*ends: int) -> bytes:
 
 
 def _batch(columns: list[pb.Column], buffers: list[bytes], *, pad_count: int = 0) -> Batch:
-    assembler = StreamAssembler(lambda size: np.empty(size, dtype=np.uint8))
+    # Memory as the client allocates it: JAX copies what does not begin at 64 bytes.
+    assembler = StreamAssembler(aligned)
     assembler.feed(start_message(columns).SerializeToString())
     message = batch_messages(buffers, token=token_at(0, 3), sample_count=3)[0]
     message.batch.pad_count = pad_count

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import site
 import subprocess
 import sys
 import venv
@@ -21,6 +20,7 @@ import pytest
 
 from support.command import Serving, serving
 from support.datasets import write_dataset
+from support.environments import put_below
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -53,8 +53,7 @@ def frameworks(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("frameworks")
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
-    (own,) = folder.glob("lib/python*/site-packages")
-    (own / "below.pth").write_text("".join(f"{path}\n" for path in _import_paths()))
+    put_below(folder)
     done = subprocess.run(
         [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *FRAMEWORKS],
         capture_output=True,
@@ -64,13 +63,6 @@ def frameworks(tmp_path_factory: pytest.TempPathFactory) -> str:
     )
     assert done.returncode == 0, done.stderr
     return str(python)
-
-
-def _import_paths() -> list[str]:
-    # Folders that a .pth of this environment added are on the path too; those of tests are not.
-    kept = {*site.getsitepackages(), *(path for path in sys.path if path.endswith("packages"))}
-    roots = [path for path in sys.path if (Path(path) / "headrace").is_dir()]
-    return [*roots, *sorted(kept)]
 
 
 def _run(command: list[str], recipe: str, server: Serving, checkpoint: Path, *, steps: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import site
 import subprocess
 import sys
 import venv
@@ -42,6 +43,20 @@ def environment(name: str, packages: Sequence[str], *, without: Sequence[str] = 
             _pip(folder, "uninstall", "--yes", *without)
         (folder / ".done").touch()
     return folder
+
+
+def put_below(folder: Path) -> None:
+    """Let an environment import what this one has, where it has nothing of that name itself.
+
+    Args:
+        folder: Of the environment.
+    """
+    (packages,) = folder.glob("lib/python*/site-packages")
+    # Folders that a .pth of this environment added are on the path too; those of tests are not.
+    kept = {*site.getsitepackages(), *(path for path in sys.path if path.endswith("packages"))}
+    roots = [path for path in sys.path if (Path(path) / "headrace").is_dir()]
+    lines = "".join(f"{path}\n" for path in [*roots, *sorted(kept)])
+    (packages / "below.pth").write_text(lines)
 
 
 def stub_torchvision(folder: Path) -> None:
