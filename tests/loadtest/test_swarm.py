@@ -27,6 +27,7 @@ from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 from support.datasets import small_table, write_dataset
 from support.liar import Lie, alter, exchange, liar, lose, repeat, tell_the_truth
+from support.transports import listen_for
 
 _SAMPLES = 1000
 _GLOBAL_BATCH = 50
@@ -97,6 +98,19 @@ def test_a_rescaled_run_of_two_jobs_is_proved(address: str, url: str, tmp_path: 
     assert {"p50", "p90", "p99", "p99.9"} == set(summary.wait_ms)
     assert 0 < summary.fairness <= 1
     assert (tmp_path / "run.svg").read_text().startswith("<?xml")
+
+
+def test_a_run_through_rings_is_proved_too(url: str) -> None:
+    """Shared memory alone (gRPC would be an error): the same digest as the plan's."""
+    with (
+        listen_for("ring") as listen,
+        start_server(ServerConfig(datasets={"ds": url}, listen=listen)) as server,
+    ):
+        spec = _spec(server.address, transport="ring", prefetch_bytes=1 << 20)
+        proof = prove(run_swarm(spec), _orders(url, spec))
+
+    assert proof.holds, proof
+    assert proof.digest == proof.wanted_digest
 
 
 def test_the_digest_depends_on_the_seed_alone(address: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -45,6 +45,7 @@ class Options:
     window: int | None
     end: str
     columns: str | None
+    transport: Literal["auto", "ring", "grpc"]
     processes: int | None
     manifests: Sequence[str]
     tokens: int
@@ -172,6 +173,7 @@ def swarm_spec(options: Options, subject: Subject) -> SwarmSpec:
         step_s=options.step_ms / 1e3,
         seconds=options.seconds,
         prefetch_bytes=min(_PREFETCH_BYTES, _MOST_PREFETCH_BYTES // trainers),
+        transport=options.transport,
         processes=options.processes or min(os.cpu_count() or 1, trainers),
         rescales=tuple(rescale for _, rescale in options.rescales),
         pauses=tuple(options.pauses),

@@ -67,6 +67,13 @@ if TYPE_CHECKING:
 )
 @click.option("--columns", help="Names of the columns to send, with commas between.")
 @click.option(
+    "--transport",
+    type=click.Choice(["auto", "ring", "grpc"]),
+    default="grpc",
+    show_default=True,
+    help="How batches come; a ring is shared memory on the server's unix socket.",
+)
+@click.option(
     "--processes", type=click.IntRange(min=1), help="Processes for the ranks. [one a core]"
 )
 @click.option(

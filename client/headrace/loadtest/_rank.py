@@ -15,7 +15,17 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from headrace.client import BatchEvent, BatchReader, BufferPool, Place, Prefetcher
+from headrace.client import (
+    BatchEvent,
+    BatchReader,
+    BufferPool,
+    Landing,
+    Place,
+    Prefetcher,
+    RingFeeds,
+    RingOptions,
+    Transport,
+)
 from headrace.errors import HeadraceError
 from headrace.loadtest._records import Recorder, Records, id_sum, order_sum
 from headrace.loadtest._spec import Generation, SwarmSpec
@@ -119,16 +129,25 @@ class _Run:
         self._token_steps = self._choose_steps()
         self._kept: tuple[int, bytes] | None = None
         epoch, _ = spec.batch_at(generation.first_step)
+        transport = Transport()
+        landing = Landing(BufferPool(idle_bytes=spec.prefetch_bytes).take, None, transport)
+        rings = RingOptions(spec.transport, 2 * spec.prefetch_bytes)
         reader = BatchReader(
             spec.targets,
             spec.options(job=seat.job, rank=seat.rank, world_size=generation.world_size),
             place=Place(epoch, 0, seat.token),
             deadlines=spec.deadlines,
-            allocate=BufferPool(idle_bytes=spec.prefetch_bytes).take,
+            allocate=landing.allocate,
             access=spec.access,
             on_failure=self._note_failure,
+            open_feed=RingFeeds(rings, landing, silence_s=spec.deadlines.silence_s),
         )
-        self._prefetcher = Prefetcher(reader, budget_bytes=spec.prefetch_bytes)
+        self._prefetcher = Prefetcher(
+            reader,
+            budget_bytes=spec.prefetch_bytes,
+            limit=transport.ready_bytes,
+            is_ahead=transport.has_ring,
+        )
 
     def read(self) -> None:
         end_at = None if self._spec.seconds is None else time.monotonic() + self._spec.seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,7 @@ class SwarmSpec:
         step_s: Seconds that a simulated training step takes.
         seconds: Seconds after which every rank stops where it is, or None.
         prefetch_bytes: Bytes that one rank holds ready.
+        transport: How batches come: over gRPC, through a ring, or ``auto``, as for `RemoteDataset`.
         processes: Processes that the ranks are spread over.
         rescales: When the number of ranks changes, in order.
         pauses: Which ranks rest.
@@ -103,6 +105,7 @@ class SwarmSpec:
     step_s: float = 0.0
     seconds: float | None = None
     prefetch_bytes: int = 16 << 20
+    transport: Literal["auto", "ring", "grpc"] = "grpc"
     processes: int = 1
     rescales: tuple[Rescale, ...] = ()
     pauses: tuple[Pause, ...] = ()
