@@ -8,7 +8,8 @@ Contract:
 
 1. What is found is what `PlainFinder` finds. It is asked where there are no kernels, and where the
    order cannot be read by windows.
-2. What is kept is bounded: `_MAX_WINDOWS` windows, of `_MAX_PIECES` pieces each.
+2. What is kept is bounded: `_MAX_WINDOWS` windows of `_MAX_PIECES` pieces each, and but for the
+   newest `_MAX_BYTES` of them all. The order itself keeps as little as if nobody read it.
 3. Safe for several threads. Two that miss the same window both work it out; one is kept.
 
 If the code differs, the code is wrong.
@@ -33,8 +34,11 @@ from headrace.server._kernels import KERNELS
 from headrace.server._lookups import Located
 from headrace.storage import OpenDataset
 
-# The last and the next of each of 16 lanes. Of each 2 MiB of permutation at most, and its pieces.
+# The last and the next of each of 16 lanes.
 _MAX_WINDOWS = 32
+# As much as an order keeps of the same when it is asked for samples. A permutation takes 2 MiB at
+# most.
+_MAX_BYTES = 32 << 20
 # Of 40 bytes each. A window has some thousands, and their numbers must fit 16 bits.
 _MAX_PIECES = 1 << 15
 # Lanes that change more often within a unit are read through the order (arbitrary).
@@ -81,6 +85,12 @@ class PlacedWindow:
     buckets: NDArray[np.uint16]
     shift: int
     blocks: NDArray[np.int64]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        arrays = (self.whole, self.tables, self.pieces, self.buckets, self.blocks)
+        return sum(array.nbytes for array in arrays)
 
     def holds(self, epoch: int, lane: int, place: int) -> bool:
         """Return whether a place of a lane is in this window."""
@@ -225,10 +235,17 @@ class WindowFinder:
             return None
         with self._lock:
             self._windows[epoch, lane, window.start] = window
-            if len(self._windows) > _MAX_WINDOWS:
-                self._windows.popitem(last=False)
+            self._evict()
         self._last = window
         return window
+
+    def _evict(self) -> None:
+        kept_bytes = sum(window.nbytes for window in self._windows.values())
+        while len(self._windows) > 1 and (
+            len(self._windows) > _MAX_WINDOWS or kept_bytes > _MAX_BYTES
+        ):
+            _, window = self._windows.popitem(last=False)
+            kept_bytes -= window.nbytes
 
     def _placed(
         self, epoch: int, lane: int, place: int, kernels: ModuleType
