@@ -146,6 +146,26 @@ def test_images_come_with_the_names_of_their_folders(tmp_path: Path, s3: S3) -> 
     assert b"png" == (_schema(s3.url("photos")).field("image").metadata or {})[FORMAT_KEY]
 
 
+def test_images_that_are_compressed_are_not_compressed_again(tmp_path: Path) -> None:
+    """A PNG's bytes are in the shard as they are; bitmaps are made smaller, and by a wish PNGs."""
+    content = PNG + bytes(50_000)
+    for name in ("a.png", "b.bmp"):
+        folder = tmp_path / name[-3:] / "label"
+        folder.mkdir(parents=True)
+        (folder / name).write_bytes(content)
+    convert_files(str(tmp_path / "png"), str(tmp_path / "plain"), source_format="images")
+    convert_files(str(tmp_path / "bmp"), str(tmp_path / "smaller"), source_format="images")
+    convert_files(
+        str(tmp_path / "png"), str(tmp_path / "asked"), source_format="images", compression="lz4"
+    )
+    kept = {
+        name: content in next((tmp_path / name).glob("shards/*")).read_bytes()
+        for name in ("plain", "smaller", "asked")
+    }
+
+    assert {"plain": True, "smaller": False, "asked": False} == kept
+
+
 def test_columns_types_and_splits_are_those_of_write_shards(tmp_path: Path) -> None:
     """Renamed, cast, and divided by the values of a column that is left out."""
     pq.write_table(

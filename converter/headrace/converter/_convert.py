@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import pyarrow as pa
 
 from headrace.converter._commit import Written
 from headrace.converter._hugging_face import find_splits, hugging_face_pieces
-from headrace.converter._images import image_pieces
+from headrace.converter._images import ImagePieces, image_pieces
 from headrace.converter._job import Progress
 from headrace.converter._local import write_pieces
 from headrace.converter._pieces import Pieces, dataset_pieces
@@ -80,7 +81,8 @@ def convert_files(
         splits: As for `write_shards`; not for a ``DatasetDict``, which has splits.
         split_seed: As for `write_shards`.
         format: As for `write_shards`.
-        compression: As for `write_shards`.
+        compression: As for `write_shards`; the default of images is ``none`` where their own
+            formats compress.
         compression_level: As for `write_shards`.
         shard_bytes: As for `write_shards`.
         block_bytes: As for `write_shards`.
@@ -113,6 +115,8 @@ def convert_files(
     )
     how = source_options or SourceOptions()
     parts = _parts(source, source_format, how, wanted.options)
+    if format == "arrow" and compression is None and all(map(_is_compressed, parts.values())):
+        wanted = replace(wanted, writing=replace(wanted.writing, compression="none"))
     if splits is not None and "" not in parts:
         raise BadArgumentError(
             f"{source} has splits of its own, {', '.join(parts)}; convert without other ones, or "
@@ -126,6 +130,10 @@ def convert_files(
             done = write_pieces(pieces, place, wanted=wanted, progress=tell, threads=threads)
             written |= {name or split: part for split, part in done.items()}
     return written
+
+
+def _is_compressed(pieces: Pieces) -> bool:
+    return isinstance(pieces, ImagePieces) and pieces.is_compressed
 
 
 def _parts(

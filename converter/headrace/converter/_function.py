@@ -28,6 +28,7 @@ Over = Literal["arrow", "pandas", "rows"]
 
 _ROWS = 1000  # rows made into one batch at most: a batch costs some 50 us
 _ROW_BYTES = 8 << 20  # and of the texts and bytes in them: a batch is held twice for a moment
+_LARGE_BYTES = 512 << 10  # of a batch that costs more to join with others than to write alone
 _TRACE = 4000  # characters of a traceback in an error
 
 
@@ -207,7 +208,7 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Join small batches, since each costs the same to write whatever it holds."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
-        if not held and batch.num_rows >= _ROWS:
+        if not held and (batch.num_rows >= _ROWS or batch.nbytes >= _LARGE_BYTES):
             yield batch
             continue
         held.append(batch)

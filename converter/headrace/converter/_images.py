@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 import pyarrow as pa
 
 from headrace.errors import BadArgumentError
-from headrace.storage import FORMAT_KEY, StoreOptions, open_store
+from headrace.storage import DEFAULT_BLOCK_BYTES, FORMAT_KEY, Store, StoreOptions, open_store
 
 IMAGE_FORMATS = {
     ".bmp": "bmp",
@@ -25,9 +26,11 @@ IMAGE_FORMATS = {
 }
 """Formats by what names end with, in small letters."""
 
+_COMPRESSED = {"gif", "jpeg", "png", "webp"}  # of what LZ4 would make no less
 _PIECE_BYTES = 64 << 20
 _PIECE_FILES = 4096
 _READERS = 8  # a store answers in some 20 ms, and files are small
+_BATCH_BYTES = DEFAULT_BLOCK_BYTES  # so that a batch is a block, and is not copied to be one
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,14 @@ class ImagePieces:
         url: Of the outermost folder.
         names: Of the files of each piece.
         schema: Of the batches; it notes the format where all files have one.
+        is_compressed: Whether the formats of all files are.
         options: How to reach them.
     """
 
     url: str
     names: tuple[tuple[str, ...], ...]
     schema: pa.Schema
+    is_compressed: bool
     options: StoreOptions = field(repr=False)
 
     @property
@@ -51,18 +56,38 @@ class ImagePieces:
         return len(self.names)
 
     def read(self, piece: int) -> Iterator[pa.RecordBatch]:
-        with (
-            contextlib.closing(open_store(self.url, options=self.options)) as store,
-            ThreadPoolExecutor(_READERS, thread_name_prefix="headrace-images") as pool,
-        ):
-            names = self.names[piece]
-            for begin in range(0, len(names), _READERS):
-                part = names[begin : begin + _READERS]
-                yield self._batch(part, list(pool.map(store.read, part)))
+        with contextlib.closing(open_store(self.url, options=self.options)) as store:
+            images: list[bytes] = []
+            labels: list[str] = []
+            size = 0
+            for name, image in zip(self.names[piece], self._contents(store, piece), strict=True):
+                label = PurePosixPath(name).parent.name
+                sample_bytes = len(image) + len(label.encode())
+                if images and size + sample_bytes > _BATCH_BYTES:
+                    yield self._batch(images, labels)
+                    images, labels, size = [], [], 0
+                images.append(image)
+                labels.append(label)
+                size += sample_bytes
+            if images:
+                yield self._batch(images, labels)
 
-    def _batch(self, names: Sequence[str], contents: list[bytes]) -> pa.RecordBatch:
-        labels = [PurePosixPath(name).parent.name for name in names]
-        return pa.record_batch({"image": contents, "label": labels}, schema=self.schema)
+    def _contents(self, store: Store, piece: int) -> Iterator[bytes]:
+        names = self.names[piece]
+        if "://" not in store.url:  # of a disk, threads cost more than they hide
+            yield from map(store.read, names)
+            return
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="headrace-images") as pool:
+            coming: deque[Future[bytes]] = deque()
+            for name in names:
+                coming.append(pool.submit(store.read, name))
+                if len(coming) > _READERS:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+
+    def _batch(self, images: list[bytes], labels: list[str]) -> pa.RecordBatch:
+        return pa.record_batch({"image": images, "label": labels}, schema=self.schema)
 
 
 def image_pieces(url: str, *, options: StoreOptions) -> ImagePieces:
@@ -84,10 +109,11 @@ def image_pieces(url: str, *, options: StoreOptions) -> ImagePieces:
             field="SRC",
         )
     formats = {_format_of(name) for name, _ in found}
-    metadata = {FORMAT_KEY: str(formats.pop()).encode()} if len(formats) == 1 else None
+    metadata = {FORMAT_KEY: str(*formats).encode()} if len(formats) == 1 else None
     image = pa.field("image", pa.binary(), metadata=metadata)
     label = pa.field("label", pa.string())
-    return ImagePieces(url, _cut(found), pa.schema((image, label)), options)
+    schema = pa.schema((image, label))
+    return ImagePieces(url, _cut(found), schema, formats <= _COMPRESSED, options)
 
 
 def _format_of(name: str) -> str | None:
