@@ -14,7 +14,9 @@ import pytest
 from pyarrow import orc
 
 from headrace.cli._guess import guess_format
+from headrace.cli._progress import amount
 from headrace.cli._spark import read_frame
+from headrace.converter import Progress
 from headrace.errors import BadArgumentError
 from headrace.storage import open_dataset
 from support.command import run
@@ -80,6 +82,17 @@ def test_what_needs_no_spark_starts_none(tmp_path: Path) -> None:
         {name: split["sample_count"] for name, split in facts["splits"].items()},
     )
     assert f"{out}/train" == facts["splits"]["train"]["url"]
+
+
+def test_progress_says_what_is_done_and_how_fast() -> None:
+    """Tasks, shards, samples, bytes and a rate; before there are tasks, that there are none."""
+    progress = Progress(
+        tasks_done=1, tasks_total=4, shard_count=2, sample_count=3000, raw_bytes=6 << 20
+    )
+    none = Progress(tasks_done=0, tasks_total=0, shard_count=0, sample_count=0, raw_bytes=0)
+
+    assert "1 of 4 tasks, 2 shards, 3,000 samples, 6 MiB, 3 MiB/s" == amount(progress, 2.0)
+    assert "no task has begun yet" == amount(none, 2.0)
 
 
 def test_options_choose_rename_cast_and_split(tmp_path: Path) -> None:

@@ -27,15 +27,16 @@ def conversion_progress() -> Iterator[Callable[[Progress], None]]:
         yield _lines()
         return
     from rich.console import Console  # noqa: PLC0415 - only on a terminal
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
     from rich.progress import Progress as Bar  # noqa: PLC0415
 
     columns = (
         TextColumn("converting"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total} tasks  {task.fields[amount]}"),
-        TimeElapsedColumn(),
+        TextColumn("{task.fields[amount]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
     )
+    started_s = time.monotonic()
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("converting", total=None, amount="")
 
@@ -44,7 +45,7 @@ def conversion_progress() -> Iterator[Callable[[Progress], None]]:
                 task,
                 completed=progress.tasks_done,
                 total=progress.tasks_total or None,
-                amount=_amount(progress),
+                amount=amount(progress, time.monotonic() - started_s),
             )
 
         yield show
@@ -143,11 +144,11 @@ def _count_lines(what: str, total: int, unit: str) -> Callable[[int], None]:
 
 def _lines() -> Callable[[Progress], None]:
     every = _Seldom()
+    started_s = time.monotonic()
 
     def show(progress: Progress) -> None:
         if every():
-            tasks = f"{progress.tasks_done} of {progress.tasks_total} tasks"
-            click.echo(f"converting: {tasks}, {_amount(progress)}", err=True)
+            click.echo(f"converting: {amount(progress, time.monotonic() - started_s)}", err=True)
 
     return show
 
@@ -166,5 +167,12 @@ class _Seldom:
         return True
 
 
-def _amount(progress: Progress) -> str:
-    return f"{progress.sample_count:,} samples, {size(progress.raw_bytes)}"
+def amount(progress: Progress, elapsed_s: float) -> str:
+    """Return how much of a conversion is done, and how fast."""
+    if not progress.tasks_total:
+        return "no task has begun yet"
+    rate = int(progress.raw_bytes / max(elapsed_s, 1e-9))
+    return (
+        f"{progress.tasks_done} of {progress.tasks_total} tasks, {progress.shard_count:,} shards, "
+        f"{progress.sample_count:,} samples, {size(progress.raw_bytes)}, {size(rate)}/s"
+    )
