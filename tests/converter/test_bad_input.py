@@ -47,6 +47,40 @@ def test_a_full_disk_is_told_with_its_place(tmp_path: Path) -> None:
     assert [] == [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+def _filling(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pass on, on a disk on which no file takes more than 64 KiB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))
+    try:
+        yield from batches
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_fails_the_job_and_leaves_what_was_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """In the workers of a job: the file and the system's words; the dataset is as it was."""
+    before = write_shards(spark.range(10), str(tmp_path))
+    names = set(open_store(str(tmp_path)).list())
+
+    with pytest.raises(StoreUnavailableError, match=r"0000.*\.arrow in .*File too large"):
+        write_shards(
+            spark.range(0, 60_000, 1, 2),
+            str(tmp_path),
+            function=Function(_filling, "id long"),
+            compression="none",
+            shard_bytes=128 << 10,
+            block_bytes=4096,
+            mode="overwrite",
+        )
+
+    assert names == set(open_store(str(tmp_path)).list())
+    assert [] == list(tmp_path.rglob(".*.arrow.*"))
+    with open_dataset(str(tmp_path)) as dataset:
+        assert before.fingerprint == dataset.fingerprint
+
+
 def test_a_bucket_that_vanishes_is_told(spark: SparkSession, s3: S3) -> None:
     """Shards that are gone again when all is written: their count, the place, no dataset."""
     url = s3.url("vanishing")
