@@ -6,9 +6,11 @@ All run in one Spark session over the same DataFrame (Parquet files in the page 
 another in each round, with everything at its default; medians of rounds. Partitions are those of
 the files, four. ``PYTHON`` is an interpreter that has mosaicml-streaming, pyspark, pandas and what
 `headrace[converter]` needs; the tests marked `long` leave one at ``.build/mosaic/bin/python``.
-Without it Mosaic is left out. The last columns are the greatest resident memory of a Python worker
-while `write_shards` ran and the size of a shard. The ceiling of every case is the Parquet writer's
-rate: it stays inside the JVM.
+Without it Mosaic is left out. ``--data`` keeps the Parquet files in a folder, so that the measuring
+can be done in pieces (``--case``; with ``--rounds 0`` they are only made). The last columns are the
+greatest resident memory of a Python worker while `write_shards` ran and the size of a shard. The
+ceiling of every case is the Parquet writer's rate: it stays inside the JVM. Images are measured by
+``bench_convert_images.py``.
 """
 
 from __future__ import annotations
@@ -66,9 +68,13 @@ def _measure_all(arguments: argparse.Namespace) -> None:
         texts = (_texts(spark, arguments.texts), _TEXTS)
         for name, (frame, columns) in {"table": table, "texts": texts}.items():
             if arguments.case in {"", name}:
-                source = str(Path(folder, name))
-                frame.write.parquet(source)
-                _measure(name, spark.read.parquet(source), columns, Path(folder), arguments)
+                source = Path(arguments.data or folder, name)
+                if not (source / "_SUCCESS").exists():
+                    frame.write.parquet(str(source))
+                if arguments.rounds:
+                    _measure(
+                        name, spark.read.parquet(str(source)), columns, Path(folder), arguments
+                    )
         spark.stop()
 
 
@@ -200,6 +206,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--texts", type=int, default=500_000)
+    parser.add_argument("--data", default="", help="folder of the Parquet files, made once")
     parser.add_argument("--case", default="", choices=["", "table", "texts"])
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
