@@ -140,7 +140,11 @@ class _Epoch:
             for batch in batches:
                 sample_count += batch.sample_ids.size
                 substitutes += batch.substitutes
-                dataset_sample_counts += self.tally(batch.sample_ids)
+            if dataset_sample_counts.size:
+                # Of several batches at once: a mixture's tally takes longer to call than to do.
+                dataset_sample_counts += self.tally(
+                    np.concatenate([batch.sample_ids for batch in batches])
+                )
             yield from batches
             at += size
             size = min(2 * size, _GROUP_BATCHES)
