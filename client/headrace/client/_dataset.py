@@ -22,6 +22,7 @@ from headrace.client._feed import Event
 from headrace.client._handover import register_owner
 from headrace.client._live import ClientStats, LiveStream
 from headrace.client._mixture import Mixture
+from headrace.client._orphans import end_with_main_process
 from headrace.client._places import moved, place_after
 from headrace.client._progress import Progress
 from headrace.client._ranks import resolve_ranks
@@ -262,6 +263,7 @@ class RemoteDataset(IterableDataset[Batch]):
                 "or 'spawn', or headrace.client.BatchLoader",
                 field="multiprocessing_context",
             )
+        end_with_main_process()
         source = ShareSource(
             next_event=self._next_of_share,
             close=self.close,

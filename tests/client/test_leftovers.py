@@ -1,0 +1,60 @@
+"""What a job leaves behind, however it ends: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import loader_job
+from support.datasets import small_table, write_dataset
+from support.private import server_pids, wait_until
+
+SHARED = Path("/dev/shm")  # noqa: S108 - where the system keeps it
+
+
+def _alive(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("end", ["asked", "killed"])
+def test_nothing_is_left_of_a_job_with_workers(end: str, tmp_path: Path, runtime: Path) -> None:
+    """No process, no private server, no temporary file and no shared memory."""
+    url, temporary = str(tmp_path / "d"), tmp_path / "t"
+    write_dataset(url, small_table(400), shard_samples=(200, 200))
+    temporary.mkdir()
+    with subprocess.Popen(
+        [sys.executable, loader_job.__file__, url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    ) as job:
+        assert job.stdin is not None
+        assert job.stdout is not None
+        pids = json.loads(job.stdout.readline())
+        servers = server_pids(runtime)
+        if end == "killed":
+            job.send_signal(signal.SIGKILL)
+        else:
+            job.stdin.close()
+        job.wait(60)
+
+    assert 3 == len(pids)
+    assert 1 == len(servers)
+    assert wait_until(lambda: not any(map(_alive, pids)))
+    assert wait_until(lambda: not server_pids(runtime))
+    left = [path.name for path in temporary.iterdir()]
+    # Of a main process that was killed Python itself leaves the folder of its fork server.
+    assert [] == [name for name in left if end == "asked" or not name.startswith("pymp-")]
+    assert len(left) <= 1
+    assert [] == [path for path in SHARED.iterdir() if any(str(pid) in path.name for pid in pids)]
+    assert [] == list(runtime.glob("headrace/*"))
