@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -215,6 +217,49 @@ def test_a_restarted_server_reads_no_store(rich_url: str, tmp_path: Path) -> Non
 
     assert count == len(_files(tmp_path))
     assert not altered.read_bytes().endswith(b"altered?")
+
+
+_FILLED = """
+import json, logging, os, sys
+from server.test_disk import _fetches, _sample_ids
+from support.running import running
+logging.basicConfig(level="WARNING", format="LOG %(message)s")
+url, folder = sys.argv[1:]
+with running(url, cache_dir=folder, cache_bytes=200_000) as started:
+    epochs = [_sample_ids(started) for _ in range(2)]
+    print(json.dumps({"epochs": epochs, "hits": _fetches(started)[0],
+                      "free": os.statvfs(folder).f_bavail}))
+"""
+# A file system of its own for one process, which needs no rights where user namespaces are on.
+_ON_A_SMALL_DISK = 'mount -t tmpfs -o size=128k small "$0" && exec "$@" "$0"'
+
+
+def _may_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    tried = subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False)
+    return not tried.returncode
+
+
+@pytest.mark.skipif(not _may_mount(), reason="this system gives nobody a file system of his own")
+def test_a_full_disk_costs_no_sample(rich_url: str, tmp_path: Path) -> None:
+    """A server whose disk fills up says so once; what is there is used, the rest is fetched."""
+    python = [sys.executable, "-c", _FILLED, rich_url]
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", _ON_A_SMALL_DISK, str(tmp_path), *python],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert 0 == done.returncode, done.stderr
+    found = json.loads(done.stdout)
+
+    assert [list(range(RICH_SAMPLES))] * 2 == found["epochs"]
+    assert 1 == done.stderr.count("goes on without")
+    assert found["hits"] > 0
+    assert found["free"] < 8
 
 
 def test_blocks_of_other_layouts_are_kept_too(tmp_path: Path) -> None:
