@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from types import FrameType
+from typing import TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +25,8 @@ from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
 
 _SAMPLES = 262_144
+
+_MakeStream: TypeAlias = "Callable[[pb.ReadBatchesRequest], BatchStream]"
 
 # Batches are planned eight at a time, once a stream runs.
 _WARM_BATCHES = 15
@@ -50,20 +54,12 @@ def small_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
-def _calls_a_batch(url: str, batch_size: int) -> float:
-    """Count the calls, of Python and C functions, that a warm batch takes in the mean."""
+@contextmanager
+def _serving(url: str) -> Iterator[_MakeStream]:
+    """Make streams of a dataset through one cache, without gRPC."""
     cache = BlockCache(1 << 27, fetch_threads=2, observer=Metrics())
     with open_dataset(url) as dataset:
         served = ServedDataset("small", dataset, cache=cache, max_batch_bytes=1 << 27)
-        request = pb.ReadBatchesRequest(
-            dataset="small",
-            order=pb.OrderSpec(seed=1),
-            global_batch_size=batch_size,
-            world_size=1,
-            # Behind the small first windows of an epoch.
-            epoch_start=pb.EpochStart(position=_SAMPLES // 2),
-            with_ids=True,
-        )
         limits = StreamLimits(
             heartbeat_s=5,
             store_timeout_s=30,
@@ -72,20 +68,51 @@ def _calls_a_batch(url: str, batch_size: int) -> float:
             # So that each batch plans the next one and no more.
             prefetch_bytes=lambda: 0,
         )
-        stream = BatchStream(
+        yield lambda request: BatchStream(
             stream_contents(request, served),
             dataset=served.name,
             blocks=served.blocks(cache),
             limits=limits,
             observer=StreamTally(Metrics(), "small", None),
         )
+    cache.close()
+
+
+def _request(batch_size: int, start: pb.EpochStart, *, window: int = 0) -> pb.ReadBatchesRequest:
+    return pb.ReadBatchesRequest(
+        dataset="small",
+        order=pb.OrderSpec(seed=1, window=window) if window else pb.OrderSpec(seed=1),
+        global_batch_size=batch_size,
+        world_size=1,
+        epoch_start=start,
+        with_ids=True,
+    )
+
+
+def _calls_a_batch(url: str, batch_size: int) -> float:
+    """Count the calls, of Python and C functions, that a warm batch takes in the mean."""
+    with _serving(url) as make:
+        # Behind the small first windows of an epoch.
+        stream = make(_request(batch_size, pb.EpochStart(position=_SAMPLES // 2)))
         messages = stream.messages()
         for _ in range(1 + _WARM_BATCHES):
             next(messages)
         calls = _calls_of(messages, _COUNTED_BATCHES)
         messages.close()
-    cache.close()
     return calls / _COUNTED_BATCHES
+
+
+def _calls_at(make: _MakeStream, epoch: int, position: int) -> int:
+    """Count the calls that the first batch of a stream takes, from its request on."""
+
+    def messages() -> Iterator[bytes]:
+        start = pb.EpochStart(epoch=epoch, position=position)
+        yield from make(_request(256, start, window=4096)).messages()
+
+    opened = messages()
+    calls = _calls_of(opened, 2)
+    cast("Generator[bytes]", opened).close()
+    return calls
 
 
 def _calls_of(messages: Iterator[bytes], count: int) -> int:
@@ -126,3 +153,17 @@ def test_calls_do_not_grow_where_loops_are_compiled(small_url: str) -> None:
     many = _calls_a_batch(small_url, 4096)
 
     assert abs(many - few) <= 8
+
+
+def test_calls_do_not_grow_with_the_position(small_url: str) -> None:
+    """A stream opens at any position of any epoch with as many calls as at another one."""
+    with _serving(small_url) as make:
+        # What is made once for a dataset, and brings all of its blocks into the cache.
+        _calls_at(make, 0, _SAMPLES // 3)
+        counts = [
+            _calls_at(make, epoch, position)
+            for epoch in (0, 10**9)
+            for position in (_SAMPLES // 4, _SAMPLES // 2, _SAMPLES - 8192)
+        ]
+
+    assert max(counts) <= 1.1 * min(counts), counts
