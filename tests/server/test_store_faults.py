@@ -129,11 +129,13 @@ def test_what_passes_is_not_seen(
     assert any("/shards/part-" in part for part in proxy.seen)
 
 
-@pytest.mark.parametrize("fault", ["silent", "stall"])
+@pytest.mark.parametrize(
+    "fault", ["silent", "stall", pytest.param("trickle", marks=pytest.mark.long)]
+)
 def test_a_connection_that_falls_silent_is_left(
     serve: Serve, proxy: StoreProxy, rich: pa.Table, fault: Fault
 ) -> None:
-    """Before an answer or in its middle: the part comes over another connection, in time."""
+    """Before an answer, in its middle, or nearly: the part comes over another connection."""
     with serve(retry=RetryPolicy(), read_timeout_s=2) as running:
         proxy.choose = lambda part: (
             fault if "/shards/part-" in part and not proxy.met[fault] else "pass"

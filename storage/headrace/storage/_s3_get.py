@@ -15,7 +15,10 @@ Contract:
    learned is learned anew.
 4. Where a first request is not of this kind (another signature, a URL that does not end with the
    key), all go through boto3.
-5. Those of boto3 too go over our connections, so that none waits longer for a silent store than
+5. To a store in clear text, without a proxy between, later requests of a known length go over
+   connections of our own (`headrace.storage._s3_wire`), where the store's answers are of the kind
+   that is known there.
+6. Those of boto3 too go over our connections, so that none waits longer for a silent store than
    ``read_timeout_s``: boto3 has one time-out for all that it does.
 
 If the code differs, the code is wrong.
@@ -27,7 +30,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -39,6 +42,7 @@ from botocore.httpsession import URLLib3Session
 from botocore.response import StreamingBody
 from botocore.utils import get_environ_proxies, percent_encode
 
+from headrace.storage._s3_wire import IS_POSSIBLE, OtherAnswerError, PlainWire
 from headrace.storage._sigv4 import SigningKeys, SigningScope, signed_get_headers
 
 if TYPE_CHECKING:
@@ -50,6 +54,8 @@ _CREDENTIAL = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]
 _ERROR_CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,100})</Code>")
 _MAX_ERROR_BYTES = 65536
 _MADE_ANEW = {"x-amz-content-sha256", "x-amz-date", "x-amz-security-token"}
+_SERVED = {HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT}
+_HTTP_PORT = 80
 _ELSEWHERE = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.BAD_REQUEST}
 
 
@@ -140,7 +146,9 @@ class S3Gets:
 
     def close(self) -> None:
         """Give connections back."""
-        self._way = None
+        way, self._way = self._way, None
+        if way is not None and way.wire is not None:
+            way.wire.close()
         for session in tuple(self._sessions.values()):
             session.close()
 
@@ -152,7 +160,9 @@ class S3Gets:
         if request is not None and self._way is None:
             self._sent.request = None
             session = self._session(request.url)
-            self._way = _way_of(request, percent_encode(key, safe=_KEY_SAFE), session)
+            self._way = _way_of(
+                request, percent_encode(key, safe=_KEY_SAFE), session, self._settings
+            )
         return Answer(content, answer.get("ETag", ""))
 
     def _send(self, request: AWSPreparedRequest, **_: object) -> AWSResponse:
@@ -178,24 +188,41 @@ class _Way:
     base: str
     headers: Mapping[str, str]
     scope: SigningScope | None
+    wire: PlainWire | None
 
     def get(self, quoted_key: str, wanted: str, keys: Callable[[], SigningKeys | None]) -> Answer:
         url = self.base + quoted_key
+        host, path = _host_and_path(url)
         headers = {**self.headers, "range": wanted}
         found = keys() if self.scope is not None else None
         if self.scope is not None and found is not None:
-            host, path = _host_and_path(url)
             headers = signed_get_headers(
                 host, path, headers, keys=found, scope=self.scope, now_s=time.time()
             )
+        most_bytes = _bytes_of(wanted)
+        if self.wire is not None and self.wire.is_understood and most_bytes:
+            with suppress(OtherAnswerError):
+                reply = self.wire.get(path, {"host": host, **headers}, most_bytes=most_bytes)
+                if reply.status not in _SERVED:
+                    raise _error_of(reply.status, reply.content)
+                return Answer(reply.content, reply.headers.get("etag", ""))
+        return self._ask(url, headers)
+
+    def _ask(self, url: str, headers: Mapping[str, str]) -> Answer:
         request = AWSPreparedRequest("GET", url, headers, None, True)  # type: ignore[arg-type] # the stubs want a class that urllib3 cannot copy
         answer = self.session.send(request)
         with closing(answer.raw):
-            if answer.status_code not in {HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT}:
-                raise _error_of(answer)
+            if answer.status_code not in _SERVED:
+                raise _error_of(int(answer.status_code), answer.raw.read(_MAX_ERROR_BYTES))
             length: Any = answer.headers.get("content-length")  # as boto3 hands it on
             content = StreamingBody(answer.raw, length).read()
             return Answer(content, answer.headers.get("etag", ""))
+
+
+def _bytes_of(wanted: str) -> int:
+    """Return how many bytes a header ``Range`` asks for; 0 for all from its begin."""
+    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    return int(last) - int(first) + 1 if last else 0
 
 
 def _session_for(url: str, settings: SessionSettings) -> URLLib3Session:
@@ -207,7 +234,12 @@ def _session_for(url: str, settings: SessionSettings) -> URLLib3Session:
     )
 
 
-def _way_of(request: AWSPreparedRequest, quoted_key: str, session: URLLib3Session) -> _Way | None:
+def _way_of(
+    request: AWSPreparedRequest,
+    quoted_key: str,
+    session: URLLib3Session,
+    settings: SessionSettings,
+) -> _Way | None:
     headers = {name.lower(): _text(value) for name, value in request.headers.items()}
     scope = None
     if "authorization" in headers:
@@ -222,19 +254,32 @@ def _way_of(request: AWSPreparedRequest, quoted_key: str, session: URLLib3Sessio
         for name, value in headers.items()
         if name.startswith("x-amz-") and name not in _MADE_ANEW
     }
-    return _Way(session, request.url.removesuffix(quoted_key), kept, scope)
+    base = request.url.removesuffix(quoted_key)
+    return _Way(session, base, kept, scope, _wire_to(base, settings))
+
+
+def _wire_to(url: str, settings: SessionSettings) -> PlainWire | None:
+    parts = urlsplit(url)
+    if not IS_POSSIBLE or parts.scheme != "http" or get_environ_proxies(url):
+        return None
+    return PlainWire(
+        url,
+        (parts.hostname or "", parts.port or _HTTP_PORT),
+        connect_timeout_s=settings.connect_timeout_s,
+        read_timeout_s=settings.read_timeout_s,
+        max_connections=settings.max_connections,
+    )
 
 
 def _host_and_path(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
-    usual = {"http": 80, "https": 443}.get(parts.scheme)
+    usual = {"http": _HTTP_PORT, "https": 443}.get(parts.scheme)
     host = (parts.hostname or "") if parts.port in {None, usual} else parts.netloc
     return host, parts.path
 
 
-def _error_of(answer: AWSResponse) -> ClientError:
-    code = _ERROR_CODE.search(answer.raw.read(_MAX_ERROR_BYTES))
-    status = int(answer.status_code)
+def _error_of(status: int, content: bytes) -> ClientError:
+    code = _ERROR_CODE.search(content)
     # boto3 takes the status for the code where an answer has no body.
     response: Any = {
         "Error": {"Code": code[1].decode() if code else str(status)},
