@@ -9,8 +9,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -23,7 +21,7 @@ from headrace.errors import (
 from headrace.loadtest import Cut, FaultyProxy
 from headrace.server import Server, ServerConfig, start_server
 from support.command import serving
-from support.datasets import write_dataset
+from support.datasets import write_rows
 from support.private import server_pids
 from support.proxy import proxied
 
@@ -36,9 +34,7 @@ QUICK = Deadlines(connect_s=60, silence_s=0.5, give_up_s=60, fallback_s=0.3)
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """16 MiB: more than all buffers between a server and a loop hold."""
     url = str(tmp_path_factory.mktemp("failover") / NAME)
-    rows = np.arange(SAMPLES * WIDTH, dtype=np.float32)
-    table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(rows), WIDTH)})
-    write_dataset(url, table, shard_samples=[SAMPLES // 4] * 4, block_bytes=1 << 18)
+    write_rows(url, sample_count=SAMPLES, width=WIDTH)
     return url
 
 

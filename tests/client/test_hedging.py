@@ -5,8 +5,6 @@ import itertools
 import threading
 from collections.abc import Iterator
 
-import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -14,7 +12,7 @@ from headrace.client import Batch, Deadlines, Hedge, RemoteDataset
 from headrace.client._hedging import Lateness
 from headrace.errors import BadArgumentError
 from headrace.server import Server, ServerConfig, start_server
-from support.datasets import write_dataset
+from support.datasets import write_rows
 from support.proxy import Proxy, proxied
 from support.waiting import until
 
@@ -28,9 +26,7 @@ PATIENT = Deadlines(connect_s=60, silence_s=60, give_up_s=60)
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """16 MiB: more than all buffers between a server and a loop hold."""
     url = str(tmp_path_factory.mktemp("hedging") / NAME)
-    rows = np.arange(SAMPLES * WIDTH, dtype=np.float32)
-    table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(rows), WIDTH)})
-    write_dataset(url, table, shard_samples=[SAMPLES // 4] * 4, block_bytes=1 << 18)
+    write_rows(url, sample_count=SAMPLES, width=WIDTH)
     return url
 
 

@@ -16,7 +16,6 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -29,7 +28,7 @@ from headrace.client._transport import Transport, TransportChoice
 from headrace.errors import BadArgumentError, RingUnavailableError, ServerUnreachableError
 from headrace.server import Server, ServerConfig, start_server
 from support.command import serving
-from support.datasets import write_dataset
+from support.datasets import write_rows
 from support.transports import listen_for
 from support.waiting import until
 
@@ -44,9 +43,7 @@ _RING = "headrace-ring"
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """16 MiB in batches of 64 KiB: many times the rings of these tests."""
     url = str(tmp_path_factory.mktemp("ring") / NAME)
-    rows = np.arange(SAMPLES * WIDTH, dtype=np.float32)
-    table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(rows), WIDTH)})
-    write_dataset(url, table, shard_samples=[SAMPLES // 4] * 4, block_bytes=1 << 18)
+    write_rows(url, sample_count=SAMPLES, width=WIDTH)
     return url
 
 

@@ -71,6 +71,19 @@ def write_manifest(
     return commit_dataset(open_store(url), schema, entries)
 
 
+def write_rows(url: str, *, sample_count: int, width: int) -> None:
+    """Write rows of float32 that count on, as ``x``, in four shards of blocks of 256 KiB.
+
+    Args:
+        url: Where to.
+        sample_count: A multiple of four.
+        width: Numbers a row.
+    """
+    flat = pa.array(np.arange(sample_count * width, dtype=np.float32))
+    table = pa.table({"x": pa.FixedSizeListArray.from_arrays(flat, width)})
+    write_dataset(url, table, shard_samples=[sample_count // 4] * 4, block_bytes=1 << 18)
+
+
 def small_table(sample_count: int) -> pa.Table:
     """Make a table with a column of each common kind; ``number`` is the sample's id."""
     ids = np.arange(sample_count)
