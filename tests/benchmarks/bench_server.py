@@ -39,6 +39,7 @@ from benchmarks.flight_baseline import read_sizes, serve_flight
 from headrace.bench._children import processor_s, serving_ready_bytes
 from headrace.bench._ready import METHOD
 from headrace.server import ServerConfig, start_server
+from headrace.server._kernels import KERNELS
 from headrace.storage import ShardWriter, commit_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -252,6 +253,9 @@ class process:  # noqa: N801 - a context manager, used like a function
 def serve_headrace(folder: str, pipe: Connection) -> None:
     """Serve the folder as ``bench`` until told to end."""
     config = ServerConfig(datasets={"bench": folder}, listen="127.0.0.1:0")
+    # A server loads them once in its life, which takes longer than a round.
+    KERNELS.load()
+    KERNELS.wait(120)
     with start_server(config) as server:
         pipe.send(server.address)
         pipe.recv()
