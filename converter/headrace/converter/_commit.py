@@ -63,7 +63,7 @@ def check_target(store: Store, mode: Mode, file_format: Format) -> None:
     if file_format == "mds" and mode == "error" and _has_index(store):
         raise DatasetExistsError(
             f"{store.url} holds a dataset already; write elsewhere, or with mode='overwrite' or "
-            "mode='append'",
+            "mode='append' (on the command line: --mode)",
             url=store.url,
         )
 

@@ -54,7 +54,7 @@ def check_mode(store: Store, mode: Mode) -> None:
     if _read_current(store) is not None and mode == "error":
         raise DatasetExistsError(
             f"{store.url} holds a dataset already; write elsewhere, or with mode='overwrite' "
-            "or mode='append'",
+            "or mode='append' (on the command line: --mode)",
             url=store.url,
         )
 

@@ -102,7 +102,7 @@ def _has_pointer(store: Store) -> bool:
 def _exists(store: Store) -> DatasetExistsError:
     return DatasetExistsError(
         f"{store.url} holds a dataset already; write elsewhere, or with mode='overwrite' or "
-        "mode='append'",
+        "mode='append' (on the command line: --mode)",
         url=store.url,
     )
 
