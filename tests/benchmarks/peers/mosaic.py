@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from pathlib import Path
 from typing import Any
@@ -73,4 +74,6 @@ class Reader:
 class _Stream(StatefulStream):
     def close(self) -> None:
         super().close()
+        # Workers that still end would find what they share gone, and leave it half made.
+        gc.collect()
         clean_stale_shared_memory()
