@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import chain, pairwise
 from typing import Generic, TypeVar, overload
 
 import numpy as np
@@ -16,6 +17,10 @@ from numpy.typing import NDArray
 from headrace.client._layout import ColumnView
 
 _T = TypeVar("_T")
+
+_RUN = 256
+"""Items decoded at once for a loop over a column: a copy of all their bytes costs less than one for
+each, and a loop that is left early has decoded few for nothing."""
 
 
 # Not a collections.abc.Sequence: DataLoader rebuilds sequences item by item, which would decode
@@ -48,14 +53,19 @@ class _Lazy(ABC, Generic[_T]):
     def __getitem__(self, index: slice) -> list[_T | None]: ...
     def __getitem__(self, index: int | slice) -> _T | list[_T | None] | None:
         if isinstance(index, slice):
-            return [self._at(i) for i in range(*index.indices(len(self)))]
+            begin, end, step = index.indices(len(self))
+            if step == 1:
+                return self._run(begin, max(begin, end))
+            return [self._at(i) for i in range(begin, end, step)]
         size = len(self)
         if not -size <= index < size:
             raise IndexError(f"sample {index} of a batch of {size}")
         return self._at(index % size)
 
     def __iter__(self) -> Iterator[_T | None]:
-        return (self._at(index) for index in range(len(self)))
+        size = len(self)
+        runs = (self._run(begin, min(begin + _RUN, size)) for begin in range(0, size, _RUN))
+        return chain.from_iterable(runs)
 
     def __repr__(self) -> str:
         shown = ", ".join(repr(item) for item in self[:3])
@@ -65,25 +75,40 @@ class _Lazy(ABC, Generic[_T]):
     def _at(self, index: int) -> _T | None:
         if self._valid is not None and not self._valid[index]:
             return None
-        return self._decode(int(self._offsets[index]), int(self._offsets[index + 1]))
+        return self._decode(self._offsets[index : index + 2].tolist())[0]
+
+    def _run(self, begin: int, end: int) -> list[_T | None]:
+        items: list[_T | None] = [*self._decode(self._offsets[begin : end + 1].tolist())]
+        if self._valid is not None:
+            for index in np.flatnonzero(~self._valid[begin:end]).tolist():
+                items[index] = None
+        return items
 
     @abstractmethod
-    def _decode(self, begin: int, end: int) -> _T:
-        """Make one item of the values in [begin, end)."""
+    def _decode(self, edges: list[int]) -> list[_T]:
+        """Make the items between each two edges, places in the values."""
 
 
 class BytesColumn(_Lazy[bytes]):
     """Byte strings, or None where null."""
 
-    def _decode(self, begin: int, end: int) -> bytes:
-        return self._values[begin:end].tobytes()
+    def _decode(self, edges: list[int]) -> list[bytes]:
+        first = edges[0]
+        whole = self._values[first : edges[-1]].tobytes()
+        return [whole[begin - first : end - first] for begin, end in pairwise(edges)]
 
 
 class StringColumn(_Lazy[str]):
     """Strings, or None where null."""
 
-    def _decode(self, begin: int, end: int) -> str:
-        return self._values[begin:end].tobytes().decode()
+    def _decode(self, edges: list[int]) -> list[str]:
+        first = edges[0]
+        whole = self._values[first : edges[-1]].tobytes()
+        if whole.isascii():
+            # A character is a byte, so that places are those of the text.
+            text = whole.decode("ascii")
+            return [text[begin - first : end - first] for begin, end in pairwise(edges)]
+        return [whole[begin - first : end - first].decode() for begin, end in pairwise(edges)]
 
 
 class RaggedColumn(_Lazy[torch.Tensor]):
@@ -129,5 +154,6 @@ class RaggedColumn(_Lazy[torch.Tensor]):
         padded[is_there] = values[(offsets[:-1, None] + places)[is_there]]
         return padded
 
-    def _decode(self, begin: int, end: int) -> torch.Tensor:
-        return self.values[begin:end]
+    def _decode(self, edges: list[int]) -> list[torch.Tensor]:
+        values = self.values
+        return [values[begin:end] for begin, end in pairwise(edges)]
