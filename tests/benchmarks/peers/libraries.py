@@ -29,6 +29,7 @@ class Library:
         packages: Of an environment of its own, which are named with their versions; empty for ours.
         workers: Numbers of workers to choose from.
         reads_s3: Whether it is measured over an empty cache before a store, too.
+        kinds: Of samples that it is measured with; empty for all.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Library:
     packages: tuple[str, ...] = ()
     workers: tuple[int, ...] = (0,)
     reads_s3: bool = False
+    kinds: tuple[str, ...] = ()
 
     def python(self) -> str:
         """Return the interpreter; makes the environment where it is not there yet."""
@@ -56,6 +58,7 @@ LIBRARIES = (
     Library("DataLoader, mapped arrays", "mapped", workers=(0, 1, 2)),
     Library("tf.data service", "tfdata", _TENSORFLOW_PACKAGES),
     Library("Arrow Flight", "flight"),
+    Library("headrace, strings untouched", "untouched", kinds=("texts",)),
 )
 
 

@@ -54,32 +54,41 @@ class Reader:
         serve = serving({_NAME: self._url}, "--log-level", "error")
         self._address = self._server.enter_context(serve).address
 
-    def open(self, workers: int, state: Any) -> _Stream:
+    def open(self, workers: int, state: Any) -> Stream:
         """Open a dataset; it needs no workers."""
         assert not workers
         dataset = RemoteDataset(self._address, _NAME, batch_size=self._batch_size, seed=7)
         if state is not None:
             dataset.load_state_dict(state)
-        return _Stream(dataset)
+        return Stream(dataset)
 
     def close(self) -> None:
         """End the server."""
         self._server.close()
 
 
-class _Stream:
+class Stream:
+    """One dataset, read again and again.
+
+    Attributes:
+        dataset: It.
+    """
+
     def __init__(self, dataset: RemoteDataset) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
 
     def epoch(self) -> Iterator[Mapping[str, Any]]:
-        for batch in self._dataset:
+        """Yield the batches of the rest of an epoch, with a `str` or `bytes` for each string."""
+        for batch in self.dataset:
             yield {
                 name: value if isinstance(value, torch.Tensor) else list(value)
                 for name, value in batch.items()
             }
 
     def state(self) -> Any:
-        return self._dataset.state_dict()
+        """Return where it is."""
+        return self.dataset.state_dict()
 
     def close(self) -> None:
-        self._dataset.close()
+        """End the stream."""
+        self.dataset.close()
