@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from headrace.client._layout import ColumnView
 
 _T = TypeVar("_T")
+_Text = TypeVar("_Text", bytes, str)
 
 _RUN = 256
 """Items decoded at once for a loop over a column: a copy of all their bytes costs less than one for
@@ -93,22 +94,18 @@ class BytesColumn(_Lazy[bytes]):
     """Byte strings, or None where null."""
 
     def _decode(self, edges: list[int]) -> list[bytes]:
-        first = edges[0]
-        whole = self._values[first : edges[-1]].tobytes()
-        return [whole[begin - first : end - first] for begin, end in pairwise(edges)]
+        return _cut(self._values[edges[0] : edges[-1]].tobytes(), edges)
 
 
 class StringColumn(_Lazy[str]):
     """Strings, or None where null."""
 
     def _decode(self, edges: list[int]) -> list[str]:
-        first = edges[0]
-        whole = self._values[first : edges[-1]].tobytes()
+        whole = self._values[edges[0] : edges[-1]].tobytes()
         if whole.isascii():
             # A character is a byte, so that places are those of the text.
-            text = whole.decode("ascii")
-            return [text[begin - first : end - first] for begin, end in pairwise(edges)]
-        return [whole[begin - first : end - first].decode() for begin, end in pairwise(edges)]
+            return _cut(whole.decode("ascii"), edges)
+        return [item.decode() for item in _cut(whole, edges)]
 
 
 class RaggedColumn(_Lazy[torch.Tensor]):
@@ -157,3 +154,9 @@ class RaggedColumn(_Lazy[torch.Tensor]):
     def _decode(self, edges: list[int]) -> list[torch.Tensor]:
         values = self.values
         return [values[begin:end] for begin, end in pairwise(edges)]
+
+
+def _cut(whole: _Text, edges: list[int]) -> list[_Text]:
+    """Cut what lies between the first edge and the last at all others."""
+    first = edges[0]
+    return [whole[begin - first : end - first] for begin, end in pairwise(edges)]
