@@ -55,7 +55,7 @@ def main() -> None:
 
 def _measure_all(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        spark = _session(Path(folder))
+        spark = spark_session(Path(folder), "local[2]")
         print(
             f"# {platform.machine()}, {os.cpu_count()} cores, Spark {spark.version}, load "
             f"{os.getloadavg()[0]:.1f}, medians of {arguments.rounds} rounds"
@@ -182,13 +182,14 @@ def _texts(spark: SparkSession, row_count: int) -> DataFrame:
     )
 
 
-def _session(folder: Path) -> SparkSession:
+def spark_session(folder: Path, master: str) -> SparkSession:
+    """Start Spark in this process, with its files below a folder."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - in the interpreter that measures
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     session = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "4g")

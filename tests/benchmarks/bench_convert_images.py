@@ -1,8 +1,9 @@
 """Measure converting images against plain copies of the same bytes to the same store.
 
-``PYTHONPATH=examples python tests/benchmarks/bench_convert_images.py`` makes files of random bytes
-that begin as JPEG does, in folders named by labels, and prints MiB/s and the ratio to the copies,
-on a local disk and then in a real S3 server (SeaweedFS) on this machine, which shares the cores:
+``PYTHONPATH=examples:tests python tests/benchmarks/bench_convert_images.py`` makes files of random
+bytes that begin as JPEG does, in folders named by labels, and prints MiB/s and the ratio to the
+copies, on a local disk and then in a real S3 server (SeaweedFS) on this machine, which shares the
+cores:
 
 - ``convert``: `convert_files`, what ``headrace convert`` does with a folder of images;
 - ``Spark``: ``binaryFile`` and `write_shards`, in local mode with a thread a core;
@@ -23,7 +24,6 @@ import os
 import platform
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.bench_convert import spark_session
 from demo.object_store import Weed, start_weed
 from headrace.converter import convert_files, write_shards
 
@@ -157,19 +158,7 @@ def _session(folder: str, ways: Sequence[str]) -> Iterator[SparkSession | None]:
     if "Spark" not in ways:
         yield None
         return
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - without it no Java is needed
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    spark = (
-        SparkSession.builder.master("local[*]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "4g")
-        .config("spark.log.level", "ERROR")
-        .config("spark.local.dir", f"{folder}/local")
-        .getOrCreate()
-    )
+    spark = spark_session(Path(folder), "local[*]")
     try:
         yield spark
     finally:
