@@ -48,5 +48,24 @@ def test_frames_are_what_protobuf_writes(size: int, limit: int, cuts: list[int])
         list(header.buffer_bytes),
         header.payload_xxh3,
     )
+    if 0 < size <= limit:
+        assert 0 == (len(found[0]) - size) % 64
     offsets = [message.chunk.payload_offset for message in messages[1:]]
     assert list(range(limit, size, limit)) == offsets
+
+
+@given(token_bytes=st.integers(0, 400), size=st.integers(1, 300))
+def test_a_payload_in_one_message_begins_at_a_multiple_of_64(token_bytes: int, size: int) -> None:
+    """Whatever the length of the rest of the header; the padding is below twice that."""
+    header = pb.BatchHeader(resume_token=b"t" * token_bytes)
+    frames = BatchFrames(header, PayloadLayout((size,), (0,), size), max_chunk_bytes=1024)
+    for piece in frames.pieces(0, size):
+        piece[:] = 7
+
+    (found,) = frames.finish()
+
+    message = pb.ReadBatchesResponse.FromString(found)
+    assert (bytes([7] * size), 0) == (message.payload, (len(found) - size) % 64)
+    assert found == message.SerializeToString()
+    assert len(message.batch.head_padding) < 128
+    assert not any(message.batch.head_padding)

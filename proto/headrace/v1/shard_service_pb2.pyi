@@ -403,7 +403,7 @@ class StreamStart(_message.Message):
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., epoch_sample_count: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., transforms: _Optional[_Iterable[_Union[Transform, _Mapping]]] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("epoch", "step", "position", "sample_count", "global_sample_count", "pad_count", "buffer_bytes", "payload_bytes", "payload_xxh3", "resume_token", "row_count", "substitute_count", "overflow_sample_count", "overflow_element_count")
+    __slots__ = ("epoch", "step", "position", "sample_count", "global_sample_count", "pad_count", "buffer_bytes", "payload_bytes", "payload_xxh3", "resume_token", "row_count", "substitute_count", "overflow_sample_count", "overflow_element_count", "head_padding")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -418,6 +418,7 @@ class BatchHeader(_message.Message):
     SUBSTITUTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     OVERFLOW_SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     OVERFLOW_ELEMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HEAD_PADDING_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     position: int
@@ -432,7 +433,8 @@ class BatchHeader(_message.Message):
     substitute_count: int
     overflow_sample_count: int
     overflow_element_count: int
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., position: _Optional[int] = ..., sample_count: _Optional[int] = ..., global_sample_count: _Optional[int] = ..., pad_count: _Optional[int] = ..., buffer_bytes: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., payload_xxh3: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., row_count: _Optional[int] = ..., substitute_count: _Optional[int] = ..., overflow_sample_count: _Optional[int] = ..., overflow_element_count: _Optional[int] = ...) -> None: ...
+    head_padding: bytes
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., position: _Optional[int] = ..., sample_count: _Optional[int] = ..., global_sample_count: _Optional[int] = ..., pad_count: _Optional[int] = ..., buffer_bytes: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., payload_xxh3: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., row_count: _Optional[int] = ..., substitute_count: _Optional[int] = ..., overflow_sample_count: _Optional[int] = ..., overflow_element_count: _Optional[int] = ..., head_padding: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("payload_offset",)

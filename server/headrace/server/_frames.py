@@ -8,6 +8,7 @@ into the message: no copy.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -23,6 +24,9 @@ _PAYLOAD_FIELD = 1000
 _LENGTH_DELIMITED = 2
 _VARINT_BITS = 7
 _BATCH_FIELD = 2
+_PADDING_FIELD = 15
+_EMPTY_FIELD_BYTES = 2
+_ALIGNMENT = 64
 # Payloads of several messages are written and hashed in turn, so much at a time, which then still
 # lies in the processor's second cache with what it was copied from.
 _HASHED = 512 << 10
@@ -59,7 +63,8 @@ class BatchFrames:
         self._parts: list[NDArray[np.uint8]] = []
         self._digest: xxhash.xxh3_64 | None = None
         self._hashed_bytes = 0
-        head = _head_of(header)
+        self._aligned_bytes = layout.size if layout.size <= max_chunk_bytes else 0
+        head = _head_of(header, aligned_bytes=self._aligned_bytes)
         self._head_bytes = len(head)
         # A hash lies where the one that stands for it does.
         at = head.index(_HASH_TAG + _ANY_HASH_BYTES) + len(_HASH_TAG)
@@ -107,7 +112,8 @@ class BatchFrames:
             self._hash[:] = memoryview(found.to_bytes(8, "little"))
         else:
             # It takes no space.
-            self._messages[0] = _head_of(self._header) + self._messages[0][self._head_bytes :]
+            head = _head_of(self._header, aligned_bytes=self._aligned_bytes)
+            self._messages[0] = head + self._messages[0][self._head_bytes :]
         del self._hash
         return self._messages
 
@@ -150,10 +156,39 @@ class _Pieces(Sequence[NDArray[np.uint8]]):
             self._frames.hash_to(end)
 
 
-def _head_of(header: pb.BatchHeader) -> bytes:
-    """Return what `message_frame` would of a response with this batch, with one copy less."""
+def _head_of(header: pb.BatchHeader, *, aligned_bytes: int) -> bytes:
+    """Return what `message_frame` would of a response with this batch, with one copy less.
+
+    Args:
+        header: The batch, without padding.
+        aligned_bytes: Length of the payload that is to begin at a multiple of 64 bytes in the
+            message, for which the head is padded; 0 for none.
+    """
     body = header.SerializeToString()
+    if aligned_bytes:
+        body += _padding(len(body), len(_TAG) + len(_varint(aligned_bytes)))
     return _BATCH_TAG + _varint(len(body)) + body
+
+
+@functools.lru_cache(maxsize=4096)
+def _padding(body_bytes: int, between_bytes: int) -> bytes:
+    """Return the header's field of padding, its last, as it is encoded; empty if none is needed.
+
+    Args:
+        body_bytes: Length of the encoded header without it.
+        between_bytes: What lies between the header and the payload.
+    """
+    padded = body_bytes
+    while (
+        # One byte is no field, and two are one that protobuf would leave out.
+        0 < padded - body_bytes <= _EMPTY_FIELD_BYTES
+        or (len(_BATCH_TAG) + len(_varint(padded)) + padded + between_bytes) % _ALIGNMENT
+    ):
+        padded += 1
+    if padded == body_bytes:
+        return b""
+    zeros = bytes(padded - body_bytes - _EMPTY_FIELD_BYTES)
+    return _PADDING_TAG + _varint(len(zeros)) + zeros
 
 
 def _varint(value: int) -> bytes:
@@ -167,3 +202,4 @@ def _varint(value: int) -> bytes:
 
 _TAG = _varint(_PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED)
 _BATCH_TAG = _varint(_BATCH_FIELD << 3 | _LENGTH_DELIMITED)
+_PADDING_TAG = _varint(_PADDING_FIELD << 3 | _LENGTH_DELIMITED)
