@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.bench_order_mosaicml import OURS, THEIRS, measure
 from benchmarks.peers.kinds import make
-from benchmarks.peers.libraries import LIBRARIES, Child, Library
+from benchmarks.peers.libraries import LIBRARIES, Child, Library, library_of
 from benchmarks.peers.samples import save
 from benchmarks.peers.store import upload, variables
 from demo.object_store import start_weed
@@ -199,7 +199,7 @@ def _rounds(rows: list[Row], effort: Effort, show: Show, *, do: str, seconds: fl
 
 
 def _orders(effort: Effort, show: Show) -> list[dict[str, Any]]:
-    mosaic, ours = LIBRARIES[1].python(), LIBRARIES[0].python()
+    mosaic, ours = library_of("mosaic").python(), library_of("ours").python()
     scripts = {
         "headrace": (ours, OURS),
         "MosaicML Streaming": (mosaic, THEIRS),
@@ -220,9 +220,9 @@ def _orders(effort: Effort, show: Show) -> list[dict[str, Any]]:
 
 def _versions() -> dict[str, str]:
     wanted = {
-        LIBRARIES[0]: ("grpcio", "pyarrow", "torch", "numpy"),
-        LIBRARIES[1]: ("mosaicml-streaming", "litdata", "torch", "numpy"),
-        LIBRARIES[5]: ("tensorflow-cpu",),
+        library_of("ours"): ("grpcio", "pyarrow", "torch", "numpy"),
+        library_of("mosaic"): ("mosaicml-streaming", "litdata", "torch", "numpy"),
+        library_of("tfdata"): ("tensorflow-cpu",),
     }
     script = (
         "import importlib.metadata, json, sys; "

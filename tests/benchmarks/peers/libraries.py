@@ -54,12 +54,19 @@ LIBRARIES = (
     Library("headrace", "ours", reads_s3=True),
     Library("MosaicML Streaming", "mosaic", _TORCH_PACKAGES, (0, 1, 2), reads_s3=True),
     Library("LitData", "lit", _TORCH_PACKAGES, (0, 1, 2), reads_s3=True),
+    Library("LitData, two workers", "lit_workers", _TORCH_PACKAGES, (2,)),
     Library("DataLoader, a file a sample", "files", workers=(0, 1, 2)),
     Library("DataLoader, mapped arrays", "mapped", workers=(0, 1, 2)),
     Library("tf.data service", "tfdata", _TENSORFLOW_PACKAGES),
     Library("Arrow Flight", "flight"),
     Library("headrace, strings untouched", "untouched", kinds=("texts",)),
 )
+
+
+def library_of(module: str) -> Library:
+    """Return the reader of a module of this folder."""
+    (found,) = (library for library in LIBRARIES if library.module == module)
+    return found
 
 
 class Child:

@@ -1,4 +1,8 @@
-"""LitData: its own chunks, its own loader; tokens by the loader that it has for them."""
+"""LitData: its own chunks, its own loader; tokens by the loader that it has for them.
+
+Bytes come as slices of mapped files, which PyTorch's default collation would take apart into a
+tensor for each byte. They stay what they are here, or become bytes where they leave a worker.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,8 @@ from litdata import (  # type: ignore[import-not-found]
 )
 from litdata.streaming import downloader  # type: ignore[import-not-found]
 from litdata.streaming.writer import BinaryWriter  # type: ignore[import-not-found]
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from benchmarks.peers.loops import StatefulStream, end_workers_soon, stateful_loader
 from benchmarks.peers.samples import Samples, load
@@ -39,11 +45,16 @@ def write(samples: Samples, folder: Path) -> None:
     writer.merge()
 
 
+def _keep(batch: list[memoryview], **_: Any) -> list[memoryview] | list[bytes]:
+    return batch if get_worker_info() is None else [bytes(each) for each in batch]
+
+
 class Reader:
     """Reads local chunks, or those of a store into an empty local folder."""
 
     def __init__(self, folder: Path, remote: str) -> None:
         end_workers_soon()
+        default_collate_fn_map[memoryview] = _keep
         self.files = folder / "lit"
         self._samples = load(folder / "samples")
         self._cache = folder / "lit-cache"
