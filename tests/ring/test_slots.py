@@ -21,7 +21,7 @@ from headrace.ring import (
 )
 
 _MESSAGE, _PAYLOAD = b"message", bytes(range(100))
-_BEGIN, _GENERATION = 256, 5
+_BEGIN, _GENERATION, _LAYOUT = 256, 5, 3
 
 
 def _ring(size: int = 1024) -> NDArray[np.uint8]:
@@ -36,6 +36,7 @@ def _ring(size: int = 1024) -> NDArray[np.uint8]:
         message=_MESSAGE,
         begin=begin,
         payload_bytes=len(_PAYLOAD),
+        layout=_LAYOUT,
     )
     return ring
 
@@ -50,20 +51,20 @@ def _forged(generation: int, begin: int, payload_bytes: int, message_bytes: int)
 
 
 def test_a_slot_has_these_bytes() -> None:
-    """Magic, generation, begin and length of the payload, length of the message, checksum."""
+    """Magic, generation, the payload's begin and length, the message's, layout, checksum."""
     assert bytes.fromhex(
         "4852534c4f540001 0500000000000000 8000000000000000 6400000000000000"
-        "0700000000000000 0000000000000000 0000000000000000"
+        "0700000000000000 0300000000000000 0000000000000000"
     ) == bytes(_ring()[_BEGIN : _BEGIN + 56])
-    assert 0x1C12A06C5A38E5FD == int(_ring()[_BEGIN + 56 : _BEGIN + 64].view("<u8")[0])
+    assert 0x4821995DF277E0CA == int(_ring()[_BEGIN + 56 : _BEGIN + 64].view("<u8")[0])
     assert 64 == SLOT_HEADER_BYTES
 
 
 def test_a_slot_is_read_as_it_was_written() -> None:
-    """Message and payload come out; the payload begins at a multiple of 64."""
+    """Message, layout and payload come out; the payload begins at a multiple of 64."""
     opened = open_slot(_ring(), begin=_BEGIN, generation=_GENERATION)
 
-    assert _MESSAGE == opened.message
+    assert (_MESSAGE, _LAYOUT) == (opened.message, opened.layout)
     assert _PAYLOAD == bytes(_ring()[opened.payload_begin : opened.payload_end])
     assert 0 == opened.payload_begin % 64
 

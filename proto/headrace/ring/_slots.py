@@ -11,14 +11,18 @@ from numpy.typing import NDArray
 
 from headrace.errors import StreamCorruptError
 
-# Magic, generation, where the payload begins in the slot, its bytes, the message's bytes, zeros.
-_FIELDS = struct.Struct("<8sQQQQ16x")
+# Magic, generation, where the payload begins in the slot, its bytes, the message's bytes, number of
+# the layout, zeros.
+_FIELDS = struct.Struct("<8sQQQQQ8x")
 _CHECKSUM = struct.Struct("<Q")
 _MAGIC = b"HRSLOT\x00\x01"
 
 SLOT_HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
 SLOT_ALIGNMENT = 64
 """Slots, and payloads in them, begin at multiples of it."""
+
+_LIKELY_BYTES = 384
+"""Header and message of most batches: what is read at once."""
 
 
 # Made for each batch: a frozen dataclass would take three times as long.
@@ -29,12 +33,15 @@ class OpenSlot(NamedTuple):
         message: A serialised ``ReadBatchesResponse`` with the batch's header and no payload.
         payload_begin: Where the payload begins, in bytes from the begin of the ring.
         payload_end: Where it ends.
+        layout: Number of the layout; 0 for none. Two batches of a stream with the same have equal
+            counts of samples and rows, and equal lengths of all buffers.
         end: Where the slot ends; in whole multiples of 64.
     """
 
     message: bytes
     payload_begin: int
     payload_end: int
+    layout: int
 
     @property
     def end(self) -> int:
@@ -54,7 +61,13 @@ def void_slot(slot: NDArray[np.uint8]) -> None:
 
 
 def seal_slot(
-    slot: NDArray[np.uint8], *, generation: int, message: bytes, begin: int, payload_bytes: int
+    slot: NDArray[np.uint8],
+    *,
+    generation: int,
+    message: bytes,
+    begin: int,
+    payload_bytes: int,
+    layout: int = 0,
 ) -> None:
     """Write the message and the header of a slot whose payload is written.
 
@@ -64,8 +77,9 @@ def seal_slot(
         message: The batch's.
         begin: Where its payload begins in the slot; at least `payload_begin` of the message.
         payload_bytes: How long it is.
+        layout: Number of its layout, or 0.
     """
-    fields = _FIELDS.pack(_MAGIC, generation, begin, payload_bytes, len(message))
+    fields = _FIELDS.pack(_MAGIC, generation, begin, payload_bytes, len(message), layout)
     digest = _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields + message))
     head = fields + digest + message
     slot[: len(head)] = np.frombuffer(head, np.uint8)
@@ -82,22 +96,23 @@ def open_slot(ring: NDArray[np.uint8], *, begin: int, generation: int) -> OpenSl
     Raises:
         StreamCorruptError: It does not lie in the ring, is stale or torn, or was never written.
     """
-    memory = ring.data
-    head = memory[begin : begin + SLOT_HEADER_BYTES].tobytes()
+    head = ring.data[begin : begin + _LIKELY_BYTES].tobytes()
     if begin % SLOT_ALIGNMENT or len(head) < SLOT_HEADER_BYTES:
         raise _bad(begin, f"{len(head)} bytes of header", "a slot inside", ring.size)
-    magic, found, payload, payload_bytes, message_bytes = _FIELDS.unpack_from(head)
+    magic, found, payload, payload_bytes, message_bytes, layout = _FIELDS.unpack_from(head)
     if magic != _MAGIC:
         raise _bad(begin, f"{magic.hex()} first", _MAGIC.hex(), ring.size)
     if found != generation:
         raise _bad(begin, f"generation {found}", f"{generation}", ring.size)
-    message_begin = begin + SLOT_HEADER_BYTES
-    message = memory[message_begin : message_begin + message_bytes].tobytes()
+    end = SLOT_HEADER_BYTES + message_bytes
+    if end > _LIKELY_BYTES:
+        head = ring.data[begin : begin + end].tobytes()
+    message = head[SLOT_HEADER_BYTES:end]
     (checksum,) = _CHECKSUM.unpack_from(head, _FIELDS.size)
     digest = xxhash.xxh3_64_intdigest(head[: _FIELDS.size] + message)
     if checksum != digest:
         raise _bad(begin, f"checksum {checksum:016x}", f"{digest:016x}", ring.size)
-    opened = OpenSlot(message, begin + payload, begin + payload + payload_bytes)
+    opened = OpenSlot(message, begin + payload, begin + payload + payload_bytes, layout)
     if payload % SLOT_ALIGNMENT or payload < payload_begin(message_bytes):
         raise _bad(begin, f"a payload at {payload}", "one behind the message", ring.size)
     if opened.payload_end > ring.size:

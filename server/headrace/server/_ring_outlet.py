@@ -96,6 +96,8 @@ class RingOutlet:
         self._observer = observer
         self._on_close = on_close
         self._likely_bytes = 0
+        self._shape: tuple[int, int, tuple[int, ...]] | None = None
+        self._shapes = 0
         self._fulls = 0
         self._is_hungry = False
         self._announcement = b""
@@ -137,8 +139,21 @@ class RingOutlet:
         header.payload_bytes = layout.size
         memory = self._memory.array[slot[0] : slot[0] + size]
         return _SlotFrames(
-            header, memory, begin=begin, generation=slot[1], is_checked=self._check_payload
+            header,
+            memory,
+            begin=begin,
+            generation=slot[1],
+            layout=self._layout_number(header, layout),
+            is_checked=self._check_payload,
         )
+
+    def _layout_number(self, header: pb.BatchHeader, layout: PayloadLayout) -> int:
+        """Return the number of the last batch's layout, or a new one if this is another."""
+        shape = (header.sample_count, header.row_count, layout.lengths)
+        if shape != self._shape:
+            self._shape = shape
+            self._shapes += 1
+        return self._shapes
 
     def announce(self) -> None:
         """Tell the client, now or a little later, of the slot that was filled last, if one was."""
@@ -234,6 +249,7 @@ class _SlotFrames:
         *,
         begin: int,
         generation: int,
+        layout: int,
         is_checked: bool,
     ) -> None:
         void_slot(slot)
@@ -242,6 +258,7 @@ class _SlotFrames:
         self._begin = begin
         self._payload = slot[begin:]
         self._generation = generation
+        self._layout = layout
         self._is_checked = is_checked
 
     def pieces(self, begin: int, end: int) -> Sequence[NDArray[np.uint8]]:
@@ -259,5 +276,6 @@ class _SlotFrames:
             message=message,
             begin=self._begin,
             payload_bytes=self._payload.size,
+            layout=self._layout,
         )
         return []
