@@ -6,7 +6,8 @@ from headrace.server._config_layers import ConfigSource, ignored_variables
 from headrace.server._config_text import config_text
 from headrace.server._dataset_config import DatasetConfig
 from headrace.server._logs import start_logging
-from headrace.server._server import Server, serve, start_server
+from headrace.server._serve import serve
+from headrace.server._server import Server, start_server
 
 __all__ = [
     "ConfigSource",

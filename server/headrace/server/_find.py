@@ -9,7 +9,8 @@ import numpy as np
 from headrace.errors import BadArgumentError, TokenDatasetChangedError
 from headrace.order import combined_fingerprint, decode_token
 from headrace.server._access import ANYBODY, Caller
-from headrace.server._datasets import Catalog, ServedDataset
+from headrace.server._catalog import Catalog
+from headrace.server._datasets import ServedDataset
 from headrace.server._mixture_request import MAX_DATASETS, check_mixture, mixture_spec
 from headrace.server._mixtures import Mixtures, ServedMixture
 from headrace.server._served import Served

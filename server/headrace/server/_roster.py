@@ -28,9 +28,10 @@ from grpc_health.v1 import health, health_pb2
 
 from headrace.errors import DatasetNotFoundError, HeadraceError, RebalanceError
 from headrace.server._cache import BlockCache
+from headrace.server._catalog import Catalog
 from headrace.server._config import ServerConfig
 from headrace.server._dataset_config import DatasetConfig
-from headrace.server._datasets import Catalog, ServedDataset, open_served
+from headrace.server._datasets import ServedDataset, open_served
 from headrace.server._logs import event
 from headrace.server._streams import OpenStreams
 from headrace.server._watch import ReadObserver, StoreHealth

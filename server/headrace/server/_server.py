@@ -15,14 +15,11 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import Self
 
 import grpc
@@ -30,20 +27,16 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from headrace.server._access import Access
 from headrace.server._cache import BlockCache
+from headrace.server._catalog import Catalog
 from headrace.server._config import ServerConfig, fixed_settings
-from headrace.server._config_layers import ConfigSource
-from headrace.server._datasets import Catalog
 from headrace.server._disk import DiskCache
 from headrace.server._listen import GRPC_OPTIONS, bind
-from headrace.server._logs import event
 from headrace.server._metrics import Metrics
 from headrace.server._metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
-from headrace.server._reload import Reloader
 from headrace.server._rings import Rings
 from headrace.server._roster import Roster
 from headrace.server._service import SERVICE, ShardService
 from headrace.server._streams import OpenStreams
-from headrace.server._supervisor import start_supervisor
 from headrace.server._threads import MAX_QUEUED_CALLS, CallThreads
 from headrace.server._tls import tls_credentials
 from headrace.server._tracing import Tracing, start_tracing
@@ -52,8 +45,6 @@ from headrace.server._transform_pool import TransformPool
 
 # How long cut calls may take to end; they have nothing left to do.
 _CUT_TIMEOUT_S = 10.0
-
-_Handler = Callable[[int, FrameType | None], None]
 
 _log = logging.getLogger(__name__)
 
@@ -277,82 +268,3 @@ def _open_cache(config: ServerConfig, metrics: Metrics) -> BlockCache:
     return BlockCache(
         config.cache_bytes, fetch_threads=config.fetch_threads, observer=metrics, disk=disk
     )
-
-
-def serve(
-    config: ServerConfig,
-    *,
-    on_ready: Callable[[str], None],
-    source: ConfigSource | None = None,
-) -> int:
-    """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once.
-
-    Must be called in the main thread. Before it serves there is nothing to drain, and a store that
-    does not answer may keep it from that for minutes, so a signal ends it there.
-
-    Args:
-        config: The settings.
-        on_ready: Called once with the addresses, joined by spaces, when clients may connect.
-        source: Where the settings come from: read again at SIGHUP, and when its file changes.
-
-    Returns:
-        The exit code of the process: 0.
-
-    Raises:
-        ConfigurationError: As `start_server`.
-        HeadraceError: As `start_server`.
-        KeyboardInterrupt: SIGTERM or SIGINT came before it served.
-    """
-    asked, is_serving = threading.Event(), threading.Event()
-
-    def ask(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        if not is_serving.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    def wait(addresses: tuple[str, ...]) -> None:
-        is_serving.set()
-        on_ready(" ".join(addresses))
-        asked.wait()
-        _log.info("asked to end; draining for at most %g s", config.drain_s)
-
-    with _handled({signal.SIGTERM: ask, signal.SIGINT: ask}):
-        if config.workers:
-            _serve_workers(config, source, wait)
-        else:
-            _serve_alone(config, source, wait)
-    return 0
-
-
-def _serve_alone(
-    config: ServerConfig, source: ConfigSource | None, wait: Callable[[tuple[str, ...]], None]
-) -> None:
-    with start_server(config) as server:
-        with ExitStack() as stack:
-            if source is not None:
-                reloader = stack.enter_context(Reloader(source, server.reload))
-                stack.enter_context(_handled({signal.SIGHUP: lambda *_: reloader.request()}))
-            _log.info("serving", extra=event(**server.described))
-            wait(server.addresses)
-        server.drain()
-
-
-def _serve_workers(
-    config: ServerConfig, source: ConfigSource | None, wait: Callable[[tuple[str, ...]], None]
-) -> None:
-    with start_supervisor(config, source=source) as supervisor:
-        with _handled({signal.SIGHUP: lambda *_: supervisor.reload()} if source else {}):
-            wait(supervisor.addresses)
-        supervisor.drain()
-
-
-@contextmanager
-def _handled(handlers: Mapping[signal.Signals, _Handler]) -> Iterator[None]:
-    """Handle signals while the context lasts."""
-    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

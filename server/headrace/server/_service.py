@@ -18,6 +18,7 @@ from headrace.errors import HeadraceError, InternalError
 from headrace.server._access import Access, Caller
 from headrace.server._ahead import Ahead, Messages
 from headrace.server._cache import BlockCache
+from headrace.server._catalog import Catalog
 from headrace.server._config import ServerConfig
 from headrace.server._contents import (
     Contents,
@@ -26,7 +27,6 @@ from headrace.server._contents import (
     stream_contents,
     transform_message,
 )
-from headrace.server._datasets import Catalog
 from headrace.server._explain import explain
 from headrace.server._find import find
 from headrace.server._fresh import keep_freed_memory

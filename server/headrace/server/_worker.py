@@ -21,9 +21,9 @@ from headrace.errors import HeadraceError
 from headrace.server._access import Access
 from headrace.server._arena import ArenaHeader, Memory
 from headrace.server._cache import BlockCache
+from headrace.server._catalog import Catalog
 from headrace.server._config import ServerConfig
 from headrace.server._config_layers import ConfigSource
-from headrace.server._datasets import Catalog
 from headrace.server._listen import SHARED_PORT_OPTIONS
 from headrace.server._logs import start_logging
 from headrace.server._metrics import Metrics
