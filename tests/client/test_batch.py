@@ -33,7 +33,7 @@ def _offsets(*ends: int) -> bytes:
 
 def _batch(columns: list[pb.Column], buffers: list[bytes], *, pad_count: int = 0) -> Batch:
     # Memory as the client allocates it: JAX copies what does not begin at 64 bytes.
-    assembler = StreamAssembler(aligned)
+    assembler = StreamAssembler(aligned, keep=None)
     assembler.feed(start_message(columns).SerializeToString())
     message = batch_messages(buffers, token=token_at(0, 3), sample_count=3)[0]
     message.batch.pad_count = pad_count

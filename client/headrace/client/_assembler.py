@@ -7,7 +7,8 @@ Contract. For any sequence of messages:
 2. Anything else that the protocol does not allow raises `StreamCorruptError`; after that the
    assembler is of no use, and the caller resumes from the token of the last event.
 3. Heartbeats change nothing.
-4. A payload is copied once, from its messages into what ``allocate`` returned.
+4. A payload that is whole in its message stays there, with ``keep``, where it lies well for its
+   columns. Any other is copied once, from its messages into what ``allocate`` returned.
 """
 
 from __future__ import annotations
@@ -30,11 +31,15 @@ from headrace.client._frames import (
     read_frame,
 )
 from headrace.client._layout import ColumnView, PayloadLayout
+from headrace.client._messages import memory_of
 from headrace.errors import StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
 
 Allocate = Callable[[int], NDArray[np.uint8]]
 """Returns ``(size,) uint8`` that the caller owns; what it holds does not matter."""
+
+Keep = Callable[[bytes], NDArray[np.uint8]]
+"""Returns the memory of a message that nobody else has."""
 
 
 _FEW_BYTES = 256 << 10
@@ -51,7 +56,7 @@ class BatchEvent:
     Attributes:
         header: The wire's header; ``header.resume_token`` resumes after this batch.
         columns: Views of ``payload`` by column name, in the stream's order.
-        payload: ``(payload_bytes,) uint8``, owned by this event.
+        payload: ``(payload_bytes,) uint8``, writable, owned by this event.
     """
 
     header: pb.BatchHeader
@@ -70,13 +75,14 @@ class EpochEndEvent:
 class StreamAssembler:
     """Assemble the batches of one `ReadBatches` stream."""
 
-    def __init__(self, allocate: Allocate) -> None:
+    def __init__(self, allocate: Allocate, *, keep: Keep | None = memory_of) -> None:
         """Begin before the first message.
 
         Args:
             allocate: Where the payloads go.
+            keep: Makes a message memory of its batch; None to copy all payloads.
         """
-        self._allocate = allocate
+        self._allocate, self._keep = allocate, keep
         self._start: pb.StreamStart | None = None
         self._layout = PayloadLayout(())
         self._header: pb.BatchHeader | None = None
@@ -97,6 +103,9 @@ class StreamAssembler:
 
     def feed(self, message: bytes) -> BatchEvent | EpochEndEvent | None:
         """Take one encoded message; return the event it completes, if any.
+
+        Args:
+            message: Nobody else may have it: with ``keep`` it may become the event's.
 
         Raises:
             StreamCorruptError: The message does not fit what came before, or its bytes are damaged.
@@ -160,6 +169,11 @@ class StreamAssembler:
 
     def _begin_batch(self, frame: Frame) -> BatchEvent | None:
         header = pb.BatchHeader.FromString(frame.event)
+        size, at = header.payload_bytes, frame.payload
+        if self._keep is not None and size and at + size == len(frame.message):
+            memory = self._keep(frame.message)
+            if self._layout.fits(memory, at):
+                return self._complete(header, memory[at:])
         self._payload = self._allocate(header.payload_bytes)
         self._filled = 0
         return self._add(header, 0, frame)

@@ -206,8 +206,9 @@ class Batch(MutableMapping[str, Value]):
         return numpy_arrays(self)
 
     def to_jax(self) -> dict[str, Any]:
-        """Return the columns as JAX arrays where they are tensors, over dlpack, without a copy.
+        """Return the columns as JAX arrays where they are tensors, over dlpack.
 
+        JAX copies those on the CPU that do not begin at a multiple of 64 bytes.
         Strings, bytes and ragged columns stay as they are; ``values`` and ``offsets`` of a ragged
         one are tensors. With JAX's default of 32 bits, float64 becomes float32.
 

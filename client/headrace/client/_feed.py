@@ -1,7 +1,8 @@
 """Where a stream's batches come from: the seam between a reader and what brings the payloads.
 
 A reader knows places, failures and patience. A feed knows one stream of one server and where its
-payloads lie: in a buffer that chunks are copied into, or in memory that the server wrote.
+payloads lie: in the message that they came in, in a buffer that several are copied into, or in
+memory that the server wrote.
 
 Contract of `Feed.events`:
 

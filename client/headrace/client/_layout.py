@@ -89,8 +89,19 @@ class PayloadLayout:
             StreamCorruptError: A column has a type that this client does not know.
         """
         self._fields = tuple(_field(column) for column in columns)
+        dtypes = (_OFFSET, *(field.dtype for field in self._fields))
+        self._widest = max(dtypes, key=lambda dtype: dtype.alignment)
         self._is_even = all(field.kind == pb.COLUMN_KIND_TENSOR for field in self._fields)
         self._same = _Same(-1, (), 0, ())
+
+    def fits(self, memory: NDArray[np.uint8], begin: int) -> bool:
+        """Say whether the columns of a payload that begins there lie as processors want them."""
+        # Every column begins at a multiple of 64 bytes after that. NumPy says of one number whether
+        # it is aligned; this one need not lie within the payload, which may be shorter.
+        place = begin % self._widest.itemsize
+        if memory.size < place + self._widest.itemsize:
+            return False
+        return np.ndarray(1, self._widest, memory.data, place).flags.aligned
 
     def decode(
         self, buffer_bytes: Iterable[int], payload: NDArray[np.uint8], *, sample_count: int

@@ -121,7 +121,7 @@ class LiveStream:
             return make_reader(Landing(self._pool.take, None, self._transport))
         if self._ring is None:
             self._ring = DeviceRing(copies_to(self.device), idle_bytes=self._prefetch_bytes)
-        landing = Landing(self._ring.take, self._ring.adopt, self._transport)
+        landing = Landing(self._ring.take, self._ring.adopt, self._transport, keep=None)
         return MovingReader(make_reader(landing), self._ring)
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ class RingFeeds:
         self._options = options
         self._landing = landing
         self._silence_s = silence_s
-        self._wire = WireFeeds(landing.allocate, silence_s)
+        self._wire = WireFeeds(landing.allocate, silence_s, landing.keep)
 
     @contextmanager
     def __call__(
@@ -74,7 +74,7 @@ class RingFeeds:
             ring_bytes=self._options.ring_bytes,
             check_payload=self._options.check_payload,
         )
-        assembler = StreamAssembler(self._landing.allocate)
+        assembler = StreamAssembler(self._landing.allocate, keep=self._landing.keep)
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "AttachRing", wanted, endpoint.access.metadata())
             wire = WireFeed(channel, call, assembler, clock, target=endpoint.address)

@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.client._assembler import Allocate
+from headrace.client._assembler import Allocate, Keep
+from headrace.client._messages import memory_of
 from headrace.errors import BadArgumentError
 
 TransportChoice = Literal["auto", "ring", "grpc"]
@@ -99,8 +100,10 @@ class Landing:
         allocate: Returns memory for payloads that come in messages.
         adopt: Is given the memory of each ring.
         transport: Is told which way batches come.
+        keep: Makes a message memory of its batch; None where payloads must go to ``allocate``.
     """
 
     allocate: Allocate
     adopt: Adopt | None
     transport: Transport
+    keep: Keep | None = memory_of

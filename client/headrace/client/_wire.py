@@ -1,4 +1,4 @@
-"""The feed that comes over gRPC alone: messages, copied once into the buffer of their batch."""
+"""The feed that comes over gRPC alone: messages, which become batches."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Literal
 
 import grpc
 
-from headrace.client._assembler import Allocate, StreamAssembler
+from headrace.client._assembler import Allocate, Keep, StreamAssembler
 from headrace.client._endpoints import Endpoint
 from headrace.client._feed import Event
 from headrace.client._frames import heartbeat_ms
 from headrace.client._hops import HopClock
+from headrace.client._messages import memory_of
 from headrace.client._status import error_from_call
 from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
@@ -28,10 +29,12 @@ class WireFeeds:
     Attributes:
         allocate: Where payloads go.
         silence_s: Seconds without a message after which a stream counts as dead.
+        keep: Makes a message memory of its batch; None to copy all payloads.
     """
 
     allocate: Allocate
     silence_s: float
+    keep: Keep | None = memory_of
 
     @contextmanager
     def __call__(
@@ -40,7 +43,7 @@ class WireFeeds:
         """Open a stream on a connection of its own, and close both at the end."""
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "ReadBatches", request, endpoint.access.metadata())
-            assembler = StreamAssembler(self.allocate)
+            assembler = StreamAssembler(self.allocate, keep=self.keep)
             feed = WireFeed(channel, call, assembler, clock, target=endpoint.address)
             with watched(feed, silence_s=self.silence_s):
                 yield feed
