@@ -13,8 +13,10 @@ Contract. For any sequence of messages:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import xxhash
@@ -30,7 +32,7 @@ from headrace.client._frames import (
     kind_name,
     read_frame,
 )
-from headrace.client._layout import ColumnView, PayloadLayout
+from headrace.client._layout import ColumnView, PayloadLayout, Places
 from headrace.client._messages import memory_of
 from headrace.errors import StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
@@ -48,6 +50,14 @@ _FEW_BYTES = 256 << 10
 _NOTHING = np.empty(0, dtype=np.uint8)
 
 
+class Marked(Protocol):
+    """What says where to go on."""
+
+    @property
+    def resume_token(self) -> bytes:
+        """The token after the batch."""
+
+
 # Made for each batch: to freeze it would take three times as long.
 @dataclass(slots=True, eq=False)
 class BatchEvent:
@@ -57,11 +67,23 @@ class BatchEvent:
         header: The wire's header; ``header.resume_token`` resumes after this batch.
         columns: Views of ``payload`` by column name, in the stream's order.
         payload: ``(payload_bytes,) uint8``, writable, owned by this event.
+        ahead: Batches that came before this one, and together with it; they are handed over first.
     """
 
     header: pb.BatchHeader
     columns: dict[str, ColumnView]
     payload: NDArray[np.uint8]
+    ahead: deque[BatchEvent] | None = field(default=None, kw_only=True)
+
+    @property
+    def head(self) -> Marked:
+        """What is kept of a batch whose memory is given back."""
+        return self.header
+
+    @property
+    def sample_count(self) -> int:
+        """Samples of the batch."""
+        return self.header.sample_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +171,7 @@ class StreamAssembler:
         Raises:
             StreamCorruptError: It does not fit what came before, or its bytes are damaged.
         """
-        if self._start is None or self._header is not None:
-            raise StreamCorruptError(
-                "a batch came in the ring before the stream, or inside another"
-            )
+        self._check_between()
         if payload.size != header.payload_bytes:
             raise StreamCorruptError(
                 f"a slot has {payload.size} payload bytes; its header says {header.payload_bytes}"
@@ -160,6 +179,27 @@ class StreamAssembler:
         if header.payload_xxh3:
             _check(header, payload)
         return self._event(header, payload)
+
+    def pass_over(self, sample_count: int) -> None:
+        """Count a batch that is like the last one, and needs no look.
+
+        Raises:
+            StreamCorruptError: It does not fit what came before.
+        """
+        self._check_between()
+        self._batch_count += 1
+        self._sample_count += sample_count
+
+    @property
+    def last_places(self) -> Places | None:
+        """Where the columns of the last batch lay, if all of them were tensors."""
+        return self._layout.last
+
+    def _check_between(self) -> None:
+        if self._start is None or self._header is not None:
+            raise StreamCorruptError(
+                "a batch came in the ring before the stream, or inside another"
+            )
 
     def _begin_stream(self, start: pb.StreamStart) -> None:
         if self._start is not None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, ItemsView, Iterator, MutableMapping, ValuesView
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -20,6 +19,9 @@ from headrace.client._layout import SAMPLE_ID_COLUMN, ColumnView
 from headrace.client._spans import ColumnSpan, span_of, tensor_of, view_of
 from headrace.errors import BadArgumentError
 from headrace.v1 import shard_service_pb2 as pb
+
+_TENSOR = pb.COLUMN_KIND_TENSOR
+_FROM_COLUMNS = frozenset({"_columns", "_made", "_values", "sample_ids"})
 
 
 class Batch(MutableMapping[str, Value]):
@@ -57,7 +59,8 @@ class Batch(MutableMapping[str, Value]):
     substitute_count: int
     overflow_count: int
     _pad_count: int
-    _device: torch.device | None
+    _device: torch.device | None = None
+    _origin: Origin | None = None
 
     def __init__(
         self, event: BatchEvent, *, group_count: int, origin: Origin | None = None
@@ -69,21 +72,19 @@ class Batch(MutableMapping[str, Value]):
             group_count: World size divided by replication.
             origin: Whom to tell in the main process, if this is made in a worker.
         """
-        self._origin = origin
-        self._header, self._group_count = event.header, group_count
+        if origin is not None:
+            self._origin = origin
+        self._event, self._group_count = event, group_count
+        self.sample_count = event.sample_count
         if isinstance(event, MovedEvent):
             self._take_moved(event)
-        else:
-            self._device = None
-            self._take_columns(event.columns, event.payload)
 
     def _read_header(self) -> None:
         # Few loops look at most of this, so it is read when one looks.
-        header = self._header
+        header = self._event.header
         self.epoch = header.epoch
         self.step = header.step
         self.position = header.position
-        self.sample_count = header.sample_count
         self.global_sample_count = header.global_sample_count
         self.token = header.resume_token
         self.substitute_count = header.substitute_count
@@ -98,15 +99,16 @@ class Batch(MutableMapping[str, Value]):
         places = torch.arange(self.sample_count, device=self._device)
         return places >= self.sample_count - self._pad_count
 
-    def _take_columns(self, columns: dict[str, ColumnView], payload: NDArray[np.uint8]) -> None:
-        self._columns, self._payload = columns, payload
+    def _take_columns(self, columns: dict[str, ColumnView]) -> None:
+        self._columns = columns
         made: dict[str, Value] = {}
         self.sample_ids = None
         for name, view in columns.items():
             if name == SAMPLE_ID_COLUMN:
                 self.sample_ids = torch.from_numpy(view.values)
                 continue
-            made[name] = _value(view)
+            is_tensor = view.kind == _TENSOR
+            made[name] = torch.from_numpy(view.values) if is_tensor else _sequence(view)
             if view.valid is not None:
                 made[f"{name}.valid"] = torch.from_numpy(view.valid)
         self._made = self._values = made
@@ -141,7 +143,7 @@ class Batch(MutableMapping[str, Value]):
                 "where batches travel between processes",
                 field="device",
             )
-        apart = {"_columns", "_payload", "_made", "_values", "_header", "sample_ids"}
+        apart = {"_columns", "_payload", "_made", "_values", "_event", "sample_ids"}
         changed = {k: v for k, v in self._values.items() if self._made.get(k) is not v}
         return _unpack, (
             _Packed(
@@ -156,11 +158,16 @@ class Batch(MutableMapping[str, Value]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            # Asked only for what is not there: what the header says, until somebody looks; and in
-            # a batch that came from a worker, all of it.
-            if "_packed" in self.__dict__:
+            # Asked only for what is not there: what the header says, and the columns, until
+            # somebody looks; and in a batch that came from a worker, all of it.
+            there = self.__dict__
+            if "_packed" in there:
                 self._open()
-            elif "_header" in self.__dict__ and "epoch" not in self.__dict__:
+            elif name in _FROM_COLUMNS and "_event" in there:
+                self._take_columns(there["_event"].columns)
+            elif name == "_payload" and "_event" in there:
+                self._payload = there["_event"].payload
+            elif "_event" in there and "epoch" not in there:
                 self._read_header()
             else:
                 raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
@@ -171,11 +178,12 @@ class Batch(MutableMapping[str, Value]):
         if packed is None:
             if "epoch" not in self.__dict__:
                 self._read_header()
+            if "_values" not in self.__dict__:
+                self._take_columns(self._event.columns)
             return
         self.__dict__.update(packed.fields)
-        payload = packed.payload.numpy()
-        columns = {name: view_of(span, payload) for name, span in packed.spans.items()}
-        self._take_columns(columns, payload)
+        payload = self._payload = packed.payload.numpy()
+        self._take_columns({name: view_of(span, payload) for name, span in packed.spans.items()})
         whole = {**self._made, **packed.changed}
         self._values = {name: whole[name] for name in packed.names}
         self.__dict__.pop("_packed", None)
@@ -230,6 +238,14 @@ class Batch(MutableMapping[str, Value]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
+    def values(self) -> ValuesView[Value]:
+        """Return the columns' values."""
+        return self._values.values()
+
+    def items(self) -> ItemsView[str, Value]:
+        """Return the columns' names and values."""
+        return self._values.items()
+
     def __len__(self) -> int:
         return len(self._values)
 
@@ -257,9 +273,7 @@ def _unpack(packed: _Packed) -> Batch:
     return batch
 
 
-def _value(view: ColumnView) -> Value:
-    if view.kind == pb.COLUMN_KIND_TENSOR:
-        return torch.from_numpy(view.values)
+def _sequence(view: ColumnView) -> Value:
     if view.kind == pb.COLUMN_KIND_STRING:
         return StringColumn(view)
     if view.kind == pb.COLUMN_KIND_BYTES:
@@ -273,7 +287,7 @@ def _moved_value(span: ColumnSpan, kept: ColumnView, target: torch.Tensor) -> Va
         return RaggedColumn(
             kept, moved=(tensor_of(span.values, target), tensor_of(span.offsets, target))
         )
-    return tensor_of(span.values, target) if span.kind == pb.COLUMN_KIND_TENSOR else _value(kept)
+    return tensor_of(span.values, target) if span.kind == _TENSOR else _sequence(kept)
 
 
 def _refuse_collate(batch: object, *, collate_fn_map: object = None) -> NoReturn:

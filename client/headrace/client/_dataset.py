@@ -241,7 +241,7 @@ class RemoteDataset(IterableDataset[Batch]):
             if event is None:
                 return
             if isinstance(event, BatchEvent):
-                self._progress.hand_over(event.header.resume_token)
+                self._progress.hand_over(event.head)
                 yield Batch(event, group_count=group_count)
             # An older epoch ended while nobody looked: its last batch was the last one handed
             # over before a `break`.
@@ -381,6 +381,9 @@ class RemoteDataset(IterableDataset[Batch]):
         options = self._options()
         if share is not None:
             options = replace(options, batch_stride=share.count, batch_offset=share.index)
+        if self._hedge is not None:
+            # Which watches each batch.
+            landing = replace(landing, takes_runs=False)
         return BatchReader(
             self._endpoints,
             options,

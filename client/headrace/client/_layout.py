@@ -92,7 +92,12 @@ class PayloadLayout:
         dtypes = (_OFFSET, *(field.dtype for field in self._fields))
         self._widest = max(dtypes, key=lambda dtype: dtype.alignment)
         self._is_even = all(field.kind == pb.COLUMN_KIND_TENSOR for field in self._fields)
-        self._same = _Same(-1, (), 0, ())
+        self._same = _NO_PLACES
+
+    @property
+    def last(self) -> Places | None:
+        """Where the columns of the last payload lay; None if not all of them were tensors."""
+        return None if self._same is _NO_PLACES else self._same
 
     def fits(self, memory: NDArray[np.uint8], begin: int) -> bool:
         """Say whether the columns of a payload that begins there lie as processors want them."""
@@ -118,7 +123,7 @@ class PayloadLayout:
         """
         lengths, same = tuple(buffer_bytes), self._same
         if (
-            sample_count == same.sample_count
+            sample_count == same.row_count
             and lengths == same.lengths
             and payload.size == same.payload_bytes
         ):
@@ -126,13 +131,14 @@ class PayloadLayout:
         cursor = _Cursor(lengths, payload)
         views = {field.name: _view(field, cursor, sample_count) for field in self._fields}
         cursor.finish(len(self._fields))
+        self._same = _NO_PLACES
         if self._is_even and sample_count:
-            self._same = _Same(sample_count, lengths, payload.size, _places(views, payload))
+            self._same = Places(sample_count, lengths, payload.size, _places(views, payload))
         return views
 
 
-class _Place(NamedTuple):
-    """Where a column of tensors lies."""
+class Place(NamedTuple):
+    """Where a column of tensors lies in the payload."""
 
     name: str
     shape: tuple[int, ...]
@@ -142,19 +148,29 @@ class _Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Same:
-    """The last batch of tensors alone: one of the same lengths has the same places."""
+class Places:
+    """Where the columns of a batch of tensors alone lie: one of the same lengths has the same.
 
-    sample_count: int
+    Attributes:
+        row_count: Rows of each column.
+        lengths: Bytes of each buffer.
+        payload_bytes: Bytes of the payload.
+        columns: The place of each column.
+    """
+
+    row_count: int
     lengths: tuple[int, ...]
     payload_bytes: int
-    places: tuple[_Place, ...]
+    columns: tuple[Place, ...]
 
 
-def _places(views: Mapping[str, ColumnView], payload: NDArray[np.uint8]) -> tuple[_Place, ...]:
+_NO_PLACES = Places(-1, (), 0, ())
+
+
+def _places(views: Mapping[str, ColumnView], payload: NDArray[np.uint8]) -> tuple[Place, ...]:
     first = payload.ctypes.data
     return tuple(
-        _Place(
+        Place(
             name,
             view.values.shape,
             view.values.dtype,
@@ -165,12 +181,12 @@ def _places(views: Mapping[str, ColumnView], payload: NDArray[np.uint8]) -> tupl
     )
 
 
-def _views_of(same: _Same, memory: memoryview) -> dict[str, ColumnView]:
+def _views_of(same: Places, memory: memoryview) -> dict[str, ColumnView]:
     views = {}
-    for name, shape, dtype, begin, valid_begin in same.places:
+    for name, shape, dtype, begin, valid_begin in same.columns:
         valid = None
         if valid_begin is not None:
-            valid = np.ndarray(same.sample_count, _BOOL, memory, valid_begin)
+            valid = np.ndarray(same.row_count, _BOOL, memory, valid_begin)
         values: NDArray[np.generic] = np.ndarray(shape, dtype, memory, begin)
         views[name] = ColumnView(pb.COLUMN_KIND_TENSOR, values, None, valid)
     return views

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
+from headrace.client._assembler import BatchEvent
 from headrace.client._buffers import BufferPool
 from headrace.client._copies import copies_to
 from headrace.client._device import DeviceRing, MovingReader
@@ -74,7 +76,8 @@ class LiveStream:
         """
         self.device = device
         self._prefetch_bytes = prefetch_bytes
-        self._pid = os.getpid()
+        self._process = _process
+        self._ready: deque[BatchEvent] = deque()
         self._pool = BufferPool(idle_bytes=prefetch_bytes)
         self._ring: DeviceRing | None = None
         self._transport = Transport()
@@ -95,9 +98,11 @@ class LiveStream:
         Raises:
             HeadraceError: The reader gave up; the next call begins anew.
         """
-        if self._pid != os.getpid():
+        if self._process is not _process:
             # Forked: the parent's thread and connection did not come along, and are the parent's.
             self.__init__(self._prefetch_bytes, self.device)  # type: ignore[misc] # the same class, always
+        if self._ready:
+            return self._ready.popleft()
         if self._running is None:
             self._transport = Transport()
             reader = self._reader(make_reader)
@@ -110,15 +115,23 @@ class LiveStream:
             )
             self._finalizer = weakref.finalize(self, self._running.close)
         try:
-            return self._running.get()
+            return self._first_of(self._running.get())
         except BaseException:
             # Also Ctrl-C: what was interrupted in the middle of a message cannot go on.
             self.close()
             raise
 
+    def _first_of(self, event: Event | None) -> Event | None:
+        """Return the event, or the first of the batches that came with it; the others are next."""
+        if isinstance(event, BatchEvent) and event.ahead is not None:
+            self._ready, event.ahead = event.ahead, None
+            self._ready.append(event)
+            return self._ready.popleft()
+        return event
+
     def _reader(self, make_reader: Callable[[Landing], BatchReader]) -> Reader:
         if self.device is None:
-            return make_reader(Landing(self._pool.take, None, self._transport))
+            return make_reader(Landing(self._pool.take, None, self._transport, takes_runs=True))
         if self._ring is None:
             self._ring = DeviceRing(copies_to(self.device), idle_bytes=self._prefetch_bytes)
         landing = Landing(self._ring.take, self._ring.adopt, self._transport, keep=None)
@@ -127,7 +140,8 @@ class LiveStream:
     def close(self) -> None:
         """End what runs, and drop what was prefetched."""
         running, self._running = self._running, None
-        if running is None or self._pid != os.getpid():
+        self._ready.clear()
+        if running is None or self._process is not _process:
             return
         assert self._finalizer is not None
         self._finalizer.detach()
@@ -150,3 +164,15 @@ class LiveStream:
             running.hedges.asked,
             running.hedges.won,
         )
+
+
+# Asking for the process's id would cost each batch a call of the kernel.
+_process = object()
+
+
+def _become_another() -> None:
+    global _process  # noqa: PLW0603 - what a fork changes
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_become_another)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from headrace.client._assembler import Marked
 from headrace.client._places import place_after
 from headrace.client._reader import Place
 from headrace.client._workers import Begin
@@ -20,15 +21,15 @@ class Progress:
         self.first_epoch = 0
         self.moves = 0
         self._known = Place()
-        self._unread: bytes | None = None
+        self._unread: Marked | None = None
 
     @property
     def place(self) -> Place:
         """Where the next batch is."""
-        # The token of each batch is kept, and read when somebody wants to know.
-        token, self._unread = self._unread, None
-        if token is not None:
-            self._known = place_after(token)
+        # The head of each batch is kept, and read when somebody wants to know.
+        head, self._unread = self._unread, None
+        if head is not None:
+            self._known = place_after(head.resume_token)
         return self._known
 
     @place.setter
@@ -36,9 +37,9 @@ class Progress:
         self._unread = None
         self._known = place
 
-    def hand_over(self, token: bytes) -> None:
-        """Note that the loop gets the batch before this token."""
-        self._unread = token
+    def hand_over(self, head: Marked) -> None:
+        """Note that the loop gets the batch with this head."""
+        self._unread = head
 
     def begin(self) -> Begin:
         """Return where an iteration begins now."""

@@ -89,6 +89,7 @@ class RingFeeds:
                         assembler=assembler,
                         clock=clock,
                         transport=self._landing.transport,
+                        takes_runs=self._landing.takes_runs,
                         silence_s=self._silence_s,
                     )
 

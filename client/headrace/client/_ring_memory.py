@@ -2,9 +2,11 @@
 
 Contract:
 
-1. A payload is a view of its slot. The slot is released when the last view of it is gone, and
+1. A payload is a view of its slot. The slot is released when the last array in it is gone, and
    never sooner: whoever keeps a tensor keeps the slot.
-2. Releases go out in groups of about ``_GROUP_BYTES``, and when `flush` is called.
+2. Nothing is sent when an array ends, in whichever thread that is: who reads the ring sends
+   releases between two batches, by `give_back` in groups of about ``_GROUP_BYTES``, and all by
+   `flush`.
 3. A process that was forked off has views of the same memory. So slots that were out at a fork are
    never released, and a child releases none.
 4. The mapping outlives the stream for as long as a view lives.
@@ -18,10 +20,10 @@ import contextlib
 import mmap
 import os
 import socket
-import sys
 import threading
 import weakref
 from collections import deque
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,25 +38,71 @@ _SHARE = 4
 # A socket takes so little whole or not at all, so records are never torn.
 _MOST_RECORDS = 512
 
+_UINT8 = np.dtype(np.uint8)
 
-# Made for each batch: `weakref.finalize` does the same, and takes three times as long.
-class _Out(weakref.ref[NDArray[np.uint8]]):
-    """The array that all views of a slot keep alive, for as long as it does.
+
+class SlotArray(np.ndarray[Any, np.dtype[Any]]):
+    """An array in a slot, which it keeps: views of it have it as their base.
 
     Attributes:
-        slot: Where the slot begins in the ring.
-        generation: Of the slot.
-        size: Bytes of the slot.
+        slot: The slot.
     """
 
-    __slots__ = ("generation", "size", "slot")
-    slot: int
-    generation: int
-    size: int
+    __slots__ = ("slot",)
+    slot: Slot
+
+
+class _Mapping:
+    """A mapped ring, for as long as a slot of it lives.
+
+    Attributes:
+        mapped: The memory.
+        array: The same, ``(size,) uint8``.
+        gone: Begin, generation and bytes of the slots that nobody has any more.
+    """
+
+    __slots__ = ("array", "gone", "mapped")
+
+    def __init__(self, fd: int, size: int) -> None:
+        # Shared, so that the server's writes are seen. Writable, so that tensors are.
+        self.mapped = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        # A kernel without huge pages is only slower.
+        with contextlib.suppress(OSError):
+            self.mapped.madvise(mmap.MADV_HUGEPAGE)
+        self.array: NDArray[np.uint8] = np.frombuffer(self.mapped, np.uint8)
+        self.gone: deque[tuple[int, int, int]] = deque()
+
+
+class Slot:
+    """A slot that is ours until this object ends, in any thread and at any time."""
+
+    __slots__ = ("_mapping", "_said")
+
+    def __init__(self, mapping: _Mapping, said: tuple[int, int, int]) -> None:
+        self._mapping = mapping
+        self._said = said
+
+    # A weak reference with a callback does the same, and takes twice as long.
+    def __del__(self) -> None:
+        self._mapping.gone.append(self._said)
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], begin: int) -> SlotArray:
+        """Return a writable array that keeps the slot.
+
+        Args:
+            shape: Its shape.
+            dtype: Its items.
+            begin: Where it begins in the ring.
+        """
+        # In the mapping itself, which is no array: where all bases are arrays NumPy collapses them,
+        # and a view would keep the ring alive and not this one.
+        array = SlotArray(shape, dtype, self._mapping.mapped, begin)
+        array.slot = self
+        return array
 
 
 class RingMemory:
-    """One ring, mapped to be read and written; `release` may run in any thread.
+    """One ring, mapped to be read and written; slots may end in any thread.
 
     Args:
         fd: Of the memory; stays the caller's.
@@ -62,34 +110,43 @@ class RingMemory:
         connection: To the server; does not become ours.
 
     Attributes:
-        array: ``(size,) uint8``.
+        array: ``(size,) uint8``; empty once detached.
     """
 
     def __init__(self, fd: int, size: int, connection: socket.socket) -> None:
-        # Shared, so that the server's writes are seen. Writable, so that tensors are.
-        mapped = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        # A kernel without huge pages is only slower.
-        with contextlib.suppress(OSError):
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-        self.array = np.frombuffer(mapped, np.uint8)
+        self._mapping: _Mapping | None = _Mapping(fd, size)
+        self._gone = self._mapping.gone
+        self.array = self._mapping.array
         self._size = size
         self._group_bytes = min(_GROUP_BYTES, size // _SHARE)
-        self._pid = os.getpid()
         self._connection: socket.socket | None = connection
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
-        # Re-entrant: sending may collect garbage, whose finalizers release slots.
-        self._lock = threading.RLock()
+        self._lent_bytes = 0
         self._newest = 0
         self._kept_up_to = 0
-        self._out: dict[int, _Out] = {}
         self._kept_bytes = 0
+        # For forks, which come from any thread.
+        self._lock = threading.RLock()
         _OPEN.add(self)
 
     @property
     def is_spent(self) -> bool:
         """Whether so many slots are never to be released that a new ring is better."""
         return self._kept_bytes * 2 > self._size
+
+    def lend(self, begin: int, generation: int, size: int) -> Slot:
+        """Return a slot that was announced; to be called once for each.
+
+        Args:
+            begin: Where it begins in the ring.
+            generation: Its generation.
+            size: Its bytes.
+        """
+        assert self._mapping is not None
+        self._newest = generation
+        self._lent_bytes += size
+        return Slot(self._mapping, (begin, generation, size))
 
     def view(self, begin: int, end: int, *, slot: int, generation: int) -> NDArray[np.uint8]:
         """Return ``(end - begin,) uint8`` of the ring, whose end releases its slot.
@@ -100,20 +157,23 @@ class RingMemory:
             slot: Where its slot begins.
             generation: Of the slot.
         """
-        # By `frombuffer`, whose base is a memoryview: where all bases are arrays NumPy collapses
-        # them, and a column would keep the ring alive and not this one. `self.array` lives on with
-        # it too, for whoever pinned it.
-        array = np.frombuffer(self.array.data, np.uint8, end - begin, begin)
-        out = _Out(array, self._release)
-        out.slot, out.generation, out.size = slot, generation, end - slot
-        self._newest = generation
-        self._out[generation] = out
-        return array
+        return self.lend(slot, generation, end - slot).array((end - begin,), _UINT8, begin)
+
+    def give_back(self) -> None:
+        """Tell the server of the slots that may be written again, if they are many."""
+        if self._gone:
+            self._collect()
+            if self._waiting_bytes >= self._group_bytes:
+                self.flush()
 
     def flush(self) -> None:
-        """Tell the server of all slots that may be written again."""
+        """Tell the server of all slots that may be written again; waits for nobody."""
+        self._collect()
         with self._lock:
-            while (connection := self._connection) is not None and (group := self._pop_group()):
+            while (connection := self._connection) is not None and self._waiting:
+                group = [
+                    self._waiting.popleft() for _ in range(min(_MOST_RECORDS, len(self._waiting)))
+                ]
                 try:
                     connection.send(b"".join(group), socket.MSG_DONTWAIT)
                 except OSError:
@@ -122,34 +182,35 @@ class RingMemory:
                     return
             self._waiting_bytes = 0
 
-    def _pop_group(self) -> list[bytes]:
-        # Others may append, and a finalizer inside of this may even flush.
-        group: list[bytes] = []
-        with contextlib.suppress(IndexError):
-            while len(group) < _MOST_RECORDS:
-                group.append(self._waiting.popleft())
-        return group
-
     def detach(self) -> None:
         """Release nothing any more: the stream is over, and views alone hold the mapping."""
         with self._lock:
             self._connection = None
             self._waiting.clear()
+            self._mapping = None
             self.array = np.empty(0, np.uint8)
 
     def keep_what_is_out(self) -> None:
         """Never release the slots that are out now: a process that was forked sees them."""
-        self._kept_up_to = self._newest
-        self._kept_bytes = sum(out.size for out in list(self._out.values()))
+        with self._lock:
+            self._collect()
+            self._kept_up_to = self._newest
+            self._kept_bytes = self._lent_bytes
 
-    def _release(self, out: _Out) -> None:
-        if sys.is_finalizing() or self._pid != os.getpid() or out.generation <= self._kept_up_to:
-            return
-        self._out.pop(out.generation, None)
-        self._waiting.append(record(RecordKind.RELEASE, out.slot, out.generation))
-        self._waiting_bytes += out.size
-        if self._waiting_bytes >= self._group_bytes:
-            self.flush()
+    def forget_the_server(self) -> None:
+        """Release nothing any more: this process was forked off."""
+        self._connection = None
+        # Another thread may have held it.
+        self._lock = threading.RLock()
+
+    def _collect(self) -> None:
+        with self._lock:
+            while self._gone:
+                begin, generation, size = self._gone.popleft()
+                if generation > self._kept_up_to:
+                    self._waiting.append(record(RecordKind.RELEASE, begin, generation))
+                    self._waiting_bytes += size
+                    self._lent_bytes -= size
 
 
 def _keep_in_all() -> None:
@@ -157,5 +218,10 @@ def _keep_in_all() -> None:
         ring.keep_what_is_out()
 
 
+def _forget_in_all() -> None:
+    for ring in list(_OPEN):
+        ring.forget_the_server()
+
+
 _OPEN: weakref.WeakSet[RingMemory] = weakref.WeakSet()
-os.register_at_fork(after_in_parent=_keep_in_all)
+os.register_at_fork(after_in_parent=_keep_in_all, after_in_child=_forget_in_all)

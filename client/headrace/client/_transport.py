@@ -101,9 +101,11 @@ class Landing:
         adopt: Is given the memory of each ring.
         transport: Is told which way batches come.
         keep: Makes a message memory of its batch; None where payloads must go to ``allocate``.
+        takes_runs: Whether batches that lie in a ring may come together (`BatchEvent.ahead`).
     """
 
     allocate: Allocate
     adopt: Adopt | None
     transport: Transport
     keep: Keep | None = memory_of
+    takes_runs: bool = False
