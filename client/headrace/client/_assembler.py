@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import xxhash
@@ -32,7 +32,7 @@ from headrace.client._frames import (
     kind_name,
     read_frame,
 )
-from headrace.client._layout import ColumnView, PayloadLayout, Places
+from headrace.client._layout import ColumnView, PayloadLayout, Places, views_of
 from headrace.client._messages import memory_of
 from headrace.errors import StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
@@ -84,6 +84,23 @@ class BatchEvent:
     def sample_count(self) -> int:
         """Samples of the batch."""
         return self.header.sample_count
+
+
+class LikeEvent(BatchEvent):
+    """A batch of tensors that lie as those before it did; ``columns`` is made when asked for."""
+
+    __slots__ = ("_places",)
+
+    def __init__(self, header: pb.BatchHeader, payload: NDArray[np.uint8], places: Places) -> None:
+        self.header, self.payload, self.ahead, self._places = header, payload, None, places
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name != "columns":
+                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            self.columns = found = views_of(self._places, self.payload.data)
+            return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +225,15 @@ class StreamAssembler:
         self._layout = PayloadLayout(start.columns)
 
     def _begin_batch(self, frame: Frame) -> BatchEvent | None:
-        header = pb.BatchHeader.FromString(frame.event)
-        size, at = header.payload_bytes, frame.payload
-        if self._keep is not None and size and at + size == len(frame.message):
-            memory = self._keep(frame.message)
+        message, _, begin, end, at = frame
+        header = pb.BatchHeader.FromString(message[begin:end])
+        size = header.payload_bytes
+        if self._keep is not None and size and at + size == len(message):
+            memory = self._keep(message)
             if self._layout.fits(memory, at):
-                return self._complete(header, memory[at:])
+                payload = memory[at:]
+                _check(header, payload)
+                return self._event(header, payload)
         self._payload = self._allocate(header.payload_bytes)
         self._filled = 0
         return self._add(header, 0, frame)
@@ -244,12 +264,12 @@ class StreamAssembler:
         sample_count = header.sample_count
         self._batch_count += 1
         self._sample_count += sample_count
-        columns = self._layout.decode(
-            header.buffer_bytes,
-            payload,
-            sample_count=header.row_count if header.HasField("row_count") else sample_count,
-        )
-        return BatchEvent(header, columns, payload)
+        rows = header.row_count if header.HasField("row_count") else sample_count
+        lengths, layout = header.buffer_bytes, self._layout
+        places = layout.like_last(lengths, payload_bytes=payload.size, sample_count=rows)
+        if places is not None:
+            return LikeEvent(header, payload, places)
+        return BatchEvent(header, layout.decode(lengths, payload, sample_count=rows), payload)
 
     def _end_epoch(self, end: pb.EpochEnd) -> EpochEndEvent:
         found = (self._batch_count, self._sample_count)

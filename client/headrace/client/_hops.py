@@ -87,16 +87,19 @@ class HopClock:
                 self._waited["store"] += seconds
                 self._since += seconds
 
-    def begin_wait(self) -> None:
-        """Note that a loop waits from now on."""
+    def begin_wait(self) -> float:
+        """Note that a loop waits from now on, and return the time."""
         with self._lock:
             self._is_awaited, self._since = True, self._now()
+            return self._since
 
-    def end_wait(self) -> None:
-        """Note that it waits no more."""
+    def end_wait(self) -> float:
+        """Note that it waits no more, and return the time."""
         with self._lock:
-            self._waited[self._hop] += self._now() - self._since
+            now = self._now()
+            self._waited[self._hop] += now - self._since
             self._is_awaited = False
+            return now
 
     def waited(self) -> HopSeconds:
         """Return what was waited for so far, by hop."""

@@ -121,13 +121,7 @@ class PayloadLayout:
         Raises:
             StreamCorruptError: The lengths do not fit the columns or the payload.
         """
-        lengths, same = tuple(buffer_bytes), self._same
-        if (
-            sample_count == same.row_count
-            and lengths == same.lengths
-            and payload.size == same.payload_bytes
-        ):
-            return _views_of(same, payload.data)
+        lengths = list(buffer_bytes)
         cursor = _Cursor(lengths, payload)
         views = {field.name: _view(field, cursor, sample_count) for field in self._fields}
         cursor.finish(len(self._fields))
@@ -135,6 +129,21 @@ class PayloadLayout:
         if self._is_even and sample_count:
             self._same = Places(sample_count, lengths, payload.size, _places(views, payload))
         return views
+
+    def like_last(
+        self, buffer_bytes: Sequence[int], *, payload_bytes: int, sample_count: int
+    ) -> Places | None:
+        """Return where the columns lie if it is where those of the last payload lay, else None.
+
+        The arguments are those of `decode`.
+        """
+        same = self._same
+        is_like = (
+            sample_count == same.row_count
+            and payload_bytes == same.payload_bytes
+            and buffer_bytes == same.lengths
+        )
+        return same if is_like else None
 
 
 class Place(NamedTuple):
@@ -159,12 +168,12 @@ class Places:
     """
 
     row_count: int
-    lengths: tuple[int, ...]
+    lengths: list[int]
     payload_bytes: int
     columns: tuple[Place, ...]
 
 
-_NO_PLACES = Places(-1, (), 0, ())
+_NO_PLACES = Places(-1, [], 0, ())
 
 
 def _places(views: Mapping[str, ColumnView], payload: NDArray[np.uint8]) -> tuple[Place, ...]:
@@ -181,7 +190,8 @@ def _places(views: Mapping[str, ColumnView], payload: NDArray[np.uint8]) -> tupl
     )
 
 
-def _views_of(same: Places, memory: memoryview) -> dict[str, ColumnView]:
+def views_of(same: Places, memory: memoryview) -> dict[str, ColumnView]:
+    """Return the columns of a payload, which lie at these places."""
     views = {}
     for name, shape, dtype, begin, valid_begin in same.columns:
         valid = None
@@ -246,7 +256,8 @@ def _view(field: _Field, cursor: _Cursor, sample_count: int) -> ColumnView:
         values = cursor.take(field, field.dtype, (sample_count, *field.item_shape))
         return ColumnView(field.kind, values, None, valid)
     offsets = cursor.take(field, _OFFSET, (sample_count + 1,))
-    if offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
+    # A fourth of what `any` would take.
+    if offsets[0] != 0 or np.count_nonzero(offsets[1:] < offsets[:-1]):
         raise StreamCorruptError(
             f"column {field.name!r} has offsets that fall, or do not begin at 0", column=field.name
         )

@@ -65,8 +65,6 @@ class Patience:
 
     def succeed(self) -> None:
         """Note an event: what failed before it is forgotten."""
-        if not self.attempt:
-            return
         if self._is_logged:
             _log.warning("the stream of %r goes on after %d tries", self._reading, self.attempt)
         self.attempt = 0

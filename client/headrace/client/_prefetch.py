@@ -104,7 +104,7 @@ class Prefetcher:
             limit: Returns how many of them may be held at the moment; None for all.
             is_ahead: Says whether events are made ahead without our reading; None for never.
         """
-        self._reader = reader
+        self._reader, self._clock = reader, reader.clock
         self._source = reader.events()
         self._budget = budget_bytes
         self._limit = limit
@@ -150,9 +150,8 @@ class Prefetcher:
         """
         with self._lock:
             if not self._events and self._outcome is None and not self._closed:
-                event = self._await()
-            else:
-                event = self._take()
+                return self._await()
+            event = self._take()
             self._left_at = time.monotonic()
             return event
 
@@ -180,32 +179,30 @@ class Prefetcher:
         return None
 
     def _await(self) -> Event | None:
-        begin = self._awaited_since = time.monotonic()
-        self._reader.clock.begin_wait()
+        event: Event | None = None
+        began = self._awaited_since = self._clock.begin_wait()
         try:
             if (self._loop_leads or self._is_ahead()) and not self._is_reading:
                 event = self._read()
-                self._note_wait()
-                return event if event is not None else self._take()
-            # The time-out lets Ctrl-C through on every platform; the bound is the reader's.
-            while not self._events and self._outcome is None and not self._closed:
-                self._changed.wait(timeout=1.0)
-            return self._take()
+            else:
+                # The time-out lets Ctrl-C through on every platform; the bound is the reader's.
+                while not self._events and self._outcome is None and not self._closed:
+                    self._changed.wait(timeout=1.0)
         finally:
-            self._reader.clock.end_wait()
+            ended = self._clock.end_wait()
             self._awaited_since = None
-            self.waited_s += time.monotonic() - begin
+            self.waited_s += ended - began
+            left_at, self._left_at = self._left_at, ended
+        if event is None:
+            return self._take()
+        self._choose_leader(ended - began, began - left_at)
+        return event
 
-    def _note_wait(self) -> None:
-        """Decide who reads next, from the wait that ends now."""
-        since = self._awaited_since
-        if since is not None:
-            now = time.monotonic()
-            wait_s, away_s = now - since, since - self._left_at
-            self._left_at = now
-            self._loop_leads = away_s <= max(wait_s * _LEADING_SHARE, _HANDOVER_S)
-            if not (self._loop_leads or self._is_ahead()):
-                self._changed.notify_all()
+    def _choose_leader(self, wait_s: float, away_s: float) -> None:
+        """Decide who reads next, from a wait that ends and how long the loop was away before."""
+        self._loop_leads = away_s <= _HANDOVER_S or away_s <= wait_s * _LEADING_SHARE
+        if not (self._loop_leads or self._is_ahead()):
+            self._changed.notify_all()
 
     def _read(self) -> Event | None:
         """Read one event; the lock is held before and after, but not meanwhile."""
@@ -259,7 +256,9 @@ class Prefetcher:
         if not self._closed:
             self._events.append(event)
             self._bytes += size
-            self._note_wait()
+            since = self._awaited_since
+            if since is not None:
+                self._choose_leader(time.monotonic() - since, since - self._left_at)
             self._changed.notify_all()
 
     def _is_full(self, size: int) -> bool:

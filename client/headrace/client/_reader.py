@@ -176,16 +176,18 @@ class BatchReader:
         with self._open(endpoint) as feed:
             with self._lock:
                 self._feed = feed
-            if self._closed.is_set():
+            is_closed, patience = self._closed.is_set, self._patience
+            if is_closed():
                 return True
             for event in feed.events():
-                if self._closed.is_set():
+                if is_closed():
                     return True
                 if event is None:
-                    self._patience.hear()
+                    patience.hear()
                     continue
                 self._last = event
-                self._patience.succeed()
+                if patience.attempt:
+                    patience.succeed()
                 yield event
                 if self._endpoints.is_outdated(endpoint):
                     return False

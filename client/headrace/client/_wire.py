@@ -14,7 +14,7 @@ import grpc
 from headrace.client._assembler import Allocate, Keep, StreamAssembler
 from headrace.client._endpoints import Endpoint
 from headrace.client._feed import Event
-from headrace.client._frames import heartbeat_ms
+from headrace.client._frames import HEARTBEAT, heartbeat_ms
 from headrace.client._hops import HopClock
 from headrace.client._messages import memory_of
 from headrace.client._status import error_from_call
@@ -123,9 +123,8 @@ class WireFeed:
 
     def take(self, message: bytes) -> Event | None:
         """Return the event that a message completes, if any."""
-        waiting_ms = heartbeat_ms(message)
-        if waiting_ms is not None:
-            self._blame_store(waiting_ms)
+        if message and message[0] == HEARTBEAT:
+            self._blame_store(heartbeat_ms(message))
             return None
         self._clock.enter("client")
         event = self._assembler.feed(message)
