@@ -48,15 +48,22 @@ def test_a_batch_comes_out_whole_however_it_is_cut(rows: list[int], chunk_bytes:
 
 @given(data=st.data())
 def test_any_flipped_bit_of_a_payload_is_refused(data: st.DataObject) -> None:
-    """The checksum covers every byte of the payload."""
-    message = batch_messages([bytes(range(64))], token=token_at(0, 4), sample_count=8)[0]
-    bit = data.draw(st.integers(0, 8 * len(message.payload) - 1))
+    """The checksum covers every byte of the payload, in whichever message it comes."""
+    chunk_bytes = data.draw(st.sampled_from([64, 24]))
+    messages = batch_messages(
+        [bytes(range(64))], token=token_at(0, 4), sample_count=8, chunk_bytes=chunk_bytes
+    )
+    byte, bit = divmod(data.draw(st.integers(0, 8 * 64 - 1)), 8)
+    message = messages[byte // chunk_bytes]
     damaged = bytearray(message.payload)
-    damaged[bit // 8] ^= 1 << bit % 8
+    damaged[byte % chunk_bytes] ^= 1 << bit
     message.payload = bytes(damaged)
+    assembler = _started()
+    for whole in messages[:-1]:
+        assembler.feed(whole.SerializeToString())
 
     with pytest.raises(StreamCorruptError, match="checksum"):
-        _started().feed(message.SerializeToString())
+        assembler.feed(messages[-1].SerializeToString())
 
 
 def test_an_epoch_with_its_end_comes_out() -> None:

@@ -44,8 +44,9 @@ Keep = Callable[[bytes], NDArray[np.uint8]]
 """Returns the memory of a message that nobody else has."""
 
 
-_FEW_BYTES = 256 << 10
-"""Up to so many a copy ends before another thread could make use of the interpreter: 30 us."""
+_PIECE_BYTES = 256 << 10
+"""So much is hashed, then copied, while it lies in the processor's second cache: three fourths of
+the time that one pass after the other takes for 16 MiB in chunks of 2 MiB."""
 
 _NOTHING = np.empty(0, dtype=np.uint8)
 
@@ -127,6 +128,7 @@ class StreamAssembler:
         self._header: pb.BatchHeader | None = None
         self._payload = _NOTHING
         self._filled = 0
+        self._digest = xxhash.xxh3_64()
         self._batch_count = 0
         self._sample_count = 0
 
@@ -194,7 +196,7 @@ class StreamAssembler:
                 f"a slot has {payload.size} payload bytes; its header says {header.payload_bytes}"
             )
         if header.payload_xxh3:
-            _check(header, payload)
+            _check(header, xxhash.xxh3_64_intdigest(payload.data))
         return self._event(header, payload)
 
     def pass_over(self, sample_count: int) -> None:
@@ -232,10 +234,11 @@ class StreamAssembler:
             memory = self._keep(message)
             if self._layout.fits(memory, at):
                 payload = memory[at:]
-                _check(header, payload)
+                _check(header, xxhash.xxh3_64_intdigest(payload.data))
                 return self._event(header, payload)
-        self._payload = self._allocate(header.payload_bytes)
+        self._payload = self._allocate(size)
         self._filled = 0
+        self._digest.reset()
         return self._add(header, 0, frame)
 
     def _add(self, header: pb.BatchHeader, offset: int, frame: Frame) -> BatchEvent | None:
@@ -248,16 +251,12 @@ class StreamAssembler:
                 f"[{begin}, …) of {payload.size}"
             )
         if end > begin:
-            _copy(message, at, payload, begin)
-        if end == payload.size:
-            self._header = None
-            return self._complete(header, payload)
-        self._header, self._filled = header, end
-        return None
-
-    def _complete(self, header: pb.BatchHeader, payload: NDArray[np.uint8]) -> BatchEvent:
-        _check(header, payload)
-        self._payload = _NOTHING
+            _copy(message, at, payload[begin:end], self._digest)
+        if end < payload.size:
+            self._header, self._filled = header, end
+            return None
+        self._header, self._payload = None, _NOTHING
+        _check(header, self._digest.intdigest())
         return self._event(header, payload)
 
     def _event(self, header: pb.BatchHeader, payload: NDArray[np.uint8]) -> BatchEvent:
@@ -283,8 +282,7 @@ class StreamAssembler:
         return EpochEndEvent(end.epoch, end.resume_token)
 
 
-def _check(header: pb.BatchHeader, payload: NDArray[np.uint8]) -> None:
-    found = xxhash.xxh3_64_intdigest(payload.data)
+def _check(header: pb.BatchHeader, found: int) -> None:
     if found != header.payload_xxh3:
         raise StreamCorruptError(
             f"the batch at epoch {header.epoch} position {header.position} has checksum "
@@ -292,11 +290,11 @@ def _check(header: pb.BatchHeader, payload: NDArray[np.uint8]) -> None:
         )
 
 
-def _copy(message: bytes, at: int, payload: NDArray[np.uint8], begin: int) -> None:
-    """Copy the message from a place on."""
-    size = len(message) - at
-    if size <= _FEW_BYTES:
-        payload.data[begin : begin + size] = memoryview(message)[at:]
-    else:
+def _copy(message: bytes, at: int, payload: NDArray[np.uint8], digest: xxhash.xxh3_64) -> None:
+    """Copy the message from a place on, and hash it."""
+    source = np.frombuffer(message, np.uint8, offset=at)
+    for begin in range(0, source.size, _PIECE_BYTES):
+        piece = source[begin : begin + _PIECE_BYTES]
+        digest.update(piece.data)
         # NumPy lets other threads run meanwhile.
-        payload[begin : begin + size] = np.frombuffer(message, np.uint8, size, at)
+        payload[begin : begin + piece.size] = piece
