@@ -26,6 +26,7 @@ from headrace.client._ring_feed import RingFeed
 from headrace.client._ring_memory import RingMemory
 from headrace.client._transport import Transport, TransportChoice
 from headrace.errors import BadArgumentError, RingUnavailableError, ServerUnreachableError
+from headrace.ring import OpenSlot
 from headrace.server import Server, ServerConfig, start_server
 from support.command import serving
 from support.datasets import write_rows
@@ -390,6 +391,10 @@ def test_a_silent_ring_is_an_error() -> None:
             next(feed.events())
 
 
+def _opened(begin: int, generation: int, end: int) -> OpenSlot:
+    return OpenSlot(begin, generation, b"", begin + 64, end, 0)
+
+
 def test_releases_wait_for_nobody() -> None:
     """A server that reads none of them holds up no loop, whatever the socket waited for before."""
     ours, theirs = socket.socketpair()
@@ -401,7 +406,7 @@ def test_releases_wait_for_nobody() -> None:
                 ours.send(bytes(4096), socket.MSG_DONTWAIT)
         began = time.monotonic()
         for generation in range(1, 9):
-            memory.view(64, 1 << 19, slot=0, generation=generation)
+            memory.view(_opened(0, generation, 1 << 19))
         memory.flush()
 
         assert time.monotonic() - began < 30
@@ -413,7 +418,7 @@ def test_the_rings_array_lives_as_long_as_a_view() -> None:
     with ours, theirs:
         _, memory = _feed(ours, 60)
         whole = weakref.ref(memory.array)
-        payload = memory.view(64, 128, slot=0, generation=1)
+        payload = memory.view(_opened(0, 1, 128))
         column = np.ndarray((16,), np.float32, payload.data)[1:]
         memory.detach()
         del payload
@@ -427,18 +432,19 @@ _FORKED = """
 import mmap, os, socket
 import numpy as np
 from headrace.client._ring_memory import RingMemory
+from headrace.ring import OpenSlot
 ours, theirs = socket.socketpair()
 fd = os.memfd_create("headrace-ring")
 os.ftruncate(fd, 1 << 20)
 ring = RingMemory(fd, 1 << 20, ours)
-before = ring.view(64, 128, slot=0, generation=1)
+before = ring.view(OpenSlot(0, 1, b"", 64, 128, 0))
 if os.fork() == 0:
     del before
     ring.flush()
     os._exit(0)
 os.wait()
 del before
-after = ring.view(192, 256, slot=128, generation=2)
+after = ring.view(OpenSlot(128, 2, b"", 192, 256, 0))
 del after
 ring.flush()
 theirs.setblocking(False)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
@@ -51,12 +51,22 @@ the time that one pass after the other takes for 16 MiB in chunks of 2 MiB."""
 _NOTHING = np.empty(0, dtype=np.uint8)
 
 
-class Marked(Protocol):
-    """What says where to go on."""
+Mark = pb.BatchHeader | bytes
+"""A batch's header, or the message that it stands in; it holds nothing of the batch's memory."""
 
-    @property
-    def resume_token(self) -> bytes:
-        """The token after the batch."""
+
+def header_of(mark: Mark) -> pb.BatchHeader:
+    """Return the header.
+
+    Raises:
+        StreamCorruptError: The message holds none.
+    """
+    if not isinstance(mark, bytes):
+        return mark
+    try:
+        return pb.ReadBatchesResponse.FromString(mark).batch
+    except DecodeError as error:
+        raise StreamCorruptError(f"the message of a slot cannot be read: {error}") from error
 
 
 # Made for each batch: to freeze it would take three times as long.
@@ -77,7 +87,7 @@ class BatchEvent:
     ahead: deque[BatchEvent] | None = field(default=None, kw_only=True)
 
     @property
-    def head(self) -> Marked:
+    def mark(self) -> Mark:
         """What is kept of a batch whose memory is given back."""
         return self.header
 
@@ -199,14 +209,18 @@ class StreamAssembler:
             _check(header, xxhash.xxh3_64_intdigest(payload.data))
         return self._event(header, payload)
 
-    def pass_over(self, sample_count: int) -> None:
-        """Count a batch that is like the last one, and needs no look.
+    def pass_over(self, batch_count: int, sample_count: int) -> None:
+        """Count batches that are like the last one, and need no look.
+
+        Args:
+            batch_count: How many.
+            sample_count: Samples of all of them.
 
         Raises:
-            StreamCorruptError: It does not fit what came before.
+            StreamCorruptError: They do not fit what came before.
         """
         self._check_between()
-        self._batch_count += 1
+        self._batch_count += batch_count
         self._sample_count += sample_count
 
     @property

@@ -16,12 +16,15 @@ from headrace.client._columns import BytesColumn, RaggedColumn, StringColumn
 from headrace.client._device import MovedEvent
 from headrace.client._handover import Origin, note_look
 from headrace.client._layout import SAMPLE_ID_COLUMN, ColumnView
+from headrace.client._ring_batch import SlotEvent
 from headrace.client._spans import ColumnSpan, span_of, tensor_of, view_of
 from headrace.errors import BadArgumentError
 from headrace.v1 import shard_service_pb2 as pb
 
 _TENSOR = pb.COLUMN_KIND_TENSOR
-_FROM_COLUMNS = frozenset({"_columns", "_made", "_values", "sample_ids"})
+_tensor = torch.from_numpy
+# What of a batch is made when somebody looks, apart from what the header says.
+_LATER = frozenset({"_made", "sample_ids", "_columns", "_payload"})
 
 
 class Batch(MutableMapping[str, Value]):
@@ -61,6 +64,7 @@ class Batch(MutableMapping[str, Value]):
     _pad_count: int
     _device: torch.device | None = None
     _origin: Origin | None = None
+    _values: dict[str, Value] | None = None
 
     def __init__(
         self, event: BatchEvent, *, group_count: int, origin: Origin | None = None
@@ -113,6 +117,11 @@ class Batch(MutableMapping[str, Value]):
                 made[f"{name}.valid"] = torch.from_numpy(view.valid)
         self._made = self._values = made
 
+    def _take_arrays(self, event: SlotEvent) -> None:
+        made: dict[str, Any] = {name: _tensor(array) for name, array in event.arrays()}
+        self.sample_ids = made.pop(SAMPLE_ID_COLUMN) if event.layout.has_ids else None
+        self._made = self._values = made
+
     def _take_moved(self, event: MovedEvent) -> None:
         event.copy.hand_over()
         target = event.copy.target
@@ -144,13 +153,14 @@ class Batch(MutableMapping[str, Value]):
                 field="device",
             )
         apart = {"_columns", "_payload", "_made", "_values", "_event", "sample_ids"}
-        changed = {k: v for k, v in self._values.items() if self._made.get(k) is not v}
+        values = self._look()
+        changed = {k: v for k, v in values.items() if self._made.get(k) is not v}
         return _unpack, (
             _Packed(
                 fields={k: v for k, v in self.__dict__.items() if k not in apart},
                 payload=torch.from_numpy(self._payload),
                 spans={k: span_of(view, self._payload) for k, view in self._columns.items()},
-                names=tuple(self._values),
+                names=tuple(values),
                 changed=changed,
             ),
         )
@@ -163,23 +173,37 @@ class Batch(MutableMapping[str, Value]):
             there = self.__dict__
             if "_packed" in there:
                 self._open()
-            elif name in _FROM_COLUMNS and "_event" in there:
-                self._take_columns(there["_event"].columns)
-            elif name == "_payload" and "_event" in there:
-                self._payload = there["_event"].payload
-            elif "_event" in there and "epoch" not in there:
-                self._read_header()
-            else:
+            elif "_event" not in there or (name not in _LATER and "epoch" in there):
                 raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            elif name in ("_made", "sample_ids"):
+                self._look()
+            elif name == "_columns":
+                self._columns = self._event.columns
+            elif name == "_payload":
+                self._payload = self._event.payload
+            else:
+                self._read_header()
             return getattr(self, name)
+
+    def _look(self) -> dict[str, Value]:
+        """Return the values, which are made when somebody first looks at one."""
+        if self._values is None:
+            if "_packed" in self.__dict__:
+                self._open()
+            elif isinstance(self._event, SlotEvent):
+                self._take_arrays(self._event)
+            else:
+                self._take_columns(self._event.columns)
+        assert self._values is not None
+        return self._values
 
     def _open(self) -> None:
         packed: _Packed | None = self.__dict__.get("_packed")
         if packed is None:
             if "epoch" not in self.__dict__:
                 self._read_header()
-            if "_values" not in self.__dict__:
-                self._take_columns(self._event.columns)
+            if self._values is None:
+                self._look()
             return
         self.__dict__.update(packed.fields)
         payload = self._payload = packed.payload.numpy()
@@ -227,32 +251,32 @@ class Batch(MutableMapping[str, Value]):
         return jax_arrays(self)
 
     def __getitem__(self, column: str) -> Value:
-        return self._values[column]
+        return (self._values or self._look())[column]
 
     def __setitem__(self, column: str, value: Value) -> None:
-        self._values = {**self._values, column: value}
+        self._values = {**self._look(), column: value}
 
     def __delitem__(self, column: str) -> None:
-        self._values = {name: value for name, value in self._values.items() if name != column}
+        self._values = {name: value for name, value in self._look().items() if name != column}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self._values or self._look())
 
     def values(self) -> ValuesView[Value]:
         """Return the columns' values."""
-        return self._values.values()
+        return (self._values or self._look()).values()
 
     def items(self) -> ItemsView[str, Value]:
         """Return the columns' names and values."""
-        return self._values.items()
+        return (self._values or self._look()).items()
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._values or self._look())
 
     def __repr__(self) -> str:
         return (
             f"Batch(epoch={self.epoch}, step={self.step}, position={self.position}, "
-            f"samples={self.sample_count}, columns={list(self._values)})"
+            f"samples={self.sample_count}, columns={list(self)})"
         )
 
 

@@ -241,7 +241,7 @@ class RemoteDataset(IterableDataset[Batch]):
             if event is None:
                 return
             if isinstance(event, BatchEvent):
-                self._progress.hand_over(event.head)
+                self._progress.hand_over(event.mark)
                 yield Batch(event, group_count=group_count)
             # An older epoch ended while nobody looked: its last batch was the last one handed
             # over before a `break`.

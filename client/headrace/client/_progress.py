@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.client._assembler import Marked
+from headrace.client._assembler import Mark, header_of
 from headrace.client._places import place_after
 from headrace.client._reader import Place
 from headrace.client._workers import Begin
@@ -21,15 +21,15 @@ class Progress:
         self.first_epoch = 0
         self.moves = 0
         self._known = Place()
-        self._unread: Marked | None = None
+        self._unread: Mark | None = None
 
     @property
     def place(self) -> Place:
         """Where the next batch is."""
-        # The head of each batch is kept, and read when somebody wants to know.
-        head, self._unread = self._unread, None
-        if head is not None:
-            self._known = place_after(head.resume_token)
+        # The header of each batch is kept, and read when somebody wants to know.
+        mark, self._unread = self._unread, None
+        if mark is not None:
+            self._known = place_after(header_of(mark).resume_token)
         return self._known
 
     @place.setter
@@ -37,9 +37,9 @@ class Progress:
         self._unread = None
         self._known = place
 
-    def hand_over(self, head: Marked) -> None:
-        """Note that the loop gets the batch with this head."""
-        self._unread = head
+    def hand_over(self, mark: Mark) -> None:
+        """Note that the loop gets the batch with this header."""
+        self._unread = mark
 
     def begin(self) -> Begin:
         """Return where an iteration begins now."""

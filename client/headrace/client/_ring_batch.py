@@ -2,101 +2,101 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
-from headrace.client._assembler import BatchEvent
-from headrace.client._layout import ColumnView, Places
-from headrace.client._ring_memory import Slot
-from headrace.errors import StreamCorruptError
+from headrace.client._assembler import BatchEvent, header_of
+from headrace.client._layout import SAMPLE_ID_COLUMN, ColumnView, Places
+from headrace.client._ring_memory import Mapping, SlotArray
+from headrace.ring import OpenSlot
 from headrace.v1 import shard_service_pb2 as pb
 
+_BOOL = np.dtype(np.bool_)
 _UINT8 = np.dtype(np.uint8)
-_TENSOR = pb.COLUMN_KIND_TENSOR
 
 
-def read_message(message: bytes) -> pb.BatchHeader:
-    """Return the header in a slot's message.
+class SlotLayout:
+    """What batches of tensors alone have in common.
 
-    Raises:
-        StreamCorruptError: It is none.
+    Attributes:
+        sample_count: Samples of a batch.
+        places: Where the columns lie.
+        arrays: Name, begin in the payload, shape and dtype of each array, validity among them.
+        has_ids: Whether one is that of the sample ids.
     """
-    try:
-        return pb.ReadBatchesResponse.FromString(message).batch
-    except DecodeError as error:
-        raise StreamCorruptError(f"the message of a slot cannot be read: {error}") from error
 
+    __slots__ = ("arrays", "has_ids", "places", "sample_count")
 
-class SlotHead:
-    """The header of a batch in a slot, apart from the slot: reads its message when asked."""
-
-    __slots__ = ("_header", "_message")
-
-    def __init__(self, message: bytes) -> None:
-        self._message = message
-        self._header: pb.BatchHeader | None = None
-
-    @property
-    def header(self) -> pb.BatchHeader:
-        """The header."""
-        if self._header is None:
-            self._header = read_message(self._message)
-        return self._header
-
-    @property
-    def resume_token(self) -> bytes:
-        """The token after the batch."""
-        return self.header.resume_token
+    def __init__(self, places: Places, sample_count: int) -> None:
+        self.sample_count = sample_count
+        self.places = places
+        arrays: list[tuple[str, int, tuple[int, ...], np.dtype[Any]]] = []
+        for name, shape, dtype, begin, valid_begin in places.columns:
+            arrays.append((name, begin, shape, dtype))
+            if valid_begin is not None:
+                arrays.append((f"{name}.valid", valid_begin, (places.row_count,), _BOOL))
+        self.arrays = tuple(arrays)
+        self.has_ids = any(name == SAMPLE_ID_COLUMN for name, *_ in arrays)
 
 
 class SlotEvent(BatchEvent):
-    """A batch of tensors alone; ``header``, ``columns`` and ``payload`` are made when asked for."""
+    """A batch whose header and arrays are made when asked for.
 
-    __slots__ = ("_begin", "_places", "_slot", "head", "sample_count")
-    head: SlotHead
+    It owns its slot, as every array that it makes does through it.
+    """
+
+    __slots__ = ("_mapping", "_opened", "layout", "mark", "sample_count")
+    layout: SlotLayout
+    mark: bytes
     sample_count: int
 
-    def __init__(
-        self, slot: Slot, head: SlotHead, places: Places, *, begin: int, sample_count: int
-    ) -> None:
+    def __init__(self, mapping: Mapping, opened: OpenSlot, layout: SlotLayout) -> None:
         """Take a slot.
 
         Args:
-            slot: Where the batch lies.
-            head: Its header.
-            places: Where its columns lie in its payload.
-            begin: Where its payload begins in the ring.
-            sample_count: Samples in it.
+            mapping: The ring.
+            opened: The slot.
+            layout: How it is laid out.
         """
         self.ahead = None
-        self.head = head
-        self.sample_count = sample_count
-        self._slot, self._places, self._begin = slot, places, begin
+        self.mark = opened.message
+        self.sample_count = layout.sample_count
+        self._mapping, self._opened, self.layout = mapping, opened, layout
+
+    # A weak reference with a callback does the same, and takes twice as long.
+    def __del__(self) -> None:
+        self._mapping.gone.append(self._opened)
+
+    def arrays(self) -> list[tuple[str, SlotArray]]:
+        """Return name and array of each column, and of each validity as ``name.valid``."""
+        first, array_at = self._opened.payload_begin, self._mapping.array_at
+        return [
+            (name, array_at(first + begin, shape, dtype, self))
+            for name, begin, shape, dtype in self.layout.arrays
+        ]
 
     if not TYPE_CHECKING:
+        # In place of the fields. What is made here is not kept here: it keeps this.
 
-        def __getattr__(self, name: str) -> object:
-            # Asked only for what is not there yet.
-            if name == "columns":
-                self.columns = found = self._columns()
-            elif name == "header":
-                self.header = found = self.head.header
-            elif name == "payload":
-                size = self._places.payload_bytes
-                self.payload = found = self._slot.array((size,), _UINT8, self._begin)
-            else:
-                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-            return found
+        @property
+        def header(self) -> pb.BatchHeader:
+            """The wire's header."""
+            return header_of(self.mark)
 
-    def _columns(self) -> dict[str, ColumnView]:
-        array, first, rows = self._slot.array, self._begin, self._places.row_count
-        columns = {}
-        for name, shape, dtype, begin, valid_begin in self._places.columns:
-            valid = None
-            if valid_begin is not None:
-                valid = array((rows,), np.dtype(np.bool_), first + valid_begin)
-            values = array(shape, dtype, first + begin)
-            columns[name] = ColumnView(_TENSOR, values, None, valid)
-        return columns
+        @property
+        def columns(self) -> dict[str, ColumnView]:
+            """Views of the slot by column name."""
+            arrays = dict(self.arrays())
+            return {
+                name: ColumnView(
+                    pb.COLUMN_KIND_TENSOR, arrays[name], None, arrays.get(f"{name}.valid")
+                )
+                for name, *_ in self.layout.places.columns
+            }
+
+        @property
+        def payload(self) -> SlotArray:
+            """``(payload_bytes,) uint8``."""
+            size = self.layout.places.payload_bytes
+            return self._mapping.array_at(self._opened.payload_begin, (size,), _UINT8, self)

@@ -12,14 +12,11 @@ import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from headrace.client._assembler import BatchEvent, StreamAssembler
+from headrace.client._assembler import BatchEvent, StreamAssembler, header_of
 from headrace.client._feed import Event
 from headrace.client._hops import HopClock
-from headrace.client._layout import Places
-from headrace.client._ring_batch import SlotEvent, SlotHead, read_message
-from headrace.client._ring_memory import RingMemory, Slot
+from headrace.client._ring_batch import SlotEvent, SlotLayout
+from headrace.client._ring_memory import Mapping, RingMemory, Slot
 from headrace.client._transport import Transport
 from headrace.client._wire import WireFeed
 from headrace.errors import (
@@ -31,12 +28,11 @@ from headrace.errors import (
 from headrace.ring import OpenSlot, Record, RecordKind, RecordReader, open_slot, record
 
 _RECEIVE_BYTES = 65536
-_UINT8 = np.dtype(np.uint8)
 _TIMEVAL = struct.Struct("@ll")
 
-_RUN_BYTES = 4 << 20
+_RUN_BYTES = 16 << 20
 """Batches that come together are handed over together up to so many bytes, as a server announces
-them: releases wait meanwhile."""
+them: releases wait meanwhile. The first of a run costs as much as fifteen others."""
 _RUN_SHARE = 8
 """And up to this part of the ring."""
 
@@ -86,9 +82,10 @@ class RingFeed:
         self._most_bytes = min(_RUN_BYTES, memory.array.size // _RUN_SHARE) if takes_runs else 0
         self._run: deque[BatchEvent] = deque()
         self._run_bytes = 0
-        self._layout = 0
-        self._places: Places | None = None
-        self._sample_count = 0
+        self._run_alike = 0
+        self._alike: SlotLayout | None = None
+        self._alike_number = 0
+        self._alike_bytes = 0
 
     def events(self) -> Iterator[Event | None]:
         """Yield the stream's events; `Feed` holds the contract."""
@@ -131,10 +128,11 @@ class RingFeed:
 
     def _events_of(self, records: Sequence[Record]) -> Iterator[Event | None]:
         """Yield what was announced; batches that follow each other as the last one of them."""
+        mapping = self._memory.mapping
         for said in records:
             if said.kind is RecordKind.SLOT:
                 try:
-                    self._run.append(self._open(said))
+                    self._run.append(self._open(said, mapping))
                 except HeadraceError:
                     yield from self._together()
                     raise
@@ -149,12 +147,21 @@ class RingFeed:
 
     def _together(self) -> Iterator[BatchEvent]:
         """Yield the batches opened by now, which are let go of here."""
-        run, self._run, self._run_bytes = self._run, deque(), 0
+        run, self._run = self._run, deque()
         if run:
+            self._count_alike()
+            self._transport.ring_batch_count += len(run)
+            self._memory.note_lent(self._generation, self._run_bytes)
+            self._run_bytes = 0
             last = run.pop()
             if run:
                 last.ahead = run
             yield last
+
+    def _count_alike(self) -> None:
+        count, self._run_alike = self._run_alike, 0
+        if count and self._alike is not None:
+            self._assembler.pass_over(count, count * self._alike.sample_count)
 
     def _message(self, said: Record) -> Event | None:
         if said.kind is not RecordKind.WIRE:
@@ -164,44 +171,39 @@ class RingFeed:
             raise StreamCorruptError("the call ended before a message that was announced")
         return self._wire.take(message)
 
-    def _open(self, said: Record) -> BatchEvent:
-        begin, generation = said.begin, said.generation
+    def _open(self, said: Record, mapping: Mapping) -> BatchEvent:
+        _, begin, generation = said
         if generation <= self._generation:
             raise StreamCorruptError(
                 f"a slot of generation {generation} came after {self._generation}; wanted a "
                 "newer one"
             )
-        self._generation = generation
         opened = open_slot(self._memory.array, begin=begin, generation=generation)
-        size = opened.payload_end - begin
-        slot = self._memory.lend(begin, generation, size)
-        self._run_bytes += size
-        self._transport.ring_batch_count += 1
-        places = self._places
+        self._generation = generation
+        end = opened.payload_end
+        self._run_bytes += end - begin
+        layout = self._alike
         if (
-            places is None
-            or opened.layout != self._layout
-            or opened.payload_end - opened.payload_begin != places.payload_bytes
+            layout is None
+            or opened.layout != self._alike_number
+            or end - opened.payload_begin != self._alike_bytes
         ):
-            return self._read(opened, slot)
-        self._assembler.pass_over(self._sample_count)
-        return SlotEvent(
-            slot,
-            SlotHead(opened.message),
-            places,
-            begin=opened.payload_begin,
-            sample_count=self._sample_count,
-        )
+            return self._read(opened, mapping)
+        self._run_alike += 1
+        return SlotEvent(mapping, opened, layout)
 
-    def _read(self, opened: OpenSlot, slot: Slot) -> BatchEvent:
+    def _read(self, opened: OpenSlot, mapping: Mapping) -> BatchEvent:
         """Read a batch's header, and take note of its layout."""
-        header = read_message(opened.message)
-        size = opened.payload_end - opened.payload_begin
-        event = self._assembler.adopt(header, slot.array((size,), _UINT8, opened.payload_begin))
+        self._count_alike()
+        self._alike = None
+        payload = Slot(mapping, opened).payload()
+        header = header_of(opened.message)
+        event = self._assembler.adopt(header, payload)
+        places = self._assembler.last_places
         # Who has to check each payload needs each header; who hands out arrays, plain ones.
-        is_plain = opened.layout and self._most_bytes and not header.payload_xxh3
-        self._places = self._assembler.last_places if is_plain else None
-        self._layout, self._sample_count = opened.layout, header.sample_count
+        if places is not None and opened.layout and self._most_bytes and not header.payload_xxh3:
+            self._alike = SlotLayout(places, header.sample_count)
+            self._alike_number, self._alike_bytes = opened.layout, places.payload_bytes
         return event
 
     def _ask_for_more(self, full: Record) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.ring import RecordKind, record
+from headrace.ring import OpenSlot, releases
 
 # Releases wait until so much would come free: one by one they would cost small batches as much as
 # all else. More would only make the server write where no cache reaches.
@@ -45,20 +45,20 @@ class SlotArray(np.ndarray[Any, np.dtype[Any]]):
     """An array in a slot, which it keeps: views of it have it as their base.
 
     Attributes:
-        slot: The slot.
+        owner: What ends with the last array of the slot.
     """
 
-    __slots__ = ("slot",)
-    slot: Slot
+    __slots__ = ("owner",)
+    owner: object
 
 
-class _Mapping:
+class Mapping:
     """A mapped ring, for as long as a slot of it lives.
 
     Attributes:
         mapped: The memory.
         array: The same, ``(size,) uint8``.
-        gone: Begin, generation and bytes of the slots that nobody has any more.
+        gone: The slots that nobody has any more.
     """
 
     __slots__ = ("array", "gone", "mapped")
@@ -70,35 +70,43 @@ class _Mapping:
         with contextlib.suppress(OSError):
             self.mapped.madvise(mmap.MADV_HUGEPAGE)
         self.array: NDArray[np.uint8] = np.frombuffer(self.mapped, np.uint8)
-        self.gone: deque[tuple[int, int, int]] = deque()
+        self.gone: deque[OpenSlot] = deque()
+
+    def array_at(
+        self, begin: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: object
+    ) -> SlotArray:
+        """Return a writable array.
+
+        Args:
+            begin: Where it begins in the ring.
+            shape: Its shape.
+            dtype: Its items.
+            owner: What it keeps.
+        """
+        # In the mapping itself, which is no array: where all bases are arrays NumPy collapses them,
+        # and a view would keep the ring alive and not this one.
+        array = SlotArray(shape, dtype, self.mapped, begin)
+        array.owner = owner
+        return array
 
 
 class Slot:
     """A slot that is ours until this object ends, in any thread and at any time."""
 
-    __slots__ = ("_mapping", "_said")
+    __slots__ = ("_mapping", "_opened")
 
-    def __init__(self, mapping: _Mapping, said: tuple[int, int, int]) -> None:
+    def __init__(self, mapping: Mapping, opened: OpenSlot) -> None:
         self._mapping = mapping
-        self._said = said
+        self._opened = opened
 
     # A weak reference with a callback does the same, and takes twice as long.
     def __del__(self) -> None:
-        self._mapping.gone.append(self._said)
+        self._mapping.gone.append(self._opened)
 
-    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], begin: int) -> SlotArray:
-        """Return a writable array that keeps the slot.
-
-        Args:
-            shape: Its shape.
-            dtype: Its items.
-            begin: Where it begins in the ring.
-        """
-        # In the mapping itself, which is no array: where all bases are arrays NumPy collapses them,
-        # and a view would keep the ring alive and not this one.
-        array = SlotArray(shape, dtype, self._mapping.mapped, begin)
-        array.slot = self
-        return array
+    def payload(self) -> SlotArray:
+        """Return the payload, ``(payload_bytes,) uint8``, which keeps the slot."""
+        begin = self._opened.payload_begin
+        return self._mapping.array_at(begin, (self._opened.payload_end - begin,), _UINT8, self)
 
 
 class RingMemory:
@@ -114,13 +122,13 @@ class RingMemory:
     """
 
     def __init__(self, fd: int, size: int, connection: socket.socket) -> None:
-        self._mapping: _Mapping | None = _Mapping(fd, size)
+        self._mapping: Mapping | None = Mapping(fd, size)
         self._gone = self._mapping.gone
         self.array = self._mapping.array
         self._size = size
         self._group_bytes = min(_GROUP_BYTES, size // _SHARE)
         self._connection: socket.socket | None = connection
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[int, int]] = deque()
         self._waiting_bytes = 0
         self._lent_bytes = 0
         self._newest = 0
@@ -135,29 +143,27 @@ class RingMemory:
         """Whether so many slots are never to be released that a new ring is better."""
         return self._kept_bytes * 2 > self._size
 
-    def lend(self, begin: int, generation: int, size: int) -> Slot:
-        """Return a slot that was announced; to be called once for each.
-
-        Args:
-            begin: Where it begins in the ring.
-            generation: Its generation.
-            size: Its bytes.
-        """
+    @property
+    def mapping(self) -> Mapping:
+        """Where slots are; not once detached."""
         assert self._mapping is not None
-        self._newest = generation
-        self._lent_bytes += size
-        return Slot(self._mapping, (begin, generation, size))
+        return self._mapping
 
-    def view(self, begin: int, end: int, *, slot: int, generation: int) -> NDArray[np.uint8]:
-        """Return ``(end - begin,) uint8`` of the ring, whose end releases its slot.
+    def note_lent(self, newest: int, size: int) -> None:
+        """Note that slots are out, before a loop may get them.
 
         Args:
-            begin: Where it begins in the ring.
-            end: Where it ends.
-            slot: Where its slot begins.
-            generation: Of the slot.
+            newest: The highest generation of them.
+            size: Their bytes.
         """
-        return self.lend(slot, generation, end - slot).array((end - begin,), _UINT8, begin)
+        with self._lock:
+            self._newest = newest
+            self._lent_bytes += size
+
+    def view(self, opened: OpenSlot) -> NDArray[np.uint8]:
+        """Return the payload of a slot, whose end releases it."""
+        self.note_lent(opened.generation, opened.payload_end - opened.begin)
+        return Slot(self.mapping, opened).payload()
 
     def give_back(self) -> None:
         """Tell the server of the slots that may be written again, if they are many."""
@@ -175,7 +181,7 @@ class RingMemory:
                     self._waiting.popleft() for _ in range(min(_MOST_RECORDS, len(self._waiting)))
                 ]
                 try:
-                    connection.send(b"".join(group), socket.MSG_DONTWAIT)
+                    connection.send(releases(group), socket.MSG_DONTWAIT)
                 except OSError:
                     # The server has more to read than it can use, or is gone.
                     self._waiting.extendleft(reversed(group))
@@ -206,11 +212,11 @@ class RingMemory:
     def _collect(self) -> None:
         with self._lock:
             while self._gone:
-                begin, generation, size = self._gone.popleft()
+                begin, generation, _, _, end, _ = self._gone.popleft()
                 if generation > self._kept_up_to:
-                    self._waiting.append(record(RecordKind.RELEASE, begin, generation))
-                    self._waiting_bytes += size
-                    self._lent_bytes -= size
+                    self._waiting.append((begin, generation))
+                    self._waiting_bytes += end - begin
+                    self._lent_bytes -= end - begin
 
 
 def _keep_in_all() -> None:

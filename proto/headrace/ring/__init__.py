@@ -12,7 +12,7 @@ from headrace.ring._handshake import (
     refusal,
     ring_socket_of,
 )
-from headrace.ring._records import RECORD_BYTES, Record, RecordKind, RecordReader, record
+from headrace.ring._records import RECORD_BYTES, Record, RecordKind, RecordReader, record, releases
 from headrace.ring._slots import (
     SLOT_ALIGNMENT,
     SLOT_HEADER_BYTES,
@@ -44,6 +44,7 @@ __all__ = [
     "read_hello",
     "record",
     "refusal",
+    "releases",
     "ring_socket_of",
     "seal_slot",
     "void_slot",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
 from headrace.errors import StreamCorruptError
 
-# Kind, zeros, where the slot begins, its generation; little-endian.
-_LAYOUT = struct.Struct("<IIQQ")
+# Kind in 32 bits and as many zeros, where the slot begins, its generation; little-endian.
+_LAYOUT = struct.Struct("<QQQ")
 RECORD_BYTES = _LAYOUT.size
 
 
@@ -28,7 +29,9 @@ class RecordKind(IntEnum):
     """Client: all before that ``FULL`` is taken; send the next batch over the call if need be."""
 
 
-_KINDS = {(int(kind), 0): kind for kind in RecordKind}
+_KINDS = {int(kind): kind for kind in RecordKind}
+# Of a named tuple's own way, half of the time goes to its arguments' names.
+_new = tuple.__new__
 
 
 class Record(NamedTuple):
@@ -47,7 +50,17 @@ class Record(NamedTuple):
 
 def record(kind: RecordKind, begin: int = 0, generation: int = 0) -> bytes:
     """Return a record as it travels."""
-    return _LAYOUT.pack(kind, 0, begin, generation)
+    return _LAYOUT.pack(kind, begin, generation)
+
+
+def releases(slots: Iterable[tuple[int, int]]) -> bytes:
+    """Return records that release slots.
+
+    Args:
+        slots: Begin and generation of each.
+    """
+    kind = int(RecordKind.RELEASE)
+    return b"".join([_LAYOUT.pack(kind, begin, generation) for begin, generation in slots])
 
 
 class RecordReader:
@@ -68,11 +81,11 @@ class RecordReader:
         self._rest = received[end:]
         try:
             return [
-                Record(_KINDS[kind, zeros], begin, generation)
-                for kind, zeros, begin, generation in _LAYOUT.iter_unpack(received[:end])
+                _new(Record, (_KINDS[kind], begin, generation))
+                for kind, begin, generation in _LAYOUT.iter_unpack(received[:end])
             ]
         except KeyError as error:
-            kind, zeros = error.args[0]
+            zeros, kind = divmod(error.args[0], 1 << 32)
             raise StreamCorruptError(
                 f"the ring's socket gave a record of kind {kind} with {zeros} in place of zeros; "
                 f"wanted a kind of {', '.join(str(int(kind)) for kind in RecordKind)}"

@@ -12,14 +12,18 @@ from numpy.typing import NDArray
 from headrace.errors import StreamCorruptError
 
 # Magic, generation, where the payload begins in the slot, its bytes, the message's bytes, number of
-# the layout, zeros.
+# the layout, zeros; then the checksum.
 _FIELDS = struct.Struct("<8sQQQQQ8x")
 _CHECKSUM = struct.Struct("<Q")
+_HEADER = struct.Struct("<8sQQQQQ8xQ")
+_FIELDS_BYTES = _FIELDS.size
 _MAGIC = b"HRSLOT\x00\x01"
 
 SLOT_HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
 SLOT_ALIGNMENT = 64
 """Slots, and payloads in them, begin at multiples of it."""
+
+_new = tuple.__new__
 
 _LIKELY_BYTES = 384
 """Header and message of most batches: what is read at once."""
@@ -30,23 +34,21 @@ class OpenSlot(NamedTuple):
     """What a slot holds.
 
     Attributes:
+        begin: Where the slot begins, in bytes from the begin of the ring.
+        generation: Its generation.
         message: A serialised ``ReadBatchesResponse`` with the batch's header and no payload.
         payload_begin: Where the payload begins, in bytes from the begin of the ring.
         payload_end: Where it ends.
         layout: Number of the layout; 0 for none. Two batches of a stream with the same have equal
             counts of samples and rows, and equal lengths of all buffers.
-        end: Where the slot ends; in whole multiples of 64.
     """
 
+    begin: int
+    generation: int
     message: bytes
     payload_begin: int
     payload_end: int
     layout: int
-
-    @property
-    def end(self) -> int:
-        """Return where the slot ends."""
-        return self.payload_end + -self.payload_end % SLOT_ALIGNMENT
 
 
 def payload_begin(message_bytes: int) -> int:
@@ -99,7 +101,9 @@ def open_slot(ring: NDArray[np.uint8], *, begin: int, generation: int) -> OpenSl
     head = ring.data[begin : begin + _LIKELY_BYTES].tobytes()
     if begin % SLOT_ALIGNMENT or len(head) < SLOT_HEADER_BYTES:
         raise _bad(begin, f"{len(head)} bytes of header", "a slot inside", ring.size)
-    magic, found, payload, payload_bytes, message_bytes, layout = _FIELDS.unpack_from(head)
+    magic, found, payload, payload_bytes, message_bytes, layout, checksum = _HEADER.unpack_from(
+        head
+    )
     if magic != _MAGIC:
         raise _bad(begin, f"{magic.hex()} first", _MAGIC.hex(), ring.size)
     if found != generation:
@@ -108,16 +112,17 @@ def open_slot(ring: NDArray[np.uint8], *, begin: int, generation: int) -> OpenSl
     if end > _LIKELY_BYTES:
         head = ring.data[begin : begin + end].tobytes()
     message = head[SLOT_HEADER_BYTES:end]
-    (checksum,) = _CHECKSUM.unpack_from(head, _FIELDS.size)
-    digest = xxhash.xxh3_64_intdigest(head[: _FIELDS.size] + message)
+    digest = xxhash.xxh3_64_intdigest(head[:_FIELDS_BYTES] + message)
     if checksum != digest:
         raise _bad(begin, f"checksum {checksum:016x}", f"{digest:016x}", ring.size)
-    opened = OpenSlot(message, begin + payload, begin + payload + payload_bytes, layout)
-    if payload % SLOT_ALIGNMENT or payload < payload_begin(message_bytes):
+    if payload % SLOT_ALIGNMENT or payload < end:
         raise _bad(begin, f"a payload at {payload}", "one behind the message", ring.size)
-    if opened.payload_end > ring.size:
-        raise _bad(begin, f"a payload up to {opened.payload_end}", "one inside", ring.size)
-    return opened
+    first = begin + payload
+    last = first + payload_bytes
+    if last > ring.size:
+        raise _bad(begin, f"a payload up to {last}", "one inside", ring.size)
+    # As the named tuple itself would, in half of the time.
+    return _new(OpenSlot, (begin, generation, message, first, last, layout))
 
 
 def _bad(begin: int, found: str, wanted: str, ring_bytes: int) -> StreamCorruptError:
