@@ -33,7 +33,7 @@ from headrace.client._frames import (
     read_frame,
 )
 from headrace.client._layout import ColumnView, PayloadLayout, Places, views_of
-from headrace.client._messages import memory_of
+from headrace.client._messages import ALIGNMENT, memory_of
 from headrace.errors import StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -244,12 +244,11 @@ class StreamAssembler:
         message, _, begin, end, at = frame
         header = pb.BatchHeader.FromString(message[begin:end])
         size = header.payload_bytes
-        if self._keep is not None and size and at + size == len(message):
-            memory = self._keep(message)
-            if self._layout.fits(memory, at):
-                payload = memory[at:]
-                _check(header, xxhash.xxh3_64_intdigest(payload.data))
-                return self._event(header, payload)
+        is_whole = size and at + size == len(message)
+        if is_whole and self._keep is not None and not at % ALIGNMENT:
+            payload = self._keep(message)[at:]
+            _check(header, xxhash.xxh3_64_intdigest(payload.data))
+            return self._event(header, payload)
         self._payload = self._allocate(size)
         self._filled = 0
         self._digest.reset()

@@ -89,8 +89,6 @@ class PayloadLayout:
             StreamCorruptError: A column has a type that this client does not know.
         """
         self._fields = tuple(_field(column) for column in columns)
-        dtypes = (_OFFSET, *(field.dtype for field in self._fields))
-        self._widest = max(dtypes, key=lambda dtype: dtype.alignment)
         self._is_even = all(field.kind == pb.COLUMN_KIND_TENSOR for field in self._fields)
         self._same = _NO_PLACES
 
@@ -98,15 +96,6 @@ class PayloadLayout:
     def last(self) -> Places | None:
         """Where the columns of the last payload lay; None if not all of them were tensors."""
         return None if self._same is _NO_PLACES else self._same
-
-    def fits(self, memory: NDArray[np.uint8], begin: int) -> bool:
-        """Say whether the columns of a payload that begins there lie as processors want them."""
-        # Every column begins at a multiple of 64 bytes after that. NumPy says of one number whether
-        # it is aligned; this one need not lie within the payload, which may be shorter.
-        place = begin % self._widest.itemsize
-        if memory.size < place + self._widest.itemsize:
-            return False
-        return np.ndarray(1, self._widest, memory.data, place).flags.aligned
 
     def decode(
         self, buffer_bytes: Iterable[int], payload: NDArray[np.uint8], *, sample_count: int
@@ -256,8 +245,9 @@ def _view(field: _Field, cursor: _Cursor, sample_count: int) -> ColumnView:
         values = cursor.take(field, field.dtype, (sample_count, *field.item_shape))
         return ColumnView(field.kind, values, None, valid)
     offsets = cursor.take(field, _OFFSET, (sample_count + 1,))
-    # A fourth of what `any` would take.
-    if offsets[0] != 0 or np.count_nonzero(offsets[1:] < offsets[:-1]):
+    falls = offsets[1:] < offsets[:-1]
+    # What `any` says, in a sixth of its time.
+    if offsets[0] != 0 or (sample_count and falls[falls.argmax()]):
         raise StreamCorruptError(
             f"column {field.name!r} has offsets that fall, or do not begin at 0", column=field.name
         )

@@ -16,7 +16,7 @@ from headrace.client._endpoints import Endpoint
 from headrace.client._feed import Event
 from headrace.client._frames import HEARTBEAT, heartbeat_ms
 from headrace.client._hops import HopClock
-from headrace.client._messages import memory_of
+from headrace.client._messages import keep_freed_memory, memory_of
 from headrace.client._status import error_from_call
 from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
@@ -41,6 +41,7 @@ class WireFeeds:
         self, endpoint: Endpoint, request: pb.ReadBatchesRequest, *, clock: HopClock
     ) -> Iterator[WireFeed]:
         """Open a stream on a connection of its own, and close both at the end."""
+        keep_freed_memory()
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "ReadBatches", request, endpoint.access.metadata())
             assembler = StreamAssembler(self.allocate, keep=self.keep)
