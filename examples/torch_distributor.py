@@ -111,6 +111,9 @@ def train(
         sample_ids=[sample for part in everyone for sample in part],
     )
     dataset.close()
+    # Whoever lets go of the group last waits for its threads: a model would with Python's lock
+    # held, which a thread of gloo may want (github.com/pytorch/pytorch/issues/56297).
+    del model
     distributed.destroy_process_group()
     return result
 

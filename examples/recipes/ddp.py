@@ -42,6 +42,9 @@ def main() -> None:
         saved = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
         torch.save({**saved, "dataset": dataset.state_dict()}, given.checkpoint)
     dataset.close()
+    # Whoever lets go of the group last waits for its threads: a model would with Python's lock
+    # held, which a thread of gloo may want (github.com/pytorch/pytorch/issues/56297).
+    del model
     dist.destroy_process_group()
 
 
