@@ -43,7 +43,7 @@ class _Stream:
     def _plans(self, served: ServedDataset) -> Iterator[Planned]:
         for sample_ids in np.split(np.arange(_BATCHES * self._batch_blocks), _BATCHES):
             self.planned += 1
-            yield planned_samples(sample_ids, served.dataset)
+            yield [planned_samples(sample_ids, served.dataset)]
 
 
 def _stream(folder: Path, cache: BlockCache, *, batch_blocks: int) -> _Stream:

@@ -313,6 +313,42 @@ def test_a_full_ring_asks_and_a_hungry_client_gets_messages() -> None:
         assert not ring.ways[-1]
 
 
+def test_of_batches_made_together_those_without_a_slot_get_messages() -> None:
+    """Each goes where there is room for it, and is announced in its turn."""
+    with closing(_Ring(4096)) as ring:
+        ring.outlet.wait()
+        header = pb.BatchHeader(buffer_bytes=[_PAYLOAD], payload_bytes=_PAYLOAD)
+        places = ring.outlet.places()
+        count = 1 + 4096 // _PAYLOAD
+        for _ in range(count):
+            places.add(header, (_PAYLOAD,))
+        messages = places.finish()
+        for _ in messages:
+            ring.outlet.announce()
+        ring.outlet.flush()
+        slots = sum(not message for message in messages)
+
+        assert 0 < slots < count
+        assert [True] * slots + [False] * (count - slots) == ring.ways
+        assert [not message for message in messages] == ring.ways
+        said = ring.reader.feed(ring.client.recv(1 << 16))
+        assert [RecordKind.SLOT] * slots == [each.kind for each in said]
+
+
+def test_a_ring_says_how_many_batches_find_room_together() -> None:
+    """Before the first, whose size is not known, one; then as many as are free, or one."""
+    with closing(_Ring(8192)) as ring:
+        first = ring.outlet.room(8)
+        ring.send()
+        rest = ring.outlet.room(100)
+        few = ring.outlet.room(2)
+        while ring.outlet._memory.fits(_PAYLOAD + 512):
+            ring.send()
+
+        assert (1, 2, 1) == (first, few, ring.outlet.room(8))
+        assert 2 < rest <= 8192 // _PAYLOAD
+
+
 def test_announcements_of_fast_streams_travel_together() -> None:
     """One that comes soon after another is held back; the next late one, or a wait, brings both."""
     with closing(_Ring(_MIB)) as ring:

@@ -247,13 +247,16 @@ class _Reader:
 
 
 def _varint(number: int) -> bytes:
-    # Most numbers of a token are of one to three bytes, and every batch has a token.
+    # Most numbers of a token are of one to four bytes, and every batch has a token.
     if number < 1 << 7:
         return bytes((number,))
     if number < 1 << 14:
         return bytes((number & 0x7F | 0x80, number >> 7))
     if number < 1 << 21:
         return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14))
+    if number < 1 << 28:
+        low = (number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14 & 0x7F | 0x80)
+        return bytes((*low, number >> 21))
     encoded = bytearray()
     while number > 0x7F:  # noqa: PLR2004 - seven bits a byte
         encoded.append(number & 0x7F | 0x80)

@@ -8,8 +8,9 @@ Contract:
 1. Messages come out in the order in which the stream made them.
 2. The end and a failure travel through the queue as values: they come out after all messages
    before them.
-3. No more than ``budget_bytes`` wait, or than the last batch has if that is more, and one message:
-   so a batch is worked out while the one before it is sent, however large they are.
+3. No more than ``budget_bytes`` wait, or than what was made last has if that is more, and one
+   message: so what is worked out at once, a batch or several, is so while what was before it is
+   sent, however large they are.
 4. While the messages of a first batch go out no further one is made: somebody waits for it, and it
    has the processors for itself.
 5. `cancel`, from any thread, ends the stream and every wait. Closing the generator has the same
@@ -45,7 +46,7 @@ class Batches(Messages, Protocol):
 
     @property
     def batch_bytes(self) -> int:
-        """Bytes of the batch that was made last; for the thread that uses `messages`."""
+        """Bytes of what was made last, a batch or several; for the thread that uses `messages`."""
 
 
 class _Ended:
@@ -72,6 +73,7 @@ class Ahead:
         self._taken: SimpleQueue[int | None] = SimpleQueue()
         self._waiting_bytes = 0
         self._put_bytes = 0
+        self._first_bytes = 0
 
     def messages(self) -> Generator[bytes, None, None]:
         """Yield the stream's messages; the contract is above."""
@@ -106,7 +108,8 @@ class Ahead:
     def _put(self, message: bytes) -> bool:
         """Hand a message over when there is room for it; return whether somebody takes it."""
         batch_bytes = self._stream.batch_bytes
-        is_first = self._put_bytes < batch_bytes
+        self._first_bytes = self._first_bytes or batch_bytes
+        is_first = self._put_bytes < self._first_bytes
         budget_bytes = 1 if is_first else max(self._budget_bytes, batch_bytes)
         self._put_bytes += len(message)
         while self._waiting_bytes >= budget_bytes:

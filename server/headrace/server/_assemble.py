@@ -75,12 +75,20 @@ class Assembler:
         """
         kernels = self._kernels.module
         if kernels is not None and isinstance(rows, BlockRows):
-            sizes = self._at_once.measure(kernels, rows)
-            layout = self._layout(len(sample_ids), sizes)
+            measured = self._at_once.measure(kernels, rows)
+            layout = measured.layout(0)
             frames = self._begin(layout, header)
             pieces = frames.pieces(0, layout.size)
             if len(pieces) == 1:
-                self._at_once.write(kernels, rows, sample_ids, layout, pieces[0])
+                target = (pieces[0].ctypes.data, layout.size, 0, 0)
+                self._at_once.write(
+                    kernels,
+                    rows,
+                    sample_ids,
+                    measured,
+                    heads=b"",
+                    targets=np.array([target], np.int64),
+                )
                 return frames.finish()
             rows = CompiledRows(kernels, rows)
             packed = self._gather_packed(rows, len(sample_ids))

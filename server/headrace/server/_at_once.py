@@ -1,4 +1,4 @@
-"""Assemble a batch in a few compiled calls: each column straight from its blocks to where it goes.
+"""Measure and write several batches in two compiled calls: columns straight to where they go.
 
 It writes what `headrace.server._assemble` writes with NumPy, which goes by way of packed rows.
 """
@@ -6,48 +6,38 @@ It writes what `headrace.server._assemble` writes with NumPy, which goes by way 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import InternalError
-from headrace.server._block import Field
 from headrace.server._columns import SAMPLE_ID_COLUMN, WireColumn
 from headrace.server._gather import BlockRows, Projection
-from headrace.server._payload import PayloadLayout
-
-_NO_GAPS = np.empty((0, 2), np.int64)
+from headrace.server._payload import OFFSET_BYTES, PayloadLayout
 
 
-class _Values:
-    """Where the values of one ragged column lie, for one batch after the other."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """Where the buffers of batches lie in their payloads.
 
-    def __init__(self) -> None:
-        self._room = np.empty((3, 0), np.int64)
-        self.begins = self.lengths = self.edges = self._room[0]
+    Attributes:
+        begins: ``(batches, buffers) int64``.
+        lengths: ``(batches, buffers) int64``: their bytes.
+        buffer_bytes: The same of each batch; of batches that are laid out alike the same object.
+        sizes: Bytes of each payload.
+    """
 
-    def find(self, kernels: ModuleType, rows: BlockRows, entry: Field) -> int:
-        """Find those of a batch; return how many bytes they are together."""
-        count = rows.offsets.size
-        if self._room.shape[1] <= count:
-            self._room = np.empty((3, count + 1), np.int64)
-        self.begins, self.lengths = self._room[0, :count], self._room[1, :count]
-        self.edges = self._room[2, : count + 1]
-        is_found = kernels.find_values(
-            rows.memory.array,
-            rows.slot_of,
-            rows.bases,
-            rows.blocks,
-            rows.offsets,
-            rows.layout.parts[0].row_bytes,
-            entry.offset,
-            self.begins,
-            self.lengths,
-            self.edges,
-        )
-        check_found(is_found=is_found)
-        return int(self.edges[count])
+    begins: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    buffer_bytes: list[tuple[int, ...]]
+    sizes: list[int]
+
+    def layout(self, batch: int) -> PayloadLayout:
+        """Return the layout of one batch."""
+        begins = tuple(self.begins[batch].tolist())
+        return PayloadLayout(self.buffer_bytes[batch], begins, self.sizes[batch])
 
 
 class CompiledRows:
@@ -76,16 +66,15 @@ class CompiledRows:
                 rows.blocks[own],
                 rows.offsets[own],
                 fields,
-                _NO_GAPS,
                 out.reshape(-1),
             )
         )
 
 
 class AtOnce:
-    """Writes the payloads of one stream, one after another.
+    """Writes the payloads of one stream, one after another or several together.
 
-    Not safe for several threads: the batch that was measured last is the one that is written.
+    Not safe for several threads: what was measured last is what is written.
 
     Args:
         columns: The columns in the order wanted, the server's own included.
@@ -94,100 +83,116 @@ class AtOnce:
 
     def __init__(self, columns: Sequence[WireColumn], projection: Projection) -> None:
         layout = projection.layout
-        rows: list[tuple[int, int, int, int, int]] = []
-        buffers: list[int] = []
-        self._ragged: list[tuple[Field, int, _Values]] = []
+        fields: list[tuple[int, int, int, int, int, int]] = []
+        ragged: list[tuple[int, int, int]] = []
+        # Bytes for each row, and besides; or which ragged column has it.
+        buffers: list[tuple[int, int]] = []
         self._id_buffer = -1
-        buffer = 0
+        packed_bytes = layout.parts[0].row_bytes
         for column in columns:
             if column.name == SAMPLE_ID_COLUMN:
-                self._id_buffer = buffer
-                buffer += 1
+                self._id_buffer = len(buffers)
+                buffers.append((column.item_bytes, 0))
                 continue
             entry = layout.by_name[column.name]
             if entry.valid_offset >= 0:
-                row_bytes = layout.parts[0].row_bytes
-                rows.append((0, row_bytes, row_bytes, entry.valid_offset, 1))
-                buffers.append(buffer)
-                buffer += 1
-            if column.is_tensor:
+                fields.append((0, packed_bytes, packed_bytes, entry.valid_offset, 1, len(buffers)))
+                buffers.append((1, 0))
+            if not column.is_tensor:
+                ragged.append((entry.offset, column.dtype.itemsize, len(buffers)))
+                buffers += ((OFFSET_BYTES, OFFSET_BYTES), (0, -len(ragged)))
+                continue
+            if column.item_bytes:
                 part = layout.parts[entry.part]
                 unit = part.row_bytes if part.aligned else 1
-                rows.append((entry.part, part.row_bytes, unit, entry.offset, column.item_bytes))
-                buffers.append(buffer)
-                buffer += 1
-            else:
-                self._ragged.append((entry, buffer, _Values()))
-                buffer += 2
+                where = (entry.part, part.row_bytes, unit, entry.offset)
+                fields.append((*where, column.item_bytes, len(buffers)))
+            buffers.append((column.item_bytes, 0))
         # Columns of one part together: their rows are looked up once.
-        order = sorted(range(len(rows)), key=lambda index: rows[index][0])
-        self._fields = np.array(
-            [(*rows[index], 0) for index in order if rows[index][4]], np.int64
-        ).reshape(-1, 6)
-        self._field_buffers = [buffers[index] for index in order if rows[index][4]]
-        self._gaps = _NO_GAPS
-        self._last_layout: PayloadLayout | None = None
+        fields.sort(key=lambda field: field[0])
+        self._packed_bytes = packed_bytes
+        self._fields = np.array(fields, np.int64).reshape(-1, 6)
+        self._ragged = np.array(ragged, np.int64).reshape(-1, 3)
+        self._buffers = np.array(buffers, np.int64).reshape(-1, 2)
+        self._spans = np.empty((len(ragged), 3, 0), np.int64)
+        self._last: tuple[tuple[int, int], Measured] | None = None
 
-    def measure(self, kernels: ModuleType, rows: BlockRows) -> tuple[int, ...]:
-        """Return the bytes of all values of each ragged column of a batch, in order."""
-        return tuple(values.find(kernels, rows, entry) for entry, _, values in self._ragged)
+    def measure(self, kernels: ModuleType, rows: BlockRows, batch_count: int = 1) -> Measured:
+        """Lay out batches of equally many rows.
+
+        Args:
+            kernels: The compiled functions.
+            rows: Their samples, one batch after the other.
+            batch_count: How many they are.
+        """
+        key = (rows.offsets.size, batch_count)
+        # Without ragged columns one layout serves all batches of a stream but the last.
+        if self._last is not None and self._last[0] == key and not self._ragged.size:
+            return self._last[1]
+        if self._spans.shape[2] != rows.offsets.size + 1:
+            self._spans = np.empty((len(self._ragged), 3, rows.offsets.size + 1), np.int64)
+        begins, lengths = np.empty((2, batch_count, len(self._buffers)), np.int64)
+        is_found = kernels.measure_batches(
+            rows.memory.array,
+            rows.slot_of,
+            rows.bases,
+            rows.blocks,
+            rows.offsets,
+            self._packed_bytes,
+            self._ragged,
+            self._buffers,
+            self._spans,
+            begins,
+            lengths,
+        )
+        check_found(is_found=is_found)
+        sizes = (begins[:, -1:] + lengths[:, -1:]).sum(axis=1).tolist()
+        if self._ragged.size:
+            buffer_bytes = list(map(tuple, lengths.tolist()))
+        else:
+            buffer_bytes = [tuple(lengths[0].tolist())] * batch_count
+        measured = Measured(begins, lengths, buffer_bytes, sizes)
+        self._last = (key, measured)
+        return measured
 
     def write(
         self,
         kernels: ModuleType,
         rows: BlockRows,
         sample_ids: NDArray[np.int64],
-        layout: PayloadLayout,
-        out: NDArray[np.uint8],
+        measured: Measured,
+        *,
+        heads: bytes,
+        targets: NDArray[np.int64],
     ) -> None:
-        """Write the batch that was measured last.
+        """Write the batches that were measured last.
 
         Args:
             kernels: The compiled functions.
-            rows: Its samples.
+            rows: As they were measured.
             sample_ids: Their ids, as they are shown.
-            layout: Of its payload.
-            out: ``(layout.size,) uint8``; all of it is written.
+            measured: What was found.
+            heads: What precedes each payload, one after the other.
+            targets: ``(batches, 4) int64``: the address of each payload, its bytes, bytes of its
+                head, and the address of what takes its hash or 0. All of it is written.
         """
-        if layout is not self._last_layout:
-            self._place(layout)
-        is_found = kernels.gather(
+        is_found = kernels.write_batches(
             rows.memory.array,
             rows.slot_of,
             rows.bases,
             rows.blocks,
             rows.offsets,
             self._fields,
-            self._gaps,
-            out,
+            self._ragged,
+            self._spans,
+            measured.begins,
+            measured.lengths,
+            sample_ids.reshape(-1).view(np.uint8),
+            self._id_buffer,
+            np.frombuffer(heads, np.uint8),
+            targets,
         )
         check_found(is_found=is_found)
-        if self._id_buffer >= 0:
-            begin = layout.begins[self._id_buffer]
-            out[begin : begin + sample_ids.nbytes] = sample_ids.reshape(-1).view(np.uint8)
-        for entry, buffer, values in self._ragged:
-            begin, end = layout.begins[buffer], layout.begins[buffer + 1]
-            edges = values.edges
-            if entry.column.dtype.itemsize > 1:
-                edges = edges // entry.column.dtype.itemsize
-            out[begin : begin + edges.nbytes] = edges.view(np.uint8)
-            check_found(
-                is_found=kernels.copy_spans(
-                    rows.memory.array,
-                    values.begins,
-                    values.lengths,
-                    out[end : end + layout.lengths[buffer + 1]],
-                )
-            )
-
-    def _place(self, layout: PayloadLayout) -> None:
-        # In plain Python: with ragged columns every batch has a layout of its own, of few buffers.
-        begins, lengths = layout.begins, layout.lengths
-        self._fields[:, 5] = [begins[buffer] for buffer in self._field_buffers]
-        ends = map(int.__add__, begins, lengths)
-        gaps = [gap for gap in zip(ends, begins[1:], strict=False) if gap[0] < gap[1]]
-        self._gaps = np.array(gaps, np.int64).reshape(-1, 2)
-        self._last_layout = layout
 
 
 def check_found(*, is_found: bool) -> None:

@@ -25,7 +25,9 @@ from headrace.server._compile import (
     WORDS_OUT,
     kernel,
 )
-from headrace.server._compiled_rows import copy_spans, find_values, gather
+from headrace.server._compiled_batches import measure_batches, write_batches
+from headrace.server._compiled_hash import xxh3
+from headrace.server._compiled_rows import copy_spans, gather
 
 _WALKED = 256  # numbers that go through a network together (measured: 8 ns each; 27 one by one)
 
@@ -35,14 +37,16 @@ __all__ = [
     "distinct",
     "find_places",
     "find_spans",
-    "find_values",
     "gather",
+    "measure_batches",
     "network_tables",
     "pin",
     "pin_all",
     "sorting_words",
     "unpin",
     "walk",
+    "write_batches",
+    "xxh3",
 ]
 
 

@@ -174,7 +174,6 @@ def _gather_columns(  # noqa: C901, PLR0917 - one loop, and the arrays that Numb
     INTS_IN,
     INTS_IN,
     TABLE_IN,
-    TABLE_IN,
     BYTES_OUT,
     result=nb.boolean,
 )
@@ -185,7 +184,6 @@ def gather(  # noqa: PLR0917 - the arrays that Numba wants one by one
     blocks: NDArray[np.int64],
     offsets: NDArray[np.int64],
     fields: NDArray[np.int64],
-    gaps: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> bool:
     """Gather columns of fixed size.
@@ -199,7 +197,6 @@ def gather(  # noqa: PLR0917 - the arrays that Numba wants one by one
         fields: ``(columns, 6)``: part; bytes of a row of it; bytes that its bases count in; where
             the value begins in a row; its bytes; where the column begins in ``out``. Ordered by
             part.
-        gaps: ``(gaps, 2)``: bytes ``[begin, end)`` of ``out`` that become zero.
         out: Takes the columns.
 
     Returns:
@@ -209,9 +206,6 @@ def gather(  # noqa: PLR0917 - the arrays that Numba wants one by one
         end = fields[field, 5] + offsets.size * fields[field, 4]
         if fields[field, 5] < 0 or end > out.size:
             return False
-    for gap in range(gaps.shape[0]):
-        for at in range(max(0, gaps[gap, 0]), min(gaps[gap, 1], out.size)):
-            out[at] = 0
     begin = 0
     while begin < fields.shape[0]:
         part, end = fields[begin, 0], begin + 1

@@ -67,6 +67,7 @@ def batch_contents(
         HeadraceError: As `batch_spec`.
     """
     contents = _contents(batch_spec(request, served, transforms), served, request.steps, transforms)
+    # What is planned first is one batch.
     return replace(
         contents, title=f"one of the {contents.title}", plans=itertools.islice(contents.plans, 1)
     )
@@ -84,7 +85,9 @@ def samples_contents(
     spec = samples_spec(request, served)
     start = pb.StreamStart(columns=[column.to_proto() for column in spec.columns])
     served.describe(start)
-    plans = (planned_samples(ids, served.dataset) for ids in (spec.sample_ids,))
+    plans: Iterator[Planned] = (
+        [planned_samples(ids, served.dataset)] for ids in (spec.sample_ids,)
+    )
     title = f"{spec.sample_ids.size} samples"
     return Contents(title, start, spec.columns, plans, spec.max_chunk_bytes, served.shown_ids)
 
@@ -117,7 +120,7 @@ def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
         epoch=planned.epoch,
         step=planned.step,
         position=planned.part.position,
-        sample_count=planned.sample_ids.size,
+        sample_count=planned.sample_count,
         global_sample_count=planned.part.global_sample_count,
         pad_count=len(planned.part.pad_positions),
         resume_token=planned.token,

@@ -50,8 +50,9 @@ def explain(
     spec = batch_spec(request, served, transforms)
     _check_size(spec, served.readable.sample_count)
     finder = served.finder(spec.order, spec.skips)
-    planned = next(planned_stream(spec, finder, tally=served.tally))
-    assert isinstance(planned, PlannedBatch)
+    first = next(planned_stream(spec, finder, tally=served.tally))
+    assert isinstance(first, list)
+    (planned,) = first
     response = pb.ExplainBatchResponse(
         start=stream_start(spec, served, stream_pipeline(spec, served, request.steps, transforms)),
         header=batch_header(planned),
@@ -80,12 +81,12 @@ def _too_large(found: str, limit: str) -> BadArgumentError:
 def _explain_rows(
     planned: PlannedBatch, served: Served, response: pb.ExplainBatchResponse, cache: BlockCache
 ) -> None:
-    ids = served.shown_ids(planned.sample_ids)
+    ids = served.shown_ids(planned.found.sample_ids)
     if ids.ndim > 1:
         response.dataset_indices.extend(ids[:, 0].tolist())
         ids = ids[:, 1]
     response.sample_ids.extend(ids.tolist())
-    for part in served.parts(planned.sample_ids):
+    for part in served.parts(planned.found.sample_ids):
         for shard in _shards(part, cache):
             shard.dataset_index = part.index
             response.shards.append(shard)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +21,76 @@ Range: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """The samples of one batch.
+class FoundTogether:
+    """The samples of several batches that were found at once, one batch after the other.
 
     Attributes:
         sample_ids: ``(samples,) int64``.
         blocks: ``(samples,) int64``: the block of each.
         offsets: ``(samples,) int64``: its place in that block.
-        touched: The distinct blocks, ascending.
+        touched: The distinct blocks of each batch, ascending, one batch after the other.
     """
 
     sample_ids: NDArray[np.int64]
     blocks: NDArray[np.int64]
     offsets: NDArray[np.int64]
     touched: NDArray[np.int64]
+
+    def cut(self, ends: Iterable[int], touched_ends: Iterable[int]) -> list[Found]:
+        """Return each batch.
+
+        Args:
+            ends: Where the samples of each end.
+            touched_ends: Where its blocks end.
+        """
+        edges = itertools.pairwise([0, *ends])
+        touched_edges = itertools.pairwise([0, *touched_ends])
+        return [
+            Found(self, *edge, *touched) for edge, touched in zip(edges, touched_edges, strict=True)
+        ]
+
+
+# Made for each batch: a frozen dataclass would take three times as long.
+class Found(NamedTuple):
+    """The samples of one batch, or of several that follow one another.
+
+    Attributes:
+        together: Those of all that were found at once.
+        begin: Its first among them.
+        end: Where they end.
+        touched_begin: The first of its blocks.
+        touched_end: Where they end.
+    """
+
+    together: FoundTogether
+    begin: int
+    end: int
+    touched_begin: int
+    touched_end: int
+
+    @property
+    def sample_ids(self) -> NDArray[np.int64]:
+        """Return the samples, ``(samples,) int64``."""
+        return self.together.sample_ids[self.begin : self.end]
+
+    @property
+    def blocks(self) -> NDArray[np.int64]:
+        """Return the block of each."""
+        return self.together.blocks[self.begin : self.end]
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Return the place of each in its block."""
+        return self.together.offsets[self.begin : self.end]
+
+    @property
+    def touched(self) -> NDArray[np.int64]:
+        """Return the distinct blocks of each batch."""
+        return self.together.touched[self.touched_begin : self.touched_end]
+
+    def up_to(self, last: Found) -> Found:
+        """Return the samples of this batch and of those that follow, up to another."""
+        return Found(self.together, self.begin, last.end, self.touched_begin, last.touched_end)
 
 
 class SampleOrder(Protocol):
@@ -116,10 +172,10 @@ def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locat
     blocks, offsets = locator.locate(sample_ids)
     ends = list(itertools.accumulate(counts))
     touched = distinct_each(blocks, ends, kernels=KERNELS.module)
-    return [
-        Found(sample_ids[begin:end], blocks[begin:end], offsets[begin:end], own)
-        for (begin, end), own in zip(itertools.pairwise([0, *ends]), touched, strict=True)
-    ]
+    touched_ends = itertools.accumulate(own.size for own in touched)
+    # None of them at all is possible too.
+    together = FoundTogether(sample_ids, blocks, offsets, np.concatenate([*touched, blocks[:0]]))
+    return together.cut(ends, touched_ends)
 
 
 def distinct_each(

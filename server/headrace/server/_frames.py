@@ -9,6 +9,7 @@ into the message: no copy.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -16,13 +17,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.server._fresh import fresh_bytes
+from headrace.server._fresh import fresh_bytes, raw_bytes
 from headrace.server._payload import PayloadLayout
 from headrace.v1 import shard_service_pb2 as pb
 
 _PAYLOAD_FIELD = 1000
 _LENGTH_DELIMITED = 2
-_VARINT_BITS = 7
 _BATCH_FIELD = 2
 _PADDING_FIELD = 15
 _EMPTY_FIELD_BYTES = 2
@@ -34,6 +34,7 @@ _HASHED = 512 << 10
 # can hold these bytes behind that tag: a number before the hash would have to be above 2**55.
 _HASH_TAG = b"\x49"
 _ANY_HASH_BYTES = b"\xff" * 7 + b"\xfe"
+_ANY_HASH_FIELD = _HASH_TAG + _ANY_HASH_BYTES
 _ANY_HASH = int.from_bytes(_ANY_HASH_BYTES, "little")
 
 
@@ -67,7 +68,7 @@ class BatchFrames:
         head = _head_of(header, aligned_bytes=self._aligned_bytes)
         self._head_bytes = len(head)
         # A hash lies where the one that stands for it does.
-        at = head.index(_HASH_TAG + _ANY_HASH_BYTES) + len(_HASH_TAG)
+        at = head.index(_ANY_HASH_FIELD) + len(_HASH_TAG)
         self._hash = self._add(head, layout.size)[at : at + len(_ANY_HASH_BYTES)]
         for begin in range(max_chunk_bytes, layout.size, max_chunk_bytes):
             response = pb.ReadBatchesResponse(chunk=pb.Chunk(payload_offset=begin))
@@ -130,6 +131,39 @@ class BatchFrames:
         return array
 
 
+class WholeMessages:
+    """Batches, each in one message, whose payloads are yet to be written.
+
+    Attributes:
+        heads: What is to precede each payload.
+        targets: Of each: the address of its payload, its bytes, those of its head, and the address
+            that is to take the payload's hash.
+    """
+
+    def __init__(self) -> None:
+        self.heads: list[bytes] = []
+        self.targets: list[tuple[int, int, int, int]] = []
+        self._messages: list[bytes] = []
+
+    def add(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> None:
+        """Make the message of one batch more; all of its header is filled in but the hash."""
+        del buffer_bytes
+        header.payload_xxh3 = _ANY_HASH
+        size = header.payload_bytes
+        head = _head_of(header, aligned_bytes=size) + _TAG + _varint(size)
+        head_bytes = len(head)
+        # A hash of 0 takes as many bytes here, which protobuf would leave out.
+        hash_at = head.index(_ANY_HASH_FIELD) + len(_HASH_TAG)
+        message, address = raw_bytes(head_bytes + size)
+        self.heads.append(head)
+        self.targets.append((address + head_bytes, size, head_bytes, address + hash_at))
+        self._messages.append(message)
+
+    def finish(self) -> list[bytes]:
+        """Return the messages, when all is written."""
+        return self._messages
+
+
 class _Pieces(Sequence[NDArray[np.uint8]]):
     """Places in a payload of several messages, which is hashed as it is written."""
 
@@ -165,39 +199,47 @@ def _head_of(header: pb.BatchHeader, *, aligned_bytes: int) -> bytes:
             message, for which the head is padded; 0 for none.
     """
     body = header.SerializeToString()
-    if aligned_bytes:
-        body += _padding(len(body), len(_TAG) + len(_varint(aligned_bytes)))
-    return _BATCH_TAG + _varint(len(body)) + body
+    between_bytes = len(_TAG) + len(_varint(aligned_bytes)) if aligned_bytes else 0
+    before, padding = _around(len(body), between_bytes)
+    return before + body + padding
 
 
+# The headers of a stream have few lengths.
 @functools.lru_cache(maxsize=4096)
-def _padding(body_bytes: int, between_bytes: int) -> bytes:
-    """Return the header's field of padding, its last, as it is encoded; empty if none is needed.
+def _around(body_bytes: int, between_bytes: int) -> tuple[bytes, bytes]:
+    """Return what precedes an encoded header, and its field of padding, which is its last.
 
     Args:
-        body_bytes: Length of the encoded header without it.
-        between_bytes: What lies between the header and the payload.
+        body_bytes: Length of the header without padding.
+        between_bytes: What lies between the header and the payload; 0 for no padding.
     """
     padded = body_bytes
-    while (
-        # One byte is no field, and two are one that protobuf would leave out.
-        0 < padded - body_bytes <= _EMPTY_FIELD_BYTES
-        or (len(_BATCH_TAG) + len(_varint(padded)) + padded + between_bytes) % _ALIGNMENT
-    ):
-        padded += 1
+    if between_bytes:
+        # The length takes as many bytes as without padding, or one more.
+        for length_bytes in itertools.count(len(_varint(body_bytes))):
+            missing = -(len(_BATCH_TAG) + length_bytes + body_bytes + between_bytes) % _ALIGNMENT
+            padded = body_bytes + missing
+            # One byte is no field, and two are one that protobuf would leave out.
+            if 0 < missing <= _EMPTY_FIELD_BYTES or len(_varint(padded)) < length_bytes:
+                padded += _ALIGNMENT
+            if len(_varint(padded)) == length_bytes:
+                break
+    before = _BATCH_TAG + _varint(padded)
     if padded == body_bytes:
-        return b""
+        return before, b""
     zeros = bytes(padded - body_bytes - _EMPTY_FIELD_BYTES)
-    return _PADDING_TAG + _varint(len(zeros)) + zeros
+    return before, _PADDING_TAG + _varint(len(zeros)) + zeros
 
 
 def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 1 << _VARINT_BITS:
-        out.append(value & 0x7F | 0x80)
-        value >>= _VARINT_BITS
-    out.append(value)
-    return bytes(out)
+    # Most are of one to three bytes, and every batch has some.
+    if value < 1 << 7:
+        return bytes((value,))
+    if value < 1 << 14:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    return bytes((value & 0x7F | 0x80,)) + _varint(value >> 7)
 
 
 _TAG = _varint(_PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED)

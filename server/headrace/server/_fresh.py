@@ -36,9 +36,15 @@ def fresh_bytes(size: int) -> tuple[bytes, NDArray[np.uint8]]:
         The bytes, and ``(size,) uint8`` over them. The array does not keep the bytes alive, and
         must be gone before anybody else gets them.
     """
+    fresh, address = raw_bytes(size)
+    return fresh, np.frombuffer(_view(address, size, _WRITABLE), np.uint8)
+
+
+def raw_bytes(size: int) -> tuple[bytes, int]:
+    """Return new bytes as `fresh_bytes` does, and the address of the first."""
     assert size > 1
     fresh: bytes = _new(None, size)
-    return fresh, np.frombuffer(_view(_address(fresh), size, _WRITABLE), np.uint8)
+    return fresh, _address(fresh)
 
 
 def keep_freed_memory() -> None:

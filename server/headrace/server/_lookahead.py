@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from headrace.server._blocks import Blocks
-from headrace.server._plan import Planned, PlannedBatch
+from headrace.server._plan import Planned, PlannedBatch, PlannedEnd
 from headrace.server._source import Waiter
 
 # A plan holds some 30 bytes a sample; these bound what a stream keeps of them (arbitrary).
@@ -23,7 +24,7 @@ _STEADY_PLANS = 2
 _ALONE_BYTES = 32 << 20
 
 
-_Entry: TypeAlias = tuple[Planned, int, int]
+_Entry: TypeAlias = tuple[PlannedBatch | PlannedEnd, int, int]
 """A plan, its samples, and the bytes that were asked for because of it."""
 
 
@@ -51,36 +52,45 @@ class Lookahead:
         self._blocks = blocks
         self._waiter = waiter
         self._budget_bytes = budget_bytes
+        self._unasked: deque[PlannedBatch] = deque()
         self._entries: deque[_Entry] = deque()
         self._samples = 0
         self._asked_bytes = 0
         self._taken = 0
         self._first_bytes = 0
 
-    def take(self) -> Planned | None:
-        """Return the next plan, or None at the end of the stream."""
+    def take(self, most: int = 1) -> list[PlannedBatch] | PlannedEnd | None:
+        """Return the next plan, or None at the end of the stream.
+
+        Args:
+            most: Batches to return; fewer if those that follow are not alike.
+        """
         self._first_bytes = 0
-        self.advance(_STEADY_PLANS if self._taken else 1)
+        self.advance(_STEADY_PLANS * most if self._taken else 1)
         if not self._entries:
             return None
         planned, samples, asked_bytes = self._entries.popleft()
         if not self._taken:
             self._first_bytes = asked_bytes
-        self._taken += 1
-        self._waiter.begin_batch()
-        self._samples -= samples
-        self._asked_bytes -= asked_bytes
-        return planned
+        if isinstance(planned, PlannedEnd):
+            self._took(1, 0, asked_bytes)
+            return planned
+        followers = self._followers(planned, most - 1) if most > 1 else []
+        for _ in followers:
+            asked_bytes += self._entries.popleft()[2]
+        count = 1 + len(followers)
+        self._took(count, samples * count, asked_bytes)
+        return [planned, *followers]
 
     def advance(self, count: int = _MAX_PLANS) -> None:
-        """Plan up to ``count`` further batches, as far as the budget allows, but always one.
+        """Plan some ``count`` further batches, as far as the budget allows, but always one.
 
         None while a first batch waits for much.
         """
         if self._first_bytes > _ALONE_BYTES:
             return
         budget_bytes = self._budget_bytes()
-        for _ in range(count):
+        while count > 0:
             is_full = (
                 self._asked_bytes >= budget_bytes
                 or self._samples >= _MAX_SAMPLES
@@ -88,19 +98,67 @@ class Lookahead:
             )
             if self._entries and is_full:
                 return
+            added = self._add_some()
+            if not added:
+                return
+            count -= added
+
+    def _followers(self, planned: PlannedBatch, most: int) -> list[PlannedBatch]:
+        """Return batches that follow and are made with a first one, if all they need is there.
+
+        Otherwise they wait, each by itself, and until then what they need must count as needed.
+        """
+        followers: list[PlannedBatch] = []
+        for follower, _, _ in itertools.islice(self._entries, most):
+            if isinstance(follower, PlannedEnd) or not planned.is_alike(follower):
+                break
+            followers.append(follower)
+        if followers:
+            found = planned.found.up_to(followers[-1].found)
+            if not self._blocks.is_cached(found.touched).all():
+                return []
+        return followers
+
+    def _took(self, count: int, samples: int, asked_bytes: int) -> None:
+        self._taken += count
+        self._waiter.begin_batch(count)
+        self._samples -= samples
+        self._asked_bytes -= asked_bytes
+
+    def _add_some(self) -> int:
+        """Ask for what a next batch needs, or what several need that is all there."""
+        if not self._unasked:
             planned = next(self._plans, None)
             if planned is None:
-                return
-            self._add(planned)
-
-    def _add(self, planned: Planned) -> None:
-        samples = asked_bytes = 0
+                return 0
+            if isinstance(planned, PlannedEnd):
+                self._waiter.plan_batch()
+                self._entries.append((planned, 0, 0))
+                return 1
+            if len(planned) > 1 and self._are_there(planned):
+                return len(planned)
+            self._unasked.extend(planned)
+        planned_batch = self._unasked.popleft()
         self._waiter.plan_batch()
-        if isinstance(planned, PlannedBatch):
-            samples = planned.sample_ids.size
-            asked = self._blocks.prefetch(planned.touched, self._waiter)
-            if asked.size:
-                asked_bytes = int(self._blocks.stored_bytes(asked).sum())
-        self._entries.append((planned, samples, asked_bytes))
-        self._samples += samples
+        asked_bytes = 0
+        asked = self._blocks.prefetch(planned_batch.found.touched, self._waiter)
+        if asked.size:
+            asked_bytes = int(self._blocks.stored_bytes(asked).sum())
+        self._entries.append((planned_batch, planned_batch.sample_count, asked_bytes))
+        self._samples += planned_batch.sample_count
         self._asked_bytes += asked_bytes
+        return 1
+
+    def _are_there(self, batches: list[PlannedBatch]) -> bool:
+        """Add batches if none of them has to be fetched for; their blocks count as the last's."""
+        if batches[0].found.together is not batches[-1].found.together:
+            return False
+        found = batches[0].found.up_to(batches[-1].found)
+        if not self._blocks.is_cached(found.touched).all():
+            return False
+        self._waiter.plan_batch(len(batches))
+        # One that goes in between is fetched again.
+        self._blocks.prefetch(found.touched, self._waiter)
+        self._entries.extend([(batch, batch.sample_count, 0) for batch in batches])
+        self._samples += found.end - found.begin
+        return True

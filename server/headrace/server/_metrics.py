@@ -169,7 +169,8 @@ class _CacheMetrics:
     def used(self, *, hits: int, misses: int) -> None:
         """Count blocks that were cached, or not, when a batch needed them."""
         self._cache_hits.inc(hits)
-        self._cache_misses.inc(misses)
+        if misses:
+            self._cache_misses.inc(misses)
 
     def held(self, *, used_bytes: int, block_count: int) -> None:
         """Note what the cache holds now."""

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.server._frames import BatchFrames
+from headrace.server._frames import BatchFrames, WholeMessages
 from headrace.server._payload import PayloadLayout
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -21,6 +21,30 @@ class Frames(Protocol):
 
     def finish(self) -> list[bytes]:
         """Return the call's messages, when all of the payload is written; call it once, last."""
+
+
+class Places(Protocol):
+    """Batches, each in one piece, whose payloads are yet to be written.
+
+    Attributes:
+        heads: What is to precede each payload.
+        targets: Of each: the address of its payload, its bytes, those of its head, and the address
+            that is to take the payload's hash, or 0.
+    """
+
+    heads: list[bytes]
+    targets: list[tuple[int, int, int, int]]
+
+    def add(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> None:
+        """Find a place for one batch more.
+
+        Args:
+            header: The batch; only its hash is filled in here.
+            buffer_bytes: As in the header; the same object as for the batch before if it is equal.
+        """
+
+    def finish(self) -> list[bytes]:
+        """Return each batch's message, empty if it has none, when all is written; call it once."""
 
 
 MakeFrames = Callable[[pb.BatchHeader, PayloadLayout], Frames]
@@ -44,8 +68,14 @@ class Outlet(Protocol):
     def frames(self, header: pb.BatchHeader, layout: PayloadLayout) -> Frames:
         """Begin a batch; as `MakeFrames`."""
 
+    def room(self, most: int) -> int:
+        """Return how many batches to make together, at least one; call it after `wait`."""
+
+    def places(self) -> Places:
+        """Begin several batches."""
+
     def announce(self) -> None:
-        """Tell the client of the batch that was finished last, before its messages go out.
+        """Tell the client of the next batch that is finished, before its messages go out.
 
         Raises:
             ClientGoneError: It has gone.
@@ -78,6 +108,14 @@ class WireOutlet:
     def frames(self, header: pb.BatchHeader, layout: PayloadLayout) -> Frames:
         """Begin a batch."""
         return BatchFrames(header, layout, max_chunk_bytes=self._max_chunk_bytes)
+
+    def room(self, most: int) -> int:
+        """Return that there is room for all."""
+        return most
+
+    def places(self) -> Places:
+        """Begin several batches."""
+        return WholeMessages()
 
     def announce(self) -> None:
         """Leave it to the messages."""

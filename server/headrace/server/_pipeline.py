@@ -56,7 +56,7 @@ class Pipeline:
         Raises:
             StepFailedError: A step cannot be done with this batch.
         """
-        count = planned.sample_ids.size
+        count = planned.sample_count
         columns = split_payload(self.before, payload, buffer_bytes, row_count=count)
         batch = Batch(columns, count, self._keys(planned))
         for step in self.steps:

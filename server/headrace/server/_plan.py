@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder
-from headrace.server._finder import Finder, Locator, Range, located
+from headrace.server._finder import Finder, Found, Locator, Range, located
 from headrace.server._request import StreamSpec
 from headrace.server._skip_lists import digest_of
 from headrace.server._transform_step import transforms_text
@@ -22,8 +23,8 @@ _GROUP_BATCHES = 8
 _GROUP_SAMPLES = 1 << 15
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlannedBatch:
+# Made for each batch: a frozen dataclass would take three times as long.
+class PlannedBatch(NamedTuple):
     """One batch of one rank, before anything of it is read.
 
     Attributes:
@@ -31,10 +32,7 @@ class PlannedBatch:
         step: Global batches of the run before this one.
         part: The rank's part of the global batch.
         token: Resumes after the global batch.
-        sample_ids: ``(samples,) int64``, pads last.
-        blocks: ``(samples,) int64``: the block of each.
-        offsets: ``(samples,) int64``: its place in that block.
-        touched: Its distinct blocks, ascending.
+        found: Its samples, pads last.
         substitutes: How many of its own samples are skipped, so that others stand in their place.
     """
 
@@ -42,11 +40,23 @@ class PlannedBatch:
     step: int
     part: RankBatch
     token: bytes
-    sample_ids: NDArray[np.int64]
-    blocks: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    touched: NDArray[np.int64]
+    found: Found
     substitutes: int = 0
+
+    @property
+    def sample_count(self) -> int:
+        """Return how many samples it has."""
+        return self.found.end - self.found.begin
+
+    def is_alike(self, other: PlannedBatch) -> bool:
+        """Return whether another one can be made together with this one, which it follows."""
+        mine, its = self.found, other.found
+        return (
+            mine.together is its.together
+            and mine.end - mine.begin == its.end - its.begin
+            and self.part.global_sample_count == other.part.global_sample_count
+            and not other.part.pad_positions
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +82,15 @@ class PlannedEnd:
     substitutes: int
 
 
-Planned = PlannedBatch | PlannedEnd
+Planned = list[PlannedBatch] | PlannedEnd
+"""Batches of one epoch that were planned together, or its end."""
 
 # Counts samples by dataset of a mixture, and nothing otherwise.
 Tally = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 def planned_stream(spec: StreamSpec, finder: Finder, *, tally: Tally) -> Iterator[Planned]:
-    """Yield all that a stream sends, in order; a few batches are worked out at a time."""
+    """Yield all that a stream sends, in order: first one batch, then several at a time."""
     position, step, consumed = spec.position, spec.step, spec.consumed
     for epoch in itertools.count(spec.epoch):
         if spec.epoch_count and epoch == spec.epoch + spec.epoch_count:
@@ -110,10 +121,7 @@ def planned_samples(sample_ids: NDArray[np.int64], locator: Locator) -> PlannedB
             loss_scale=1.0,
         ),
         token=b"",
-        sample_ids=sample_ids,
-        blocks=found.blocks,
-        offsets=found.offsets,
-        touched=found.touched,
+        found=found,
     )
 
 
@@ -138,17 +146,17 @@ class _Epoch:
         while at < len(indices):
             batches = self._batches(indices[at : at + size], encoder)
             for batch in batches:
-                sample_count += batch.sample_ids.size
+                sample_count += batch.sample_count
                 substitutes += batch.substitutes
             if dataset_sample_counts.size:
                 # Of several batches at once: a mixture's tally takes longer to call than to do.
                 dataset_sample_counts += self.tally(
-                    np.concatenate([batch.sample_ids for batch in batches])
+                    np.concatenate([batch.found.sample_ids for batch in batches])
                 )
-            yield from batches
+            yield batches
             at += size
             size = min(2 * size, _GROUP_BATCHES)
-            size = max(1, min(size, _GROUP_SAMPLES // max(1, batches[0].sample_ids.size)))
+            size = max(1, min(size, _GROUP_SAMPLES // max(1, batches[0].sample_count)))
         token = self._token(
             encoder, self.plan.batch_count, self.finder.sample_count - self.plan.dropped
         )
@@ -174,10 +182,7 @@ class _Epoch:
                 step=self.step + index,
                 part=part,
                 token=self._token(encoder, index + 1, part.next_position),
-                sample_ids=samples.sample_ids,
-                blocks=samples.blocks,
-                offsets=samples.offsets,
-                touched=samples.touched,
+                found=samples,
                 substitutes=self._substitutes(part),
             )
             for index, part, samples in zip(indices, parts, found, strict=True)

@@ -49,6 +49,10 @@ class RingMemory:
         """Say whether a slot of that size is free."""
         return rounded(size) <= self._free.longest
 
+    def room(self, size: int, most: int) -> int:
+        """Return how many slots of that size are free, one behind the other; at least one."""
+        return max(1, min(most, self._free.longest // rounded(size)))
+
     def could_fit(self, size: int) -> bool:
         """Say whether a slot of that size would be free if all were."""
         return size <= self._free.size

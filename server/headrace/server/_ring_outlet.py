@@ -22,22 +22,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from typing import Protocol
 
-import numpy as np
-import xxhash
-from numpy.typing import NDArray
-
 from headrace.errors import HeadraceError
-from headrace.ring import RecordKind, payload_begin, record, seal_slot, void_slot
+from headrace.ring import RecordKind, payload_begin, record
 from headrace.server._ahead import Messages
 from headrace.server._frames import BatchFrames
-from headrace.server._outlet import ClientGoneError, Frames
+from headrace.server._outlet import ClientGoneError, Frames, Places
 from headrace.server._payload import PayloadLayout
 from headrace.server._ring_channel import RingChannel
 from headrace.server._ring_memory import RingMemory
+from headrace.server._ring_slots import Slot, SlotFrames, SlotPlaces
 from headrace.v1 import shard_service_pb2 as pb
 
 # What protobuf adds to the fields that are known before the payload is: tags, sizes and the hash;
@@ -101,7 +99,9 @@ class RingOutlet:
         self._shapes = 0
         self._fulls = 0
         self._is_hungry = False
-        self._announcement = b""
+        self._address = memory.array.ctypes.data
+        # Of what was made and not yet announced; empty for what goes out in messages.
+        self._announcements: deque[bytes] = deque()
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._together_bytes = min(_TOGETHER_BYTES, memory.array.size // 8)
@@ -126,41 +126,56 @@ class RingOutlet:
 
     def frames(self, header: pb.BatchHeader, layout: PayloadLayout) -> Frames:
         """Begin a batch: in a slot if there is one, else in messages."""
-        room = header.ByteSize() + _MESSAGE_SPARE + _VARINT_BYTES * len(layout.lengths)
-        begin = payload_begin(room)
-        size = begin + layout.size
-        self._likely_bytes = max(size, int(self._likely_bytes * _DECAY))
-        slot = self._memory.take(size)
-        self._observer.placed(is_in_ring=slot is not None)
+        slot = self._slot(header, layout.lengths, layout.size)
         if slot is None:
             return BatchFrames(header, layout, max_chunk_bytes=self._max_chunk_bytes)
-        self._announcement = record(RecordKind.SLOT, *slot)
-        self._held_bytes += size
         header.buffer_bytes.extend(layout.lengths)
         header.payload_bytes = layout.size
-        memory = self._memory.array[slot[0] : slot[0] + size]
-        return _SlotFrames(
-            header,
-            memory,
+        return SlotFrames(header, slot, is_checked=self._check_payload)
+
+    def room(self, most: int) -> int:
+        """Return how many batches of a likely size find room now, at least one."""
+        return self._memory.room(self._likely_bytes, most) if self._likely_bytes else 1
+
+    def places(self) -> Places:
+        """Begin several batches: each in a slot if there is one, else in a message."""
+        return SlotPlaces(self._slot, is_checked=self._check_payload)
+
+    def _slot(
+        self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...], payload_bytes: int
+    ) -> Slot | None:
+        """Take a slot, if one is free; what was announced of it follows when it is filled."""
+        room = header.ByteSize() + _MESSAGE_SPARE + _VARINT_BYTES * len(buffer_bytes)
+        begin = payload_begin(room)
+        size = begin + payload_bytes
+        self._likely_bytes = max(size, int(self._likely_bytes * _DECAY))
+        taken = self._memory.take(size)
+        self._observer.placed(is_in_ring=taken is not None)
+        if taken is None:
+            self._announcements.append(b"")
+            return None
+        self._announcements.append(record(RecordKind.SLOT, *taken))
+        self._held_bytes += size
+        return Slot(
+            self._memory.array[taken[0] : taken[0] + size],
             begin=begin,
-            generation=slot[1],
-            layout=self._layout_number(header, layout),
-            is_checked=self._check_payload,
+            address=self._address + taken[0] + begin,
+            generation=taken[1],
+            layout=self._layout_number(header, buffer_bytes),
         )
 
-    def _layout_number(self, header: pb.BatchHeader, layout: PayloadLayout) -> int:
+    def _layout_number(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> int:
         """Return the number of the last batch's layout, or a new one if this is another."""
-        shape = (header.sample_count, header.row_count, layout.lengths)
+        shape = (header.sample_count, header.row_count, buffer_bytes)
         if shape != self._shape:
             self._shape = shape
             self._shapes += 1
         return self._shapes
 
     def announce(self) -> None:
-        """Tell the client, now or a little later, of the slot that was filled last, if one was."""
-        if self._announcement:
-            self._held.append(self._announcement)
-            self._announcement = b""
+        """Tell the client, now or a little later, of the next slot that is filled, if one is."""
+        if announcement := self._announcements.popleft():
+            self._held.append(announcement)
             if (
                 self._held_bytes >= self._together_bytes
                 or self._now() - self._announced_at >= _TOGETHER_S
@@ -238,45 +253,3 @@ class RingMessages:
     def cancel(self) -> None:
         """End them, from any thread."""
         self._stream.cancel()
-
-
-class _SlotFrames:
-    """One batch in a slot."""
-
-    def __init__(
-        self,
-        header: pb.BatchHeader,
-        slot: NDArray[np.uint8],
-        *,
-        begin: int,
-        generation: int,
-        layout: int,
-        is_checked: bool,
-    ) -> None:
-        void_slot(slot)
-        self._header = header
-        self._slot = slot
-        self._begin = begin
-        self._payload = slot[begin:]
-        self._generation = generation
-        self._layout = layout
-        self._is_checked = is_checked
-
-    def pieces(self, begin: int, end: int) -> Sequence[NDArray[np.uint8]]:
-        """Return where the payload's bytes ``[begin, end)`` go: one place."""
-        return (self._payload[begin:end],)
-
-    def finish(self) -> list[bytes]:
-        """Seal the slot; there is nothing to send but where it is."""
-        if self._is_checked:
-            self._header.payload_xxh3 = xxhash.xxh3_64_intdigest(self._payload.data)
-        message = pb.ReadBatchesResponse(batch=self._header).SerializeToString()
-        seal_slot(
-            self._slot,
-            generation=self._generation,
-            message=message,
-            begin=self._begin,
-            payload_bytes=self._payload.size,
-            layout=self._layout,
-        )
-        return []

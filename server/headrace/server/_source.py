@@ -125,21 +125,21 @@ class Waiter:
             self.interrupted = True
             self.wake.notify_all()
 
-    def plan_batch(self) -> None:
-        """Let what is asked for from now on belong to one batch more."""
-        self._batches.append([])
+    def plan_batch(self, count: int = 1) -> None:
+        """Let what is asked for from now on belong to one batch more, the last of ``count``."""
+        self._batches.extend([[] for _ in range(count)])
 
     def will_read(self, source: Source, blocks: NDArray[np.int64]) -> None:
         """Note blocks of the batch planned last."""
         self._batches[-1].append((source, blocks))
 
-    def begin_batch(self) -> None:
-        """Go on to the next batch."""
-        if len(self._batches) > 1:
+    def begin_batch(self, count: int = 1) -> None:
+        """Go on to the next batch, or to the last of so many that are read together."""
+        for _ in range(min(count, len(self._batches) - 1)):
             self._batches.popleft()
         now = time.monotonic()
         if self._took_at:
-            self.period_s += _PACE_WEIGHT * (now - self._took_at - self.period_s)
+            self.period_s += _PACE_WEIGHT * ((now - self._took_at) / count - self.period_s)
         self._took_at = now
 
     def plan(self) -> list[Plan]:

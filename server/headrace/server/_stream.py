@@ -11,6 +11,7 @@ Contract:
    is the pool's (`headrace.server._transform_pool`).
 3. Failure: an error is raised between two batches and never inside one: a batch is read and
    assembled whole before its first message. What was sent stands; its tokens resume the run.
+   Where several batches are made in one pass (`headrace.server._several`) all of them are.
 4. Cancel: `cancel`, from any thread, ends a wait at once, and the generator before its next
    batch. Closing the generator has the same effect wherever it stands.
 5. Drain and rotation: `interrupt` ends a wait at once; the generator raises the given error
@@ -24,6 +25,7 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -42,7 +44,8 @@ from headrace.server._gather import StagedRows, projection_of
 from headrace.server._kernels import KERNELS, WORTH_LOADING_BYTES
 from headrace.server._lookahead import Lookahead
 from headrace.server._outlet import ClientGoneError, Outlet, WireOutlet
-from headrace.server._plan import Planned, PlannedBatch, PlannedEnd
+from headrace.server._plan import PlannedBatch, PlannedEnd
+from headrace.server._several import Several
 from headrace.server._turns import Turns
 from headrace.server._values import Batch
 from headrace.v1 import shard_service_pb2 as pb
@@ -73,11 +76,11 @@ class StreamLimits:
 class StreamObserver(Protocol):
     """What a stream reports of its dataset."""
 
-    def made(self, dataset: str, *, seconds: float) -> None:
-        """Note how long a batch took to make."""
+    def made(self, dataset: str, *, seconds: float, batches: int) -> None:
+        """Note how long batches took to make, all of them together."""
 
-    def sent(self, dataset: str, *, samples: int, payload_bytes: int) -> None:
-        """Count a batch."""
+    def sent(self, dataset: str, *, batches: int, samples: int, payload_bytes: int) -> None:
+        """Count batches."""
 
     def starved(self, dataset: str, *, seconds: float) -> None:
         """Note how long a batch waited for its store."""
@@ -100,7 +103,7 @@ class BatchStream:
         turns: Shared with the streams that it takes turns with; None for no others.
 
     Attributes:
-        batch_bytes: Payload of the batch that was made last.
+        batch_bytes: Payload of what was made last, a batch or several.
     """
 
     def __init__(
@@ -137,6 +140,14 @@ class BatchStream:
                 else WireOutlet(limits.max_batch_bytes).frames
             ),
         )
+        self._several = Several(
+            contents,
+            self._projection,
+            blocks=blocks,
+            outlet=self._outlet,
+            max_batch_bytes=limits.max_batch_bytes,
+        )
+        self._is_there = True
         self._lookahead = Lookahead(
             contents.plans,
             blocks=blocks,
@@ -170,40 +181,73 @@ class BatchStream:
 
     def _epochs(self) -> Iterator[bytes]:
         expires = time.monotonic() + self._limits.lifetime_s
-        while (planned := self._take()) is not None:
-            if isinstance(planned, PlannedEnd):
-                yield message_frame(pb.ReadBatchesResponse(epoch_end=self._epoch_end(planned)))
+        while (taken := self._take()) is not None:
+            if isinstance(taken, PlannedEnd):
+                yield message_frame(pb.ReadBatchesResponse(epoch_end=self._epoch_end(taken)))
                 continue
-            if self._limits.lifetime_s and time.monotonic() >= expires:
-                raise RebalanceError("this stream has had its time; reconnect to go on")
-            self._outlet.wait()
-            self._check_ending()
-            began = time.monotonic()
-            header = batch_header(planned)
-            frames = yield from self._frames(planned, header)
-            self._observer.made(self._dataset, seconds=time.monotonic() - began)
-            self.batch_bytes = header.payload_bytes
-            self._outlet.announce()
-            yield from frames
-            self._count(header.payload_bytes)
-            self._observer.sent(
-                self._dataset,
-                samples=planned.sample_ids.size,
-                payload_bytes=header.payload_bytes,
-            )
+            while taken:
+                if self._limits.lifetime_s and time.monotonic() >= expires:
+                    raise RebalanceError("this stream has had its time; reconnect to go on")
+                self._outlet.wait()
+                self._check_ending()
+                made = yield from self._made(taken[: self._outlet.room(len(taken))])
+                del taken[:made]
 
-    def _count(self, payload_bytes: int) -> None:
-        self._sent_bytes += payload_bytes
-        if self._sent_bytes >= WORTH_LOADING_BYTES:
-            KERNELS.load()
-
-    def _take(self) -> Planned | None:
+    def _take(self) -> list[PlannedBatch] | PlannedEnd | None:
         # Before it plans too: the dataset of a stream that was ended may be closed.
         self._check_ending()
         with self._turns.turn():
-            planned = self._lookahead.take()
+            taken = self._lookahead.take(self._several.most)
         self._check_ending()
-        return planned
+        return taken
+
+    def _made(self, batches: list[PlannedBatch]) -> Generator[bytes, None, int]:
+        """Make batches in one pass, or the first by itself; return how many it were."""
+        began = time.monotonic()
+        with self._turns.turn():
+            made = self._several.make(batches)
+        if made is None:
+            yield from self._alone(batches[0])
+            return 1
+        self._observer.made(self._dataset, seconds=time.monotonic() - began, batches=len(batches))
+        self.batch_bytes = sum(made.sizes)
+        self._several.note(payload_bytes=made.sizes[-1], is_there=True)
+        # Each is let go when it is sent.
+        messages = deque(made.messages)
+        made.messages.clear()
+        try:
+            while messages:
+                self._check_ending()
+                self._outlet.announce()
+                if messages[0]:
+                    yield messages[0]
+                messages.popleft()
+        finally:
+            sent = len(batches) - len(messages)
+            self._count(batches[:sent], sum(made.sizes[:sent]))
+        return len(batches)
+
+    def _alone(self, planned: PlannedBatch) -> Iterator[bytes]:
+        """Make one batch by itself, as its blocks come."""
+        began = time.monotonic()
+        header = batch_header(planned)
+        self._is_there = True
+        frames = yield from self._frames(planned, header)
+        self._observer.made(self._dataset, seconds=time.monotonic() - began, batches=1)
+        self.batch_bytes = header.payload_bytes
+        self._several.note(payload_bytes=header.payload_bytes, is_there=self._is_there)
+        self._outlet.announce()
+        yield from frames
+        self._count([planned], header.payload_bytes)
+
+    def _count(self, batches: list[PlannedBatch], payload_bytes: int) -> None:
+        samples = sum([planned.sample_count for planned in batches])
+        self._observer.sent(
+            self._dataset, batches=len(batches), samples=samples, payload_bytes=payload_bytes
+        )
+        self._sent_bytes += payload_bytes
+        if self._sent_bytes >= WORTH_LOADING_BYTES:
+            KERNELS.load()
 
     def _frames(
         self, planned: PlannedBatch, header: pb.BatchHeader
@@ -238,9 +282,10 @@ class BatchStream:
     def _gathered(
         self, planned: PlannedBatch, header: pb.BatchHeader
     ) -> Generator[bytes, None, list[bytes]]:
-        with self._turns.turn(), self._blocks.lease(planned.touched) as is_whole:
+        found = planned.found
+        with self._turns.turn(), self._blocks.lease(found.touched) as is_whole:
             if is_whole:
-                rows = self._blocks.rows(planned.blocks, planned.offsets)
+                rows = self._blocks.rows(found.blocks, found.offsets)
                 return self._assembler.assemble(rows, self._shown_ids(planned), header)
         staged = yield from self._staged(planned)
         return self._assembler.assemble(staged, self._shown_ids(planned), header)
@@ -259,17 +304,18 @@ class BatchStream:
         )
 
     def _shown_ids(self, planned: PlannedBatch) -> NDArray[np.int64]:
-        return self._contents.shown_ids(planned.sample_ids)
+        return self._contents.shown_ids(planned.found.sample_ids)
 
     def _staged(self, planned: PlannedBatch) -> Generator[bytes, None, StagedRows]:
         """Copy the batch's samples out of its blocks as these come."""
+        self._is_there = False
         self._outlet.flush()
         self._lookahead.advance()
         staged = StagedRows(
-            self._projection, planned.sample_ids.size, max_bytes=self._limits.max_batch_bytes
+            self._projection, planned.sample_count, max_bytes=self._limits.max_batch_bytes
         )
         began = progress = time.monotonic()
-        missing = planned.touched
+        missing = planned.found.touched
         while missing.size:
             left = self._copy_arrivals(planned, missing, staged)
             now = time.monotonic()
@@ -296,10 +342,9 @@ class BatchStream:
                 arrived = self._blocks.arrivals(self._waiter, timeout_s=timeout_s)
                 if not arrived.size:
                     break
-                places = np.flatnonzero(np.isin(planned.blocks, arrived))
-                staged.add(
-                    places, self._blocks.rows(planned.blocks[places], planned.offsets[places])
-                )
+                found = planned.found
+                places = np.flatnonzero(np.isin(found.blocks, arrived))
+                staged.add(places, self._blocks.rows(found.blocks[places], found.offsets[places]))
                 missing = np.setdiff1d(missing, arrived, assume_unique=True)
         return missing
 

@@ -67,9 +67,9 @@ class Counts:
     client_wait_s: float = 0.0
     in_flight_bytes: int = 0
 
-    def note_made(self, seconds: float) -> None:
-        """Count a batch that took so long to make."""
-        self.made[bisect_left(_BATCH_SECONDS, seconds)] += 1
+    def note_made(self, seconds: float, batches: int) -> None:
+        """Count batches that took so long to make, all of them together."""
+        self.made[bisect_left(_BATCH_SECONDS, seconds / batches)] += batches
         self.made_s += seconds
 
     def add(self, other: Counts) -> None:

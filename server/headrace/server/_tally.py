@@ -36,16 +36,16 @@ class StreamTally:
         """Return how long the stream has been open."""
         return time.monotonic() - self._began
 
-    def made(self, dataset: str, *, seconds: float) -> None:
-        """Note how long a batch took to make."""
+    def made(self, dataset: str, *, seconds: float, batches: int) -> None:
+        """Note how long batches took to make, all of them together."""
         del dataset
-        self.counts.note_made(seconds)
+        self.counts.note_made(seconds, batches)
 
-    def sent(self, dataset: str, *, samples: int, payload_bytes: int) -> None:
-        """Count a batch."""
+    def sent(self, dataset: str, *, batches: int, samples: int, payload_bytes: int) -> None:
+        """Count batches."""
         del dataset
         counts = self.counts
-        counts.batches += 1
+        counts.batches += batches
         counts.samples += samples
         counts.payload_bytes += payload_bytes
 

@@ -21,7 +21,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from types import ModuleType
 from typing import TypeAlias
 
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import NETWORK_ROUNDS, Order, Window, network_sides
-from headrace.server._finder import Found, PlainFinder, Range
+from headrace.server._finder import Found, FoundTogether, PlainFinder, Range
 from headrace.server._kernels import KERNELS
 from headrace.server._lookups import Located
 from headrace.storage import OpenDataset
@@ -125,21 +125,10 @@ class PlacedWindow:
             touched,
             touched_ends,
         )
+        ends = accumulate(end - first for first, end in places)
         sample_ids, blocks, offsets = found
-        batches = []
-        at = touched_at = 0
-        for (first, end), touched_end in zip(places, touched_ends.tolist(), strict=True):
-            stop = at + end - first
-            batches.append(
-                Found(
-                    sample_ids[at:stop],
-                    blocks[at:stop],
-                    offsets[at:stop],
-                    touched[touched_at:touched_end],
-                )
-            )
-            at, touched_at = stop, touched_end
-        return batches
+        together = FoundTogether(sample_ids, blocks, offsets, touched)
+        return together.cut(ends, touched_ends.tolist())
 
 
 class WindowFinder:
@@ -172,7 +161,7 @@ class WindowFinder:
         found: list[Found] = []
         while (at := len(found)) < len(batches):
             if not stretches[at]:
-                found.append(Found(_NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS))
+                found += FoundTogether(_NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS).cut([0], [0])
                 continue
             lane, first, _ = stretches[at][0]
             window = self._window(epoch, lane, first, kernels)
@@ -207,14 +196,13 @@ class WindowFinder:
                 stop = min(end, window.end)
                 parts += window.find([(lane, place, stop)], kernels)
                 place = stop
-        return [
-            Found(
-                np.concatenate([part.sample_ids for part in parts]),
-                np.concatenate([part.blocks for part in parts]),
-                np.concatenate([part.offsets for part in parts]),
-                np.unique(np.concatenate([part.touched for part in parts])),
-            )
-        ]
+        joined = FoundTogether(
+            np.concatenate([part.sample_ids for part in parts]),
+            np.concatenate([part.blocks for part in parts]),
+            np.concatenate([part.offsets for part in parts]),
+            np.unique(np.concatenate([part.touched for part in parts])),
+        )
+        return joined.cut([joined.sample_ids.size], [joined.touched.size])
 
     def _window(
         self, epoch: int, lane: int, place: int, kernels: ModuleType

@@ -1,0 +1,155 @@
+"""Claims about batches that are made together: the contract of `headrace.server._several`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import RebalanceError
+from headrace.server._assemble import Assembler
+from headrace.server._columns import SAMPLE_ID_COLUMN
+from headrace.server._contents import batch_header, stream_contents
+from headrace.server._gather import projection_of
+from headrace.server._kernels import KERNELS, Loader
+from headrace.server._outlet import WireOutlet
+from headrace.server._several import TOGETHER_BYTES
+from headrace.v1 import shard_service_pb2 as pb
+from support.streams import Streams, streams_of
+
+_NO_KERNELS = Loader("headrace.server._compiled", "numba_that_nobody_has")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels() -> None:
+    """The compiled functions, without which nothing is made together."""
+    KERNELS.load()
+    assert KERNELS.wait(120)
+
+
+@pytest.fixture(scope="module")
+def streams(rich_url: str) -> Iterator[Streams]:
+    """Streams of every type of column, of which nothing has to be waited for."""
+    with streams_of(rich_url) as opened:
+        for _ in opened.open(_request(8)).messages():
+            pass
+        yield opened
+
+
+def _request(batch_size: int, **fields: object) -> pb.ReadBatchesRequest:
+    return pb.ReadBatchesRequest(
+        dataset="small",
+        order=pb.OrderSpec(seed=3),
+        global_batch_size=batch_size,
+        epoch_start=pb.EpochStart(),
+        with_ids=True,
+        **{"world_size": 1, "epoch_count": 1, **fields},  # type: ignore[arg-type]  # protobuf checks them
+    )
+
+
+def _alone(streams: Streams, request: pb.ReadBatchesRequest) -> Iterator[bytes]:
+    """Make a stream's batches one by one, with NumPy and protobuf."""
+    served = streams.served
+    contents = stream_contents(request, served)
+    blocks = served.blocks(streams.cache)
+    names = [each.name for each in contents.columns if each.name != SAMPLE_ID_COLUMN]
+    assembler = Assembler(
+        contents.columns,
+        projection_of(blocks.layout, names),
+        max_batch_bytes=1 << 27,
+        frames=WireOutlet(contents.max_chunk_bytes).frames,
+        kernels=_NO_KERNELS,
+    )
+    for planned in contents.plans:
+        for batch in planned if isinstance(planned, list) else []:
+            found = batch.found
+            with blocks.lease(found.touched) as is_whole:
+                assert is_whole
+                rows = blocks.rows(found.blocks, found.offsets)
+                ids = contents.shown_ids(found.sample_ids)
+                yield from assembler.assemble(rows, ids, batch_header(batch))
+
+
+def _batches(messages: Iterator[bytes]) -> list[bytes]:
+    """Return the messages that are batches, or parts of them."""
+    kinds = {"batch", "chunk"}
+    return [
+        message
+        for message in messages
+        if pb.ReadBatchesResponse.FromString(message).WhichOneof("event") in kinds
+    ]
+
+
+@pytest.mark.parametrize("batch_size", [3, 16, 37, 500])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"end": pb.END_MODE_UNEVEN, "world_size": 3, "rank": 1},
+        {"end": pb.END_MODE_PAD, "world_size": 1},
+        {"columns": ["number", "wide"], "max_chunk_bytes": 1 << 16},
+        {"columns": ["text", "ragged", "big"], "epoch_count": 2},
+    ],
+    ids=["all", "uneven", "pad", "small messages", "two epochs"],
+)
+def test_batches_made_together_are_those_made_alone(
+    streams: Streams, batch_size: int, fields: dict[str, object]
+) -> None:
+    """Every message is, byte for byte, what NumPy and protobuf make of its batch by itself."""
+    request = _request(batch_size, **fields)
+
+    made = _batches(streams.open(request).messages())
+
+    assert made == list(_alone(streams, request))
+
+
+def test_several_batches_are_made_together(streams: Streams) -> None:
+    """As many as have 2 MiB, after the first, which somebody waits for."""
+    stream = streams.open(_request(32))
+    made = {stream.batch_bytes for _ in stream.messages()}
+
+    alone = max(map(len, _alone(streams, _request(32))))
+    assert 4 * alone < max(made) <= TOGETHER_BYTES
+    assert min(made - {0}) < alone
+
+
+def test_a_stream_ends_between_two_batches_that_were_made_together(streams: Streams) -> None:
+    """Of batches that lie ready none goes out after the stream was told to end."""
+    stream = streams.open(_request(16))
+    messages = stream.messages()
+    # The first batch, two more, and the first of four that were made together.
+    for _ in range(1 + 1 + 2 + 1):
+        next(messages)
+    assert stream.batch_bytes > TOGETHER_BYTES // 16
+
+    stream.interrupt(RebalanceError("go elsewhere"))
+
+    with pytest.raises(RebalanceError):
+        next(messages)
+
+
+def test_where_blocks_are_missing_batches_are_made_as_they_come(
+    streams: Streams, rich_url: str
+) -> None:
+    """A cache that holds a few blocks gives the same, and is left with no block pinned."""
+    wanted = list(_alone(streams, _request(16)))
+    with streams_of(rich_url, cache_bytes=1 << 18) as small:
+        made = _batches(small.open(_request(16)).messages())
+        pins = small.cache._slots.pins.tolist()
+
+    assert wanted == made
+    assert not any(pins)
+
+
+@settings(deadline=None, max_examples=200)
+@given(size=st.integers(241, 5000), seed=st.integers(0, 99))
+def test_compiled_hashes_are_those_of_the_library(size: int, seed: int) -> None:
+    """XXH3 as a compiled loop is that of the library, for any length that it is used for."""
+    content = np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+    assert KERNELS.module is not None
+
+    assert xxhash.xxh3_64_intdigest(content.data) == int(KERNELS.module.xxh3(content))

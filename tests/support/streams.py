@@ -1,0 +1,56 @@
+"""Streams of a dataset through one cache, without gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headrace.server._cache import BlockCache
+from headrace.server._contents import stream_contents
+from headrace.server._datasets import ServedDataset
+from headrace.server._metrics import Metrics
+from headrace.server._outlet import Outlet
+from headrace.server._stream import BatchStream, StreamLimits
+from headrace.server._tally import StreamTally
+from headrace.storage import open_dataset
+from headrace.v1 import shard_service_pb2 as pb
+
+
+class Streams:
+    """Makes streams of one dataset.
+
+    Attributes:
+        cache: What they share.
+        served: The dataset.
+    """
+
+    def __init__(self, cache: BlockCache, served: ServedDataset) -> None:
+        self.cache = cache
+        self.served = served
+
+    def open(self, request: pb.ReadBatchesRequest, outlet: Outlet | None = None) -> BatchStream:
+        """Return a stream that plans no batch before it is needed."""
+        limits = StreamLimits(
+            heartbeat_s=5,
+            store_timeout_s=30,
+            lifetime_s=0,
+            max_batch_bytes=1 << 27,
+            prefetch_bytes=lambda: 0,
+        )
+        return BatchStream(
+            stream_contents(request, self.served),
+            dataset=self.served.name,
+            blocks=self.served.blocks(self.cache),
+            limits=limits,
+            observer=StreamTally(Metrics(), self.served.name, None),
+            outlet=outlet,
+        )
+
+
+@contextmanager
+def streams_of(url: str, *, cache_bytes: int = 1 << 27) -> Iterator[Streams]:
+    """Open a dataset with a cache of its own."""
+    cache = BlockCache(cache_bytes, fetch_threads=2, observer=Metrics())
+    with open_dataset(url) as dataset:
+        yield Streams(cache, ServedDataset("small", dataset, cache=cache, max_batch_bytes=1 << 27))
+    cache.close()
