@@ -253,10 +253,10 @@ class process:  # noqa: N801 - a context manager, used like a function
 def serve_headrace(folder: str, pipe: Connection) -> None:
     """Serve the folder as ``bench`` until told to end."""
     config = ServerConfig(datasets={"bench": folder}, listen="127.0.0.1:0")
-    # A server loads them once in its life, which takes longer than a round.
-    KERNELS.load()
-    KERNELS.wait(120)
     with start_server(config) as server:
+        # A server loads them once in its life, which takes longer than a round.
+        KERNELS.load()
+        KERNELS.wait(120)
         pipe.send(server.address)
         pipe.recv()
 

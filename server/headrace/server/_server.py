@@ -30,6 +30,7 @@ from headrace.server._cache import BlockCache
 from headrace.server._catalog import Catalog
 from headrace.server._config import ServerConfig, fixed_settings
 from headrace.server._disk import DiskCache
+from headrace.server._fresh import keep_freed_memory
 from headrace.server._listen import GRPC_OPTIONS, bind
 from headrace.server._metrics import Metrics
 from headrace.server._metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
@@ -244,6 +245,8 @@ def start_server(config: ServerConfig) -> Server:
         ConfigurationError: An address cannot be had.
         HeadraceError: A dataset cannot be opened; `headrace.storage.open_dataset` says how.
     """
+    # Of the whole process, and before the cache has threads.
+    keep_freed_memory()
     access = Access(Path(config.tokens) if config.tokens else None)
     metrics = Metrics()
     tracing = start_tracing(config.otlp_endpoint)

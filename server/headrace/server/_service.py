@@ -29,7 +29,6 @@ from headrace.server._contents import (
 )
 from headrace.server._explain import explain
 from headrace.server._find import find
-from headrace.server._fresh import keep_freed_memory
 from headrace.server._logs import event
 from headrace.server._metrics import Metrics
 from headrace.server._mixtures import Mixtures
@@ -105,7 +104,6 @@ class ShardService:
         self._tracing = tracing
         self._mixtures = Mixtures()
         self._transforms = transforms
-        keep_freed_memory()
         self._turns = Turns()
 
     def handler(self) -> grpc.GenericRpcHandler[Any, Any]:

@@ -24,6 +24,7 @@ from headrace.server._cache import BlockCache
 from headrace.server._catalog import Catalog
 from headrace.server._config import ServerConfig
 from headrace.server._config_layers import ConfigSource
+from headrace.server._fresh import keep_freed_memory
 from headrace.server._listen import SHARED_PORT_OPTIONS
 from headrace.server._logs import start_logging
 from headrace.server._metrics import Metrics
@@ -114,6 +115,7 @@ def main(fd: int) -> int:
     connection = Connection(fd)
     # Ctrl-C reaches every process of the terminal; the supervisor says what is to be done.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_freed_memory()
     start = connection.recv()
     assert isinstance(start, Start)
     memory = [Shared(recv_handle(connection), size) for size in start.sizes]
