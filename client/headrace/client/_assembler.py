@@ -223,11 +223,6 @@ class StreamAssembler:
         self._batch_count += batch_count
         self._sample_count += sample_count
 
-    @property
-    def last_places(self) -> Places | None:
-        """Where the columns of the last batch lay, if all of them were tensors."""
-        return self._layout.last
-
     def _check_between(self) -> None:
         if self._start is None or self._header is not None:
             raise StreamCorruptError(

@@ -190,7 +190,7 @@ class Batch(MutableMapping[str, Value]):
         if self._values is None:
             if "_packed" in self.__dict__:
                 self._open()
-            elif isinstance(self._event, SlotEvent):
+            elif isinstance(self._event, SlotEvent) and not self._event.layout.ragged:
                 self._take_arrays(self._event)
             else:
                 self._take_columns(self._event.columns)

@@ -92,11 +92,6 @@ class PayloadLayout:
         self._is_even = all(field.kind == pb.COLUMN_KIND_TENSOR for field in self._fields)
         self._same = _NO_PLACES
 
-    @property
-    def last(self) -> Places | None:
-        """Where the columns of the last payload lay; None if not all of them were tensors."""
-        return None if self._same is _NO_PLACES else self._same
-
     def decode(
         self, buffer_bytes: Iterable[int], payload: NDArray[np.uint8], *, sample_count: int
     ) -> dict[str, ColumnView]:

@@ -84,8 +84,7 @@ class RingFeed:
         self._run_bytes = 0
         self._run_alike = 0
         self._alike: SlotLayout | None = None
-        self._alike_number = 0
-        self._alike_bytes = 0
+        self._number = 0
 
     def events(self) -> Iterator[Event | None]:
         """Yield the stream's events; `Feed` holds the contract."""
@@ -185,8 +184,9 @@ class RingFeed:
         layout = self._alike
         if (
             layout is None
-            or opened.layout != self._alike_number
-            or end - opened.payload_begin != self._alike_bytes
+            or opened.layout != self._number
+            or end - opened.payload_begin != layout.payload_bytes
+            or (layout.ragged and not layout.fits(mapping, opened.payload_begin))
         ):
             return self._read(opened, mapping)
         self._run_alike += 1
@@ -199,11 +199,11 @@ class RingFeed:
         payload = Slot(mapping, opened).payload()
         header = header_of(opened.message)
         event = self._assembler.adopt(header, payload)
-        places = self._assembler.last_places
-        # Who has to check each payload needs each header; who hands out arrays, plain ones.
-        if places is not None and opened.layout and self._most_bytes and not header.payload_xxh3:
-            self._alike = SlotLayout(places, header.sample_count)
-            self._alike_number, self._alike_bytes = opened.layout, places.payload_bytes
+        number, self._number = self._number, opened.layout
+        # The second of its kind is likely not the last. Who has to check each payload needs each
+        # header; who hands out arrays, plain ones.
+        if number and number == opened.layout and self._most_bytes and not header.payload_xxh3:
+            self._alike = SlotLayout(event)
         return event
 
     def _ask_for_more(self, full: Record) -> None:

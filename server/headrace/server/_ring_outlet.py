@@ -43,9 +43,9 @@ from headrace.v1 import shard_service_pb2 as pb
 _MESSAGE_SPARE = 64
 _VARINT_BYTES = 11
 _WIRE = record(RecordKind.WIRE)
-# Far less than a step of training takes, and many batches of small samples. A client that slept has
-# all to fetch from memory anew, and takes five times as long for a batch as for the one after it.
-_TOGETHER_S = 0.004
+# Less than a step of training takes, and many batches of small samples. A client that slept has all
+# to fetch from memory anew: its first batch takes 150 us, and each that came with it 6.
+_TOGETHER_S = 0.008
 # Of larger batches that matters less, and a ring must not run empty meanwhile. With 4 MiB those of
 # 640 KiB cost their client a tenth more.
 _TOGETHER_BYTES = 16 << 20
