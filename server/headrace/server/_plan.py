@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,9 +16,9 @@ from headrace.server._request import StreamSpec
 from headrace.server._skip_lists import digest_of
 from headrace.server._transform_step import transforms_text
 
-# Batches worked out at once, so that the calls that this takes are shared: the first alone, since
-# somebody waits for it, then twice as many each time, up to these bounds (measured: from there on
-# the work itself is what counts).
+# Batches worked out at once, so that the calls that this takes are shared: the first of a stream
+# alone, since somebody waits for it, then twice as many each time, also from one epoch to the next,
+# up to these bounds (measured: from there on the work itself is what counts).
 _GROUP_BATCHES = 8
 _GROUP_SAMPLES = 1 << 15
 
@@ -92,12 +92,13 @@ Tally = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 def planned_stream(spec: StreamSpec, finder: Finder, *, tally: Tally) -> Iterator[Planned]:
     """Yield all that a stream sends, in order: first one batch, then several at a time."""
     position, step, consumed = spec.position, spec.step, spec.consumed
+    size = 1
     for epoch in itertools.count(spec.epoch):
         if spec.epoch_count and epoch == spec.epoch + spec.epoch_count:
             return
         plan = EpochPlan(finder.sample_count, position, spec.global_batch_size, spec.end)
         batches = _Epoch(spec, finder, tally, epoch=epoch, step=step, consumed=consumed, plan=plan)
-        yield from batches.events()
+        size = yield from batches.events(size)
         step += plan.batch_count
         consumed += finder.sample_count - position - plan.dropped
         position = 0
@@ -137,12 +138,16 @@ class _Epoch:
     consumed: int
     plan: EpochPlan
 
-    def events(self) -> Iterator[Planned]:
+    def events(self, size: int) -> Generator[Planned, None, int]:
+        """Yield its batches, so many of them first and then more at a time, and its end.
+
+        Returns:
+            With how many at a time the next epoch may begin.
+        """
         indices = range(self.spec.batch_offset, self.plan.batch_count, self.spec.batch_stride)
         encoder = self._encoder()
         dataset_sample_counts = self.tally(np.empty(0, np.int64))
         sample_count = substitutes = at = 0
-        size = 1
         while at < len(indices):
             batches = self._batches(indices[at : at + size], encoder)
             for batch in batches:
@@ -155,8 +160,10 @@ class _Epoch:
                 )
             yield batches
             at += size
-            size = min(2 * size, _GROUP_BATCHES)
-            size = max(1, min(size, _GROUP_SAMPLES // max(1, batches[0].sample_count)))
+            if at < len(indices):
+                # Not by the last, which may be small.
+                size = min(2 * size, _GROUP_BATCHES)
+                size = max(1, min(size, _GROUP_SAMPLES // max(1, batches[0].sample_count)))
         token = self._token(
             encoder, self.plan.batch_count, self.finder.sample_count - self.plan.dropped
         )
@@ -169,6 +176,7 @@ class _Epoch:
             dataset_sample_counts=tuple(dataset_sample_counts.tolist()),
             substitutes=substitutes,
         )
+        return size
 
     def _batches(self, indices: range, encoder: TokenEncoder) -> list[PlannedBatch]:
         spec = self.spec

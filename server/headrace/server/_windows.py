@@ -211,7 +211,8 @@ class WindowFinder:
         if window is not None and window.holds(epoch, lane, place):
             return window
         with self._lock:
-            for window in self._windows.values():
+            # What was read last comes last.
+            for window in reversed(self._windows.values()):
                 if window.holds(epoch, lane, place):
                     self._windows.move_to_end((epoch, lane, window.start))
                     self._last = window
