@@ -131,13 +131,13 @@ def test_memory_is_that_of_the_formula(overlay: str, tmp_path: Path) -> None:
     formula = (_FOLDER.parents[1] / "docs" / "operations.md").read_text()
     limit = int(_server_of(overlay)["resources"]["limits"]["memory"].removesuffix("Mi"))
     reads = config.fetch_threads * (8 + 1)
-    streams = config.max_streams * (4 * 1 + 2 * 3 + 1)
+    streams = config.max_streams * (4 * 1 + 2 * 3 + 4)
     wanted = 220 + config.cache_bytes // 2**20 + reads + streams
     # One for each of eight ranks of a host; over the network there are none.
     rings = 8 * config.ring_bytes // 2**20 if overlay == "overlays/sidecar" else 0
 
     assert "fetch_threads \N{MULTIPLICATION SIGN} R" in formula
-    assert "(4 P + 2 M + 1 MiB)" in formula
+    assert "(4 P + 2 M + 4 MiB)" in formula
     assert wanted * 1.1 + rings <= limit <= wanted * 1.15 + rings
 
 
