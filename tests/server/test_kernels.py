@@ -150,3 +150,54 @@ def test_blocks_are_pinned_together_or_not_at_all(
     assert [9 * (slot in own) for slot in range(6)] == last_use.tolist()
     assert [7 * (slot in own) for slot in range(6)] == asked.tolist()
     assert wanted == found.tolist()
+
+
+_FAR = 5 << 20  # more than what is copied past the caches
+
+
+@pytest.mark.parametrize("first", [0, 1, 63])
+def test_spans_of_any_length_are_copied(compiled: Loader, first: int) -> None:
+    """Wherever they lie and go, also past the caches, and nothing beside them is written."""
+    assert compiled.module is not None
+    rng = np.random.default_rng(first)
+    memory = rng.integers(0, 256, _FAR, dtype=np.uint8)
+    lengths = np.concatenate([rng.integers(0, 5000, 900), rng.integers(0, 90_000, 90)])
+    begins = rng.integers(0, _FAR - lengths.max(), lengths.size)
+    target = np.zeros(int(lengths.sum()) + 64, np.uint8)
+    out = target[first : first + int(lengths.sum())]
+
+    assert compiled.module.copy_spans(memory, begins, lengths, out)
+
+    spans = zip(begins.tolist(), lengths.tolist(), strict=True)
+    assert out.size > _FAR
+    assert np.array_equal(np.concatenate([memory[at : at + size] for at, size in spans]), out)
+    assert not target[:first].any()
+    assert not target[first + out.size :].any()
+
+
+@pytest.mark.parametrize(("row_bytes", "first"), [(4096, 0), (12_001, 3), (3 << 20, 61)])
+def test_long_rows_are_copied(compiled: Loader, row_bytes: int, first: int) -> None:
+    """Each comes whole to where it goes, past the caches, and nothing beside it is written."""
+    assert compiled.module is not None
+    count = 1 + _FAR // row_bytes
+    memory = np.random.default_rng(1).integers(0, 256, count * row_bytes, dtype=np.uint8)
+    places = np.random.default_rng(2).permutation(count)
+    target = np.zeros(count * row_bytes + 64, np.uint8)
+    out = target[first : first + count * row_bytes]
+    # One block, whose only part begins where the memory does.
+    fields = np.array([[0, row_bytes, row_bytes, 0, row_bytes, 0]], np.int64)
+
+    assert compiled.module.gather(
+        memory,
+        np.zeros(1, np.int32),
+        np.zeros((1, 1), np.int64),
+        np.zeros(count, np.int64),
+        places,
+        fields,
+        out,
+    )
+
+    rows = memory.reshape(count, row_bytes)
+    assert np.array_equal(rows[places].reshape(-1), out)
+    assert not target[:first].any()
+    assert not target[first + out.size :].any()

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba as nb
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from headrace.server._compile import (
@@ -20,58 +15,18 @@ from headrace.server._compile import (
     TABLE_IN,
     kernel,
 )
+from headrace.server._compiled_copy import (
+    LONG_BYTES,
+    PAST_BYTES,
+    copy,
+    copy_past,
+    end_copies_past,
+    fetch,
+    fetch_all,
+)
 
 _TILE = 64  # rows that are looked up together
 _AHEAD = 24  # rows that are on their way while one is copied (measured: 16 to 32 are alike)
-_LINE = 64
-_MOST_LINES = 16  # of one row that are asked for ahead; of longer ones the processor notices
-
-
-@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
-def _copy(typing: Any, target: Any, to: Any, source: Any, at: Any, size: Any) -> Any:  # noqa: PLR0917 - as Numba calls it
-    """Copy ``size`` bytes: what C calls memcpy."""
-    del typing
-
-    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        out, begin, found, first, length = values
-        arrays = [
-            context.make_array(kind)(context, builder, value)
-            for kind, value in ((signature.args[0], out), (signature.args[2], found))
-        ]
-        places = [
-            builder.gep(array.data, [index])
-            for array, index in zip(arrays, (begin, first), strict=True)
-        ]
-        cgutils.raw_memcpy(builder, places[0], places[1], length, 1)
-        return context.get_dummy_value()
-
-    return nb.void(target, to, source, at, size), build
-
-
-@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
-def _fetch(typing: Any, source: Any, at: Any) -> Any:
-    """Ask for the cache line of one byte."""
-    del typing
-
-    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, values[0])
-        pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        place = builder.bitcast(builder.gep(array.data, [values[1]]), pointer)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        # Into the second cache: of requests by the first there are few, and 160-byte rows came in
-        # 65 us instead of 92 (4,096 of them).
-        builder.call(function, [place, word(0), word(2), word(1)])
-        return context.get_dummy_value()
-
-    return nb.void(source, at), build
-
-
-@nb.njit(inline="always")  # type: ignore[untyped-decorator]  # as above
-def _fetch_all(memory: NDArray[np.uint8], begin: int, size: int) -> None:
-    """Ask for the first lines of some bytes."""
-    for line in range(begin & -_LINE, begin + min(size, _MOST_LINES * _LINE), _LINE):
-        _fetch(memory, line)
 
 
 @kernel(
@@ -95,24 +50,29 @@ def _gather_column(  # noqa: PLR0917 - the arrays that Numba wants one by one
 ) -> bool:
     """Gather the only column of a part: each row is copied when it has had time to come."""
     row_bytes, unit, at, size, to = field[1], field[2], field[3], field[4], field[5]
+    is_past = out.size >= PAST_BYTES and size >= LONG_BYTES
     begins = np.empty(_AHEAD, np.int64)
     for coming in range(offsets.size + _AHEAD):
         i = coming - _AHEAD
         place = np.uint64(coming % _AHEAD)
         if i >= 0:
             if size == 8:  # noqa: PLR2004 - sizes that a processor moves at once
-                _copy(out, to + 8 * i, arena, begins[place], 8)
+                copy(out, to + 8 * i, arena, begins[place], 8)
             elif size == 4:  # noqa: PLR2004
-                _copy(out, to + 4 * i, arena, begins[place], 4)
+                copy(out, to + 4 * i, arena, begins[place], 4)
+            elif is_past:
+                copy_past(out, to + size * i, arena, begins[place], size)
             else:
-                _copy(out, to + size * i, arena, begins[place], size)
+                copy(out, to + size * i, arena, begins[place], size)
         if coming < offsets.size:
             base = bases[slot_of[blocks[coming]]] * unit
             begin = base + offsets[coming] * row_bytes
             if begin < 0 or begin + row_bytes > arena.size:
                 return False
             begins[place] = begin + at
-            _fetch_all(arena, begin + at, size)
+            fetch_all(arena, begin + at, size)
+    if is_past:
+        end_copies_past()
     return True
 
 
@@ -146,7 +106,7 @@ def _gather_columns(  # noqa: C901, PLR0917 - one loop, and the arrays that Numb
             if begin < 0 or begin + row_bytes > arena.size:
                 return False
             begins[turn, i] = begin
-            _fetch_all(arena, begin, row_bytes)
+            fetch_all(arena, begin, row_bytes)
         first = coming - _TILE
         rows = min(_TILE, offsets.size - first) if first >= 0 else 0
         for field in range(fields.shape[0]):
@@ -154,16 +114,16 @@ def _gather_columns(  # noqa: C901, PLR0917 - one loop, and the arrays that Numb
             to = fields[field, 5] + first * size
             if size == 4:  # noqa: PLR2004 - sizes that a processor moves at once
                 for i in range(rows):
-                    _copy(out, to + 4 * i, arena, begins[1 - turn, i] + at, 4)
+                    copy(out, to + 4 * i, arena, begins[1 - turn, i] + at, 4)
             elif size == 8:  # noqa: PLR2004
                 for i in range(rows):
-                    _copy(out, to + 8 * i, arena, begins[1 - turn, i] + at, 8)
+                    copy(out, to + 8 * i, arena, begins[1 - turn, i] + at, 8)
             elif size == 1:
                 for i in range(rows):
                     out[to + i] = arena[begins[1 - turn, i] + at]
             else:
                 for i in range(rows):
-                    _copy(out, to + size * i, arena, begins[1 - turn, i] + at, size)
+                    copy(out, to + size * i, arena, begins[1 - turn, i] + at, size)
     return True
 
 
@@ -276,7 +236,7 @@ def find_values(  # noqa: PLR0917 - the arrays that Numba wants one by one
             if place < 0 or place % 8 or place + 16 > arena.size:
                 return False
             begins[i] = place
-            _fetch(arena, place)
+            fetch(arena, place)
         for i in range(first, first + rows):
             word = begins[i] // 8
             begins[i] = words[word]
@@ -297,15 +257,21 @@ def copy_spans(
 ) -> bool:
     """Copy spans of bytes back to back; return whether all lie in the memory and fit."""
     at = 0
+    is_past = out.size >= PAST_BYTES
     for first in range(0, begins.size, _TILE):
         last = min(first + _TILE, begins.size)
         for i in range(first, last):
             if lengths[i] < 0 or begins[i] < 0 or begins[i] + lengths[i] > memory.size:
                 return False
-            _fetch_all(memory, begins[i], lengths[i])
+            fetch_all(memory, begins[i], lengths[i])
         for i in range(first, last):
             if at + lengths[i] > out.size:
                 return False
-            _copy(out, at, memory, begins[i], lengths[i])
+            if is_past and lengths[i] >= LONG_BYTES:
+                copy_past(out, at, memory, begins[i], lengths[i])
+            else:
+                copy(out, at, memory, begins[i], lengths[i])
             at += lengths[i]
+    if is_past:
+        end_copies_past()
     return True
