@@ -22,6 +22,11 @@ _LINE = 64
 _MOST_LINES = 16  # of one row that are asked for ahead; of longer ones the processor notices
 
 
+def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+    """Return a pointer to an item of an array of a kind."""
+    return builder.gep(context.make_array(kind)(context, builder, array).data, [index])
+
+
 @intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
 def copy(typing: Any, target: Any, to: Any, source: Any, at: Any, size: Any) -> Any:  # noqa: PLR0917 - as Numba calls it
     """Copy ``size`` bytes: what C calls memcpy."""
@@ -29,15 +34,9 @@ def copy(typing: Any, target: Any, to: Any, source: Any, at: Any, size: Any) -> 
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         out, begin, found, first, length = values
-        arrays = [
-            context.make_array(kind)(context, builder, value)
-            for kind, value in ((signature.args[0], out), (signature.args[2], found))
-        ]
-        places = [
-            builder.gep(array.data, [index])
-            for array, index in zip(arrays, (begin, first), strict=True)
-        ]
-        cgutils.raw_memcpy(builder, places[0], places[1], length, 1)
+        place = _address(context, builder, signature.args[0], out, begin)
+        of = _address(context, builder, signature.args[2], found, first)
+        cgutils.raw_memcpy(builder, place, of, length, 1)
         return context.get_dummy_value()
 
     return nb.void(target, to, source, at, size), build
@@ -49,9 +48,8 @@ def fetch(typing: Any, source: Any, at: Any) -> Any:
     del typing
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, values[0])
         pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        place = builder.bitcast(builder.gep(array.data, [values[1]]), pointer)
+        place = builder.bitcast(_address(context, builder, signature.args[0], *values), pointer)
         kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         # Into the second cache: of requests by the first there are few, and 160-byte rows came in
@@ -75,17 +73,11 @@ def _store_past(typing: Any, target: Any, to: Any, source: Any, at: Any) -> Any:
     del typing
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        out, begin, found, first = values
         line = ir.VectorType(ir.IntType(64), _LINE // 8).as_pointer()
-        places = [
-            builder.bitcast(
-                builder.gep(context.make_array(kind)(context, builder, array).data, [index]), line
-            )
-            for kind, array, index in (
-                (signature.args[0], values[0], values[1]),
-                (signature.args[2], values[2], values[3]),
-            )
-        ]
-        store = builder.store(builder.load(places[1], align=1), places[0], align=_LINE)
+        place = builder.bitcast(_address(context, builder, signature.args[0], out, begin), line)
+        of = builder.bitcast(_address(context, builder, signature.args[2], found, first), line)
+        store = builder.store(builder.load(of, align=1), place, align=_LINE)
         one = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
         store.set_metadata("nontemporal", one)
         return context.get_dummy_value()
