@@ -119,6 +119,8 @@ def _local(
     libraries = [each for each in LIBRARIES if not each.kinds or kind in each.kinds]
     with _children(libraries, place, remote="", more={}) as children:
         for library, child in zip(libraries, children, strict=True):
+            if library.written_by:
+                continue
             found = child.ask("write", within_s=_WRITE_S)
             show(f"{kind}: {library.name} written: {found.get('error', 'well')}")
         if not measured:

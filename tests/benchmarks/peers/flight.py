@@ -15,14 +15,9 @@ import pyarrow.flight as fl
 import torch
 
 from benchmarks.flight_baseline import serve_flight
-from benchmarks.peers.samples import Samples, load
+from benchmarks.peers.samples import load
 
 _START_S = 60.0
-
-
-def write(samples: Samples, folder: Path) -> None:
-    """Write nothing: the server reads what headrace has written."""
-    del samples, folder
 
 
 class Reader:

@@ -30,6 +30,7 @@ class Library:
         workers: Numbers of workers to choose from.
         reads_s3: Whether it is measured over an empty cache before a store, too.
         kinds: Of samples that it is measured with; empty for all.
+        written_by: Module of the reader whose files it reads; empty if it writes its own.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Library:
     workers: tuple[int, ...] = (0,)
     reads_s3: bool = False
     kinds: tuple[str, ...] = ()
+    written_by: str = ""
 
     def python(self) -> str:
         """Return the interpreter; makes the environment where it is not there yet."""
@@ -54,18 +56,18 @@ LIBRARIES = (
     Library("headrace", "ours", reads_s3=True),
     Library("MosaicML Streaming", "mosaic", _TORCH_PACKAGES, (0, 1, 2), reads_s3=True),
     Library("LitData", "lit", _TORCH_PACKAGES, (0, 1, 2), reads_s3=True),
-    Library("LitData, two workers", "lit_workers", _TORCH_PACKAGES, (2,)),
+    Library("LitData, two workers", "lit", _TORCH_PACKAGES, (2,), written_by="lit"),
     Library("DataLoader, a file a sample", "files", workers=(0, 1, 2)),
     Library("DataLoader, mapped arrays", "mapped", workers=(0, 1, 2)),
     Library("tf.data service", "tfdata", _TENSORFLOW_PACKAGES),
-    Library("Arrow Flight", "flight"),
-    Library("headrace, strings untouched", "untouched", kinds=("texts",)),
+    Library("Arrow Flight", "flight", written_by="ours"),
+    Library("headrace, strings untouched", "untouched", kinds=("texts",), written_by="ours"),
 )
 
 
 def library_of(module: str) -> Library:
-    """Return the reader of a module of this folder."""
-    (found,) = (library for library in LIBRARIES if library.module == module)
+    """Return the reader of a module of this folder, the one that writes where there are two."""
+    (found,) = (each for each in LIBRARIES if each.module == module and each.written_by != module)
     return found
 
 

@@ -7,15 +7,9 @@ stands one in which we do so too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import ours
-from benchmarks.peers.samples import Samples
-
-
-def write(samples: Samples, folder: Path) -> None:
-    """Write nothing: this reads what headrace has written."""
 
 
 class Reader(ours.Reader):
