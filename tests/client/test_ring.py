@@ -18,12 +18,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from headrace.client import Batch, Deadlines, NumpyDataset, RemoteDataset
 from headrace.client._assembler import StreamAssembler
 from headrace.client._hops import HopClock
 from headrace.client._ring_feed import RingFeed
-from headrace.client._ring_memory import RingMemory
+from headrace.client._ring_memory import RingMemory, Slot
 from headrace.client._transport import Transport, TransportChoice
 from headrace.errors import BadArgumentError, RingUnavailableError, ServerUnreachableError
 from headrace.ring import OpenSlot
@@ -395,6 +396,12 @@ def _opened(begin: int, generation: int, end: int) -> OpenSlot:
     return OpenSlot(begin, generation, b"", begin + 64, end, 0)
 
 
+def _lent(memory: RingMemory, opened: OpenSlot) -> NDArray[np.uint8]:
+    """The payload of a slot, whose end releases it."""
+    memory.note_lent(opened.generation, opened.payload_end - opened.begin)
+    return Slot(memory.mapping, opened).payload()
+
+
 def test_releases_wait_for_nobody() -> None:
     """A server that reads none of them holds up no loop, whatever the socket waited for before."""
     ours, theirs = socket.socketpair()
@@ -406,7 +413,7 @@ def test_releases_wait_for_nobody() -> None:
                 ours.send(bytes(4096), socket.MSG_DONTWAIT)
         began = time.monotonic()
         for generation in range(1, 9):
-            memory.view(_opened(0, generation, 1 << 19))
+            _lent(memory, _opened(0, generation, 1 << 19))
         memory.flush()
 
         assert time.monotonic() - began < 30
@@ -418,7 +425,7 @@ def test_the_rings_array_lives_as_long_as_a_view() -> None:
     with ours, theirs:
         _, memory = _feed(ours, 60)
         whole = weakref.ref(memory.array)
-        payload = memory.view(_opened(0, 1, 128))
+        payload = _lent(memory, _opened(0, 1, 128))
         column = np.ndarray((16,), np.float32, payload.data)[1:]
         memory.detach()
         del payload
@@ -431,20 +438,23 @@ def test_the_rings_array_lives_as_long_as_a_view() -> None:
 _FORKED = """
 import mmap, os, socket
 import numpy as np
-from headrace.client._ring_memory import RingMemory
+from headrace.client._ring_memory import RingMemory, Slot
 from headrace.ring import OpenSlot
+def lent(opened):
+    ring.note_lent(opened.generation, opened.payload_end - opened.begin)
+    return Slot(ring.mapping, opened).payload()
 ours, theirs = socket.socketpair()
 fd = os.memfd_create("headrace-ring")
 os.ftruncate(fd, 1 << 20)
 ring = RingMemory(fd, 1 << 20, ours)
-before = ring.view(OpenSlot(0, 1, b"", 64, 128, 0))
+before = lent(OpenSlot(0, 1, b"", 64, 128, 0))
 if os.fork() == 0:
     del before
     ring.flush()
     os._exit(0)
 os.wait()
 del before
-after = ring.view(OpenSlot(128, 2, b"", 192, 256, 0))
+after = lent(OpenSlot(128, 2, b"", 192, 256, 0))
 del after
 ring.flush()
 theirs.setblocking(False)

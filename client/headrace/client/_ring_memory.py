@@ -160,11 +160,6 @@ class RingMemory:
             self._newest = newest
             self._lent_bytes += size
 
-    def view(self, opened: OpenSlot) -> NDArray[np.uint8]:
-        """Return the payload of a slot, whose end releases it."""
-        self.note_lent(opened.generation, opened.payload_end - opened.begin)
-        return Slot(self.mapping, opened).payload()
-
     def give_back(self) -> None:
         """Tell the server of the slots that may be written again, if they are many."""
         if self._gone:
