@@ -11,13 +11,15 @@ payload bytes a second of one stream of
 
 then what headrace reaches of each, and of bare by processor time of server and client together,
 which is what counts where the machine has more to do. Every server runs in a process of its own;
-the client takes messages as bytes from the gRPC servers, and Flight's own client from Flight's.
+the client takes messages as bytes from the gRPC servers, and keeps the memory that they free as
+ours does, and Flight's own client takes Flight's.
 Every figure is the median of interleaved rounds; the page cache plays no part.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import multiprocessing
 import os
@@ -38,6 +40,7 @@ import pyarrow as pa
 from benchmarks.flight_baseline import read_sizes, serve_flight
 from headrace.bench._children import processor_s, serving_ready_bytes
 from headrace.bench._ready import METHOD
+from headrace.client._messages import keep_freed_memory
 from headrace.server import ServerConfig, start_server
 from headrace.server._kernels import KERNELS
 from headrace.storage import ShardWriter, commit_dataset, open_store
@@ -77,6 +80,7 @@ class _Rate:
 def main() -> None:
     """Run all cases and print the table."""
     arguments = _arguments()
+    keep_freed_memory()
     print(
         f"# {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
         f"grpcio {grpc.__version__}, pyarrow {pa.__version__}, {arguments.rounds} rounds of "
@@ -90,10 +94,16 @@ def main() -> None:
         order.window = arguments.window
     for case in _CASES:
         if arguments.only in case.name:
-            _run(case, order, rounds=arguments.rounds, seconds=arguments.seconds)
+            _run(
+                case,
+                order,
+                rounds=arguments.rounds,
+                seconds=arguments.seconds,
+                group_bytes=arguments.group_kib << 10,
+            )
 
 
-def _run(case: Case, order: pb.OrderSpec, *, rounds: int, seconds: float) -> None:
+def _run(case: Case, order: pb.OrderSpec, *, rounds: int, seconds: float, group_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
         write(case, folder)
         request = pb.ReadBatchesRequest(
@@ -102,6 +112,7 @@ def _run(case: Case, order: pb.OrderSpec, *, rounds: int, seconds: float) -> Non
             global_batch_size=case.batch_size,
             world_size=1,
             epoch_start=pb.EpochStart(),
+            max_group_bytes=group_bytes,
         )
         ours = servers.enter_context(process(serve_headrace, folder))
         _warm(ours.address, request, case.sample_count // case.batch_size)
@@ -205,13 +216,18 @@ def _warm(address: str, request: pb.ReadBatchesRequest, batch_count: int) -> Non
 def next_batch(messages: Iterator[bytes]) -> int:
     """Read until a batch is whole; return the bytes of its payload."""
     wanted = received = 0
-    for message in map(pb.ReadBatchesResponse.FromString, messages):
+    for message in itertools.chain.from_iterable(map(_parts, messages)):
         if message.WhichOneof("event") == "batch":
             wanted = message.batch.payload_bytes
         received += len(message.payload)
         if wanted and received == wanted:
             return wanted
     raise RuntimeError("the stream ended without a batch")
+
+
+def _parts(encoded: bytes) -> Sequence[pb.ReadBatchesResponse]:
+    message = pb.ReadBatchesResponse.FromString(encoded)
+    return message.messages or [message]
 
 
 def grpc_messages(
@@ -327,6 +343,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--window", type=int, help="shuffle window in samples")
+    parser.add_argument(
+        "--group-kib",
+        type=int,
+        default=2112,
+        help="greatest message of several batches, as our client asks; 0 sends each by itself",
+    )
     parser.add_argument("--only", default="", help="run the cases whose names contain this")
     return parser.parse_args()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +18,13 @@ from numpy.typing import NDArray
 
 from headrace.client import NumpyDataset, ReadOptions, RemoteDataset
 from headrace.client._access import Access
-from headrace.client._assembler import BatchEvent, Keep, StreamAssembler
+from headrace.client._assembler import Allocate, BatchEvent, Keep, StreamAssembler
+from headrace.client._frames import read_frames
 from headrace.client._messages import memory_of
 from headrace.client._wire import encoded_messages, end_call
 from headrace.order import OrderSpec
 from headrace.server import ServerConfig, start_server
+from headrace.server._kernels import KERNELS
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_rows
 from support.wire import batch_messages, start_message, token_at
@@ -114,6 +117,47 @@ def test_batches_of_our_server_are_not_copied(address: str) -> None:
         end_call(channel, messages)
 
     assert 3 <= sum(isinstance(event, BatchEvent) for event in events)
+
+
+def test_batches_of_one_message_lie_in_it_side_by_side(address: str) -> None:
+    """None is copied, none shares a byte with another, and each may be written to."""
+    KERNELS.load()
+    assert KERNELS.wait(120)
+    wanted = OPTIONS.to_request(epoch=0, position=0, token=None)
+    grouped = OPTIONS.to_request(epoch=0, position=0, token=None)
+    grouped.max_group_bytes = 1 << 20
+
+    def refuse(size: int) -> NDArray[np.uint8]:
+        raise AssertionError(f"{size} bytes of memory are wanted")
+
+    together = 0
+    with Access().open_channel(address) as channel:
+        alone = _values(iter(encoded_messages(channel, "ReadBatches", wanted, ())), refuse)
+        call = encoded_messages(channel, "ReadBatches", grouped, ())
+        assembler, memories = StreamAssembler(refuse), []
+        for message in itertools.islice(call, 8):
+            events = [assembler.take(frame) for frame in read_frames(message)]
+            batches = [event for event in events if isinstance(event, BatchEvent)]
+            together = max(together, len(batches))
+            for event in batches:
+                assert next(alone) == event.columns["x"].values.tolist()
+            for event in batches:
+                event.payload[:] = 7
+            memories += [event.payload for event in batches]
+        end_call(channel, iter(call))
+
+    assert together > 4
+    assert not any(
+        np.shares_memory(one, other) for one, other in itertools.combinations(memories, 2)
+    )
+
+
+def _values(call: Iterator[bytes], allocate: Allocate) -> Iterator[object]:
+    assembler = StreamAssembler(allocate)
+    for message in call:
+        event = assembler.feed(message)
+        if isinstance(event, BatchEvent):
+            yield event.columns["x"].values.tolist()
 
 
 def test_nobody_else_has_the_messages_of_a_stream(address: str) -> None:

@@ -63,6 +63,8 @@ _BAD_FIELDS: list[tuple[str, Change]] = [
     ("max_chunk_bytes", _set(max_chunk_bytes=65535)),
     ("max_chunk_bytes", _set(max_chunk_bytes=3 * 1024 * 1024 + 1)),
     ("max_chunk_bytes", _set(max_chunk_bytes=-1)),
+    ("max_group_bytes", _set(max_group_bytes=3 * 1024 * 1024 + 1)),
+    ("max_group_bytes", _set(max_group_bytes=-1)),
     ("batch_stride", _set(batch_stride=-1)),
     ("batch_offset", _set(batch_stride=2, batch_offset=2)),
     ("batch_offset", _set(batch_offset=-1)),

@@ -322,15 +322,17 @@ def test_of_batches_made_together_those_without_a_slot_get_messages() -> None:
         count = 1 + 4096 // _PAYLOAD
         for _ in range(count):
             places.add(header, (_PAYLOAD,))
-        messages = places.finish()
-        for _ in messages:
+        found = places.find()
+        finished = places.finish()
+        for _ in finished:
             ring.outlet.announce()
         ring.outlet.flush()
-        slots = sum(not message for message in messages)
+        slots = sum(not head for head, *_ in found)
 
         assert 0 < slots < count
         assert [True] * slots + [False] * (count - slots) == ring.ways
-        assert [not message for message in messages] == ring.ways
+        assert [not message for message, _ in finished] == ring.ways
+        assert [1] * count == [batch_count for _, batch_count in finished]
         said = ring.reader.feed(ring.client.recv(1 << 16))
         assert [RecordKind.SLOT] * slots == [each.kind for each in said]
 

@@ -107,6 +107,61 @@ def test_batches_made_together_are_those_made_alone(
     assert made == list(_alone(streams, request))
 
 
+def _parts(message: bytes) -> list[bytes]:
+    """Return the messages in one, as they would have come by themselves; itself if it has none."""
+    held = pb.ReadBatchesResponse.FromString(message).messages
+    for each in held:
+        # It is of another length where the message begins elsewhere.
+        each.batch.head_padding = b""
+    return [each.SerializeToString() for each in held] or [message]
+
+
+def _unpadded(message: bytes) -> bytes:
+    response = pb.ReadBatchesResponse.FromString(message)
+    response.batch.head_padding = b""
+    return response.SerializeToString()
+
+
+@pytest.mark.parametrize("group_bytes", [1, 1 << 18, 1 << 19, 3 << 20])
+@pytest.mark.parametrize("columns", [["number", "wide"], ["text", "ragged", "big"], []])
+def test_groups_hold_the_batches_made_alone(
+    streams: Streams, group_bytes: int, columns: list[str]
+) -> None:
+    """In their order, each whole, in messages within the limit; the first batch is by itself."""
+    wanted = list(_alone(streams, _request(16, columns=columns)))
+    messages = streams.open(_request(16, columns=columns, max_group_bytes=group_bytes)).messages()
+
+    made = [message for message in messages if _is_of_batches(message)]
+
+    assert [_unpadded(each) for each in wanted] == [
+        _unpadded(part) for message in made for part in _parts(message)
+    ]
+    groups = [message for message in made if len(_parts(message)) > 1]
+    assert (made[0] not in groups, bool(groups)) == (True, group_bytes > 1)
+    assert all(len(message) <= group_bytes for message in groups)
+
+
+def _is_of_batches(message: bytes) -> bool:
+    response = pb.ReadBatchesResponse.FromString(message)
+    return response.WhichOneof("event") in {None, "batch"}
+
+
+@pytest.mark.parametrize("columns", [["number", "wide"], ["text", "ragged", "big"]])
+def test_payloads_in_a_group_begin_at_multiples_of_64(streams: Streams, columns: list[str]) -> None:
+    """In the message that gRPC carries, wherever their batch begins in it."""
+    request = _request(16, columns=columns, max_group_bytes=1 << 20)
+    payload_count = 0
+    for message in streams.open(request).messages():
+        at = 0
+        for part in pb.ReadBatchesResponse.FromString(message).messages:
+            at = message.index(part.payload, at)
+            payload_count += 1
+            assert not at % 64
+            at += len(part.payload)
+
+    assert payload_count > 20
+
+
 def test_several_batches_are_made_together(streams: Streams) -> None:
     """As many as have 2 MiB, after the first, which somebody waits for."""
     stream = streams.open(_request(32))

@@ -161,7 +161,10 @@ class StreamAssembler:
         Raises:
             StreamCorruptError: The message does not fit what came before, or its bytes are damaged.
         """
-        frame = read_frame(message)
+        return self.take(read_frame(message))
+
+    def take(self, frame: Frame) -> BatchEvent | EpochEndEvent | None:
+        """Take the parts of a message; as `feed`."""
         kind = frame.kind
         try:
             if kind == BATCH and self._header is None and self._start is not None:
@@ -236,12 +239,12 @@ class StreamAssembler:
         self._layout = PayloadLayout(start.columns)
 
     def _begin_batch(self, frame: Frame) -> BatchEvent | None:
-        message, _, begin, end, at = frame
+        message, _, begin, end, at, stop = frame
         header = pb.BatchHeader.FromString(message[begin:end])
         size = header.payload_bytes
-        is_whole = size and at + size == len(message)
+        is_whole = size and at + size == stop
         if is_whole and self._keep is not None and not at % ALIGNMENT:
-            payload = self._keep(message)[at:]
+            payload = self._keep(message)[at:stop]
             _check(header, xxhash.xxh3_64_intdigest(payload.data))
             return self._event(header, payload)
         self._payload = self._allocate(size)
@@ -250,16 +253,17 @@ class StreamAssembler:
         return self._add(header, 0, frame)
 
     def _add(self, header: pb.BatchHeader, offset: int, frame: Frame) -> BatchEvent | None:
-        message, at, payload = frame.message, frame.payload, self._payload
+        at, stop, payload = frame.payload, frame.stop, self._payload
         begin = self._filled
-        end = begin + len(message) - at
+        end = begin + stop - at
         if offset != begin or end > payload.size:
             raise StreamCorruptError(
                 f"a chunk covers payload bytes [{offset}, {offset + end - begin}); wanted "
                 f"[{begin}, …) of {payload.size}"
             )
         if end > begin:
-            _copy(message, at, payload[begin:end], self._digest)
+            source = np.frombuffer(frame.message, np.uint8, stop - at, at)
+            _copy(source, payload[begin:end], self._digest)
         if end < payload.size:
             self._header, self._filled = header, end
             return None
@@ -298,9 +302,8 @@ def _check(header: pb.BatchHeader, found: int) -> None:
         )
 
 
-def _copy(message: bytes, at: int, payload: NDArray[np.uint8], digest: xxhash.xxh3_64) -> None:
-    """Copy the message from a place on, and hash it."""
-    source = np.frombuffer(message, np.uint8, offset=at)
+def _copy(source: NDArray[np.uint8], payload: NDArray[np.uint8], digest: xxhash.xxh3_64) -> None:
+    """Copy a part of a payload, and hash it."""
     for begin in range(0, source.size, _PIECE_BYTES):
         piece = source[begin : begin + _PIECE_BYTES]
         digest.update(piece.data)

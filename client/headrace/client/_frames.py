@@ -9,6 +9,7 @@ Source: the wire format of protobuf, https://protobuf.dev/programming-guides/enc
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -31,7 +32,8 @@ class Frame(NamedTuple):
         kind: Which event it is, one of the constants of this module.
         begin: Where the encoded event begins in it.
         end: Where it ends.
-        payload: Where the payload begins, which goes on to the end.
+        payload: Where the payload begins.
+        stop: Where it ends: with the message, or before the next one in it.
     """
 
     message: bytes
@@ -39,6 +41,7 @@ class Frame(NamedTuple):
     begin: int
     end: int
     payload: int
+    stop: int
 
     @property
     def event(self) -> bytes:
@@ -46,45 +49,69 @@ class Frame(NamedTuple):
         return self.message[self.begin : self.end]
 
 
+def read_frames(message: bytes) -> Iterator[Frame]:
+    """Yield the parts of a message, or of those that it holds, in their order.
+
+    Raises:
+        StreamCorruptError: As `read_frame`; what came before it in the message stands.
+    """
+    if not message or message[0] != _MESSAGES:
+        yield read_frame(message)
+        return
+    total, at = len(message), 0
+    while at < total:
+        size, begin = _number(message, at + 1)
+        stop = begin + size
+        if message[at] != _MESSAGES or not size or stop > total:
+            raise StreamCorruptError(
+                f"a message of {total} bytes that holds several is damaged at byte {at}"
+            )
+        frame = _regular(message, begin, stop)
+        yield read_frame(message[begin:stop]) if frame is None else frame
+        at = stop
+
+
 def read_frame(message: bytes) -> Frame:
     """Return the parts of an encoded `ReadBatchesResponse`, or `GetBatchResponse`.
 
     Raises:
-        StreamCorruptError: It is no such message.
+        StreamCorruptError: It is no such message, or holds others.
     """
-    frame = _regular(message) or _regular(_rewritten(message))
+    frame = _regular(message, 0, len(message))
+    if frame is None:
+        written = _rewritten(message)
+        frame = _regular(written, 0, len(written))
     if frame is None:
         raise StreamCorruptError("a message holds no event that this client knows: update it")
     return frame
 
 
-def heartbeat_ms(message: bytes) -> int:
+def heartbeat_ms(frame: Frame) -> int:
     """Return the milliseconds that a heartbeat names.
 
     Raises:
         StreamCorruptError: It is damaged.
     """
     try:
-        return pb.Heartbeat.FromString(read_frame(message).event).waiting_ms
+        return pb.Heartbeat.FromString(frame.event).waiting_ms
     except DecodeError as error:
         raise StreamCorruptError(f"a heartbeat cannot be read: {error}") from error
 
 
-def _regular(message: bytes) -> Frame | None:
+def _regular(message: bytes, at: int, stop: int) -> Frame | None:
     """Return the parts if there are an event, perhaps a payload, and nothing else."""
-    total = len(message)
-    if not total or (kind := message[0]) not in _KINDS:
+    if at == stop or (kind := message[at]) not in _KINDS:
         return None
-    size, begin = _number(message, 1)
+    size, begin = _number(message, at + 1)
     payload = end = begin + size
-    if end != total:
-        if message[end : end + 2] != _PAYLOAD_TAG:
+    if end != stop:
+        if end > stop or message[end : end + 2] != _PAYLOAD_TAG:
             return None
         size, payload = _number(message, end + 2)
-        if payload + size != total:
+        if payload + size != stop:
             return None
     # A third of the time of the class's own `__new__`.
-    return tuple.__new__(Frame, (message, kind, begin, end, payload))
+    return tuple.__new__(Frame, (message, kind, begin, end, payload, stop))
 
 
 def _number(message: bytes, at: int) -> tuple[int, int]:
@@ -120,6 +147,7 @@ def _tag(name: str) -> bytes:
 
 
 _PAYLOAD_TAG = _tag("payload")
+_MESSAGES = _tag("messages")[0]
 
 START, BATCH, CHUNK, EPOCH_END, HEARTBEAT = (
     _tag(name)[0] for name in ("start", "batch", "chunk", "epoch_end", "heartbeat")

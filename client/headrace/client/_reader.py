@@ -41,6 +41,10 @@ from headrace.errors import HeadraceError
 from headrace.order import decode_token
 from headrace.v1 import shard_service_pb2 as pb
 
+_GROUP_BYTES = (2 << 20) + (64 << 10)
+"""Most that small batches take which come in one message: as many as a server makes together, with
+their heads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -228,6 +232,7 @@ class BatchReader:
         request = self._options.to_request(
             epoch=place.epoch, position=place.position, token=place.token
         )
+        request.max_group_bytes = _GROUP_BYTES
         if place.offset is not None:
             request.batch_offset = place.offset
         # The server applies a stream's offset to every epoch of it, so a stream that begins

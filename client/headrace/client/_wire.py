@@ -14,7 +14,7 @@ import grpc
 from headrace.client._assembler import Allocate, Keep, StreamAssembler
 from headrace.client._endpoints import Endpoint
 from headrace.client._feed import Event
-from headrace.client._frames import HEARTBEAT, heartbeat_ms
+from headrace.client._frames import HEARTBEAT, Frame, heartbeat_ms, read_frame, read_frames
 from headrace.client._hops import HopClock
 from headrace.client._messages import keep_freed_memory, memory_of
 from headrace.client._status import error_from_call
@@ -83,10 +83,11 @@ class WireFeed:
     def events(self) -> Iterator[Event | None]:
         """Yield the stream's events; `Feed` holds the contract."""
         while (message := self.next_message()) is not None:
-            event = self.take(message)
-            yield event
-            if event is not None:
-                self._clock.enter("server")
+            for frame in read_frames(message):
+                event = self._take(frame)
+                yield event
+                if event is not None:
+                    self._clock.enter("server")
 
     def next_message(self) -> bytes | None:
         """Wait for the next message; None at the end.
@@ -123,12 +124,15 @@ class WireFeed:
         return True
 
     def take(self, message: bytes) -> Event | None:
-        """Return the event that a message completes, if any."""
-        if message and message[0] == HEARTBEAT:
-            self._blame_store(heartbeat_ms(message))
+        """Return the event that a message completes, if any; it holds no others."""
+        return self._take(read_frame(message))
+
+    def _take(self, frame: Frame) -> Event | None:
+        if frame.kind == HEARTBEAT:
+            self._blame_store(heartbeat_ms(frame))
             return None
         self._clock.enter("client")
-        event = self._assembler.feed(message)
+        event = self._assembler.take(frame)
         if event is None:
             self._clock.enter("network" if self._assembler.is_inside_batch else "server")
         else:

@@ -12,15 +12,7 @@ from headrace.ring._handshake import (
     refusal,
     ring_socket_of,
 )
-from headrace.ring._records import (
-    RECORD_BYTES,
-    Record,
-    RecordKind,
-    RecordReader,
-    kind_of,
-    record,
-    releases,
-)
+from headrace.ring._records import RECORD_BYTES, Record, RecordKind, RecordReader, record, releases
 from headrace.ring._slots import (
     SLOT_ALIGNMENT,
     SLOT_HEADER_BYTES,
@@ -47,7 +39,6 @@ __all__ = [
     "RecordKind",
     "RecordReader",
     "hello",
-    "kind_of",
     "open_slot",
     "payload_begin",
     "read_hello",

@@ -317,7 +317,7 @@ class BatchStep(_message.Message):
     def __init__(self, cast: _Optional[_Union[Cast, _Mapping]] = ..., pad: _Optional[_Union[Pad, _Mapping]] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ..., decode_image: _Optional[_Union[DecodeImage, _Mapping]] = ..., transform: _Optional[_Union[Transform, _Mapping]] = ..., pack: _Optional[_Union[Pack, _Mapping]] = ...) -> None: ...
 
 class ReadBatchesRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "steps")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "steps", "max_group_bytes")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -339,6 +339,7 @@ class ReadBatchesRequest(_message.Message):
     ALLOW_NEW_SKIPS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    MAX_GROUP_BYTES_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -360,23 +361,26 @@ class ReadBatchesRequest(_message.Message):
     allow_new_skips: bool
     token_skips: SkipList
     steps: _containers.RepeatedCompositeFieldContainer[BatchStep]
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ...) -> None: ...
+    max_group_bytes: int
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ...) -> None: ...
 
 class ReadBatchesResponse(_message.Message):
-    __slots__ = ("start", "batch", "chunk", "epoch_end", "heartbeat", "payload")
+    __slots__ = ("start", "batch", "chunk", "epoch_end", "heartbeat", "messages", "payload")
     START_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     EPOCH_END_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     start: StreamStart
     batch: BatchHeader
     chunk: Chunk
     epoch_end: EpochEnd
     heartbeat: Heartbeat
+    messages: _containers.RepeatedCompositeFieldContainer[ReadBatchesResponse]
     payload: bytes
-    def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., batch: _Optional[_Union[BatchHeader, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., batch: _Optional[_Union[BatchHeader, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[ReadBatchesResponse, _Mapping]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class StreamStart(_message.Message):
     __slots__ = ("dataset", "columns", "order", "global_batch_size", "epoch", "position", "datasets", "epoch_sample_count", "skips", "transforms")

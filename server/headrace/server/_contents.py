@@ -33,6 +33,7 @@ class Contents:
         plans: Its batches and ends of epochs, worked out as they are taken.
         max_chunk_bytes: Greatest payload of one message.
         shown_ids: Gives what the column of sample ids shows of them.
+        max_group_bytes: Greatest size of a message of several batches; 0 for none.
         job: Equal for streams that read the same samples at about the same time.
         pipeline: What is done with each batch before it is sent.
     """
@@ -43,6 +44,7 @@ class Contents:
     plans: Iterator[Planned]
     max_chunk_bytes: int
     shown_ids: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    max_group_bytes: int = 0
     job: Hashable = None
     pipeline: Pipeline | None = None
 
@@ -168,6 +170,7 @@ def _contents(
         plans,
         spec.max_chunk_bytes,
         served.shown_ids,
+        max_group_bytes=spec.max_group_bytes,
         job=job,
         pipeline=pipeline,
     )

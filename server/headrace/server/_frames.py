@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import overload
+from typing import TypeAlias, overload
 
 import numpy as np
 import xxhash
@@ -25,6 +25,9 @@ _PAYLOAD_FIELD = 1000
 _LENGTH_DELIMITED = 2
 _BATCH_FIELD = 2
 _PADDING_FIELD = 15
+_MESSAGES_FIELD = 7
+_PREFIX_BYTES = 5  # of a response in one that holds several: a tag, and a length below 256 MiB
+_MOST_AROUND = 256  # bytes around a header and a payload: tags, lengths and padding
 _EMPTY_FIELD_BYTES = 2
 _ALIGNMENT = 64
 # Payloads of several messages are written and hashed in turn, so much at a time, which then still
@@ -64,8 +67,9 @@ class BatchFrames:
         self._parts: list[NDArray[np.uint8]] = []
         self._digest: xxhash.xxh3_64 | None = None
         self._hashed_bytes = 0
-        self._aligned_bytes = layout.size if layout.size <= max_chunk_bytes else 0
-        head = _head_of(header, aligned_bytes=self._aligned_bytes)
+        is_whole = 0 < layout.size <= max_chunk_bytes
+        self._between_bytes = len(_tagged(layout.size)) if is_whole else 0
+        head = _head_of(header.SerializeToString(), self._between_bytes)
         self._head_bytes = len(head)
         # A hash lies where the one that stands for it does.
         at = head.index(_ANY_HASH_FIELD) + len(_HASH_TAG)
@@ -113,7 +117,7 @@ class BatchFrames:
             self._hash[:] = memoryview(found.to_bytes(8, "little"))
         else:
             # It takes no space.
-            head = _head_of(self._header, aligned_bytes=self._aligned_bytes)
+            head = _head_of(self._header.SerializeToString(), self._between_bytes)
             self._messages[0] = head + self._messages[0][self._head_bytes :]
         del self._hash
         return self._messages
@@ -121,7 +125,7 @@ class BatchFrames:
     def _add(self, head: bytes, rest: int) -> NDArray[np.uint8]:
         """Make the message that begins with ``head``, and has as much of the rest as it may."""
         length = min(self._chunk_bytes, rest)
-        tagged = head + _TAG + _varint(length) if length else head
+        tagged = head + _tagged(length) if length else head
         # The result must be `bytes`: for anything else grpcio's thread raises and the call never
         # ends.
         message, array = fresh_bytes(len(tagged) + length)
@@ -131,37 +135,81 @@ class BatchFrames:
         return array
 
 
-class WholeMessages:
-    """Batches, each in one message, whose payloads are yet to be written.
+# Made for each batch: classes of their own would take as many calls again.
+Target: TypeAlias = tuple[bytes, int, int, int]
+"""Where a batch goes that is in one piece: what precedes its payload, the payload's address and
+length, and the address of what takes its hash, 0 for nothing."""
 
-    Attributes:
-        heads: What is to precede each payload.
-        targets: Of each: the address of its payload, its bytes, those of its head, and the address
-            that is to take the payload's hash.
+Finished: TypeAlias = tuple[bytes, int]
+"""A message, empty where batches lie elsewhere, and how many batches it is or stands for."""
+
+
+class WholeMessages:
+    """Batches, each whole in one message, whose payloads are yet to be written.
+
+    Args:
+        group_bytes: Greatest size of a message that holds others; 0 where none may.
     """
 
-    def __init__(self) -> None:
-        self.heads: list[bytes] = []
-        self.targets: list[tuple[int, int, int, int]] = []
-        self._messages: list[bytes] = []
+    def __init__(self, *, group_bytes: int = 0) -> None:
+        self._group_bytes = group_bytes
+        # Of the message that is laid out: what precedes each payload, and the payload's bytes.
+        self._open: list[tuple[bytes, int]] = []
+        self._open_bytes = 0
+        self._targets: list[Target] = []
+        self._finished: list[Finished] = []
 
     def add(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> None:
-        """Make the message of one batch more; all of its header is filled in but the hash."""
+        """Take one batch more; all of its header is filled in but the hash."""
         del buffer_bytes
         header.payload_xxh3 = _ANY_HASH
-        size = header.payload_bytes
-        head = _head_of(header, aligned_bytes=size) + _TAG + _varint(size)
-        head_bytes = len(head)
-        # A hash of 0 takes as many bytes here, which protobuf would leave out.
-        hash_at = head.index(_ANY_HASH_FIELD) + len(_HASH_TAG)
-        message, address = raw_bytes(head_bytes + size)
-        self.heads.append(head)
-        self.targets.append((address + head_bytes, size, head_bytes, address + hash_at))
-        self._messages.append(message)
+        body, size = header.SerializeToString(), header.payload_bytes
+        if self._group_bytes:
+            if self._is_held(body, size):
+                return
+            if self._open:
+                self._close()
+                if self._is_held(body, size):
+                    return
+        tail = _tagged(size)
+        head = _head_of(body, len(tail)) + tail
+        self._open.append((head, size))
+        self._open_bytes = len(head) + size
+        self._close()
 
-    def finish(self) -> list[bytes]:
+    def find(self) -> list[Target]:
+        """Return where each batch goes."""
+        if self._open:
+            self._close()
+        return self._targets
+
+    def finish(self) -> list[Finished]:
         """Return the messages, when all is written."""
-        return self._messages
+        return self._finished
+
+    def _is_held(self, body: bytes, size: int) -> bool:
+        """Put a batch into the message that holds others, if there is room."""
+        begin = self._open_bytes + _PREFIX_BYTES
+        tail = _tagged(size)
+        head = _head_of(body, begin % _ALIGNMENT + len(tail)) + tail
+        response_bytes = len(head) + size
+        if begin + response_bytes > self._group_bytes:
+            return False
+        self._open.append((_prefix(response_bytes) + head, size))
+        self._open_bytes = begin + response_bytes
+        return True
+
+    def _close(self) -> None:
+        """Make the message that was laid out."""
+        message, address = raw_bytes(self._open_bytes)
+        self._finished.append((message, len(self._open)))
+        for head, size in self._open:
+            # A hash of 0 takes as many bytes here, which protobuf would leave out.
+            hash_at = address + head.index(_ANY_HASH_FIELD) + len(_HASH_TAG)
+            address += len(head)
+            self._targets.append((head, address, size, hash_at))
+            address += size
+        self._open, self._open_bytes = [], 0
 
 
 class _Pieces(Sequence[NDArray[np.uint8]]):
@@ -190,16 +238,18 @@ class _Pieces(Sequence[NDArray[np.uint8]]):
             self._frames.hash_to(end)
 
 
-def _head_of(header: pb.BatchHeader, *, aligned_bytes: int) -> bytes:
-    """Return what `message_frame` would of a response with this batch, with one copy less.
+def _tagged(payload_bytes: int) -> bytes:
+    """Return what stands right before a payload."""
+    return _TAG + _varint(payload_bytes)
+
+
+def _head_of(body: bytes, between_bytes: int) -> bytes:
+    """Return what `message_frame` would of a response with a batch, but for the payload.
 
     Args:
-        header: The batch, without padding.
-        aligned_bytes: Length of the payload that is to begin at a multiple of 64 bytes in the
-            message, for which the head is padded; 0 for none.
+        body: The batch's header, encoded, without padding.
+        between_bytes: As for `_around`.
     """
-    body = header.SerializeToString()
-    between_bytes = len(_TAG) + len(_varint(aligned_bytes)) if aligned_bytes else 0
     before, padding = _around(len(body), between_bytes)
     return before + body + padding
 
@@ -211,7 +261,8 @@ def _around(body_bytes: int, between_bytes: int) -> tuple[bytes, bytes]:
 
     Args:
         body_bytes: Length of the header without padding.
-        between_bytes: What lies between the header and the payload; 0 for no padding.
+        between_bytes: How much lies between the header and a payload that is to begin at a multiple
+            of 64 bytes in gRPC's message, and before the response in that; 0 for no padding.
     """
     padded = body_bytes
     if between_bytes:
@@ -231,6 +282,22 @@ def _around(body_bytes: int, between_bytes: int) -> tuple[bytes, bytes]:
     return before, _PADDING_TAG + _varint(len(zeros)) + zeros
 
 
+def _prefix(response_bytes: int) -> bytes:
+    """Return what precedes a response in one that holds several.
+
+    Its length always takes as many bytes, so that what follows lies where it is known to before
+    that length is: protobuf reads a number that is longer than it need be.
+    """
+    return _MESSAGES_TAG + bytes(
+        (
+            response_bytes & 0x7F | 0x80,
+            response_bytes >> 7 & 0x7F | 0x80,
+            response_bytes >> 14 & 0x7F | 0x80,
+            response_bytes >> 21,
+        )
+    )
+
+
 def _varint(value: int) -> bytes:
     # Most are of one to three bytes, and every batch has some.
     if value < 1 << 7:
@@ -245,3 +312,4 @@ def _varint(value: int) -> bytes:
 _TAG = _varint(_PAYLOAD_FIELD << 3 | _LENGTH_DELIMITED)
 _BATCH_TAG = _varint(_BATCH_FIELD << 3 | _LENGTH_DELIMITED)
 _PADDING_TAG = _varint(_PADDING_FIELD << 3 | _LENGTH_DELIMITED)
+_MESSAGES_TAG = _varint(_MESSAGES_FIELD << 3 | _LENGTH_DELIMITED)

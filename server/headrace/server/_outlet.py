@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.server._frames import BatchFrames, WholeMessages
+from headrace.server._frames import BatchFrames, Finished, Target, WholeMessages
 from headrace.server._payload import PayloadLayout
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -24,27 +24,21 @@ class Frames(Protocol):
 
 
 class Places(Protocol):
-    """Batches, each in one piece, whose payloads are yet to be written.
-
-    Attributes:
-        heads: What is to precede each payload.
-        targets: Of each: the address of its payload, its bytes, those of its head, and the address
-            that is to take the payload's hash, or 0.
-    """
-
-    heads: list[bytes]
-    targets: list[tuple[int, int, int, int]]
+    """Batches, each in one piece, whose payloads are yet to be written."""
 
     def add(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> None:
-        """Find a place for one batch more.
+        """Take one batch more.
 
         Args:
             header: The batch; only its hash is filled in here.
             buffer_bytes: As in the header; the same object as for the batch before if it is equal.
         """
 
-    def finish(self) -> list[bytes]:
-        """Return each batch's message, empty if it has none, when all is written; call it once."""
+    def find(self) -> list[Target]:
+        """Return where each batch goes; call it once, when all are there."""
+
+    def finish(self) -> list[Finished]:
+        """Return what goes out, in order, when all is written; call it once."""
 
 
 MakeFrames = Callable[[pb.BatchHeader, PayloadLayout], Frames]
@@ -97,10 +91,12 @@ class WireOutlet:
 
     Args:
         max_chunk_bytes: Greatest payload of one message.
+        group_bytes: Greatest size of a message of several batches; 0 where there may be none.
     """
 
-    def __init__(self, max_chunk_bytes: int) -> None:
+    def __init__(self, max_chunk_bytes: int, *, group_bytes: int = 0) -> None:
         self._max_chunk_bytes = max_chunk_bytes
+        self._group_bytes = group_bytes
 
     def wait(self) -> None:
         """Have nothing to wait for."""
@@ -115,7 +111,7 @@ class WireOutlet:
 
     def places(self) -> Places:
         """Begin several batches."""
-        return WholeMessages()
+        return WholeMessages(group_bytes=self._group_bytes)
 
     def announce(self) -> None:
         """Leave it to the messages."""

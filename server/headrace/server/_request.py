@@ -85,6 +85,7 @@ class StreamSpec:
         consumed: Samples of the run before the first.
         epoch_count: Epochs to stream; 0 is without end.
         max_chunk_bytes: Greatest payload of one message.
+        max_group_bytes: Greatest size of a message of several batches; 0 for none.
         batch_stride: Of so many batches one is sent.
         batch_offset: Which one, in [0, `batch_stride`).
     """
@@ -105,6 +106,7 @@ class StreamSpec:
     consumed: int
     epoch_count: int
     max_chunk_bytes: int
+    max_group_bytes: int
     batch_stride: int
     batch_offset: int
 
@@ -162,6 +164,7 @@ def stream_spec(
         consumed=token.sample_count if token else 0,
         epoch_count=request.epoch_count,
         max_chunk_bytes=request.max_chunk_bytes or DEFAULT_CHUNK_BYTES,
+        max_group_bytes=request.max_group_bytes,
         batch_stride=request.batch_stride or 1,
         batch_offset=request.batch_offset,
     )
@@ -256,6 +259,7 @@ def _check_ranges(spec: StreamSpec) -> None:
     _check("replication", spec.replication, low=1, high=spec.world_size + 1)
     _check("epoch_count", spec.epoch_count, low=0, high=_EPOCH_LIMIT)
     check_chunk_bytes(spec.max_chunk_bytes)
+    _check("max_group_bytes", spec.max_group_bytes, low=0, high=MAX_CHUNK_BYTES + 1)
     _check("batch_stride", spec.batch_stride, low=1, high=1 << 31)
     _check("batch_offset", spec.batch_offset, low=0, high=spec.batch_stride)
     if spec.world_size % spec.replication:

@@ -10,7 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.ring import seal_slot, void_slot
-from headrace.server._frames import WholeMessages, message_frame
+from headrace.server._frames import Finished, Target, WholeMessages, message_frame
 from headrace.v1 import shard_service_pb2 as pb
 
 
@@ -89,11 +89,9 @@ class SlotPlaces:
         self._is_checked = is_checked
         self._whole = WholeMessages()
         self._slots: list[tuple[Slot, bytes] | None] = []
-        self.heads = self._whole.heads
-        self.targets = self._whole.targets
 
     def add(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> None:
-        """Find a place for one batch more."""
+        """Take a slot for one batch more, or a message."""
         size = header.payload_bytes
         header.payload_xxh3 = 0
         slot = self._take(header, buffer_bytes, size)
@@ -103,19 +101,25 @@ class SlotPlaces:
             return
         void_slot(slot.memory)
         message = message_frame(pb.ReadBatchesResponse(batch=header))
-        self.heads.append(b"")
-        self.targets.append((slot.address, size, 0, 0))
         self._slots.append((slot, message))
 
-    def finish(self) -> list[bytes]:
+    def find(self) -> list[Target]:
+        """Return the places in slots, and in the messages of what found none."""
+        targets = iter(self._whole.find())
+        return [
+            next(targets) if filled is None else (b"", filled[0].address, filled[0].payload.size, 0)
+            for filled in self._slots
+        ]
+
+    def finish(self) -> list[Finished]:
         """Seal the slots; return the messages of what found none."""
         messages = iter(self._whole.finish())
         return [next(messages) if filled is None else self._seal(*filled) for filled in self._slots]
 
-    def _seal(self, slot: Slot, message: bytes) -> bytes:
+    def _seal(self, slot: Slot, message: bytes) -> Finished:
         if self._is_checked:
             response = pb.ReadBatchesResponse.FromString(message)
             response.batch.payload_xxh3 = xxhash.xxh3_64_intdigest(slot.payload.data)
             message = message_frame(response)
         slot.seal(message)
-        return b""
+        return b"", 1

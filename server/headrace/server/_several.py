@@ -7,7 +7,8 @@ call lays them out and one writes all of them, their heads and their hashes, wit
 
 Contract:
 
-1. The messages are those that `headrace.server._assemble` makes of each batch by itself.
+1. The messages are those that `headrace.server._assemble` makes of each batch by itself, or some of
+   them in one message where the client has asked for that.
 2. All or none: where something of the batches is not in memory, or one of them is of a kind that is
    made otherwise, nothing is made, nothing stays pinned and no place is taken.
 3. What is made together is not more than `TOGETHER_BYTES` of payload, or it is one batch.
@@ -25,6 +26,7 @@ import numpy as np
 from headrace.server._at_once import AtOnce, Measured
 from headrace.server._blocks import Blocks
 from headrace.server._contents import Contents, batch_header
+from headrace.server._frames import Finished
 from headrace.server._gather import BlockRows, Projection
 from headrace.server._kernels import KERNELS
 from headrace.server._outlet import Outlet, Places
@@ -43,11 +45,11 @@ class Made:
     """Batches that were made together.
 
     Attributes:
-        messages: Of each batch its message; empty where it has none, because it lies elsewhere.
+        messages: What goes out, in order.
         sizes: Bytes of each payload.
     """
 
-    messages: list[bytes]
+    messages: list[Finished]
     sizes: list[int]
 
 
@@ -114,20 +116,25 @@ class Several:
             if not all(_LEAST_BYTES <= size <= self._most_bytes for size in measured.sizes):
                 return None
             places = self._outlet.places()
-            self._find_places(batches, measured, places)
+            self._begin(batches, measured, places)
+            targets = places.find()
             self._at_once.write(
                 kernels,
                 rows,
                 self._contents.shown_ids(found.sample_ids),
                 measured,
-                heads=b"".join(places.heads),
-                targets=np.array(places.targets, np.int64),
+                heads=b"".join([head for head, *_ in targets]),
+                targets=np.array(
+                    [
+                        (address, payload_bytes, len(head), hash_address)
+                        for head, address, payload_bytes, hash_address in targets
+                    ],
+                    np.int64,
+                ),
             )
         return Made(places.finish(), measured.sizes)
 
-    def _find_places(
-        self, batches: Sequence[PlannedBatch], measured: Measured, places: Places
-    ) -> None:
+    def _begin(self, batches: Sequence[PlannedBatch], measured: Measured, places: Places) -> None:
         """Begin the batches; one head serves all, since they differ in little."""
         header = batch_header(batches[0])
         last: tuple[int, ...] = ()

@@ -123,7 +123,9 @@ class BatchStream:
         self._blocks = blocks
         self._limits = limits
         self._observer = observer
-        self._outlet = WireOutlet(contents.max_chunk_bytes) if outlet is None else outlet
+        self._outlet = outlet or WireOutlet(
+            contents.max_chunk_bytes, group_bytes=contents.max_group_bytes
+        )
         self._waiter = blocks.waiter(contents.job)
         self._ending: HeadraceError | _CancelledError | None = None
         self._overflow = self._sent_bytes = self.batch_bytes = 0
@@ -213,17 +215,20 @@ class BatchStream:
         self.batch_bytes = sum(made.sizes)
         self._several.note(payload_bytes=made.sizes[-1], is_there=True)
         # Each is let go when it is sent.
-        messages = deque(made.messages)
+        finished = deque(made.messages)
         made.messages.clear()
+        sent = 0
         try:
-            while messages:
+            while finished:
                 self._check_ending()
-                self._outlet.announce()
-                if messages[0]:
-                    yield messages[0]
-                messages.popleft()
+                message, batch_count = finished.popleft()
+                for _ in range(batch_count):
+                    self._outlet.announce()
+                if message:
+                    yield message
+                del message
+                sent += batch_count
         finally:
-            sent = len(batches) - len(messages)
             self._count(batches[:sent], sum(made.sizes[:sent]))
         return len(batches)
 
