@@ -118,6 +118,54 @@ def test_a_first_batch_goes_out_alone() -> None:
     assert stream.made == 3
 
 
+def test_messages_change_hands_between_two_of_them() -> None:
+    """All messages come out, once and in order, however often a thread turns out worth it or not.
+
+    Each is made by the thread beside while that is worth it, and by the one that sends while not.
+    """
+    makers: list[bool] = []
+
+    def make(_stream: _Stream) -> Generator[bytes, None, None]:
+        for index in range(600):
+            makers.append(threading.current_thread() is threading.main_thread())
+            yield b"%03d" % index
+
+    worth_it = threading.Event()
+    stream = _Stream(make)
+    messages = Ahead(stream, budget_bytes=1, is_worth_it=worth_it.is_set).messages()
+    received = []
+    for index in range(600):
+        if not index % 50:
+            (worth_it.clear if worth_it.is_set() else worth_it.set)()
+        received.append(next(messages))
+
+    assert [b"%03d" % index for index in range(600)] == received
+    assert [] == list(messages)
+    assert stream.closed.is_set()
+    assert not _ahead_threads()
+    # At most two are made ahead, so at the end of each fifty the change is over.
+    assert ([False] * 5 + [True] * 5) * 6 == [
+        maker for begin in range(0, 600, 50) for maker in makers[begin + 40 : begin + 45]
+    ]
+
+
+def test_a_stream_that_has_changed_hands_can_be_closed() -> None:
+    """Where the sending thread makes the messages, closing ends the stream all the same."""
+    worth_it = threading.Event()
+    worth_it.set()
+    stream = _Stream(_endless)
+    messages = Ahead(stream, budget_bytes=250, is_worth_it=worth_it.is_set).messages()
+    next(messages)
+    worth_it.clear()
+    for _ in range(10):
+        next(messages)
+    assert not _ahead_threads()
+
+    messages.close()
+
+    assert stream.closed.is_set()
+
+
 def test_closing_leaves_nothing_behind() -> None:
     """A generator closed in the middle cancels its stream and joins its thread."""
     stream = _Stream(_endless)

@@ -69,6 +69,29 @@ def _eventually(condition: Callable[[], bool], *, timeout_s: float = 10.0) -> bo
     return True
 
 
+def test_streams_work_ahead_only_while_they_are_few(start: StartServer) -> None:
+    """Each has a thread for that while they are no more than processors, and else none has.
+
+    However early it came: those that keep theirs would get more than the others.
+    """
+    running = start(max_stream_s=0)
+    processors = os.cpu_count() or 1
+    streams = [messages_of(running.channel, _ENDLESS) for _ in range(processors)]
+
+    def threads_ahead() -> int:
+        for stream in streams:
+            next(stream)
+        return [thread.name for thread in threading.enumerate()].count("headrace-ahead")
+
+    assert _eventually(lambda: threads_ahead() == processors, timeout_s=TIMEOUT_S)
+    late = messages_of(running.channel, _ENDLESS)
+    next(late)
+    assert _eventually(lambda: threads_ahead() == 0, timeout_s=TIMEOUT_S)
+    late.cancel()  # type: ignore[attr-defined]  # a call
+
+    assert _eventually(lambda: threads_ahead() == processors, timeout_s=TIMEOUT_S)
+
+
 def test_health_is_told_per_dataset(served: Running) -> None:
     """The server, its service and each dataset are SERVING; an unknown name is NOT_FOUND."""
     serving = health_pb2.HealthCheckResponse.SERVING
