@@ -48,7 +48,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks import bench_client
-from benchmarks.bench_client import CASES, Case
+from benchmarks.bench_client import CASES, TEXT_BYTES, Case
 from benchmarks.flight_baseline import read_sizes, serve_flight
 from headrace.bench._children import processor_s
 from headrace.client import Batch, RemoteDataset
@@ -203,8 +203,11 @@ def _take(batch: Batch) -> None:
 
 
 def _sample_bytes(case: Case) -> int:
+    """Return what a sample has in the mean."""
+    if case.encoding == "str":
+        return TEXT_BYTES
     made = case.make(np.random.default_rng(0))
-    return len(made) if isinstance(made, str | bytes) else int(made.nbytes)
+    return len(made) if isinstance(made, bytes) else int(made.nbytes)
 
 
 def _litdata(case: Case, folder: Path, others: str) -> _Found:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headrace.client import Batch
 from headrace.client._assembler import BatchEvent, StreamAssembler
 from headrace.client._hops import HopClock
+from headrace.client._ring_batch import SlotEvent
 from headrace.client._ring_feed import RingFeed
 from headrace.client._ring_memory import RingMemory
 from headrace.client._transport import Transport
@@ -49,7 +54,7 @@ class _Ring:
     def write(self, number: int, rows: int = 4, *, layout: int = 1) -> bytes:
         """Fill the slot with its number and return its announcement."""
         values = np.full((rows, _WIDTH), number, np.float32)
-        return self._seal(number, rows, [values.tobytes()], layout=layout)
+        return self.seal(number, rows, [values.tobytes()], layout=layout)
 
     def write_texts(self, number: int, texts: list[str], *, layout: int = 1) -> bytes:
         """Fill the slot with texts instead."""
@@ -61,9 +66,18 @@ class _Ring:
     ) -> bytes:
         """Fill the slot with texts that are cut there."""
         buffers = [np.array(offsets, np.int64).tobytes(), values.encode()]
-        return self._seal(number, len(offsets) - 1, buffers, layout=layout)
+        return self.seal(number, len(offsets) - 1, buffers, layout=layout)
 
-    def _seal(self, number: int, rows: int, buffers: list[bytes], *, layout: int) -> bytes:
+    def seal(
+        self,
+        number: int,
+        rows: int,
+        buffers: list[bytes],
+        *,
+        layout: int,
+        lengths: list[int] | None = None,
+    ) -> bytes:
+        """Fill the slot with buffers, whose lengths the header may give otherwise."""
         padded = [buffer + bytes(-len(buffer) % 64) for buffer in buffers[:-1]]
         payload = b"".join([*padded, buffers[-1]])
         header = pb.BatchHeader(
@@ -71,7 +85,7 @@ class _Ring:
             sample_count=rows,
             resume_token=b"token %d" % number,
             payload_bytes=len(payload),
-            buffer_bytes=[len(buffer) for buffer in buffers],
+            buffer_bytes=[len(buffer) for buffer in buffers] if lengths is None else lengths,
         )
         message = pb.ReadBatchesResponse(batch=header).SerializeToString()
         begin = payload_begin(len(message))
@@ -119,14 +133,14 @@ def texts() -> Iterator[_Ring]:
 
 
 @contextmanager
-def _ring_of(column: pb.Column) -> Iterator[_Ring]:
+def _ring_of(*columns: pb.Column) -> Iterator[_Ring]:
     ours, theirs = socket.socketpair()
     fd = os.memfd_create("headrace-ring")
     os.ftruncate(fd, _RING)
     memory = RingMemory(fd, _RING, ours)
     os.close(fd)
     assembler = StreamAssembler(lambda size: np.empty(size, np.uint8))
-    start = pb.ReadBatchesResponse(start=pb.StreamStart(columns=[column]))
+    start = pb.ReadBatchesResponse(start=pb.StreamStart(columns=columns))
     assembler.feed(start.SerializeToString())
     feed = RingFeed(
         _NoCall(),  # type: ignore[arg-type] # all of a call that is used here
@@ -203,11 +217,14 @@ def test_texts_of_equal_lengths_in_sum_are_cut_each_at_its_own_places(texts: _Ri
     ]
 
 
+@pytest.mark.parametrize("layout", [1, 2])
 @pytest.mark.parametrize("offsets", [[1, 2, 4], [0, 3, 3], [0, 5, 4]])
-def test_texts_that_are_cut_outside_are_refused(texts: _Ring, offsets: list[int]) -> None:
-    """Also in a batch whose number says that it is like those before."""
+def test_texts_that_are_cut_outside_are_refused(
+    texts: _Ring, offsets: list[int], layout: int
+) -> None:
+    """Also in a batch whose number says that it is like those before, or one of other lengths."""
     said = [texts.write_texts(number, ["ab", "cd"]) for number in (1, 2, 3)]
-    texts.server.send(b"".join([*said, texts.write_values(4, offsets, "abcd")]))
+    texts.server.send(b"".join([*said, texts.write_values(4, offsets, "abcd", layout=layout)]))
     events = iter(texts.feed.events())
 
     assert 3 == len(_batches(events))
@@ -215,19 +232,149 @@ def test_texts_that_are_cut_outside_are_refused(texts: _Ring, offsets: list[int]
         next(events)
 
 
-def test_a_column_of_texts_keeps_its_slot(texts: _Ring) -> None:
-    """What is decoded later must be there then."""
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A sample of the columns below."""
+
+    number: int
+    text: str | None
+    blob: bytes
+    parts: list[int]
+
+
+_MIXED = (
+    pb.Column(name="number", kind=pb.COLUMN_KIND_TENSOR, element_type=pb.ELEMENT_TYPE_INT32),
+    pb.Column(
+        name="text",
+        kind=pb.COLUMN_KIND_STRING,
+        element_type=pb.ELEMENT_TYPE_UINT8,
+        nullable=True,
+    ),
+    pb.Column(name="blob", kind=pb.COLUMN_KIND_BYTES, element_type=pb.ELEMENT_TYPE_UINT8),
+    pb.Column(name="again", kind=pb.COLUMN_KIND_TENSOR, element_type=pb.ELEMENT_TYPE_INT32),
+    pb.Column(name="parts", kind=pb.COLUMN_KIND_RAGGED, element_type=pb.ELEMENT_TYPE_INT16),
+)
+_ROWS = st.builds(
+    _Row,
+    number=st.integers(-9, 9),
+    text=st.none() | st.text("aé", max_size=4),
+    blob=st.binary(max_size=4),
+    parts=st.lists(st.integers(-9, 9), max_size=4),
+)
+
+
+def _buffers(rows: list[_Row]) -> list[bytes]:
+    """Return the buffers of a payload, as docs/protocol.md has them."""
+    numbers = np.array([row.number for row in rows], np.int32).tobytes()
+    is_there = np.array([row.text is not None for row in rows], np.bool_).tobytes()
+    texts = [(row.text or "").encode() for row in rows]
+    parts = [np.array(row.parts, np.int16).tobytes() for row in rows]
+    return [
+        numbers,
+        is_there,
+        *(_offsets(texts, 1), b"".join(texts)),
+        *(_offsets([row.blob for row in rows], 1), b"".join(row.blob for row in rows)),
+        numbers,
+        *(_offsets(parts, 2), b"".join(parts)),
+    ]
+
+
+def _offsets(pieces: list[bytes], item_bytes: int) -> bytes:
+    ends = np.cumsum([0, *(len(piece) // item_bytes for piece in pieces)], dtype=np.int64)
+    return ends.tobytes()
+
+
+def _rows_of(batch: Batch) -> list[_Row]:
+    values = batch.to_numpy()
+    assert ["number", "text", "text.valid", "blob", "again", "parts"] == list(batch)
+    assert values["number"].tolist() == values["again"].tolist()
+    assert values["text.valid"].tolist() == [text is not None for text in batch["text"]]
+    columns = (values["number"].tolist(), batch["text"], batch["blob"], values["parts"])
+    return [_Row(*row[:3], row[3].tolist()) for row in zip(*columns, strict=True)]
+
+
+@given(
+    batches=st.lists(
+        st.lists(_ROWS, min_size=2, max_size=3) | st.lists(_ROWS, max_size=1),
+        min_size=3,
+        max_size=8,
+    ),
+    travels=st.sampled_from([copy.copy, copy.deepcopy, lambda batch: batch]),
+)
+@settings(max_examples=60, deadline=None)
+def test_columns_of_any_lengths_hold_what_was_written(
+    batches: list[list[_Row]], travels: Callable[[Batch], Batch]
+) -> None:
+    """Whichever batches are like the last one, in counts or lengths, wherever columns lie."""
+    with _ring_of(*_MIXED) as ring:
+        said, number, last = [], 0, None
+        for at, rows in enumerate(batches):
+            buffers = _buffers(rows)
+            lengths = [len(buffer) for buffer in buffers]
+            number, last = number + (lengths != last), lengths
+            said.append(ring.seal(at + 1, len(rows), buffers, layout=number))
+        ring.server.send(b"".join(said))
+        found = _batches(iter(ring.feed.events()))
+
+        assert batches == [_rows_of(travels(batch)) for batch in found]
+        assert [len(rows) for rows in batches] == [batch.sample_count for batch in found]
+        assert [b"token %d" % (at + 1) for at in range(len(batches))] == [b.token for b in found]
+        end = pb.EpochEnd(batch_count=len(batches), sample_count=sum(map(len, batches)))
+        assert ring.assembler.feed(pb.ReadBatchesResponse(epoch_end=end).SerializeToString())
+
+
+def test_texts_of_other_lengths_are_not_looked_at_before_the_loop_looks(texts: _Ring) -> None:
+    """From the third batch on, whatever its number; so are those after one of another count."""
+    wanted = [["a"], ["bc", "d"], ["ef", ""], ["g", "hijk"], ["l"], ["", "mn"], ["opq", "r"]]
+    texts.server.send(
+        b"".join(texts.write_texts(at + 1, each, layout=at + 1) for at, each in enumerate(wanted))
+    )
+    last = next(iter(texts.feed.events()))
+    assert isinstance(last, BatchEvent)
+    events = [*(last.ahead or ()), last]
+
+    assert wanted == [list(Batch(event, group_count=1)["x"]) for event in events]
+    assert [False, False, True, True, False, False, True] == [
+        isinstance(event, SlotEvent) for event in events
+    ]
+
+
+@pytest.mark.parametrize(
+    "lengths", [[24], [24, 4, 0], [16, 4], [24, 5], [24, -4], [24, 4 << 40], []]
+)
+def test_lengths_that_do_not_fit_are_refused(texts: _Ring, lengths: list[int]) -> None:
+    """In the header of a batch with a number of its own, though its columns are those of others."""
+    said = [texts.write_texts(number, ["ab", "cd"], layout=number) for number in (1, 2, 3)]
+    offsets, values = np.array([0, 2, 4], np.int64).tobytes(), b"abcd"
+    said.append(texts.seal(4, 2, [offsets, values], layout=4, lengths=lengths))
+    texts.server.send(b"".join(said))
+    events = iter(texts.feed.events())
+
+    assert 3 == len(_batches(events))
+    with pytest.raises(StreamCorruptError, match="buffer"):
+        next(events)
+
+
+@pytest.mark.parametrize("kept", ["column", "values", "offsets", "copy"])
+def test_what_is_kept_of_a_column_of_texts_keeps_its_slot(texts: _Ring, kept: str) -> None:
+    """What is decoded later must be there then; and nothing else keeps it."""
     texts.server.send(b"".join(texts.write_texts(number, ["ab", "cd"]) for number in (1, 2, 3)))
     events = iter(texts.feed.events())
     batches = _batches(events)
-    kept = batches[2]["x"]
+    column: Any = batches[2]["x"]
+    keep = column if kept == "column" else copy.copy(column)
+    if kept in ("values", "offsets"):
+        keep = getattr(keep, kept)
+    travelled = pickle.loads(pickle.dumps(batches[1]["x"]))
     texts.server.shutdown(socket.SHUT_WR)
     assert next(events, None) is None
-    del batches
+    del batches, column
 
     assert [1, 2] == sorted(texts.released())
-    assert ["ab", "cd"] == list(kept)
-    del kept
+    assert ["ab", "cd"] == list(travelled)
+    wanted = {"values": [*b"abcd"], "offsets": [0, 2, 4]}.get(kept, ["ab", "cd"])
+    assert wanted == [*keep]
+    del keep
     assert [3] == texts.released()
 
 

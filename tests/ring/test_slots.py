@@ -62,7 +62,7 @@ def test_a_slot_has_these_bytes() -> None:
 
 def test_a_slot_is_read_as_it_was_written() -> None:
     """Message, layout and payload come out; the payload begins at a multiple of 64."""
-    opened = open_slot(_ring(), begin=_BEGIN, generation=_GENERATION)
+    opened = open_slot(_ring().data, begin=_BEGIN, generation=_GENERATION)
 
     assert (_MESSAGE, _LAYOUT) == (opened.message, opened.layout)
     assert _PAYLOAD == bytes(_ring()[opened.payload_begin : opened.payload_end])
@@ -72,7 +72,7 @@ def test_a_slot_is_read_as_it_was_written() -> None:
 def test_a_stale_slot_is_refused() -> None:
     """Another generation than was announced: the slot was written anew, or not yet."""
     with pytest.raises(StreamCorruptError, match="generation 5; wanted 6"):
-        open_slot(_ring(), begin=_BEGIN, generation=6)
+        open_slot(_ring().data, begin=_BEGIN, generation=6)
 
 
 def test_a_slot_that_is_being_written_is_refused() -> None:
@@ -81,7 +81,7 @@ def test_a_slot_that_is_being_written_is_refused() -> None:
     void_slot(ring[_BEGIN:])
 
     with pytest.raises(StreamCorruptError, match="wanted 4852534c4f540001"):
-        open_slot(ring, begin=_BEGIN, generation=_GENERATION)
+        open_slot(ring.data, begin=_BEGIN, generation=_GENERATION)
 
 
 @given(st.integers(0, SLOT_HEADER_BYTES + len(_MESSAGE) - 1), st.integers(1, 255))
@@ -91,14 +91,14 @@ def test_any_damage_to_header_or_message_is_refused(place: int, flip: int) -> No
     ring[_BEGIN + place] ^= flip
 
     with pytest.raises(StreamCorruptError):
-        open_slot(ring, begin=_BEGIN, generation=_GENERATION)
+        open_slot(ring.data, begin=_BEGIN, generation=_GENERATION)
 
 
 @pytest.mark.parametrize("begin", [1, 32, 63, 1024 - 32, 1024, 4096, 2**40, 2**63])
 def test_a_slot_outside_the_ring_is_refused(begin: int) -> None:
     """Also one that begins inside and ends outside, and one between two."""
     with pytest.raises(StreamCorruptError, match=f"slot at byte {begin} of a ring of 1024"):
-        open_slot(_ring(), begin=begin, generation=_GENERATION)
+        open_slot(_ring().data, begin=begin, generation=_GENERATION)
 
 
 @pytest.mark.parametrize(
@@ -119,4 +119,4 @@ def test_a_hostile_header_is_refused(begin: int, payload_bytes: int, message_byt
     ring[_BEGIN : _BEGIN + 64] = np.frombuffer(header, np.uint8)
 
     with pytest.raises(StreamCorruptError, match="has a payload"):
-        open_slot(ring, begin=_BEGIN, generation=_GENERATION)
+        open_slot(ring.data, begin=_BEGIN, generation=_GENERATION)

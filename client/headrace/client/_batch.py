@@ -22,6 +22,11 @@ from headrace.errors import BadArgumentError
 from headrace.v1 import shard_service_pb2 as pb
 
 _TENSOR = pb.COLUMN_KIND_TENSOR
+_LAZY: dict[int, type[BytesColumn | StringColumn | RaggedColumn]] = {
+    pb.COLUMN_KIND_STRING: StringColumn,
+    pb.COLUMN_KIND_BYTES: BytesColumn,
+    pb.COLUMN_KIND_RAGGED: RaggedColumn,
+}
 _tensor = torch.from_numpy
 # What of a batch is made when somebody looks, apart from what the header says.
 _LATER = frozenset({"_made", "sample_ids", "_columns", "_payload"})
@@ -65,6 +70,7 @@ class Batch(MutableMapping[str, Value]):
     _device: torch.device | None = None
     _origin: Origin | None = None
     _values: dict[str, Value] | None = None
+    _packed: _Packed | None = None
 
     def __init__(
         self, event: BatchEvent, *, group_count: int, origin: Origin | None = None
@@ -112,14 +118,21 @@ class Batch(MutableMapping[str, Value]):
                 self.sample_ids = torch.from_numpy(view.values)
                 continue
             is_tensor = view.kind == _TENSOR
-            made[name] = torch.from_numpy(view.values) if is_tensor else _sequence(view)
+            made[name] = torch.from_numpy(view.values) if is_tensor else _LAZY[view.kind](view)
             if view.valid is not None:
                 made[f"{name}.valid"] = torch.from_numpy(view.valid)
         self._made = self._values = made
 
-    def _take_arrays(self, event: SlotEvent) -> None:
-        made: dict[str, Any] = {name: _tensor(array) for name, array in event.arrays()}
-        self.sample_ids = made.pop(SAMPLE_ID_COLUMN) if event.layout.has_ids else None
+    def _take_slot(self, event: SlotEvent) -> None:
+        form = event.layout.form
+        made: dict[str, Any] = {}
+        for part in form.entries:
+            name, kind = part[0], part[1]
+            if kind == _TENSOR:
+                made[name] = _tensor(event.array(part))
+            else:
+                made[name] = _LAZY[kind].later(event, name, form.row_count)
+        self.sample_ids = made.pop(SAMPLE_ID_COLUMN) if form.has_ids else None
         self._made = self._values = made
 
     def _take_moved(self, event: MovedEvent) -> None:
@@ -188,17 +201,17 @@ class Batch(MutableMapping[str, Value]):
     def _look(self) -> dict[str, Value]:
         """Return the values, which are made when somebody first looks at one."""
         if self._values is None:
-            if "_packed" in self.__dict__:
+            if self._packed is not None:
                 self._open()
-            elif isinstance(self._event, SlotEvent) and not self._event.layout.ragged:
-                self._take_arrays(self._event)
+            elif isinstance(self._event, SlotEvent):
+                self._take_slot(self._event)
             else:
                 self._take_columns(self._event.columns)
         assert self._values is not None
         return self._values
 
     def _open(self) -> None:
-        packed: _Packed | None = self.__dict__.get("_packed")
+        packed = self._packed
         if packed is None:
             if "epoch" not in self.__dict__:
                 self._read_header()
@@ -216,7 +229,7 @@ class Batch(MutableMapping[str, Value]):
 
     def pin_memory(self) -> Self:
         """Return the batch in pinned memory, as ``DataLoader(pin_memory=True)`` wants it."""
-        packed: _Packed | None = self.__dict__.get("_packed")
+        packed = self._packed
         if packed is None:
             _, (packed,) = self.__reduce__()
         pinned = self.__class__.__new__(self.__class__)
@@ -297,21 +310,13 @@ def _unpack(packed: _Packed) -> Batch:
     return batch
 
 
-def _sequence(view: ColumnView) -> Value:
-    if view.kind == pb.COLUMN_KIND_STRING:
-        return StringColumn(view)
-    if view.kind == pb.COLUMN_KIND_BYTES:
-        return BytesColumn(view)
-    return RaggedColumn(view)
-
-
 def _moved_value(span: ColumnSpan, kept: ColumnView, target: torch.Tensor) -> Value:
     if span.kind == pb.COLUMN_KIND_RAGGED:
         assert span.offsets is not None
         return RaggedColumn(
             kept, moved=(tensor_of(span.values, target), tensor_of(span.offsets, target))
         )
-    return tensor_of(span.values, target) if span.kind == _TENSOR else _sequence(kept)
+    return tensor_of(span.values, target) if span.kind == _TENSOR else _LAZY[span.kind](kept)
 
 
 def _refuse_collate(batch: object, *, collate_fn_map: object = None) -> NoReturn:

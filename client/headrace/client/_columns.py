@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import chain, pairwise
-from typing import Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, overload
 
 import numpy as np
 import torch
@@ -19,9 +19,17 @@ from headrace.client._layout import ColumnView
 _T = TypeVar("_T")
 _Text = TypeVar("_Text", bytes, str)
 
+_VIEWS = frozenset({"_values", "_offsets", "_valid"})
+
 _RUN = 256
 """Items decoded at once for a loop over a column: a copy of all their bytes costs less than one for
 each, and a loop that is left early has decoded few for nothing."""
+
+
+class _Source(Protocol):
+    """Makes the views of columns when they are asked for."""
+
+    def view_of(self, column: str) -> ColumnView: ...
 
 
 # Not a collections.abc.Sequence: DataLoader rebuilds sequences item by item, which would decode
@@ -29,11 +37,48 @@ each, and a loop that is left early has decoded few for nothing."""
 class _Lazy(ABC, Generic[_T]):
     """A read-only sequence over the flat values and offsets of a column."""
 
+    _values: NDArray[np.generic]
+    _offsets: NDArray[np.int64]
+    _valid: NDArray[np.bool_] | None
+    _source: _Source | None = None
+    _name: str
+
     def __init__(self, view: ColumnView) -> None:
         assert view.offsets is not None
-        self._values = view.values
-        self._offsets: NDArray[np.int64] = view.offsets
-        self._valid = view.valid
+        self._row_count = view.offsets.size - 1
+        self._take(view)
+
+    @classmethod
+    def later(cls, source: _Source, name: str, row_count: int) -> Self:
+        """Return a column whose views are made when it is looked at.
+
+        Args:
+            source: Makes them; is kept for as long as the column.
+            name: The column's name there.
+            row_count: Rows.
+        """
+        column = cls.__new__(cls)
+        # An initialiser that took either would take twice as long.
+        column.__dict__.update(_source=source, _name=name, _row_count=row_count)
+        return column
+
+    def _take(self, view: ColumnView) -> None:
+        assert view.offsets is not None
+        self._values, self._offsets, self._valid = view.values, view.offsets, view.valid
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            # Asked only for what is not there: the views, until somebody looks.
+            if name not in _VIEWS or self._source is None:
+                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            self._take(self._source.view_of(self._name))
+            return self.__dict__[name]
+
+    def __getstate__(self) -> dict[str, object]:
+        # Travels, and is copied, with the views.
+        self._values  # noqa: B018 - makes them
+        return {k: v for k, v in self.__dict__.items() if k not in ("_source", "_name")}
 
     @property
     def values(self) -> torch.Tensor:
@@ -46,7 +91,7 @@ class _Lazy(ABC, Generic[_T]):
         return torch.from_numpy(self._offsets)
 
     def __len__(self) -> int:
-        return self._offsets.size - 1
+        return self._row_count
 
     @overload
     def __getitem__(self, index: int) -> _T | None: ...
@@ -110,6 +155,8 @@ class StringColumn(_Lazy[str]):
 
 class RaggedColumn(_Lazy[torch.Tensor]):
     """One-dimensional tensors of differing length that share the batch's memory, or None."""
+
+    _moved: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __init__(
         self, view: ColumnView, *, moved: tuple[torch.Tensor, torch.Tensor] | None = None

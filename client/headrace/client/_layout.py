@@ -18,7 +18,8 @@ from headrace.v1 import shard_service_pb2 as pb
 
 SAMPLE_ID_COLUMN = "headrace.sample_id"
 
-_ALIGNMENT = 64
+PAYLOAD_ALIGNMENT = 64
+"""Bytes; buffers of a payload begin at multiples of it."""
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -210,7 +211,7 @@ class _Cursor:
                 column=field.name,
             )
         self._next += 1
-        self._begin = begin + length + -length % _ALIGNMENT
+        self._begin = begin + length + -length % PAYLOAD_ALIGNMENT
         return np.ndarray(shape, dtype, self._memory, begin)
 
     def finish(self, column_count: int) -> None:

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from headrace.client._assembler import BatchEvent, StreamAssembler, header_of
 from headrace.client._feed import Event
 from headrace.client._hops import HopClock
-from headrace.client._ring_batch import SlotEvent, SlotLayout
+from headrace.client._ring_batch import SlotEvent
+from headrace.client._ring_layout import SlotForm, SlotLayout
 from headrace.client._ring_memory import Mapping, RingMemory, Slot
 from headrace.client._transport import Transport
 from headrace.client._wire import WireFeed
@@ -25,9 +26,14 @@ from headrace.errors import (
     ServerUnreachableError,
     StreamCorruptError,
 )
-from headrace.ring import OpenSlot, Record, RecordKind, RecordReader, open_slot, record
+from headrace.ring import OpenSlot, RecordKind, RecordReader, kind_of, open_slot, record
 
 _RECEIVE_BYTES = 65536
+# A number compares in a third of the time that a member of an enumeration takes.
+_SLOT = int(RecordKind.SLOT)
+
+_Said = tuple[int, int, int]
+"""The kind of a record, where its slot begins, and the slot's generation."""
 _TIMEVAL = struct.Struct("@ll")
 
 _RUN_BYTES = 16 << 20
@@ -109,9 +115,9 @@ class RingFeed:
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
 
-    def _receive(self) -> list[Record]:
+    def _receive(self) -> list[_Said]:
         """Wait for records; none at the end."""
-        records: list[Record] = []
+        records: list[_Said] = []
         while not records:
             try:
                 said = self._connection.recv(_RECEIVE_BYTES)
@@ -122,26 +128,26 @@ class RingFeed:
                 said = b""
             if not said:
                 return []
-            records = self._records.feed(said)
+            records = self._records.cut(said)
         return records
 
-    def _events_of(self, records: Sequence[Record]) -> Iterator[Event | None]:
+    def _events_of(self, records: Sequence[_Said]) -> Iterator[Event | None]:
         """Yield what was announced; batches that follow each other as the last one of them."""
         mapping = self._memory.mapping
-        for said in records:
-            if said.kind is RecordKind.SLOT:
+        for kind, begin, generation in records:
+            if kind == _SLOT:
                 try:
-                    self._run.append(self._open(said, mapping))
+                    self._run.append(self._open(mapping, begin, generation))
                 except HeadraceError:
                     yield from self._together()
                     raise
                 if self._run_bytes < self._most_bytes:
                     continue
             yield from self._together()
-            if said.kind is RecordKind.FULL:
-                self._ask_for_more(said)
-            elif said.kind is not RecordKind.SLOT:
-                yield self._message(said)
+            if kind == RecordKind.FULL:
+                self._ask_for_more(generation)
+            elif kind != _SLOT:
+                yield self._message(kind_of(kind))
         yield from self._together()
 
     def _together(self) -> Iterator[BatchEvent]:
@@ -160,37 +166,46 @@ class RingFeed:
     def _count_alike(self) -> None:
         count, self._run_alike = self._run_alike, 0
         if count and self._alike is not None:
-            self._assembler.pass_over(count, count * self._alike.sample_count)
+            self._assembler.pass_over(count, count * self._alike.form.sample_count)
 
-    def _message(self, said: Record) -> Event | None:
-        if said.kind is not RecordKind.WIRE:
-            raise StreamCorruptError(f"the server sent the record {said.kind.name} of a client")
+    def _message(self, kind: RecordKind) -> Event | None:
+        if kind is not RecordKind.WIRE:
+            raise StreamCorruptError(f"the server sent the record {kind.name} of a client")
         message = self._wire.next_message()
         if message is None:
             raise StreamCorruptError("the call ended before a message that was announced")
         return self._wire.take(message)
 
-    def _open(self, said: Record, mapping: Mapping) -> BatchEvent:
-        _, begin, generation = said
+    def _open(self, mapping: Mapping, begin: int, generation: int) -> BatchEvent:
         if generation <= self._generation:
             raise StreamCorruptError(
                 f"a slot of generation {generation} came after {self._generation}; wanted a "
                 "newer one"
             )
-        opened = open_slot(self._memory.array, begin=begin, generation=generation)
+        opened = open_slot(mapping.bytes, begin=begin, generation=generation)
         self._generation = generation
         end = opened.payload_end
         self._run_bytes += end - begin
         layout = self._alike
+        if layout is not None and opened.layout != self._number:
+            layout = self._relaid(layout.form, opened)
         if (
             layout is None
-            or opened.layout != self._number
             or end - opened.payload_begin != layout.payload_bytes
-            or (layout.ragged and not layout.fits(mapping, opened.payload_begin))
+            or (layout.form.ragged and not layout.form.fits(layout, mapping, opened.payload_begin))
         ):
             return self._read(opened, mapping)
         self._run_alike += 1
         return SlotEvent(mapping, opened, layout)
+
+    def _relaid(self, form: SlotForm, opened: OpenSlot) -> SlotLayout | None:
+        """Return the layout of a batch with another number; None if only its columns tell it."""
+        if not (form.ragged and opened.layout):
+            return None
+        layout = form.layout_of(opened.message, opened.payload_end - opened.payload_begin)
+        if layout is not None:
+            self._alike, self._number = layout, opened.layout
+        return layout
 
     def _read(self, opened: OpenSlot, mapping: Mapping) -> BatchEvent:
         """Read a batch's header, and take note of its layout."""
@@ -200,17 +215,19 @@ class RingFeed:
         header = header_of(opened.message)
         event = self._assembler.adopt(header, payload)
         number, self._number = self._number, opened.layout
-        # The second of its kind is likely not the last. Who has to check each payload needs each
-        # header; who hands out arrays, plain ones.
-        if number and number == opened.layout and self._most_bytes and not header.payload_xxh3:
-            self._alike = SlotLayout(event)
+        # Who has to check each payload needs each header; who hands out arrays, plain ones.
+        if number and opened.layout and self._most_bytes and not header.payload_xxh3:
+            form = SlotForm(event)
+            # The second of its kind is likely not the last.
+            if form.ragged or number == opened.layout:
+                self._alike = form.layout_of(opened.message, payload.size)
         return event
 
-    def _ask_for_more(self, full: Record) -> None:
-        """Say that all before ``full`` is taken, after all slots that are free by now."""
+    def _ask_for_more(self, number: int) -> None:
+        """Say that all before this ``FULL`` is taken, after all slots that are free by now."""
         self._memory.flush()
         with contextlib.suppress(OSError):
-            self._connection.sendall(record(RecordKind.HUNGRY, 0, full.generation))
+            self._connection.sendall(record(RecordKind.HUNGRY, 0, number))
 
     def _silent(self) -> ServerUnreachableError:
         return ServerUnreachableError(

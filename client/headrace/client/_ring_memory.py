@@ -58,10 +58,13 @@ class Mapping:
     Attributes:
         mapped: The memory.
         array: The same, ``(size,) uint8``.
+        bytes: The same, byte by byte.
+        words: The same, ``(size // 8,) int64``.
+        numbers: The same, number by number.
         gone: The slots that nobody has any more.
     """
 
-    __slots__ = ("array", "gone", "mapped")
+    __slots__ = ("array", "bytes", "gone", "mapped", "numbers", "words")
 
     def __init__(self, fd: int, size: int) -> None:
         # Shared, so that the server's writes are seen. Writable, so that tensors are.
@@ -70,6 +73,9 @@ class Mapping:
         with contextlib.suppress(OSError):
             self.mapped.madvise(mmap.MADV_HUGEPAGE)
         self.array: NDArray[np.uint8] = np.frombuffer(self.mapped, np.uint8)
+        self.bytes = self.array.data
+        self.words: NDArray[np.int64] = self.array[: size - size % 8].view(np.int64)
+        self.numbers = self.words.data
         self.gone: deque[OpenSlot] = deque()
 
     def array_at(
@@ -206,12 +212,14 @@ class RingMemory:
 
     def _collect(self) -> None:
         with self._lock:
-            while self._gone:
-                begin, generation, _, _, end, _ = self._gone.popleft()
+            gone, freed_bytes = self._gone, 0
+            while gone:
+                begin, generation, _, _, end, _ = gone.popleft()
                 if generation > self._kept_up_to:
                     self._waiting.append((begin, generation))
-                    self._waiting_bytes += end - begin
-                    self._lent_bytes -= end - begin
+                    freed_bytes += end - begin
+            self._waiting_bytes += freed_bytes
+            self._lent_bytes -= freed_bytes
 
 
 def _keep_in_all() -> None:

@@ -12,7 +12,15 @@ from headrace.ring._handshake import (
     refusal,
     ring_socket_of,
 )
-from headrace.ring._records import RECORD_BYTES, Record, RecordKind, RecordReader, record, releases
+from headrace.ring._records import (
+    RECORD_BYTES,
+    Record,
+    RecordKind,
+    RecordReader,
+    kind_of,
+    record,
+    releases,
+)
 from headrace.ring._slots import (
     SLOT_ALIGNMENT,
     SLOT_HEADER_BYTES,
@@ -39,6 +47,7 @@ __all__ = [
     "RecordKind",
     "RecordReader",
     "hello",
+    "kind_of",
     "open_slot",
     "payload_begin",
     "read_hello",

@@ -75,18 +75,34 @@ class RecordReader:
         Raises:
             StreamCorruptError: Something else than a record came.
         """
+        return [
+            _new(Record, (_KINDS.get(kind) or kind_of(kind), begin, generation))
+            for kind, begin, generation in self.cut(received)
+        ]
+
+    def cut(self, received: bytes) -> list[tuple[int, int, int]]:
+        """Return the numbers of the same records; nobody has looked at their kinds.
+
+        What a record takes that is made of them is a fourth of what a slot takes to be opened.
+        """
         if self._rest:
             received = self._rest + received
         end = len(received) - len(received) % RECORD_BYTES
         self._rest = received[end:]
-        try:
-            return [
-                _new(Record, (_KINDS[kind], begin, generation))
-                for kind, begin, generation in _LAYOUT.iter_unpack(received[:end])
-            ]
-        except KeyError as error:
-            zeros, kind = divmod(error.args[0], 1 << 32)
-            raise StreamCorruptError(
-                f"the ring's socket gave a record of kind {kind} with {zeros} in place of zeros; "
-                f"wanted a kind of {', '.join(str(int(kind)) for kind in RecordKind)}"
-            ) from None
+        return list(_LAYOUT.iter_unpack(received[:end]))
+
+
+def kind_of(number: int) -> RecordKind:
+    """Return the kind that a record's first number stands for.
+
+    Raises:
+        StreamCorruptError: It stands for none.
+    """
+    kind = _KINDS.get(number)
+    if kind is None:
+        zeros, low = divmod(number, 1 << 32)
+        raise StreamCorruptError(
+            f"the ring's socket gave a record of kind {low} with {zeros} in place of zeros; "
+            f"wanted a kind of {', '.join(str(int(kind)) for kind in RecordKind)}"
+        )
+    return kind

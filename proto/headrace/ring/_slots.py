@@ -87,40 +87,40 @@ def seal_slot(
     slot[: len(head)] = np.frombuffer(head, np.uint8)
 
 
-def open_slot(ring: NDArray[np.uint8], *, begin: int, generation: int) -> OpenSlot:
+def open_slot(ring: memoryview, *, begin: int, generation: int) -> OpenSlot:
     """Read the slot that was announced.
 
     Args:
-        ring: ``(ring_bytes,) uint8``.
+        ring: Its bytes.
         begin: Where the slot begins.
         generation: What it must have.
 
     Raises:
         StreamCorruptError: It does not lie in the ring, is stale or torn, or was never written.
     """
-    head = ring.data[begin : begin + _LIKELY_BYTES].tobytes()
+    head = ring[begin : begin + _LIKELY_BYTES].tobytes()
     if begin % SLOT_ALIGNMENT or len(head) < SLOT_HEADER_BYTES:
-        raise _bad(begin, f"{len(head)} bytes of header", "a slot inside", ring.size)
+        raise _bad(begin, f"{len(head)} bytes of header", "a slot inside", ring.nbytes)
     magic, found, payload, payload_bytes, message_bytes, layout, checksum = _HEADER.unpack_from(
         head
     )
     if magic != _MAGIC:
-        raise _bad(begin, f"{magic.hex()} first", _MAGIC.hex(), ring.size)
+        raise _bad(begin, f"{magic.hex()} first", _MAGIC.hex(), ring.nbytes)
     if found != generation:
-        raise _bad(begin, f"generation {found}", f"{generation}", ring.size)
+        raise _bad(begin, f"generation {found}", f"{generation}", ring.nbytes)
     end = SLOT_HEADER_BYTES + message_bytes
     if end > _LIKELY_BYTES:
-        head = ring.data[begin : begin + end].tobytes()
+        head = ring[begin : begin + end].tobytes()
     message = head[SLOT_HEADER_BYTES:end]
     digest = xxhash.xxh3_64_intdigest(head[:_FIELDS_BYTES] + message)
     if checksum != digest:
-        raise _bad(begin, f"checksum {checksum:016x}", f"{digest:016x}", ring.size)
+        raise _bad(begin, f"checksum {checksum:016x}", f"{digest:016x}", ring.nbytes)
     if payload % SLOT_ALIGNMENT or payload < end:
-        raise _bad(begin, f"a payload at {payload}", "one behind the message", ring.size)
+        raise _bad(begin, f"a payload at {payload}", "one behind the message", ring.nbytes)
     first = begin + payload
     last = first + payload_bytes
-    if last > ring.size:
-        raise _bad(begin, f"a payload up to {last}", "one inside", ring.size)
+    if last > ring.nbytes:
+        raise _bad(begin, f"a payload up to {last}", "one inside", ring.nbytes)
     # As the named tuple itself would, in half of the time.
     return _new(OpenSlot, (begin, generation, message, first, last, layout))
 
