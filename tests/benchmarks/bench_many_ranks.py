@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bench_server import (
+    GROUP_BYTES,
     READ,
     Case,
     Running,
@@ -44,6 +45,7 @@ from benchmarks.bench_server import (
 )
 from headrace.bench._children import processor_s, serving, serving_ready_bytes
 from headrace.bench._ready import METHOD
+from headrace.client._messages import keep_freed_memory
 from headrace.v1 import shard_service_pb2 as pb
 
 _WARM_MESSAGES = 3
@@ -153,6 +155,7 @@ def _request(rank: int, ranks: int) -> bytes:
         rank=rank,
         world_size=ranks,
         epoch_start=pb.EpochStart(),
+        max_group_bytes=GROUP_BYTES,
     )
     return request.SerializeToString()
 
@@ -227,6 +230,7 @@ def _processor_s(pid: int) -> float:
 
 def _read(load: _Load, ranks: Sequence[int], pipe: Connection) -> None:
     """Read as some ranks, say when all of them have begun, and count when told to."""
+    keep_freed_memory()
     received = dict.fromkeys(ranks, 0)
     begun = threading.Barrier(len(ranks) + 1)
     over = threading.Event()

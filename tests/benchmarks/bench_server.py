@@ -47,6 +47,8 @@ from headrace.storage import ShardWriter, commit_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 
 READ = "/headrace.v1.ShardService/ReadBatches"
+GROUP_BYTES = (2 << 20) + (64 << 10)
+"""Greatest message of several batches, as our client asks."""
 _SERVERS = ("bare", "ready", "gather")
 _RNG = np.random.default_rng(7)
 
@@ -346,8 +348,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--group-kib",
         type=int,
-        default=2112,
-        help="greatest message of several batches, as our client asks; 0 sends each by itself",
+        default=GROUP_BYTES >> 10,
+        help="greatest message of several batches; 0 sends each by itself",
     )
     parser.add_argument("--only", default="", help="run the cases whose names contain this")
     return parser.parse_args()
