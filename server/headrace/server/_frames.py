@@ -30,9 +30,6 @@ _PREFIX_BYTES = 5  # of a response in one that holds several: a tag, and a lengt
 _MOST_AROUND = 256  # bytes around a header and a payload: tags, lengths and padding
 _EMPTY_FIELD_BYTES = 2
 _ALIGNMENT = 64
-# Payloads of several messages are written and hashed in turn, so much at a time, which then still
-# lies in the processor's second cache with what it was copied from.
-_HASHED = 512 << 10
 # Stands for the payload's hash until that is known; any but 0 takes as many bytes. No other field
 # can hold these bytes behind that tag: a number before the hash would have to be above 2**55.
 _HASH_TAG = b"\x49"
@@ -89,8 +86,9 @@ class BatchFrames:
         chunk, pieces = self._chunk_bytes, []
         for index in range(begin // chunk, -(-end // chunk)):
             first = index * chunk
-            part = self._parts[index][max(0, begin - first) : end - first]
-            pieces += [part[at : at + _HASHED] for at in range(0, part.size, _HASHED)]
+            # Written and hashed in turn. Less at a time would lie closer to the processor when it
+            # is hashed, but each piece gives Python's lock away once more.
+            pieces.append(self._parts[index][max(0, begin - first) : end - first])
         return _Pieces(self, pieces, begin)
 
     def hash_to(self, end: int) -> None:
