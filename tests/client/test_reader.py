@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.client._assembler import BatchEvent
-from headrace.client._config import Backoff, Deadlines
+from headrace.client._config import Backoff, Deadlines, Hedge
 from headrace.client._feed import Event
 from headrace.client._reader import BatchReader, Place
 from headrace.client._request import ReadOptions
@@ -34,7 +34,12 @@ Shown = tuple[str, int, int | list[int]]
 
 
 def _reader(
-    address: str, *, place: Place | None = None, connect_s: float = 10, silence_s: float = 10
+    address: str,
+    *,
+    place: Place | None = None,
+    connect_s: float = 10,
+    silence_s: float = 10,
+    hedge: Hedge | None = None,
 ) -> BatchReader:
     return BatchReader(
         [address],
@@ -43,6 +48,7 @@ def _reader(
         deadlines=Deadlines(connect_s=connect_s, silence_s=silence_s, give_up_s=10),
         allocate=lambda size: np.empty(size, dtype=np.uint8),
         backoff=Backoff(first_s=0.001, most_s=0.01),
+        hedge=hedge,
     )
 
 
@@ -73,11 +79,33 @@ def _whole(
     yield from _all_messages(request)
 
 
-def _broken_after(messages: int, code: grpc.StatusCode, reason: str | None) -> Script:
+def _together(
+    messages: Iterator[pb.ReadBatchesResponse], most: int
+) -> Iterator[pb.ReadBatchesResponse]:
+    """Put up to so many batches that follow one another into one message."""
+    held: list[pb.ReadBatchesResponse] = []
+    for message in messages:
+        is_batch = message.WhichOneof("event") == "batch"
+        if held and (not is_batch or len(held) == most):
+            yield pb.ReadBatchesResponse(messages=held)
+            held.clear()
+        if is_batch:
+            held.append(message)
+        else:
+            yield message
+
+
+def _broken_after(
+    messages: int, code: grpc.StatusCode, reason: str | None, *, together: int = 0
+) -> Script:
     def script(
         request: pb.ReadBatchesRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ReadBatchesResponse]:
-        yield from itertools.islice(_all_messages(request), messages)
+        sent = _all_messages(request)
+        if together:
+            assert request.max_group_bytes > 1 << 20
+            sent = _together(sent, together)
+        yield from itertools.islice(sent, messages)
         fail(context, code, reason)
 
     return script
@@ -116,12 +144,16 @@ def test_a_quiet_stream_gives_batches_and_ends() -> None:
             (grpc.StatusCode.INTERNAL, None),
         ]
     ),
+    together=st.integers(0, 3),
 )
 def test_broken_streams_do_not_show_in_the_events(
-    cuts: list[int], fault: tuple[grpc.StatusCode, str | None]
+    cuts: list[int], fault: tuple[grpc.StatusCode, str | None], together: int
 ) -> None:
-    """Wherever streams break, also at an epoch's end, the events are the undisturbed ones."""
-    scripts = [_broken_after(cut, *fault) for cut in cuts]
+    """Wherever streams break, also at an epoch's end, the events are the undisturbed ones.
+
+    However many batches come in one message.
+    """
+    scripts = [_broken_after(cut, *fault, together=together) for cut in cuts]
     with scripted_server(*scripts, _whole) as server:
         found = _shown(_reader(server.address).events())
 
@@ -153,6 +185,34 @@ def test_a_damaged_payload_is_read_again() -> None:
         found = _shown(_reader(server.address).events())
 
     assert UNDISTURBED == found
+
+
+def test_of_a_message_with_a_damaged_batch_those_before_it_stand() -> None:
+    """The stream starts again behind them."""
+
+    def damaged(
+        request: pb.ReadBatchesRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ReadBatchesResponse]:
+        del context
+        for message in _together(_all_messages(request), 3):
+            if message.messages:
+                message.messages[1].payload = bytes(len(message.messages[1].payload))
+            yield message
+
+    with scripted_server(damaged, _whole) as server:
+        found = _shown(_reader(server.address).events())
+
+    assert UNDISTURBED == found
+    assert token_at(0, 4, step=1) == server.requests[1].resume_token
+
+
+def test_a_reader_that_hedges_gets_each_batch_by_itself() -> None:
+    """Else all but one of a message would come at once, and the next message look late."""
+    with scripted_server(_whole) as server:
+        for hedge in (None, Hedge()):
+            list(_reader(server.address, hedge=hedge).events())
+
+    assert [True, False] == [request.max_group_bytes > 0 for request in server.requests]
 
 
 def test_a_corrupt_shard_is_raised_at_once_with_its_place() -> None:

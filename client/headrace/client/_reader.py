@@ -232,7 +232,10 @@ class BatchReader:
         request = self._options.to_request(
             epoch=place.epoch, position=place.position, token=place.token
         )
-        request.max_group_bytes = _GROUP_BYTES
+        if self._lateness is None:
+            # Of batches that come together all but one came at once: none would look late, and
+            # the next message would.
+            request.max_group_bytes = _GROUP_BYTES
         if place.offset is not None:
             request.batch_offset = place.offset
         # The server applies a stream's offset to every epoch of it, so a stream that begins
