@@ -38,9 +38,9 @@ from benchmarks.bench_server import (
     Case,
     Running,
     grpc_messages,
-    next_batch,
     open_channel,
     tokens,
+    warm,
     write,
 )
 from headrace.bench._children import processor_s, serving, serving_ready_bytes
@@ -140,16 +140,11 @@ def main() -> None:
 
 def _fill(address: str) -> None:
     """Read every sample once, so that the cache holds it."""
-    with (
-        open_channel(address) as channel,
-        closing(grpc_messages(channel, READ, _request(0, 1))) as messages,
-    ):
-        for _ in range(_CASE.sample_count // _CASE.batch_size):
-            next_batch(messages)
+    warm(address, _request(0, 1), _CASE.sample_count // _CASE.batch_size)
 
 
-def _request(rank: int, ranks: int) -> bytes:
-    request = pb.ReadBatchesRequest(
+def _request(rank: int, ranks: int) -> pb.ReadBatchesRequest:
+    return pb.ReadBatchesRequest(
         dataset="bench",
         global_batch_size=_CASE.batch_size * ranks,
         rank=rank,
@@ -157,7 +152,6 @@ def _request(rank: int, ranks: int) -> bytes:
         epoch_start=pb.EpochStart(),
         max_group_bytes=GROUP_BYTES,
     )
-    return request.SerializeToString()
 
 
 def _print(name: str, counts: Sequence[int], rounds: Sequence[Sequence[_Result]]) -> None:
@@ -236,7 +230,7 @@ def _read(load: _Load, ranks: Sequence[int], pipe: Connection) -> None:
     over = threading.Event()
 
     def read(rank: int) -> None:
-        wanted = b"" if load.method == METHOD else _request(rank, load.ranks)
+        wanted = b"" if load.method == METHOD else _request(rank, load.ranks).SerializeToString()
         left = _WARM_MESSAGES
         while not over.is_set():
             # A worker that has more than its share of streams sends some away.

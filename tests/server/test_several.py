@@ -16,8 +16,10 @@ from headrace.server._columns import SAMPLE_ID_COLUMN
 from headrace.server._contents import batch_header, stream_contents
 from headrace.server._gather import projection_of
 from headrace.server._kernels import KERNELS, Loader
+from headrace.server._metrics import Metrics
 from headrace.server._outlet import WireOutlet
 from headrace.server._several import TOGETHER_BYTES
+from headrace.server._tally import StreamTally
 from headrace.v1 import shard_service_pb2 as pb
 from support.streams import Streams, streams_of
 
@@ -185,6 +187,25 @@ def test_a_stream_ends_between_two_batches_that_were_made_together(streams: Stre
 
     with pytest.raises(RebalanceError):
         next(messages)
+
+
+def test_batches_that_go_out_in_one_message_are_counted_together(streams: Streams) -> None:
+    """Once it is sent, also where the stream ends behind it."""
+    tally = StreamTally(Metrics(), "small", None)
+    stream = streams.open(_request(16, max_group_bytes=1 << 20), observer=tally)
+    messages = stream.messages()
+    sent = count = 0
+    while count < 2:
+        message = pb.ReadBatchesResponse.FromString(next(messages))
+        count = len(message.messages) or int(message.HasField("batch"))
+        sent += count
+    assert sent - count == tally.counts.batches
+
+    stream.interrupt(RebalanceError("go elsewhere"))
+
+    with pytest.raises(RebalanceError):
+        next(messages)
+    assert sent == tally.counts.batches
 
 
 def test_where_blocks_are_missing_batches_are_made_as_they_come(

@@ -86,6 +86,7 @@ def liar(honest: str, lie: Lie, *, sample_count: int) -> Iterator[str]:
         request: pb.ReadBatchesRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ReadBatchesResponse]:
         del context
+        request.max_group_bytes = 0
         with grpc.insecure_channel(honest) as channel:
             stream = rpc.ShardServiceStub(channel).ReadBatches(request, timeout=60)
             for message in stream:

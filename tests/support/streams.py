@@ -10,7 +10,7 @@ from headrace.server._contents import stream_contents
 from headrace.server._datasets import ServedDataset
 from headrace.server._metrics import Metrics
 from headrace.server._outlet import Outlet
-from headrace.server._stream import BatchStream, StreamLimits
+from headrace.server._stream import BatchStream, StreamLimits, StreamObserver
 from headrace.server._tally import StreamTally
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
@@ -28,7 +28,12 @@ class Streams:
         self.cache = cache
         self.served = served
 
-    def open(self, request: pb.ReadBatchesRequest, outlet: Outlet | None = None) -> BatchStream:
+    def open(
+        self,
+        request: pb.ReadBatchesRequest,
+        outlet: Outlet | None = None,
+        observer: StreamObserver | None = None,
+    ) -> BatchStream:
         """Return a stream that plans no batch before it is needed."""
         limits = StreamLimits(
             heartbeat_s=5,
@@ -42,7 +47,7 @@ class Streams:
             dataset=self.served.name,
             blocks=self.served.blocks(self.cache),
             limits=limits,
-            observer=StreamTally(Metrics(), self.served.name, None),
+            observer=observer or StreamTally(Metrics(), self.served.name, None),
             outlet=outlet,
         )
 

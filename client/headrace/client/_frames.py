@@ -2,7 +2,7 @@
 
 protobuf would copy a payload twice, into its message and out of it. Servers send the event first
 and the payload last, so where each lies follows from two tags and two lengths. A message of any
-other make goes through protobuf once, to be of this make.
+other make goes through protobuf once, to be of this make; one that holds several has to be of ours.
 
 Source: the wire format of protobuf, https://protobuf.dev/programming-guides/encoding.
 """

@@ -31,8 +31,8 @@ def memory_of(message: bytes) -> NDArray[np.uint8]:
     It lives for as long as a view of it does. NumPy copies what has 1000 bytes or fewer.
 
     Args:
-        message: Nobody but the caller may have it, and the caller must not read it any more once
-            somebody writes to the array.
+        message: Nobody but the caller may have it, and the caller must not read what somebody may
+            write to by the array.
 
     Source: ``ndarray.__setstate__``, https://numpy.org/doc/stable/reference/generated.
     """

@@ -122,7 +122,8 @@ class ShardServiceServicer(object):
         A `Heartbeat` may come between any two messages.
 
         Idempotent: the same request gives the same batches. No message is larger than
-        `max_chunk_bytes` of payload plus 256 KiB.
+        `max_chunk_bytes` of payload plus 256 KiB, or than `max_group_bytes`, with which one message may
+        hold several batches.
 
         The stream ends early, always between two batches, with `UNAVAILABLE` and reason `DRAINING`,
         `REBALANCE` or `STORE_UNAVAILABLE`: the client reconnects with the resume token of the last

@@ -27,7 +27,6 @@ _BATCH_FIELD = 2
 _PADDING_FIELD = 15
 _MESSAGES_FIELD = 7
 _PREFIX_BYTES = 5  # of a response in one that holds several: a tag, and a length below 256 MiB
-_MOST_AROUND = 256  # bytes around a header and a payload: tags, lengths and padding
 _EMPTY_FIELD_BYTES = 2
 _ALIGNMENT = 64
 # Stands for the payload's hash until that is known; any but 0 takes as many bytes. No other field
