@@ -164,6 +164,11 @@ def read_mosaic(case: Case, folder: str, workers: int) -> dict[str, object]:
 def read_litdata(case: Case, folder: str, workers: int) -> dict[str, object]:
     """Read through a litdata StreamingDataset and its own loader."""
     from litdata import StreamingDataLoader, StreamingDataset  # type: ignore[import-not-found] # noqa: PLC0415
+    from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: PLC0415
+
+    from benchmarks.peers.lit import keep  # noqa: PLC0415 - it needs litdata too
+
+    default_collate_fn_map[memoryview] = keep
 
     def opened(state: Any) -> tuple[Any, Iterable[Any]]:
         dataset = StreamingDataset(folder, shuffle=True, seed=7)

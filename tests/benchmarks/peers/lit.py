@@ -45,7 +45,8 @@ def write(samples: Samples, folder: Path) -> None:
     writer.merge()
 
 
-def _keep(batch: list[memoryview], **_: Any) -> list[memoryview] | list[bytes]:
+def keep(batch: list[memoryview], **_: Any) -> list[memoryview] | list[bytes]:
+    """Leave samples as they are: PyTorch's collation would make a tensor of each of their bytes."""
     return batch if get_worker_info() is None else [bytes(each) for each in batch]
 
 
@@ -54,7 +55,7 @@ class Reader:
 
     def __init__(self, folder: Path, remote: str) -> None:
         end_workers_soon()
-        default_collate_fn_map[memoryview] = _keep
+        default_collate_fn_map[memoryview] = keep
         self.files = folder / "lit"
         self._samples = load(folder / "samples")
         self._cache = folder / "lit-cache"
