@@ -33,7 +33,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bench_server import (
-    GROUP_BYTES,
     READ,
     Case,
     Running,
@@ -46,6 +45,7 @@ from benchmarks.bench_server import (
 from headrace.bench._children import processor_s, serving, serving_ready_bytes
 from headrace.bench._ready import METHOD
 from headrace.client._messages import keep_freed_memory
+from headrace.client._reader import GROUP_BYTES
 from headrace.v1 import shard_service_pb2 as pb
 
 _WARM_MESSAGES = 3

@@ -19,7 +19,6 @@ Every figure is the median of interleaved rounds; the page cache plays no part.
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
 import multiprocessing
 import os
@@ -41,14 +40,13 @@ from benchmarks.flight_baseline import read_sizes, serve_flight
 from headrace.bench._children import processor_s, serving_ready_bytes
 from headrace.bench._ready import METHOD
 from headrace.client._messages import keep_freed_memory
+from headrace.client._reader import GROUP_BYTES
 from headrace.server import ServerConfig, start_server
 from headrace.server._kernels import KERNELS
 from headrace.storage import ShardWriter, commit_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 
 READ = "/headrace.v1.ShardService/ReadBatches"
-GROUP_BYTES = (2 << 20) + (64 << 10)
-"""Greatest message of several batches, as our client asks."""
 _SERVERS = ("bare", "ready", "gather")
 _RNG = np.random.default_rng(7)
 
@@ -204,39 +202,39 @@ def _first_batch_ms(server: Running, request: pb.ReadBatchesRequest, batch_bytes
 def _batch_bytes(address: str, request: pb.ReadBatchesRequest) -> int:
     with (
         open_channel(address) as channel,
-        closing(grpc_messages(channel, READ, request.SerializeToString())) as messages,
+        closing(grpc_messages(channel, READ, _one_by_one(request))) as messages,
     ):
         return next_batch(messages)
 
 
 def warm(address: str, request: pb.ReadBatchesRequest, batch_count: int) -> None:
     """Read so many batches, each by itself."""
-    single = pb.ReadBatchesRequest()
-    single.CopyFrom(request)
-    single.max_group_bytes = 0
     with (
         open_channel(address) as channel,
-        closing(grpc_messages(channel, READ, single.SerializeToString())) as messages,
+        closing(grpc_messages(channel, READ, _one_by_one(request))) as messages,
     ):
         for _ in range(batch_count):
             next_batch(messages)
 
 
+def _one_by_one(request: pb.ReadBatchesRequest) -> bytes:
+    """Return the same request for batches that come each by itself."""
+    single = pb.ReadBatchesRequest()
+    single.CopyFrom(request)
+    single.max_group_bytes = 0
+    return single.SerializeToString()
+
+
 def next_batch(messages: Iterator[bytes]) -> int:
-    """Read until a batch is whole; return the bytes of its payload, and drop what came with it."""
+    """Read until a batch is whole that comes by itself; return the bytes of its payload."""
     wanted = received = 0
-    for message in itertools.chain.from_iterable(map(_parts, messages)):
+    for message in map(pb.ReadBatchesResponse.FromString, messages):
         if message.WhichOneof("event") == "batch":
             wanted = message.batch.payload_bytes
         received += len(message.payload)
         if wanted and received == wanted:
             return wanted
     raise RuntimeError("the stream ended without a batch")
-
-
-def _parts(encoded: bytes) -> Sequence[pb.ReadBatchesResponse]:
-    message = pb.ReadBatchesResponse.FromString(encoded)
-    return message.messages or [message]
 
 
 def grpc_messages(

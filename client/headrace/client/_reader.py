@@ -41,7 +41,7 @@ from headrace.errors import HeadraceError
 from headrace.order import decode_token
 from headrace.v1 import shard_service_pb2 as pb
 
-_GROUP_BYTES = (2 << 20) + (64 << 10)
+GROUP_BYTES = (2 << 20) + (64 << 10)
 """Most that small batches take which come in one message: as many as a server makes together, with
 their heads."""
 
@@ -235,7 +235,7 @@ class BatchReader:
         if self._lateness is None:
             # Of batches that come together all but one came at once: none would look late, and
             # the next message would.
-            request.max_group_bytes = _GROUP_BYTES
+            request.max_group_bytes = GROUP_BYTES
         if place.offset is not None:
             request.batch_offset = place.offset
         # The server applies a stream's offset to every epoch of it, so a stream that begins

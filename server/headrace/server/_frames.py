@@ -162,11 +162,11 @@ class WholeMessages:
         header.payload_xxh3 = _ANY_HASH
         body, size = header.SerializeToString(), header.payload_bytes
         if self._group_bytes:
-            if self._is_held(body, size):
+            if self._hold(body, size):
                 return
             if self._open:
                 self._close()
-                if self._is_held(body, size):
+                if self._hold(body, size):
                     return
         tail = _tagged(size)
         head = _head_of(body, len(tail)) + tail
@@ -184,8 +184,8 @@ class WholeMessages:
         """Return the messages, when all is written."""
         return self._finished
 
-    def _is_held(self, body: bytes, size: int) -> bool:
-        """Put a batch into the message that holds others, if there is room."""
+    def _hold(self, body: bytes, size: int) -> bool:
+        """Put a batch into the message that holds others; return whether there was room."""
         begin = self._open_bytes + _PREFIX_BYTES
         tail = _tagged(size)
         head = _head_of(body, begin % _ALIGNMENT + len(tail)) + tail
