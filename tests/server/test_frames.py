@@ -16,7 +16,7 @@ from headrace.v1 import shard_service_pb2 as pb
 
 @given(
     size=st.integers(0, 70_000),
-    limit=st.sampled_from([1, 127, 128, 16_384, 65_536]),
+    limit=st.sampled_from([1, 127, 128, 1000, 16_384, 65_536]),
     cuts=st.lists(st.integers(0, 70_000), max_size=5),
 )
 @example(size=2_500_000, limit=1 << 20, cuts=[10, 700_000])  # hashed piece by piece

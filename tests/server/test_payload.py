@@ -129,7 +129,8 @@ def test_any_table_arrives_as_it_was(
     """Gathered in any order, from place or staged, cut anywhere, compiled or not: the same."""
     count = table.num_rows
     cut = draw.draw(st.integers(0, count))
-    cut_bytes = draw.draw(st.integers(50, 5000))
+    # Whole kilobytes are hashed by compiled code, others by the library.
+    cut_bytes = draw.draw(st.integers(50, 5000) | st.sampled_from([1024, 2048, 4096]))
     wanted = draw.draw(st.lists(st.integers(0, count - 1), max_size=20))
     memory = map_memory(1 << 20)
     layout, bases = _blocks(table, cut, memory)

@@ -22,10 +22,10 @@ from headrace.server._gather import (
 )
 from headrace.server._kernels import KERNELS, Loader
 from headrace.server._outlet import Frames, MakeFrames
+from headrace.server._parts import PartPieces, Pieces
 from headrace.server._payload import PayloadLayout, layout_of
 from headrace.v1 import shard_service_pb2 as pb
 
-_Pieces = Sequence[NDArray[np.uint8]]
 _Spans = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
@@ -119,7 +119,7 @@ class Assembler:
         packed: NDArray[np.uint8],
         ragged: _Spans,
         sample_ids: NDArray[np.int64],
-        buffers: Iterator[_Pieces],
+        buffers: Iterator[Pieces],
     ) -> None:
         # Staged rows join their pieces here, once.
         memory = rows.memory if ragged else None
@@ -162,7 +162,7 @@ class Assembler:
         return packed
 
 
-def buffers_of(layout: PayloadLayout, frames: Frames) -> Iterator[_Pieces]:
+def buffers_of(layout: PayloadLayout, frames: Frames) -> Iterator[Pieces]:
     """Yield where each buffer goes, with zeros in the gap before: equal requests, equal bytes."""
     end = 0
     for begin, length in zip(layout.begins, layout.lengths, strict=True):
@@ -173,7 +173,7 @@ def buffers_of(layout: PayloadLayout, frames: Frames) -> Iterator[_Pieces]:
         yield frames.pieces(begin, end)
 
 
-def write(pieces: _Pieces, content: NDArray[np.uint8]) -> None:
+def write(pieces: Pieces, content: NDArray[np.uint8]) -> None:
     """Copy what one buffer holds to where it goes."""
     begin = 0
     for piece in pieces:
@@ -181,7 +181,7 @@ def write(pieces: _Pieces, content: NDArray[np.uint8]) -> None:
         begin += piece.size
 
 
-def _tensor(entry: Field, rows: Rows, packed: NDArray[np.uint8], out: _Pieces) -> None:
+def _tensor(entry: Field, rows: Rows, packed: NDArray[np.uint8], out: Pieces) -> None:
     """Gather a column of fixed size."""
     column, count = entry.column, packed.shape[0]
     if entry.part:
@@ -205,11 +205,17 @@ def _narrow(entry: Field, packed: NDArray[np.uint8], out: NDArray[np.uint8]) -> 
     np.copyto(target.view(dtype), source.view(dtype))
 
 
-def _wide(entry: Field, rows: Rows, out: _Pieces, count: int) -> None:
+def _wide(entry: Field, rows: Rows, out: Pieces, count: int) -> None:
     """Gather rows that have a part of their own; one that lies in two messages is cut."""
     item_bytes = entry.column.item_bytes
     if len(out) == 1:
         rows.wide(entry.part, out[0].reshape(count, item_bytes))
+        return
+    if (
+        isinstance(out, PartPieces)
+        and isinstance(rows, CompiledRows)
+        and out.copy_spans(rows.memory.array, *rows.spans(entry.part))
+    ):
         return
     row = cut = 0
     single = np.empty((1, item_bytes), np.uint8)
@@ -245,7 +251,7 @@ def _ragged(
     memory: Memory,
     begins: NDArray[np.int64],
     lengths: NDArray[np.int64],
-    out: _Pieces,
+    out: Pieces,
     *,
     edges: NDArray[np.int64],
     kernels: ModuleType | None,
@@ -253,6 +259,12 @@ def _ragged(
     """Gather spans back to back; one that lies in two messages is cut."""
     if len(out) == 1:
         gather_spans(memory, begins, lengths, out[0], kernels=kernels)
+        return
+    if (
+        kernels is not None
+        and isinstance(out, PartPieces)
+        and out.copy_spans(memory.array, begins, lengths)
+    ):
         return
     at = 0
     for piece in out:

@@ -70,6 +70,15 @@ class CompiledRows:
             )
         )
 
+    def spans(self, part: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where one part of each sample begins in the memory, and its bytes."""
+        rows = self._rows
+        of_part = rows.layout.parts[part]
+        unit = of_part.row_bytes if of_part.aligned else 1
+        bases = rows.bases[part][rows.slot_of[rows.blocks]]
+        begins = bases * unit + rows.offsets * of_part.row_bytes
+        return begins, np.full(begins.size, of_part.row_bytes, np.int64)
+
 
 class AtOnce:
     """Writes the payloads of one stream, one after another or several together.

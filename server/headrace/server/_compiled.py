@@ -26,18 +26,24 @@ from headrace.server._compile import (
     kernel,
 )
 from headrace.server._compiled_batches import measure_batches, write_batches
-from headrace.server._compiled_hash import xxh3
+from headrace.server._compiled_hash import BLOCK_BYTES, FIRST_SUMS, xxh3
+from headrace.server._compiled_parts import copy_spans_to_parts, end_hash, hash_parts
 from headrace.server._compiled_rows import copy_spans, gather
 
 _WALKED = 256  # numbers that go through a network together (measured: 8 ns each; 27 one by one)
 
 __all__ = [
+    "BLOCK_BYTES",
+    "FIRST_SUMS",
     "ask",
     "copy_spans",
+    "copy_spans_to_parts",
     "distinct",
+    "end_hash",
     "find_places",
     "find_spans",
     "gather",
+    "hash_parts",
     "measure_batches",
     "network_tables",
     "pin",

@@ -5,11 +5,8 @@ Python's lock is given away once for all of them, and whatever takes it meanwhil
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba as nb
 import numpy as np
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from headrace.server._compile import (
@@ -22,20 +19,10 @@ from headrace.server._compile import (
     TABLES_OUT,
     kernel,
 )
+from headrace.server._compiled_copy import pointer
 from headrace.server._compiled_hash import xxh3
 from headrace.server._compiled_rows import copy_spans, find_values, gather
 from headrace.server._payload import ALIGNMENT, OFFSET_BYTES
-
-
-@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
-def _pointer(typing: Any, address: Any) -> Any:
-    """Return an address as a pointer."""
-    del typing
-
-    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], context.get_value_type(signature.return_type))
-
-    return nb.types.voidptr(address), build
 
 
 @nb.njit(inline="always")  # type: ignore[untyped-decorator]  # as above
@@ -187,10 +174,10 @@ def write_batches(  # noqa: C901, PLR0911, PLR0912, PLR0917 - one loop over what
         address, size, head_bytes = targets[batch, 0], targets[batch, 1], targets[batch, 2]
         if head_at + head_bytes > heads.size:
             return False
-        head = nb.carray(_pointer(address - head_bytes), (head_bytes,), np.uint8)
+        head = nb.carray(pointer(address - head_bytes), (head_bytes,), np.uint8)
         head[:] = heads[head_at : head_at + head_bytes]
         head_at += head_bytes
-        out = nb.carray(_pointer(address), (size,), np.uint8)
+        out = nb.carray(pointer(address), (size,), np.uint8)
         end = 0
         for buffer in range(begins.shape[1]):
             begin = begins[batch, buffer]
@@ -221,6 +208,6 @@ def write_batches(  # noqa: C901, PLR0911, PLR0912, PLR0917 - one loop over what
             if not copy_spans(arena, found[0, own], found[1, own], values):
                 return False
         if targets[batch, 3]:
-            hash_to = nb.carray(_pointer(targets[batch, 3]), (8,), np.uint8)
+            hash_to = nb.carray(pointer(targets[batch, 3]), (8,), np.uint8)
             _put(hash_to, 0, xxh3(out))
     return True

@@ -28,6 +28,17 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> A
 
 
 @intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
+def pointer(typing: Any, address: Any) -> Any:
+    """Return an address as a pointer."""
+    del typing
+
+    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], context.get_value_type(signature.return_type))
+
+    return nb.types.voidptr(address), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
 def copy(typing: Any, target: Any, to: Any, source: Any, at: Any, size: Any) -> Any:  # noqa: PLR0917 - as Numba calls it
     """Copy ``size`` bytes: what C calls memcpy."""
     del typing
@@ -48,9 +59,9 @@ def fetch(typing: Any, source: Any, at: Any) -> Any:
     del typing
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        place = builder.bitcast(_address(context, builder, signature.args[0], *values), pointer)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        place = builder.bitcast(_address(context, builder, signature.args[0], *values), byte)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         # Into the second cache: of requests by the first there are few, and 160-byte rows came in
         # 65 us instead of 92 (4,096 of them).

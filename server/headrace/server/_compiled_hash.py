@@ -42,13 +42,16 @@ _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _PRIME_5 = (
     0x27D4EB2F165667C5,
 )
 _SHORT_1, _SHORT_2, _SHORT_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
-_FIRST = np.array(
+FIRST_SUMS = np.array(
     [_SHORT_3, _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4, _SHORT_2, _PRIME_5, _SHORT_1], np.uint64
 )
+"""Of no block."""
+
 _AVALANCHE = 0x165667919E3779F9
 _STRIPE = 64
 _STRIPES = 16  # of a block, each with a part of the secret 8 bytes further on
-_BLOCK = _STRIPE * _STRIPES
+BLOCK_BYTES = _STRIPE * _STRIPES
+"""What is added at once, but for the last of an input, which may be less."""
 _SCRAMBLE_AT = 128  # in the secret, and so the others
 _LAST_AT = 121
 _MERGE_AT = 11
@@ -132,28 +135,47 @@ def _secret_word(at: int) -> np.uint64:
     return low | high
 
 
-@kernel(BYTES_IN, result=nb.uint64)
-def xxh3(source: NDArray[np.uint8]) -> np.uint64:
-    """Hash an input; 0 if it is shorter than `SHORTEST`."""
-    if source.size < SHORTEST:
-        return np.uint64(0)
-    sums = _FIRST.copy()
-    blocks = (source.size - 1) // _BLOCK
+@nb.njit(inline="always")  # type: ignore[untyped-decorator]  # as above
+def add_blocks(source: NDArray[np.uint8], at: int, blocks: int, sums: NDArray[np.uint64]) -> None:
+    """Add whole blocks; none of them is an input's last, however full."""
     for block in range(blocks):
-        _add_stripes(source, block * _BLOCK, _STRIPES, _SECRET, 0, sums)
+        _add_stripes(source, at + block * BLOCK_BYTES, _STRIPES, _SECRET, 0, sums)
         for lane in range(8):
             mixed = sums[lane] ^ (sums[lane] >> np.uint64(47)) ^ _SECRET[_SCRAMBLE_AT // 8 + lane]
             sums[lane] = mixed * np.uint64(_SHORT_1)
-    stripes = (source.size - 1 - blocks * _BLOCK) // _STRIPE
-    _add_stripes(source, blocks * _BLOCK, stripes, _SECRET, 0, sums)
+
+
+@nb.njit(inline="always")  # type: ignore[untyped-decorator]  # as above
+def add_last(source: NDArray[np.uint8], at: int, size: int, sums: NDArray[np.uint64]) -> np.uint64:
+    """Add an input's last block, and return the hash.
+
+    Args:
+        source: Ends where the input does, and has 64 bytes of it at least.
+        at: Where the block begins in it.
+        size: Of the input, `SHORTEST` or more.
+        sums: Of all blocks before.
+    """
+    _add_stripes(source, at, (source.size - 1 - at) // _STRIPE, _SECRET, 0, sums)
     _add_stripes(source, source.size - _STRIPE, 1, _SECRET, _LAST_AT, sums)
-    total = np.uint64(source.size) * np.uint64(_PRIME_1)
+    total = np.uint64(size) * np.uint64(_PRIME_1)
     for pair in range(4):
-        at = _MERGE_AT + 16 * pair
-        one = sums[2 * pair] ^ _secret_word(at)
-        folded: np.uint64 = _fold(one, sums[2 * pair + 1] ^ _secret_word(at + 8))
+        place = _MERGE_AT + 16 * pair
+        one = sums[2 * pair] ^ _secret_word(place)
+        folded: np.uint64 = _fold(one, sums[2 * pair + 1] ^ _secret_word(place + 8))
         total += folded
     total ^= total >> np.uint64(37)
     total *= np.uint64(_AVALANCHE)
     total ^= total >> np.uint64(32)
     return total
+
+
+@kernel(BYTES_IN, result=nb.uint64)
+def xxh3(source: NDArray[np.uint8]) -> np.uint64:
+    """Hash an input; 0 if it is shorter than `SHORTEST`."""
+    if source.size < SHORTEST:
+        return np.uint64(0)
+    sums = FIRST_SUMS.copy()
+    blocks = (source.size - 1) // BLOCK_BYTES
+    add_blocks(source, 0, blocks, sums)
+    found: np.uint64 = add_last(source, blocks * BLOCK_BYTES, source.size, sums)
+    return found

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias, overload
+from typing import TypeAlias
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from headrace.server._fresh import fresh_bytes, raw_bytes
+from headrace.server._parts import PayloadParts, Pieces
 from headrace.server._payload import PayloadLayout
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -60,56 +59,26 @@ class BatchFrames:
         self._header = header
         self._chunk_bytes = max_chunk_bytes
         self._messages: list[bytes] = []
-        self._parts: list[NDArray[np.uint8]] = []
-        self._digest: xxhash.xxh3_64 | None = None
-        self._hashed_bytes = 0
+        parts: list[NDArray[np.uint8]] = []
         is_whole = 0 < layout.size <= max_chunk_bytes
         self._between_bytes = len(_tagged(layout.size)) if is_whole else 0
         head = _head_of(header.SerializeToString(), self._between_bytes)
         self._head_bytes = len(head)
         # A hash lies where the one that stands for it does.
         at = head.index(_ANY_HASH_FIELD) + len(_HASH_TAG)
-        self._hash = self._add(head, layout.size)[at : at + len(_ANY_HASH_BYTES)]
+        self._hash = self._add(head, layout.size, parts)[at : at + len(_ANY_HASH_BYTES)]
         for begin in range(max_chunk_bytes, layout.size, max_chunk_bytes):
             response = pb.ReadBatchesResponse(chunk=pb.Chunk(payload_offset=begin))
-            self._add(response.SerializeToString(), layout.size - begin)
+            self._add(response.SerializeToString(), layout.size - begin, parts)
+        self._parts = PayloadParts(parts, part_bytes=max_chunk_bytes)
 
-    def pieces(self, begin: int, end: int) -> Sequence[NDArray[np.uint8]]:
-        """Return where the payload's bytes ``[begin, end)`` go, in one array or several.
-
-        Ask for them in order. Whoever goes through several has written each when he takes the
-        next, and everything before.
-        """
-        if end <= self._chunk_bytes:
-            return (self._parts[0][begin:end],)
-        chunk, pieces = self._chunk_bytes, []
-        for index in range(begin // chunk, -(-end // chunk)):
-            first = index * chunk
-            # Written and hashed in turn. Less at a time would lie closer to the processor when it
-            # is hashed, but each piece gives Python's lock away once more.
-            pieces.append(self._parts[index][max(0, begin - first) : end - first])
-        return _Pieces(self, pieces, begin)
-
-    def hash_to(self, end: int) -> None:
-        """Hash the payload up to there, which is written and still near the processor."""
-        if self._digest is None:
-            self._digest = xxhash.xxh3_64()
-        while self._hashed_bytes < end:
-            index, first = divmod(self._hashed_bytes, self._chunk_bytes)
-            last = min(self._chunk_bytes, end - index * self._chunk_bytes)
-            self._digest.update(self._parts[index][first:last].data)
-            self._hashed_bytes = index * self._chunk_bytes + last
+    def pieces(self, begin: int, end: int) -> Pieces:
+        """Return where the payload's bytes ``[begin, end)`` go; ask for them in order."""
+        return self._parts.pieces(begin, end)
 
     def finish(self) -> list[bytes]:
         """Return the messages, when all of the payload is written; call it once, last."""
-        if len(self._parts) == 1:
-            found = xxhash.xxh3_64_intdigest(self._parts[0].data)
-        else:
-            self.hash_to(self._header.payload_bytes)
-            assert self._digest is not None
-            found = self._digest.intdigest()
-        self._header.payload_xxh3 = found
-        self._parts.clear()
+        self._header.payload_xxh3 = found = self._parts.end()
         if found:
             self._hash[:] = memoryview(found.to_bytes(8, "little"))
         else:
@@ -119,7 +88,7 @@ class BatchFrames:
         del self._hash
         return self._messages
 
-    def _add(self, head: bytes, rest: int) -> NDArray[np.uint8]:
+    def _add(self, head: bytes, rest: int, parts: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
         """Make the message that begins with ``head``, and has as much of the rest as it may."""
         length = min(self._chunk_bytes, rest)
         tagged = head + _tagged(length) if length else head
@@ -128,7 +97,7 @@ class BatchFrames:
         message, array = fresh_bytes(len(tagged) + length)
         array[: len(tagged)] = memoryview(tagged)
         self._messages.append(message)
-        self._parts.append(array[len(tagged) :])
+        parts.append(array[len(tagged) :])
         return array
 
 
@@ -207,32 +176,6 @@ class WholeMessages:
             self._targets.append((head, address, size, hash_at))
             address += size
         self._open, self._open_bytes = [], 0
-
-
-class _Pieces(Sequence[NDArray[np.uint8]]):
-    """Places in a payload of several messages, which is hashed as it is written."""
-
-    def __init__(self, frames: BatchFrames, places: list[NDArray[np.uint8]], begin: int) -> None:
-        self._frames = frames
-        self._places = places
-        self._begin = begin
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, index: int) -> NDArray[np.uint8]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[NDArray[np.uint8]]: ...
-    def __getitem__(self, index: int | slice) -> NDArray[np.uint8] | list[NDArray[np.uint8]]:
-        return self._places[index]
-
-    def __iter__(self) -> Iterator[NDArray[np.uint8]]:
-        end = self._begin
-        for place in self._places:
-            yield place
-            end += place.size
-            self._frames.hash_to(end)
 
 
 def _tagged(payload_bytes: int) -> bytes:
