@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import InternalError
-from headrace.server._kernels import KERNELS
+from headrace.server._kernels import KERNELS, Loader
 from headrace.server._parts import PartPieces, PayloadParts
 
 _KIB = 1024
@@ -21,11 +21,13 @@ def _compiled() -> None:
     assert KERNELS.wait(120)
 
 
-def _parts_of(size: int, part_bytes: int) -> tuple[PayloadParts, list[np.ndarray]]:
+def _parts_of(
+    size: int, part_bytes: int, *, kernels: Loader = KERNELS
+) -> tuple[PayloadParts, list[np.ndarray]]:
     parts = [
         np.zeros(min(part_bytes, size - begin), np.uint8) for begin in range(0, size, part_bytes)
     ]
-    return PayloadParts(list(parts), part_bytes=part_bytes), parts
+    return PayloadParts(list(parts), part_bytes=part_bytes, kernels=kernels), parts
 
 
 @settings(deadline=None)
@@ -66,8 +68,8 @@ def test_spans_and_hash_are_those_of_the_whole(
 
 @pytest.mark.parametrize(
     ("begin", "length"),
-    [(-1, 10), (0, -1), (9_990, 11), (1 << 62, 10), (0, 5_001)],
-    ids=["before", "negative", "behind", "far", "too-long"],
+    [(-1, 10), (0, -1), (9_990, 11), ((1 << 63) - 5, 10), (0, 5_001), (0, 1 << 62)],
+    ids=["before", "negative", "behind", "past-all-numbers", "too-long", "far-too-long"],
 )
 def test_tables_that_lie_are_refused(begin: int, length: int) -> None:
     """What points outside of the memory, or is more than there is room for, is not copied."""
@@ -80,6 +82,33 @@ def test_tables_that_lie_are_refused(begin: int, length: int) -> None:
         pieces.copy_spans(memory, np.array([begin]), np.array([length]))
 
     assert not any(part.any() for part in parts)
+
+
+def test_spans_that_leave_a_gap_are_refused() -> None:
+    """What nobody wrote is what the memory held before, and is not sent."""
+    payload, _ = _parts_of(8 * _KIB, 2 * _KIB)
+    pieces = payload.pieces(0, 5_000)
+    assert isinstance(pieces, PartPieces)
+
+    with pytest.raises(InternalError, match="restart the server"):
+        pieces.copy_spans(np.ones(10_000, np.uint8), np.array([0]), np.array([4_999]))
+
+
+def test_kernels_that_come_in_the_middle_of_a_payload_change_nothing() -> None:
+    """Begun by the library, a hash stays the library's."""
+    late = Loader("nothing", "nothing")
+    content = np.random.default_rng(3).integers(0, 256, 8 * _KIB, dtype=np.uint8)
+    payload, parts = _parts_of(8 * _KIB, 2 * _KIB, kernels=late)
+
+    _write(payload, content, 0, 3_000)
+    late.module = KERNELS.module
+    pieces = payload.pieces(3_000, 8 * _KIB)
+    assert isinstance(pieces, PartPieces)
+    assert not pieces.copy_spans(content, np.array([3_000]), np.array([8 * _KIB - 3_000]))
+    _write(payload, content, 3_000, 8 * _KIB)
+
+    assert content.tobytes() == b"".join(part.tobytes() for part in parts)
+    assert xxhash.xxh3_64_intdigest(content.tobytes()) == payload.end()
 
 
 def _write(payload: PayloadParts, content: np.ndarray, begin: int, end: int) -> None:

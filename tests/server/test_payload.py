@@ -56,6 +56,7 @@ _TYPES: st.SearchStrategy[pa.DataType] = st.sampled_from(
         pa.large_list(pa.float64()),
         pa.list_(pa.uint8(), 5),
         pa.list_(pa.float32(), 20),
+        pa.list_(pa.float32(), 200),
         pa.list_(pa.list_(pa.int32(), 2), 3),
         pa.list_(pa.uint8(), TAKE_BYTES + 3),
     ]
@@ -167,7 +168,7 @@ def test_any_table_arrives_as_it_was(
                     columns,
                     projection,
                     max_batch_bytes=1 << 20,
-                    frames=WireOutlet(limit).frames,
+                    frames=WireOutlet(limit, kernels=kernels).frames,
                     kernels=kernels,
                 )
                 frames = assembler.assemble(rows, ids, pb.BatchHeader(sample_count=ids.size))

@@ -63,7 +63,7 @@ def _alone(streams: Streams, request: pb.ReadBatchesRequest) -> Iterator[bytes]:
         contents.columns,
         projection_of(blocks.layout, names),
         max_batch_bytes=1 << 27,
-        frames=WireOutlet(contents.max_chunk_bytes).frames,
+        frames=WireOutlet(contents.max_chunk_bytes, kernels=_NO_KERNELS).frames,
         kernels=_NO_KERNELS,
     )
     for planned in contents.plans:

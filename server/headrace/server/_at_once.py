@@ -124,7 +124,8 @@ class AtOnce:
         self._ragged = np.array(ragged, np.int64).reshape(-1, 3)
         self._buffers = np.array(buffers, np.int64).reshape(-1, 2)
         self._spans = np.empty((len(ragged), 3, 0), np.int64)
-        self._last: tuple[tuple[int, int], Measured] | None = None
+        # By rows and batches: without ragged columns those of equally many rows are alike.
+        self._measured: dict[tuple[int, int], Measured] = {}
 
     def measure(self, kernels: ModuleType, rows: BlockRows, batch_count: int = 1) -> Measured:
         """Lay out batches of equally many rows.
@@ -135,9 +136,8 @@ class AtOnce:
             batch_count: How many they are.
         """
         key = (rows.offsets.size, batch_count)
-        # Without ragged columns one layout serves all batches of a stream but the last.
-        if self._last is not None and self._last[0] == key and not self._ragged.size:
-            return self._last[1]
+        if (known := self._measured.get(key)) is not None:
+            return known
         if self._spans.shape[2] != rows.offsets.size + 1:
             self._spans = np.empty((len(self._ragged), 3, rows.offsets.size + 1), np.int64)
         begins, lengths = np.empty((2, batch_count, len(self._buffers)), np.int64)
@@ -161,7 +161,8 @@ class AtOnce:
         else:
             buffer_bytes = [tuple(lengths[0].tolist())] * batch_count
         measured = Measured(begins, lengths, buffer_bytes, sizes)
-        self._last = (key, measured)
+        if not self._ragged.size:
+            self._measured[key] = measured
         return measured
 
     def write(

@@ -25,7 +25,7 @@ from headrace.server._compiled_rows import copy_spans, find_values, gather
 from headrace.server._payload import ALIGNMENT, OFFSET_BYTES
 
 
-@nb.njit(inline="always")  # type: ignore[untyped-decorator]  # as above
+@nb.njit(inline="always")  # type: ignore[untyped-decorator]  # Numba has no types
 def _put(out: NDArray[np.uint8], at: int, word: np.uint64) -> None:
     """Write a word where it need not be aligned; LLVM makes one store of it."""
     for byte in range(8):
@@ -39,15 +39,10 @@ def _put_offsets(edges: NDArray[np.int64], item_bytes: int, address: int) -> Non
     while 1 << shift < item_bytes:
         shift += 1
     first = edges[0]
-    if address % OFFSET_BYTES:
-        out = nb.carray(pointer(address), (OFFSET_BYTES * edges.size,), np.uint8)
-        for row in range(edges.size):
-            _put(out, OFFSET_BYTES * row, np.uint64((edges[row] - first) >> shift))
-    else:
-        # Byte by byte and with a division for each, 1,024 rows took some 28 us more.
-        offsets = nb.carray(pointer(address), (edges.size,), np.int64)
-        for row in range(edges.size):
-            offsets[row] = (edges[row] - first) >> shift
+    # Byte by byte and with a division for each, 1,024 rows took some 28 us more.
+    offsets = nb.carray(pointer(address), (edges.size,), np.int64)
+    for row in range(edges.size):
+        offsets[row] = (edges[row] - first) >> shift
 
 
 @kernel(
@@ -179,8 +174,8 @@ def write_batches(  # noqa: C901, PLR0911, PLR0917 - one loop over what a batch 
         ids: What the column of sample ids shows of all rows.
         id_buffer: Its buffer; below 0 without that column.
         heads: What precedes each payload, one after the other.
-        targets: ``(batches, 4)``: the address of the payload; its bytes; bytes of its head; the
-            address that takes its hash, 0 for none.
+        targets: ``(batches, 4)``: the address of the payload, a multiple of 8 where it has ragged
+            columns; its bytes; bytes of its head; the address that takes its hash, 0 for none.
 
     Returns:
         As `gather`.
@@ -215,7 +210,7 @@ def write_batches(  # noqa: C901, PLR0911, PLR0917 - one loop over what a batch 
             out[begin : begin + length] = ids[batch * length : (batch + 1) * length]
         for column in range(ragged.shape[0]):
             found, buffer = spans[column], ragged[column, 2]
-            if lengths[batch, buffer] != OFFSET_BYTES * (count + 1):
+            if lengths[batch, buffer] != OFFSET_BYTES * (count + 1) or address % OFFSET_BYTES:
                 return False
             edges = found[2, batch * count : (batch + 1) * count + 1]
             _put_offsets(edges, ragged[column, 1], address + begins[batch, buffer])

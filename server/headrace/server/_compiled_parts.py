@@ -47,7 +47,7 @@ def hash_parts(  # noqa: PLR0917 - the arrays that Numba wants one by one
         hashed[0] += blocks * BLOCK_BYTES
 
 
-@kernel(BYTES_IN, nb.int64, nb.int64, WORDS_OUT, result=nb.uint64)
+@kernel(BYTES_IN, nb.int64, nb.int64, WORDS_OUT, result=nb.uint64, nogil=False)
 def end_hash(source: NDArray[np.uint8], at: int, size: int, sums: NDArray[np.uint64]) -> np.uint64:
     """Return the hash of a payload; as `add_last`."""
     found: np.uint64 = add_last(source, at, size, sums)
@@ -79,7 +79,7 @@ def copy_spans_to_parts(  # noqa: PLR0917 - the arrays that Numba wants one by o
     sums: NDArray[np.uint64],
     hashed: NDArray[np.int64],
 ) -> bool:
-    """Copy spans of bytes back to back to ``[at, last_at)`` of a payload, and hash it.
+    """Fill ``[at, last_at)`` of a payload with spans of bytes, back to back, and hash it.
 
     Args:
         memory: Where the spans lie.
@@ -94,17 +94,18 @@ def copy_spans_to_parts(  # noqa: PLR0917 - the arrays that Numba wants one by o
         hashed: The same.
 
     Returns:
-        Whether all spans lie in the memory, and fit.
+        Whether all spans lie in the memory, and are as many bytes.
     """
     for first in range(0, begins.size, _TILE):
         last = min(first + _TILE, begins.size)
         for i in range(first, last):
-            if lengths[i] < 0 or begins[i] < 0 or begins[i] + lengths[i] > memory.size:
+            # Nothing is added that could pass the greatest number.
+            if lengths[i] < 0 or begins[i] < 0 or begins[i] > memory.size - lengths[i]:
                 return False
             fetch_all(memory, begins[i], lengths[i])
         for i in range(first, last):
             begin, end = begins[i], begins[i] + lengths[i]
-            if at + lengths[i] > min(last_at, size):
+            if lengths[i] > min(last_at, size) - at:
                 return False
             while begin < end:
                 part = at // part_bytes
@@ -116,4 +117,4 @@ def copy_spans_to_parts(  # noqa: PLR0917 - the arrays that Numba wants one by o
                 at += here
                 if at - hashed[0] >= _NEAR_BYTES:
                     hash_parts(parts, part_bytes, size, at, sums, hashed)
-    return True
+    return at == last_at

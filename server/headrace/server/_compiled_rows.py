@@ -67,7 +67,7 @@ def _gather_column(  # noqa: PLR0917 - the arrays that Numba wants one by one
         if coming < offsets.size:
             base = bases[slot_of[blocks[coming]]] * unit
             begin = base + offsets[coming] * row_bytes
-            if begin < 0 or begin + row_bytes > arena.size:
+            if begin < 0 or begin > arena.size - row_bytes:
                 return False
             begins[place] = begin + at
             fetch_all(arena, begin + at, size)
@@ -103,7 +103,7 @@ def _gather_columns(  # noqa: C901, PLR0917 - one loop, and the arrays that Numb
         for i in range(min(_TILE, offsets.size - coming)):
             base = bases[slot_of[blocks[coming + i]]] * unit
             begin = base + offsets[coming + i] * row_bytes
-            if begin < 0 or begin + row_bytes > arena.size:
+            if begin < 0 or begin > arena.size - row_bytes:
                 return False
             begins[turn, i] = begin
             fetch_all(arena, begin, row_bytes)
@@ -233,7 +233,7 @@ def find_values(  # noqa: PLR0917 - the arrays that Numba wants one by one
         rows = min(_TILE, offsets.size - first)
         for i in range(first, first + rows):
             place = (bases[0, slot_of[blocks[i]]] + offsets[i]) * row_bytes + at
-            if place < 0 or place % 8 or place + 16 > arena.size:
+            if place < 0 or place % 8 or place > arena.size - 16:
                 return False
             begins[i] = place
             fetch(arena, place)
@@ -241,7 +241,7 @@ def find_values(  # noqa: PLR0917 - the arrays that Numba wants one by one
             word = begins[i] // 8
             begins[i] = words[word]
             length = words[word + 1]
-            if length < 0 or begins[i] < 0 or begins[i] + length > arena.size:
+            if length < 0 or begins[i] < 0 or begins[i] > arena.size - length:
                 return False
             lengths[i] = length
             edges[i + 1] = edges[i] + length
@@ -261,11 +261,11 @@ def copy_spans(
     for first in range(0, begins.size, _TILE):
         last = min(first + _TILE, begins.size)
         for i in range(first, last):
-            if lengths[i] < 0 or begins[i] < 0 or begins[i] + lengths[i] > memory.size:
+            if lengths[i] < 0 or begins[i] < 0 or begins[i] > memory.size - lengths[i]:
                 return False
             fetch_all(memory, begins[i], lengths[i])
         for i in range(first, last):
-            if at + lengths[i] > out.size:
+            if lengths[i] > out.size - at:
                 return False
             if is_past and lengths[i] >= LONG_BYTES:
                 copy_past(out, at, memory, begins[i], lengths[i])

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server._fresh import fresh_bytes, raw_bytes
+from headrace.server._kernels import KERNELS, Loader
 from headrace.server._parts import PayloadParts, Pieces
 from headrace.server._payload import PayloadLayout
 from headrace.v1 import shard_service_pb2 as pb
@@ -48,10 +49,16 @@ class BatchFrames:
         header: The batch; its fields about the payload are filled in here.
         layout: Of the payload.
         max_chunk_bytes: Greatest part of the payload in one message.
+        kernels: The compiled functions, if they are there.
     """
 
     def __init__(
-        self, header: pb.BatchHeader, layout: PayloadLayout, *, max_chunk_bytes: int
+        self,
+        header: pb.BatchHeader,
+        layout: PayloadLayout,
+        *,
+        max_chunk_bytes: int,
+        kernels: Loader = KERNELS,
     ) -> None:
         header.buffer_bytes.extend(layout.lengths)
         header.payload_bytes = layout.size
@@ -70,7 +77,7 @@ class BatchFrames:
         for begin in range(max_chunk_bytes, layout.size, max_chunk_bytes):
             response = pb.ReadBatchesResponse(chunk=pb.Chunk(payload_offset=begin))
             self._add(response.SerializeToString(), layout.size - begin, parts)
-        self._parts = PayloadParts(parts, part_bytes=max_chunk_bytes)
+        self._parts = PayloadParts(parts, part_bytes=max_chunk_bytes, kernels=kernels)
 
     def pieces(self, begin: int, end: int) -> Pieces:
         """Return where the payload's bytes ``[begin, end)`` go; ask for them in order."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server._frames import BatchFrames, Finished, Target, WholeMessages
+from headrace.server._kernels import KERNELS, Loader
 from headrace.server._payload import PayloadLayout
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -92,10 +93,14 @@ class WireOutlet:
     Args:
         max_chunk_bytes: Greatest payload of one message.
         group_bytes: Greatest size of a message of several batches; 0 where there may be none.
+        kernels: The compiled functions, if they are there.
     """
 
-    def __init__(self, max_chunk_bytes: int, *, group_bytes: int = 0) -> None:
+    def __init__(
+        self, max_chunk_bytes: int, *, group_bytes: int = 0, kernels: Loader = KERNELS
+    ) -> None:
         self._max_chunk_bytes = max_chunk_bytes
+        self._kernels = kernels
         self._group_bytes = group_bytes
 
     def wait(self) -> None:
@@ -103,7 +108,9 @@ class WireOutlet:
 
     def frames(self, header: pb.BatchHeader, layout: PayloadLayout) -> Frames:
         """Begin a batch."""
-        return BatchFrames(header, layout, max_chunk_bytes=self._max_chunk_bytes)
+        return BatchFrames(
+            header, layout, max_chunk_bytes=self._max_chunk_bytes, kernels=self._kernels
+        )
 
     def room(self, most: int) -> int:
         """Return that there is room for all."""

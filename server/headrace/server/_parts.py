@@ -3,8 +3,10 @@
 Contract:
 
 1. The payload is written in order: who asks for a piece has written every byte before it.
-2. A hash is worked out of what is written, soon after it is, while it is near the processor: by
-   compiled code a few rows at a time, by the library when a message's piece is whole.
+2. Of a payload in several parts the hash is worked out while what is written is near the
+   processor: by compiled code each 64 KiB of the spans that it copies, else when a part's piece is
+   written. What is written within the first part alone waits for what follows.
+3. The memory of the parts outlives `PayloadParts.end`; nobody here keeps it.
 
 If the code differs, the code is wrong.
 """
@@ -20,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.server._at_once import check_found
-from headrace.server._kernels import KERNELS
+from headrace.server._kernels import KERNELS, Loader
 
 Pieces: TypeAlias = Sequence[NDArray[np.uint8]]
 """Where consecutive bytes of a payload go. Whoever goes through several has written each when he
@@ -33,11 +35,15 @@ class PayloadParts:
     Args:
         parts: One for each message.
         part_bytes: Size of each but the last.
+        kernels: The compiled functions, if they are there.
     """
 
-    def __init__(self, parts: list[NDArray[np.uint8]], *, part_bytes: int) -> None:
+    def __init__(
+        self, parts: list[NDArray[np.uint8]], *, part_bytes: int, kernels: Loader = KERNELS
+    ) -> None:
         self._parts = parts
         self.part_bytes = part_bytes
+        self._kernels = kernels
         self._hash: _Hash | None = None
 
     def pieces(self, begin: int, end: int) -> Pieces:
@@ -53,7 +59,7 @@ class PayloadParts:
     def hash(self) -> _Hash:
         """Return what hashes the payload; call it where that lies in several parts."""
         if self._hash is None:
-            kernels = KERNELS.module
+            kernels = self._kernels.module
             if kernels is not None and not self.part_bytes % kernels.BLOCK_BYTES:
                 self._hash = CompiledHash(kernels, self._parts, part_bytes=self.part_bytes)
             else:
@@ -107,7 +113,7 @@ class PartPieces(Sequence[NDArray[np.uint8]]):
     def copy_spans(
         self, memory: NDArray[np.uint8], begins: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> bool:
-        """Copy spans of bytes back to back to here, by compiled code.
+        """Fill all of this with spans of bytes, back to back, by compiled code.
 
         Args:
             memory: Where they lie, ``(size,) uint8``.
@@ -115,10 +121,10 @@ class PartPieces(Sequence[NDArray[np.uint8]]):
             lengths: ``(spans,) int64``, in bytes.
 
         Returns:
-            Whether there is such code; if not, nothing is done.
+            Whether such code hashes this payload; if not, nothing is done.
 
         Raises:
-            InternalError: Not all lie in the memory, or there are more bytes than go here.
+            InternalError: Not all lie in the memory, or they are more bytes or fewer.
         """
         running = self._payload.hash()
         if not isinstance(running, CompiledHash):
@@ -192,7 +198,7 @@ class CompiledHash:
         at: int,
         end: int,
     ) -> bool:
-        """Copy spans back to back to ``[at, end)`` of the payload; return if they lie and fit."""
+        """Fill ``[at, end)`` of the payload; return whether the spans lie right and do."""
         is_found: bool = self._kernels.copy_spans_to_parts(
             memory,
             np.ascontiguousarray(begins),
