@@ -3,13 +3,14 @@
 ``PYTHONPATH=tests python tests/benchmarks/bench_server.py`` prints, for each kind of sample, the
 payload bytes a second of one stream of
 
-- *bare*: a gRPC server that yields one ready ``bytes`` of the same size over and over, the ceiling;
+- *bare*: a gRPC server that yields one ready ``bytes`` of the same size over and over;
+- *parts*: the same in messages of 2 MiB, as large as ours, the ceiling where batches are larger;
 - *ready*: an Arrow Flight server that sends one ready record batch over and over;
 - *gather*: an Arrow Flight server that gathers as many random rows, shard by shard, as fast as
   NumPy and Arrow do it, out of shards that lie decoded in memory, in an order worked out before;
 - *headrace*: shuffled batches of ours;
 
-then what headrace reaches of each, and of bare by processor time of server and client together,
+then what headrace reaches of each, and of parts by processor time of server and client together,
 which is what counts where the machine has more to do. Every server runs in a process of its own;
 the client takes messages as bytes from the gRPC servers, and keeps the memory that they free as
 ours does, and Flight's own client takes Flight's.
@@ -37,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.flight_baseline import read_sizes, serve_flight
-from headrace.bench._children import processor_s, serving_ready_bytes
+from headrace.bench._children import CHUNK_BYTES, processor_s, serving_ready_bytes
 from headrace.bench._ready import METHOD
 from headrace.client._messages import keep_freed_memory
 from headrace.client._reader import GROUP_BYTES
@@ -47,7 +48,7 @@ from headrace.storage import ShardWriter, commit_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 
 READ = "/headrace.v1.ShardService/ReadBatches"
-_SERVERS = ("bare", "ready", "gather")
+_SERVERS = ("bare", "parts", "ready", "gather")
 _RNG = np.random.default_rng(7)
 
 
@@ -118,13 +119,19 @@ def _run(case: Case, order: pb.OrderSpec, *, rounds: int, seconds: float, group_
         warm(ours.address, request, case.sample_count // case.batch_size)
         batch_bytes = _batch_bytes(ours.address, request)
         first_ms = statistics.median(_first_batch_ms(ours, request, batch_bytes) for _ in range(9))
-        started = servers.enter_context(serving_ready_bytes(batch_bytes))
-        bare = Running(started.address, started.process.pid)
+        bare, parts = (
+            Running(started.address, started.process.pid)
+            for started in (
+                servers.enter_context(serving_ready_bytes(batch_bytes, chunk_bytes=chunk_bytes))
+                for chunk_bytes in (batch_bytes, CHUNK_BYTES)
+            )
+        )
         flight = servers.enter_context(process(serve_flight, (folder, case.batch_size)))
         wanted = request.SerializeToString()
         rates = [
             (
                 _rate(bare, lambda: _grpc_sizes(bare, METHOD, b""), seconds),
+                _rate(parts, lambda: _grpc_sizes(parts, METHOD, b""), seconds),
                 _rate(flight, lambda: read_sizes(flight.address, "ready"), seconds),
                 _rate(flight, lambda: read_sizes(flight.address, "gather"), seconds),
                 _rate(ours, lambda: _grpc_sizes(ours, READ, wanted), seconds),
@@ -144,7 +151,7 @@ def _print(
         statistics.median(row[-1].wall / row[index].wall for row in rates)
         for index in range(len(_SERVERS))
     ]
-    ratios.append(statistics.median(row[-1].processor / row[0].processor for row in rates))
+    ratios.append(statistics.median(row[-1].processor / row[1].processor for row in rates))
     print(
         f"{case.name:<22}{batch_bytes / 2**20:>10.2f}"
         + "".join(f"{rate / 1e6:>10.0f}" for rate in medians)
@@ -249,8 +256,9 @@ def grpc_messages(
 
 
 def open_channel(address: str) -> grpc.Channel:
-    """Connect anew."""
-    return grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+    """Connect anew, for messages of any size."""
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+    return grpc.insecure_channel(address, options=options)
 
 
 class process:  # noqa: N801 - a context manager, used like a function

@@ -16,6 +16,9 @@ from typing import IO
 
 from headrace.errors import ConfigurationError
 
+CHUNK_BYTES = 2 << 20
+"""As much of a payload as the real server puts into a message."""
+
 _READY_S = 120.0  # arbitrary: imports, on a machine that is busy
 _END_S = 20.0
 _HEADRACE = "from headrace.cli.main import main; main()"
@@ -79,9 +82,15 @@ def serving(
 
 
 @contextmanager
-def serving_ready_bytes(payload_bytes: int) -> Iterator[Serving]:
-    """Serve the same bytes over and over, from a gRPC server that does nothing else."""
-    command = [sys.executable, "-m", "headrace.bench._ready", str(payload_bytes)]
+def serving_ready_bytes(payload_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Serving]:
+    """Serve the same bytes over and over, from a gRPC server that does nothing else.
+
+    Args:
+        payload_bytes: How many.
+        chunk_bytes: Greatest part of them in one message.
+    """
+    sizes = (str(payload_bytes), str(chunk_bytes))
+    command = [sys.executable, "-m", "headrace.bench._ready", *sizes]
     with _started(command, subprocess.DEVNULL) as (process, line):
         yield Serving(process, line.strip(), line)
 

@@ -1,6 +1,7 @@
 """A bare gRPC server that sends one ready batch over and over: the ceiling of any server.
 
-Run as a program with the payload's size: it prints its address and serves until it is killed.
+Run as a program with the sizes of the payload and of its messages: it prints its address and serves
+until it is killed.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ from headrace.server._listen import GRPC_OPTIONS
 
 _MOST_STREAMS = 128
 METHOD = "/headrace.bench.Ready/Read"
-_CHUNK_BYTES = 2 << 20  # as much as the real server puts into a message
 
 
-def _handler(payload_bytes: int) -> grpc.GenericRpcHandler[bytes, bytes]:
+def _handler(payload_bytes: int, chunk_bytes: int) -> grpc.GenericRpcHandler[bytes, bytes]:
     # Not zeros: those are one page of the system's, read over and over out of the nearest cache,
     # and for 16 MiB the server spent a third less on them than on bytes that somebody wrote.
     payload = memoryview(os.urandom(payload_bytes))
     messages = [
-        bytes(payload[begin : begin + _CHUNK_BYTES])
-        for begin in range(0, payload_bytes, _CHUNK_BYTES)
+        bytes(payload[begin : begin + chunk_bytes])
+        for begin in range(0, payload_bytes, chunk_bytes)
     ]
 
     def read(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -41,7 +41,7 @@ def main() -> None:
     """Serve."""
     pool = ThreadPoolExecutor(_MOST_STREAMS, thread_name_prefix="headrace-ready")
     server = grpc.server(pool, options=GRPC_OPTIONS)  # as the real one has them
-    server.add_generic_rpc_handlers((_handler(int(sys.argv[1])),))
+    server.add_generic_rpc_handlers((_handler(*map(int, sys.argv[1:])),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     sys.stdout.write(f"127.0.0.1:{port}\n")
