@@ -11,7 +11,7 @@ SOAK = Path(__file__).parents[1] / "benchmarks" / "soak_client.py"
 
 @pytest.mark.long
 def test_memory_is_flat() -> None:
-    """Over some hundred epochs and some ten dropped streams the second half needs no more."""
+    """Over some hundred epochs and some ten dropped streams the second half keeps no more."""
     done = subprocess.run(
         [sys.executable, SOAK, "--seconds", "60"],
         capture_output=True,
