@@ -56,8 +56,8 @@ class CompiledRows:
         """Gather one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
         rows, own = self._rows, slice(first, first + len(out))
         of_part = rows.layout.parts[part]
-        unit = of_part.row_bytes if of_part.aligned else 1
-        fields = np.array([[part, of_part.row_bytes, unit, 0, of_part.row_bytes, 0]], np.int64)
+        row_bytes = of_part.row_bytes
+        fields = np.array([[part, row_bytes, of_part.base_unit, 0, row_bytes, 0]], np.int64)
         check_found(
             is_found=self._kernels.gather(
                 rows.memory.array,
@@ -74,9 +74,8 @@ class CompiledRows:
         """Return where one part of each sample begins in the memory, and its bytes."""
         rows = self._rows
         of_part = rows.layout.parts[part]
-        unit = of_part.row_bytes if of_part.aligned else 1
         bases = rows.bases[part][rows.slot_of[rows.blocks]]
-        begins = bases * unit + rows.offsets * of_part.row_bytes
+        begins = bases * of_part.base_unit + rows.offsets * of_part.row_bytes
         return begins, np.full(begins.size, of_part.row_bytes, np.int64)
 
 
@@ -113,8 +112,7 @@ class AtOnce:
                 continue
             if column.item_bytes:
                 part = layout.parts[entry.part]
-                unit = part.row_bytes if part.aligned else 1
-                where = (entry.part, part.row_bytes, unit, entry.offset)
+                where = (entry.part, part.row_bytes, part.base_unit, entry.offset)
                 fields.append((*where, column.item_bytes, len(buffers)))
             buffers.append((column.item_bytes, 0))
         # Columns of one part together: their rows are looked up once.

@@ -65,6 +65,11 @@ class Part:
     row_bytes: int
     aligned: bool
 
+    @property
+    def base_unit(self) -> int:
+        """Return the bytes that a base counts in."""
+        return self.row_bytes if self.aligned else 1
+
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:

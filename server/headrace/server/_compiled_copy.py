@@ -78,6 +78,19 @@ def fetch_all(memory: NDArray[np.uint8], begin: int, size: int) -> None:
         fetch(memory, line)
 
 
+@nb.njit  # type: ignore[untyped-decorator]  # as above
+def fetch_spans(
+    memory: NDArray[np.uint8], begins: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> bool:
+    """Ask for the first lines of several spans; return whether all lie in the memory."""
+    for i in range(begins.size):
+        # Nothing is added that could pass the greatest number.
+        if lengths[i] < 0 or begins[i] < 0 or begins[i] > memory.size - lengths[i]:
+            return False
+        fetch_all(memory, begins[i], lengths[i])
+    return True
+
+
 @intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
 def _store_past(typing: Any, target: Any, to: Any, source: Any, at: Any) -> Any:
     """Copy one line past the caches; it begins at a multiple of its size where it goes."""

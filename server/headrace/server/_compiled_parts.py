@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server._compile import BYTES_IN, INTS_IN, INTS_OUT, WORDS_OUT, kernel
-from headrace.server._compiled_copy import copy, fetch_all, pointer
+from headrace.server._compiled_copy import copy, fetch_spans, pointer
 from headrace.server._compiled_hash import BLOCK_BYTES, add_blocks, add_last
 
 _NEAR_BYTES = 64 << 10  # written, and then hashed
@@ -98,11 +98,8 @@ def copy_spans_to_parts(  # noqa: PLR0917 - the arrays that Numba wants one by o
     """
     for first in range(0, begins.size, _TILE):
         last = min(first + _TILE, begins.size)
-        for i in range(first, last):
-            # Nothing is added that could pass the greatest number.
-            if lengths[i] < 0 or begins[i] < 0 or begins[i] > memory.size - lengths[i]:
-                return False
-            fetch_all(memory, begins[i], lengths[i])
+        if not fetch_spans(memory, begins[first:last], lengths[first:last]):
+            return False
         for i in range(first, last):
             begin, end = begins[i], begins[i] + lengths[i]
             if lengths[i] > min(last_at, size) - at:

@@ -23,6 +23,7 @@ from headrace.server._compiled_copy import (
     end_copies_past,
     fetch,
     fetch_all,
+    fetch_spans,
 )
 
 _TILE = 64  # rows that are looked up together
@@ -260,10 +261,8 @@ def copy_spans(
     is_past = out.size >= PAST_BYTES
     for first in range(0, begins.size, _TILE):
         last = min(first + _TILE, begins.size)
-        for i in range(first, last):
-            if lengths[i] < 0 or begins[i] < 0 or begins[i] > memory.size - lengths[i]:
-                return False
-            fetch_all(memory, begins[i], lengths[i])
+        if not fetch_spans(memory, begins[first:last], lengths[first:last]):
+            return False
         for i in range(first, last):
             if lengths[i] > out.size - at:
                 return False
