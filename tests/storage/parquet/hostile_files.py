@@ -30,6 +30,8 @@ class Lies:
         depth: Groups around the column.
         name: Of the column.
         codec: Of the column; 0 is none, 1 is Snappy.
+        file_encryption: Fields of the footer, by number, that say how the file is encrypted.
+        chunk_encryption: The same of the column chunk.
     """
 
     values: int = 5
@@ -44,13 +46,15 @@ class Lies:
     depth: int = 0
     name: bytes = b"n"
     codec: int = 0
+    file_encryption: Sequence[int] = ()
+    chunk_encryption: Sequence[int] = ()
 
     def file(self) -> bytes:
         """Return the file."""
         return _file(self)
 
 
-def honest_but(**lies: int | bytes) -> bytes:
+def honest_but(**lies: int | bytes | Sequence[int]) -> bytes:
     """Return a file that is honest but for ``lies``."""
     return replace(Lies(), **lies).file()  # type: ignore[arg-type] # the tests name attributes
 
@@ -92,19 +96,28 @@ def _footer(lies: Lies, length: int) -> bytes:
             9: (_I64, lies.page_offset),
         }
     )
-    column = _struct({2: (_I64, 4), 3: (_STRUCT, chunk)})
+    stated: dict[int, tuple[int, int | bytes]] = {2: (_I64, 4), 3: (_STRUCT, chunk)}
+    column = _struct(stated | _encryption(lies.chunk_encryption))
     row_group = _struct(
         {1: (_LIST, _list(_STRUCT, [column])), 2: (_I64, raw_bytes), 3: (_I64, lies.group_rows)}
     )
     schema = [root, *[group] * lies.depth, leaf]
-    return _struct(
-        {
-            1: (_I32, 1),
-            2: (_LIST, _list(_STRUCT, schema)),
-            3: (_I64, lies.file_rows),
-            4: (_LIST, _list(_STRUCT, [row_group] * lies.row_groups)),
-        }
-    )
+    fields: dict[int, tuple[int, int | bytes]] = {
+        1: (_I32, 1),
+        2: (_LIST, _list(_STRUCT, schema)),
+        3: (_I64, lies.file_rows),
+        4: (_LIST, _list(_STRUCT, [row_group] * lies.row_groups)),
+    }
+    return _struct(fields | _encryption(lies.file_encryption))
+
+
+def _encryption(fields: Sequence[int]) -> dict[int, tuple[int, int | bytes]]:
+    """Return fields as a footer and a column chunk have them: a union of structs, and bytes."""
+    stated: dict[int, tuple[int, int | bytes]] = {
+        8: (_STRUCT, bytes([0x1C, 0, 0])),
+        9: (_BINARY, b"key"),
+    }
+    return {number: stated[number] for number in fields}
 
 
 def _struct(fields: Mapping[int, tuple[int, int | bytes]]) -> bytes:

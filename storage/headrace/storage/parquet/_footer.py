@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from headrace.errors import ConfigurationError, ShardCorruptError
 from headrace.storage.parquet._objects import FileEntry, FileStore
-from headrace.storage.parquet._thrift import chunk_statements
+from headrace.storage.parquet._thrift import EncryptionFoundError, chunk_statements
 
 MAX_FOOTER_BYTES = 256 << 20
 """Arbitrary: 10,000 columns in 100 row groups have 100 MB."""
@@ -63,6 +63,7 @@ class Footer:
 
         Raises:
             ShardCorruptError: It cannot be parsed, or its column chunks contradict its schema.
+            ConfigurationError: Columns of the file are encrypted.
         """
         tail = _TAIL.pack(len(self.content), _MAGIC)
         source = pa.BufferReader(b"".join((_MAGIC, self.content, tail)))
@@ -76,6 +77,8 @@ class Footer:
             _check_chunks(self.content, file.metadata)
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise self.damage(f"its footer cannot be read: {error}") from error
+        except EncryptionFoundError as error:
+            raise _encrypted(self.entry) from error
         except (IndexError, RecursionError) as error:
             raise self.damage("its footer is nested too deep or cut off") from error
         return file
@@ -167,10 +170,7 @@ def footer_length(tail: bytes, entry: FileEntry) -> int:
     length, magic = _TAIL.unpack(tail)
     place = entry.stored_bytes - _TAIL.size
     if magic == _ENCRYPTED:
-        raise ConfigurationError(
-            f"file {entry.name} is encrypted, which is not read here; write it without encryption",
-            shard=entry.name,
-        )
+        raise _encrypted(entry)
     if magic != _MAGIC:
         raise damage(entry, f"it ends with {magic!r}, a Parquet file with {_MAGIC!r}", offset=place)
     if not 0 < length <= min(MAX_FOOTER_BYTES, place - len(_MAGIC)):
@@ -181,3 +181,10 @@ def footer_length(tail: bytes, entry: FileEntry) -> int:
             offset=place,
         )
     return int(length)
+
+
+def _encrypted(entry: FileEntry) -> ConfigurationError:
+    return ConfigurationError(
+        f"file {entry.name} is encrypted, which is not read here; write it without encryption",
+        shard=entry.name,
+    )

@@ -17,6 +17,12 @@ _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 7, 8, 9, 10, 11, 12
 _INTEGERS = (4, 5, 6)
 _LONG_LIST = 15  # a list of that many or more has its length behind the header
 _MAX_VARINT_SHIFT = 70
+_FILE_ENCRYPTION = (8, 9)  # of FileMetaData: the algorithm, and the key that signs the footer
+_CHUNK_ENCRYPTION = (8, 9)  # of ColumnChunk: the key, and the metadata in encrypted form
+
+
+class EncryptionFoundError(Exception):
+    """The footer can be read, but columns of the file are encrypted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +51,12 @@ def chunk_statements(footer: bytes) -> Iterator[list[ChunkStatement]]:
     Raises:
         ValueError: It is none, or nested beyond measure.
         IndexError: It is cut off.
+        EncryptionFoundError: It says that something in the file is encrypted.
     """
     reader = _Reader(footer)
     for field, kind in reader.fields():
+        if field in _FILE_ENCRYPTION:
+            raise EncryptionFoundError
         if (field, kind) == (4, _LIST):
             for _ in reader.items(_STRUCT):
                 yield _row_group(reader)
@@ -68,6 +77,8 @@ def _row_group(reader: _Reader) -> list[ChunkStatement]:
 def _chunk(reader: _Reader) -> ChunkStatement:
     found = ChunkStatement()
     for field, kind in reader.fields():
+        if field in _CHUNK_ENCRYPTION:
+            raise EncryptionFoundError
         if (field, kind) == (3, _STRUCT):
             found = _chunk_metadata(reader)
         else:
