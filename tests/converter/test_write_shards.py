@@ -318,7 +318,8 @@ def test_nulls_leave_gaps_in_tensors(spark: SparkSession, tmp_path: Path) -> Non
     [
         ({"compression": "gzip"}, "compression is 'gzip'"),
         ({"block_bytes": 0}, "block_bytes is 0"),
-        ({"shard_bytes": 10}, "shard_bytes is 10"),
+        ({"shard_bytes": 0}, "shard_bytes is 0"),
+        ({"shard_bytes": 10, "block_bytes": 20}, "shard_bytes is 10"),
         ({"mode": "replace"}, "mode is 'replace'"),
         ({"shapes": {"id": (2,)}}, "'id', which is bigint and no array"),
     ],

@@ -95,9 +95,8 @@ _LOCAL = "local[*]"
 @click.option(
     "--block-bytes",
     type=SIZE,
-    default="1MiB",
-    show_default=True,
-    help="Size of a block, the unit of a read, before compression.",
+    help="Size of a block, the unit of a read, before compression. Default: 1MiB, or the size of "
+    "a shard where that is less.",
 )
 @click.option(
     "--mode",
@@ -133,7 +132,7 @@ def command(
     compression: str | None,
     compression_level: int | None,
     shard_bytes: int,
-    block_bytes: int,
+    block_bytes: int | None,
     mode: Literal["error", "overwrite", "append"],
     master: str | None,
     as_json: bool,

@@ -23,7 +23,6 @@ from headrace.converter._tasks import split_url
 from headrace.converter._write import DEFAULT_SHARD_BYTES
 from headrace.errors import BadArgumentError, NotADatasetError
 from headrace.storage import (
-    DEFAULT_BLOCK_BYTES,
     Mode,
     SourceOptions,
     StoreOptions,
@@ -56,7 +55,7 @@ def convert_files(
     compression: str | None = None,
     compression_level: int | None = None,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
-    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    block_bytes: int | None = None,
     mode: Mode = "error",
     options: StoreOptions | None = None,
     progress: Callable[[Progress], None] | Literal["bar"] | None = None,

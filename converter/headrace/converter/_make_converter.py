@@ -35,7 +35,6 @@ from headrace.errors import (
     NotADatasetError,
 )
 from headrace.storage import (
-    DEFAULT_BLOCK_BYTES,
     Compression,
     StoreOptions,
     open_dataset,
@@ -60,7 +59,7 @@ def make_converter(
     function: Function | None = None,
     compression: Compression = "lz4",
     shard_bytes: int = DEFAULT_SHARD_BYTES,
-    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    block_bytes: int | None = None,
     options: StoreOptions | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Conversion:

@@ -17,7 +17,7 @@ from headrace.converter._splits import ByColumn, Splits, make_splitter
 from headrace.converter._tasks import SamplePlan
 from headrace.converter._types import arrow_type, is_vector
 from headrace.errors import BadArgumentError, ColumnNotFoundError
-from headrace.storage import Mode, StoreOptions, check_blocks
+from headrace.storage import DEFAULT_BLOCK_BYTES, Mode, StoreOptions, check_blocks
 from headrace.storage.mds import check_columns, check_writing
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def checked_writing(
     *,
     level: int | None,
     shard_bytes: int,
-    block_bytes: int,
+    block_bytes: int | None,
 ) -> Writing:
-    """Return how shards are to be written, with the compression that is the default.
+    """Return how shards are to be written, with the defaults that follow from other arguments.
 
     Raises:
         BadArgumentError: An argument is outside its range.
@@ -69,17 +69,23 @@ def checked_writing(
         raise BadArgumentError(f"format is {file_format!r}, wanted one of {wanted}", field="format")
     if file_format == "mds":
         stored = None if compression in {None, "none"} else compression
-        writing = Writing(file_format, stored, level, shard_bytes, block_bytes)
+        writing = Writing(file_format, stored, level, shard_bytes, DEFAULT_BLOCK_BYTES)
         check_writing(compression=mds_compression(writing), size_limit=shard_bytes)
         return writing
     chosen = compression or "lz4"
-    check_blocks(chosen, block_bytes, level)
-    if shard_bytes < block_bytes:
+    if shard_bytes < 1:
         raise BadArgumentError(
-            f"shard_bytes is {shard_bytes}, wanted at least block_bytes, {block_bytes}",
+            f"shard_bytes is {shard_bytes}, wanted 1 or more", field="shard_bytes"
+        )
+    in_block = min(DEFAULT_BLOCK_BYTES, shard_bytes) if block_bytes is None else block_bytes
+    check_blocks(chosen, in_block, level)
+    if shard_bytes < in_block:
+        raise BadArgumentError(
+            f"shard_bytes is {shard_bytes}, wanted at least block_bytes, {in_block}; leave "
+            "block_bytes out to have it follow",
             field="shard_bytes",
         )
-    return Writing(file_format, chosen, level, shard_bytes, block_bytes)
+    return Writing(file_format, chosen, level, shard_bytes, in_block)
 
 
 def plan_rows(df: DataFrame, wanted: Wanted) -> tuple[DataFrame, SamplePlan]:

@@ -23,7 +23,6 @@ from headrace.converter._sinks import Format
 from headrace.converter._splits import Splits
 from headrace.converter._tasks import ROW_SCHEMA
 from headrace.storage import (
-    DEFAULT_BLOCK_BYTES,
     Manifest,
     Mode,
     StoreOptions,
@@ -50,7 +49,7 @@ class Settings(TypedDict, total=False):
     compression: str | None
     compression_level: int | None
     shard_bytes: int
-    block_bytes: int
+    block_bytes: int | None
     mode: Mode
     options: StoreOptions | None
     progress: Callable[[Progress], None] | Literal["bar"] | None
@@ -108,7 +107,7 @@ def write_shards(
     compression: str | None = None,
     compression_level: int | None = None,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
-    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    block_bytes: int | None = None,
     mode: Mode = "error",
     options: StoreOptions | None = None,
     progress: Callable[[Progress], None] | Literal["bar"] | None = None,
@@ -146,6 +145,7 @@ def write_shards(
         compression_level: As the compression has them; ``None`` is its default.
         shard_bytes: Raw bytes of a shard at most, unless one sample has more.
         block_bytes: Raw bytes of a block at most, unless one sample has more; not for ``mds``.
+            `None` is 1 MiB, or ``shard_bytes`` where that is less.
         mode: Where a dataset is already: ``error`` refuses, ``overwrite`` replaces it and
             ``append`` adds to it; older versions stay readable by fingerprint.
         options: How to reach the store. What is not set is taken from the driver's ``AWS_``
