@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from headrace.server import ServerConfig, start_server
 from headrace.server._columns import WireColumn
 from headrace.server._images import DecodeImage
 from headrace.server._pack import Pack
+from headrace.server._steps import Cast, Pad, Stack, Step
 from headrace.server._values import Batch, Values
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
@@ -200,6 +202,35 @@ def test_documents_are_packed_into_rows(channel: grpc.Channel) -> None:
     assert ["tokens", "tokens.boundaries", "tokens.sample", "headrace.sample_id"] == [
         column.name for column in seen.start.columns
     ]
+
+
+_MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Pad(pb.Pad(column="x", length=16 * _MIB)),
+        Stack(pb.Stack(column="x", item_shape=[16, _MIB])),
+        Cast(pb.Cast(column="x", element_type=pb.ELEMENT_TYPE_BOOL)),
+    ],
+)
+def test_a_step_takes_little_memory_beside_what_it_makes(step: Step) -> None:
+    """Rows of 16 MiB are padded, stacked and cast with 3 MiB beside the result."""
+    column = WireColumn("x", pb.COLUMN_KIND_RAGGED, pb.ELEMENT_TYPE_INT8, np.dtype("i1"))
+    flat = np.ones(2 * 16 * _MIB, np.int8)
+    offsets = np.array([0, flat.size // 2, flat.size], np.int64)
+    batch = Batch({"x": Values(column, flat, offsets)}, 2)
+
+    tracemalloc.start()
+    try:
+        made = step.apply(batch)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert made.columns["x"].values.nbytes == flat.nbytes
+    assert peak <= flat.nbytes + 3 * _MIB
 
 
 @settings(max_examples=200, deadline=None)

@@ -24,6 +24,12 @@ Columns = Mapping[str, WireColumn]
 INT64 = np.dtype("<i8")
 LENGTH_LIMIT = 1 << 31
 
+# What is between takes some 40 bytes an element (arbitrary: little memory, few calls).
+_CHUNK_ELEMENTS = 1 << 16
+# Longer rows are copied one by one: an index of each of their elements would take eight times as
+# much memory as most columns, and longer than the copy (the bound is arbitrary).
+_SHORT_ROW = 256
+
 ELEMENT_DTYPES: Mapping[int, np.dtype[np.generic]] = {
     pb.ELEMENT_TYPE_BOOL: np.dtype("u1"),
     pb.ELEMENT_TYPE_INT8: np.dtype("i1"),
@@ -86,6 +92,15 @@ class Cast:
         return replace(column, element_type=self._element_type, dtype=self._dtype, logical_type="")
 
     def _values(self, values: NDArray[Any]) -> NDArray[np.generic]:
+        made = np.empty(values.shape, self._dtype)
+        source, target = values.reshape(-1), made.reshape(-1)
+        # In chunks, so that what is between needs little memory beside the result.
+        for first in range(0, source.size, _CHUNK_ELEMENTS):
+            chunk = slice(first, first + _CHUNK_ELEMENTS)
+            target[chunk] = self._chunk(source[chunk])
+        return made
+
+    def _chunk(self, values: NDArray[Any]) -> NDArray[np.generic]:
         if self._element_type == pb.ELEMENT_TYPE_BOOL:
             return np.asarray(values != 0, np.uint8)
         if self._dtype.kind in "iu":
@@ -215,9 +230,14 @@ def padded_rows(
 ) -> NDArray[np.generic]:
     """Return ``(rows, length)``: elements of a ragged column, and what fills each row up."""
     out = np.full((begins.size, length), fill, found.column.dtype)
+    if length > _SHORT_ROW:
+        spans = zip(begins.tolist(), lengths.tolist(), strict=True)
+        for row, (begin, size) in enumerate(spans):
+            out[row, :size] = found.values[begin : begin + size]
+        return out
     places = np.arange(length)
-    # Row by row in chunks, so that what is between needs little memory beside the rows.
-    step = max(1, (1 << 20) // length)
+    # Some rows at a time, so that what is between needs little memory beside them.
+    step = max(1, _CHUNK_ELEMENTS // length)
     for first in range(0, begins.size, step):
         rows = slice(first, first + step)
         inside = places < lengths[rows, None]
