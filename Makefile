@@ -14,7 +14,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0
 PROTO_FILES := headrace/v1/shard_service.proto
 CODE := proto storage server client converter tests examples
 
-.PHONY: help demo test test-all chaos peers check format proto clean python java
+.PHONY: help demo test test-all chaos attack peers check format proto clean python java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-all: java .venv/.dev .venv-proto/.done ## Run all tests, the long ones too
 
 chaos: .venv/.dev ## Kill servers and trainers over a store that throttles, again and again, and prove the samples
 	PYTHONPATH=tests:examples $(BIN)/python -m chaos.storm --storms 5 --epochs 20
+
+attack: .venv/.dev ## Attack real servers in every way we know, and see what an honest caller sees meanwhile
+	HEADRACE_ATTACK_SECONDS=20 $(BIN)/python -m pytest tests/attacks
 
 peers: .venv/.dev ## Read the same samples by headrace and by others, a quarter of an hour; writes docs/performance.md
 	PYTHONPATH=tests:examples $(BIN)/python -m benchmarks.peers --json docs/performance/peers.json
