@@ -12,9 +12,9 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # Stubs made by this version import on protobuf 5.29, 6 and 7 (docs/dependencies.md).
 PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0
 PROTO_FILES := headrace/v1/shard_service.proto
-CODE := proto storage server client converter tests examples
+CODE := proto storage server client converter docs/hooks tests examples
 
-.PHONY: help demo test test-all chaos attack peers check format proto clean python java
+.PHONY: help demo test test-all chaos attack peers check docs format proto clean python java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ check: .venv/.dev ## Judge style, types, schema and layers
 	$(BIN)/buf format --diff --exit-code
 	for schema in tests/upgrade/golden/*/schema.binpb; do $(BIN)/buf breaking --against "$$schema"; done
 	$(BIN)/lint-imports
+
+docs: .venv/.dev ## Build the documentation as a site into .build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "The site is in .build/site; '$(BIN)/mkdocs serve' shows it at http://127.0.0.1:8000."
 
 format: .venv/.dev ## Format code and schema in place
 	$(BIN)/ruff format $(CODE)
