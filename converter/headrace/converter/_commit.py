@@ -20,7 +20,6 @@ import pyarrow as pa
 from headrace.converter._sinks import Entry, Format, stored_name
 from headrace.errors import (
     BadArgumentError,
-    DatasetExistsError,
     HeadraceError,
     ObjectNotFoundError,
     StoreUnavailableError,
@@ -34,7 +33,7 @@ from headrace.storage import (
     check_mode,
     commit_dataset,
 )
-from headrace.storage.mds import INDEX_NAME, Index, MdsShardEntry, commit_mds
+from headrace.storage.mds import Index, MdsShardEntry, check_mds_mode, commit_mds
 
 Written: TypeAlias = Manifest | Index
 
@@ -57,15 +56,11 @@ def check_target(store: Store, mode: Mode, file_format: Format) -> None:
 
     Raises:
         BadArgumentError: There is no such mode.
-        DatasetExistsError: The mode is ``error`` and there is a dataset.
+        DatasetExistsError: The mode is ``error`` and there is a dataset, or there is one of
+            another kind, whatever the mode.
     """
-    check_mode(store, mode)
-    if file_format == "mds" and mode == "error" and _has_index(store):
-        raise DatasetExistsError(
-            f"{store.url} holds a dataset already; write elsewhere, or with mode='overwrite' or "
-            "mode='append' (on the command line: --mode)",
-            url=store.url,
-        )
+    check = check_mds_mode if file_format == "mds" else check_mode
+    check(store, mode)
 
 
 def commit_splits(
@@ -150,10 +145,3 @@ def _with_others(error: HeadraceError, commits: Commits) -> HeadraceError:
         f"{', '.join(commits.written)})",
         **error.metadata,
     )
-
-
-def _has_index(store: Store) -> bool:
-    try:
-        return bool(store.read(INDEX_NAME, length=1))
-    except ObjectNotFoundError:
-        return False

@@ -29,8 +29,9 @@ from headrace.storage._block_table import concatenated, encode_block_table
 from headrace.storage._columns import ColumnStats, served_schema
 from headrace.storage._fingerprint import fingerprint_of
 from headrace.storage._manifest import Manifest
+from headrace.storage._occupied import refuse_other_kinds
 from headrace.storage._open import read_any_pointer, read_block_rows, read_manifest
-from headrace.storage._pointer import IndexPointer, Pointer
+from headrace.storage._pointer import POINTER_NAME, IndexPointer, Pointer
 from headrace.storage._publish import publish
 from headrace.storage._shard_writer import ShardEntry
 from headrace.storage._store import Store, Version
@@ -45,7 +46,7 @@ def check_mode(store: Store, mode: Mode) -> None:
     Raises:
         BadArgumentError: There is no such mode.
         DatasetExistsError: The mode is ``error`` and the store holds a dataset, or it holds a
-            stored index, whatever the mode.
+            stored index or a dataset of another kind, whatever the mode.
     """
     if mode not in get_args(Mode):
         raise BadArgumentError(
@@ -57,6 +58,7 @@ def check_mode(store: Store, mode: Mode) -> None:
             "or mode='append' (on the command line: --mode)",
             url=store.url,
         )
+    refuse_other_kinds(store, POINTER_NAME)
 
 
 def commit_dataset(

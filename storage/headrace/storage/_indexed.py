@@ -29,9 +29,10 @@ from headrace.errors import (
     ObjectNotFoundError,
     WorldError,
 )
+from headrace.storage._occupied import refuse_other_kinds
 from headrace.storage._open import read_any_pointer, read_table
 from headrace.storage._options import StoreOptions
-from headrace.storage._pointer import IndexPointer, TableFile
+from headrace.storage._pointer import POINTER_NAME, IndexPointer, TableFile
 from headrace.storage._publish import now_text, table_stem, write_pointer
 from headrace.storage._source import OpenDataset, Place, SourceOptions
 from headrace.storage._store import Store, Version, open_store
@@ -63,7 +64,8 @@ def store_index(
 
     Raises:
         NotADatasetError: There is nothing to index at ``source_url``.
-        DatasetExistsError: ``url`` holds a dataset of our own shards.
+        DatasetExistsError: ``url`` holds a dataset of our own shards, or one of another kind
+            that is not the source.
         CommitConflictError: Another writer came between.
     """
     chosen, asked = options or StoreOptions(), source_options or SourceOptions()
@@ -72,6 +74,8 @@ def store_index(
     try:
         _refuse_unreachable(target, store.url)
         replaced = _replaced(store)
+        if not _is_same_place(target, url):
+            refuse_other_kinds(store, POINTER_NAME)
         indexed = _index_of(target, chosen, asked, progress)
         name = f"{table_stem(indexed.fingerprint)}.index"
         pointer = IndexPointer(
@@ -277,6 +281,10 @@ def _absolute(url: str) -> str:
             field="url",
         )
     return url
+
+
+def _is_same_place(target: str, url: str) -> bool:
+    return target.rstrip("/") == _absolute(url).rstrip("/")
 
 
 def _refuse_unreachable(target: str, url: str) -> None:

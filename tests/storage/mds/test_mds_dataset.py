@@ -18,10 +18,8 @@ from headrace.errors import (
 )
 from headrace.storage import (
     OpenDataset,
-    ShardWriter,
     SourceOptions,
     Store,
-    commit_dataset,
     open_dataset,
     open_store,
 )
@@ -30,6 +28,7 @@ from headrace.storage.mds import ENCODING_KEY, FORMAT_KEY, MdsDataset, decode_in
 from headrace.storage.mds._layout import BLOCK_BYTES
 from storage.mds.mds_make import change_index, change_words, index_of, texts, write_mds
 from storage.mds.mds_values import table_of
+from support.datasets import write_dataset
 from support.s3 import S3
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -307,12 +306,9 @@ def test_the_fingerprint_is_of_what_is_read(tmp_path: Path) -> None:
 
 def test_a_named_source_is_used(tmp_path: Path) -> None:
     """Where two sources' datasets lie side by side, our own is found unless another is named."""
-    table = texts(3)
-    write_mds(tmp_path, table)
-    store = open_store(str(tmp_path))
-    with ShardWriter(store, "a.arrow", schema=table.schema) as writer:
-        writer.append(texts(9).to_batches()[0])
-        commit_dataset(store, table.schema, [writer.close()])
+    write_mds(tmp_path / "other", texts(3))
+    write_dataset(str(tmp_path), texts(9), shard_samples=[9])
+    shutil.copytree(tmp_path / "other", tmp_path, dirs_exist_ok=True)  # no writer puts it there
 
     with open_dataset(str(tmp_path)) as dataset:
         assert 9 == dataset.sample_count

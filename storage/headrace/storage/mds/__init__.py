@@ -3,7 +3,7 @@
 from headrace.storage.mds._dataset import MdsDataset
 from headrace.storage.mds._fields import ENCODING_KEY, FORMAT_KEY
 from headrace.storage.mds._index import INDEX_NAME, Index, decode_index
-from headrace.storage.mds._publish import commit_mds
+from headrace.storage.mds._publish import check_mds_mode, commit_mds
 from headrace.storage.mds._writer import (
     FileEntry,
     MdsShardEntry,
@@ -22,6 +22,7 @@ __all__ = [
     "MdsShardEntry",
     "MdsWriter",
     "check_columns",
+    "check_mds_mode",
     "check_writing",
     "commit_mds",
     "decode_index",

@@ -20,13 +20,30 @@ from headrace.errors import (
     DatasetExistsError,
     ObjectNotFoundError,
 )
-from headrace.storage._pointer import POINTER_NAME
+from headrace.storage._occupied import has_object, refuse_other_kinds
 from headrace.storage._store import Store, Version
 from headrace.storage.mds._index import INDEX_NAME, Index, decode_index
 from headrace.storage.mds._json import shard_objects
 from headrace.storage.mds._writer import MdsShardEntry
 
 Mode = Literal["error", "overwrite", "append"]
+
+
+def check_mds_mode(store: Store, mode: Mode) -> None:
+    """Refuse what `commit_mds` would refuse at the end of a long job.
+
+    Raises:
+        BadArgumentError: There is no such mode.
+        DatasetExistsError: The mode is ``error`` and there is an index, or there is a dataset of
+            another kind, whatever the mode.
+    """
+    if mode not in get_args(Mode):
+        raise BadArgumentError(
+            f"mode is {mode!r}, wanted one of {', '.join(get_args(Mode))}", field="mode"
+        )
+    if mode == "error" and has_object(store, INDEX_NAME):
+        raise _exists(store)
+    refuse_other_kinds(store, INDEX_NAME)
 
 
 def commit_mds(store: Store, shards: Sequence[MdsShardEntry], *, mode: Mode = "error") -> Index:
@@ -42,21 +59,16 @@ def commit_mds(store: Store, shards: Sequence[MdsShardEntry], *, mode: Mode = "e
         The index that is now there.
 
     Raises:
-        DatasetExistsError: The mode is ``error`` and there is an index.
+        DatasetExistsError: As `check_mds_mode` says.
         CommitConflictError: Another commit won.
         BadArgumentError: There is no such mode, there are no samples, or a name would occur twice.
         ManifestCorruptError: The index to append to is damaged.
     """
-    if mode not in get_args(Mode):
-        raise BadArgumentError(
-            f"mode is {mode!r}, wanted one of {', '.join(get_args(Mode))}", field="mode"
-        )
+    check_mds_mode(store, mode)
     if not sum(shard.sample_count for shard in shards):
         raise BadArgumentError(
             f"no samples to write to {store.url}; a dataset holds at least one", field="samples"
         )
-    if mode == "error" and _has_pointer(store):
-        raise _exists(store)
     before = None if mode == "error" else _read(store)
     kept: list[object] = []
     if mode == "append" and before is not None:
@@ -89,14 +101,6 @@ def _write(store: Store, content: bytes, before: tuple[bytes, Version] | None) -
         store.write_if_absent(INDEX_NAME, content)
     except CommitConflictError as error:
         raise _exists(store) from error
-
-
-def _has_pointer(store: Store) -> bool:
-    """Tell whether there is a dataset of our own shards, which would hide this one."""
-    try:
-        return bool(store.read(POINTER_NAME, length=1))
-    except ObjectNotFoundError:
-        return False
 
 
 def _exists(store: Store) -> DatasetExistsError:
