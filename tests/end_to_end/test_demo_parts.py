@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
 import select
+import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
+from rich.console import Console
 
 from demo.data_sets import DataSetError, fetch_flights
 from demo.processes import Processes, ProcessFailedError
+from demo.report import print_next_steps
+from headrace.cli._group import group
 
 RUN = Path(__file__).parents[2] / "examples" / "demo" / "run.py"
 DEADLINE_S = 30.0
@@ -91,3 +97,21 @@ def test_missing_java_is_one_clear_line(tmp_path: Path) -> None:
     assert "install a Java 17 runtime" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "output").exists()
+
+
+def test_what_to_try_next_can_be_typed(tmp_path: Path) -> None:
+    """Each command that the demo ends with is one that the command line takes as it stands."""
+    flights = tmp_path / "flights.csv"
+    flights.write_text("distance\n1\n")
+    written = io.StringIO()
+
+    print_next_steps(Console(file=written), flights=flights)
+
+    lines = [line.strip() for line in written.getvalue().splitlines()]
+    commands = [shlex.split(line) for line in lines if line.startswith(sys.prefix)]
+    assert ["convert", "serve", "read", "doctor"] == [words[1] for words in commands]
+    for program, name, *arguments in commands:
+        assert Path(program).exists()
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        command.make_context(name, arguments)
