@@ -27,7 +27,7 @@ def _batches(total_bytes: int) -> Iterator[pa.RecordBatch]:
 
 def _peak_after(url: str, file_format: Literal["arrow", "mds"], total_bytes: int) -> int:
     writing = checked_writing(
-        file_format, None, level=None, shard_bytes=SHARD_BYTES, block_bytes=1 << 20
+        file_format, None, level=None, hashes=None, shard_bytes=SHARD_BYTES, block_bytes=1 << 20
     )
     columns = plan_columns(pa.schema({"text": pa.string()}))
     task = ShardTask("job", url, StoreOptions(), SamplePlan(columns, writing))

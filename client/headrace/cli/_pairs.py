@@ -1,4 +1,4 @@
-"""Values of options that name columns and splits."""
+"""Values of options that name columns, splits and hashes."""
 
 from __future__ import annotations
 
@@ -59,6 +59,13 @@ def parse_splits(text: str | None, column: str | None) -> dict[str, float] | str
                 field="split",
             ) from None
     return fractions
+
+
+def parse_hashes(text: str | None) -> list[str] | None:
+    """Return the names in ``sha1,xxh64``; none of ``none``, nothing for nothing."""
+    if text is None:
+        return None
+    return [] if text == "none" else [name.strip() for name in text.split(",")]
 
 
 def parse_shapes(pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[int, ...] | str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from headrace.cli._pairs import PAIR, parse_columns, parse_shapes, parse_splits
+from headrace.cli._pairs import PAIR, parse_columns, parse_hashes, parse_shapes, parse_splits
 from headrace.cli._show import size
 from headrace.cli._types import SIZE
 from headrace.errors import BadArgumentError
@@ -86,6 +86,11 @@ _LOCAL = "local[*]"
 )
 @click.option("--compression-level", type=int, help="As the compression has them.")
 @click.option(
+    "--hashes",
+    help="Of each file of MDS, with commas between, such as sha256,xxh64; none takes none. "
+    "Default: xxh3_64.",
+)
+@click.option(
     "--shard-bytes",
     type=SIZE,
     default="64MiB",
@@ -131,6 +136,7 @@ def command(
     written_as: Literal["arrow", "mds"],
     compression: str | None,
     compression_level: int | None,
+    hashes: str | None,
     shard_bytes: int,
     block_bytes: int | None,
     mode: Literal["error", "overwrite", "append"],
@@ -166,6 +172,7 @@ def command(
             "format": written_as,
             "compression": compression,
             "compression_level": compression_level,
+            "hashes": parse_hashes(hashes),
             "shard_bytes": shard_bytes,
             "block_bytes": block_bytes,
             "mode": mode,

@@ -54,6 +54,7 @@ def convert_files(
     format: Format = "arrow",  # noqa: A002 - as in write_shards
     compression: str | None = None,
     compression_level: int | None = None,
+    hashes: Sequence[str] | None = None,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     block_bytes: int | None = None,
     mode: Mode = "error",
@@ -83,6 +84,7 @@ def convert_files(
         compression: As for `write_shards`; the default of images is ``none`` where their own
             formats compress.
         compression_level: As for `write_shards`.
+        hashes: As for `write_shards`.
         shard_bytes: As for `write_shards`.
         block_bytes: As for `write_shards`.
         mode: As for `write_shards`.
@@ -106,6 +108,7 @@ def convert_files(
             format,
             compression,
             level=compression_level,
+            hashes=hashes,
             shard_bytes=shard_bytes,
             block_bytes=block_bytes,
         ),

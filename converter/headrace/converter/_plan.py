@@ -18,7 +18,7 @@ from headrace.converter._tasks import SamplePlan
 from headrace.converter._types import arrow_type, is_vector
 from headrace.errors import BadArgumentError, ColumnNotFoundError
 from headrace.storage import DEFAULT_BLOCK_BYTES, Mode, StoreOptions, check_blocks
-from headrace.storage.mds import check_columns, check_writing
+from headrace.storage.mds import DEFAULT_HASHES, check_columns, check_writing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +56,7 @@ def checked_writing(
     compression: str | None,
     *,
     level: int | None,
+    hashes: Sequence[str] | None,
     shard_bytes: int,
     block_bytes: int | None,
 ) -> Writing:
@@ -69,9 +70,16 @@ def checked_writing(
         raise BadArgumentError(f"format is {file_format!r}, wanted one of {wanted}", field="format")
     if file_format == "mds":
         stored = None if compression in {None, "none"} else compression
-        writing = Writing(file_format, stored, level, shard_bytes, DEFAULT_BLOCK_BYTES)
-        check_writing(compression=mds_compression(writing), size_limit=shard_bytes)
+        taken = DEFAULT_HASHES if hashes is None else tuple(hashes)
+        writing = Writing(file_format, stored, level, shard_bytes, DEFAULT_BLOCK_BYTES, taken)
+        check_writing(compression=mds_compression(writing), hashes=taken, size_limit=shard_bytes)
         return writing
+    if hashes:
+        raise BadArgumentError(
+            f"hashes is {list(hashes)!r}, which is for format='mds'; blocks of 'arrow' have "
+            "checksums always, so leave it out",
+            field="hashes",
+        )
     chosen = compression or "lz4"
     if shard_bytes < 1:
         raise BadArgumentError(

@@ -42,6 +42,7 @@ class Writing:
         level: Of the compression; `None` is the library's default.
         shard_bytes: Raw bytes after which a shard ends.
         block_bytes: Raw bytes of a block; ``mds`` has none.
+        hashes: Of the files of ``mds``.
     """
 
     format: Format
@@ -49,6 +50,7 @@ class Writing:
     level: int | None
     shard_bytes: int
     block_bytes: int
+    hashes: tuple[str, ...] = ()
 
 
 class Sink(Protocol):
@@ -149,6 +151,7 @@ class MdsSink:
             schema,
             folder=folder,
             compression=mds_compression(writing),
+            hashes=writing.hashes,
             size_limit=writing.shard_bytes,
         )
 

@@ -48,6 +48,7 @@ class Settings(TypedDict, total=False):
     split_seed: int
     compression: str | None
     compression_level: int | None
+    hashes: Sequence[str] | None
     shard_bytes: int
     block_bytes: int | None
     mode: Mode
@@ -106,6 +107,7 @@ def write_shards(
     format: Format = "arrow",  # noqa: A002 - as Spark's writers call it
     compression: str | None = None,
     compression_level: int | None = None,
+    hashes: Sequence[str] | None = None,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     block_bytes: int | None = None,
     mode: Mode = "error",
@@ -143,6 +145,8 @@ def write_shards(
             each shard: ``none``, ``br``, ``bz2``, ``gz``, ``snappy`` or ``zstd``; default
             ``none``.
         compression_level: As the compression has them; ``None`` is its default.
+        hashes: Of each file of ``mds``, by the names that MosaicML Streaming's ``validate_hash``
+            takes; `None` is ``["xxh3_64"]``, and ``[]`` is none: then damage shows to nobody.
         shard_bytes: Raw bytes of a shard at most, unless one sample has more.
         block_bytes: Raw bytes of a block at most, unless one sample has more; not for ``mds``.
             `None` is 1 MiB, or ``shard_bytes`` where that is less.
@@ -183,6 +187,7 @@ def write_shards(
             format,
             compression,
             level=compression_level,
+            hashes=hashes,
             shard_bytes=shard_bytes,
             block_bytes=block_bytes,
         ),

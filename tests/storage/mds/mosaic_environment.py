@@ -39,9 +39,10 @@ class Mosaic:
         options = [compression, "sha1,xxh64", str(sample_count)]
         self._run("mosaic_write_text.py", [str(folder), form, *options])
 
-    def read(self, folder: Path) -> list[Any]:
+    def read(self, folder: Path, *, validate_hash: str | None = None) -> list[Any]:
         """Return what Mosaic's reader gives, as `rendered` has it."""
-        lines = self._run("mosaic_read.py", [str(folder)]).splitlines()
+        arguments = [str(folder)] if validate_hash is None else [str(folder), validate_hash]
+        lines = self._run("mosaic_read.py", arguments).splitlines()
         return [json.loads(line) for line in lines]
 
     def _run(self, script: str, arguments: Sequence[str]) -> str:

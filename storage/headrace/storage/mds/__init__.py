@@ -5,6 +5,7 @@ from headrace.storage.mds._fields import ENCODING_KEY, FORMAT_KEY
 from headrace.storage.mds._index import INDEX_NAME, Index, decode_index
 from headrace.storage.mds._publish import check_mds_mode, commit_mds
 from headrace.storage.mds._writer import (
+    DEFAULT_HASHES,
     FileEntry,
     MdsShardEntry,
     MdsWriter,
@@ -13,6 +14,7 @@ from headrace.storage.mds._writer import (
 )
 
 __all__ = [
+    "DEFAULT_HASHES",
     "ENCODING_KEY",
     "FORMAT_KEY",
     "INDEX_NAME",

@@ -22,6 +22,7 @@ from headrace.storage.mds._hashes import HASHES, digest_of
 from headrace.storage.mds._samples import MAX_SHARD_BYTES, WORD, header_bytes
 
 DEFAULT_SIZE_LIMIT = 1 << 26  # that of Mosaic's writer
+DEFAULT_HASHES = ("xxh3_64",)  # the fastest there is: 64 MiB in some 10 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class MdsWriter:
         *,
         folder: str = "",
         compression: str | None = None,
-        hashes: Sequence[str] = (),
+        hashes: Sequence[str] = DEFAULT_HASHES,
         size_limit: int = DEFAULT_SIZE_LIMIT,
     ) -> None:
         """Begin.
@@ -98,9 +99,11 @@ class MdsWriter:
             schema: Of the batches; MDS holds no nulls.
             folder: Where in the store the shards go: empty, or one name. Writers that run beside
                 one another need one each.
-            compression: Such as ``zstd`` or ``zstd:7``; `None` leaves shards as they are, which
-                headrace then reads by ranges.
-            hashes: To take of each file, such as ``xxh3_64``.
+            compression: Such as ``zstd`` or ``zstd:7``; `None` leaves shards as they are.
+            hashes: To take of each file, by the names that Mosaic's readers know for
+                ``validate_hash``. Without any, nothing tells that a byte of a shard has changed,
+                and headrace reads shards that are not compressed by ranges; with one it reads
+                and verifies each shard whole.
             size_limit: Greatest size of a shard in bytes, but for one of one sample.
 
         Raises:
@@ -234,13 +237,13 @@ class MdsWriter:
         return FileEntry(basename, len(content), hashes)
 
 
-def check_writing(*, compression: str | None, size_limit: int) -> None:
+def check_writing(*, compression: str | None, hashes: Sequence[str], size_limit: int) -> None:
     """Refuse what `MdsWriter` would refuse, before a job starts.
 
     Raises:
-        BadArgumentError: There is no such compression, or the size is outside its range.
+        BadArgumentError: There is no such compression or hash, or the size is outside its range.
     """
-    _check("", (), size_limit)
+    _check("", hashes, size_limit)
     _compression(compression)
 
 
