@@ -18,6 +18,8 @@ from headrace.v1 import shard_service_pb2_grpc as rpc
 from support.wire import FINGERPRINT
 
 Script = Callable[[pb.ReadBatchesRequest, grpc.ServicerContext], Iterator[pb.ReadBatchesResponse]]
+Describe = Callable[[pb.GetDatasetRequest, grpc.ServicerContext], None]
+"""Is called before a dataset is described, and may fail."""
 
 
 class ScriptedService(rpc.ShardServiceServicer):
@@ -28,16 +30,19 @@ class ScriptedService(rpc.ShardServiceServicer):
         self.scripts = list(scripts)
         self.requests: list[pb.ReadBatchesRequest] = []
         self.address = ""
-        self._sample_count = sample_count
+        self.dataset = pb.Dataset(fingerprint=FINGERPRINT, sample_count=sample_count)
+        self.describe: Describe | None = None
+        self.stop: Callable[[], object] = lambda: None
 
     def GetDataset(  # noqa: N802 - the name of the RPC
         self, request: pb.GetDatasetRequest, context: grpc.ServicerContext
     ) -> pb.GetDatasetResponse:
         """Describe the hand-made dataset."""
-        del context
-        dataset = pb.Dataset(
-            name=request.name, fingerprint=FINGERPRINT, sample_count=self._sample_count
-        )
+        if self.describe is not None:
+            self.describe(request, context)
+        dataset = pb.Dataset()
+        dataset.CopyFrom(self.dataset)
+        dataset.name = request.name
         return pb.GetDatasetResponse(dataset=dataset)
 
     def ListDatasets(  # noqa: N802
@@ -85,12 +90,20 @@ class ScriptedService(rpc.ShardServiceServicer):
 
 
 @contextmanager
-def scripted_server(*scripts: Script, sample_count: int = 12) -> Iterator[ScriptedService]:
-    """Serve scripts at a free port."""
+def scripted_server(
+    *scripts: Script,
+    sample_count: int = 12,
+    listen: str = "127.0.0.1:0",
+    describe: Describe | None = None,
+) -> Iterator[ScriptedService]:
+    """Serve scripts, at a free port if no other address is named."""
     service = ScriptedService(scripts, sample_count=sample_count)
+    service.describe = describe
     server = grpc.server(ThreadPoolExecutor(8, thread_name_prefix="scripted"))
     rpc.add_ShardServiceServicer_to_server(service, server)
-    service.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    port = server.add_insecure_port(listen)
+    service.address = f"127.0.0.1:{port}" if listen.endswith(":0") else listen
+    service.stop = lambda: server.stop(grace=None).wait(5)
     server.start()
     try:
         yield service

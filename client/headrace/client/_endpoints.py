@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Protocol
 
 from headrace.client._access import Access
@@ -20,13 +19,11 @@ class Endpoint:
     Attributes:
         address: Its gRPC address.
         access: What it asks of its callers.
-        wait_s: Most seconds to wait for it, where another may be asked instead.
         is_private: Whether it is a private server.
     """
 
     address: str
     access: Access
-    wait_s: float = inf
     is_private: bool = False
 
 
@@ -48,8 +45,16 @@ class Endpoints(Protocol):
             HeadraceError: A server had to be started, and did not start.
         """
 
-    def each(self, stop: threading.Event) -> Iterator[Endpoint]:
-        """Give every server once, in the order of preference; as `choose`, one at a time."""
+    def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
+        """Give every server once, in the order of preference; as `choose`, one at a time.
+
+        Args:
+            stop: As for `choose`.
+            failing_s: For how many seconds nobody has answered.
+
+        Raises:
+            HeadraceError: As `choose`.
+        """
 
     def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
         """Return another server of the same datasets that runs, or None if there is no such."""
@@ -92,9 +97,9 @@ class FixedEndpoints:
         listed = self.seat.of_list(self.addresses)
         return Endpoint(listed[attempt % len(listed)], self.access)
 
-    def each(self, stop: threading.Event) -> Iterator[Endpoint]:
+    def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
         """Give them as they stand."""
-        del stop
+        del stop, failing_s
         return (Endpoint(address, self.access) for address in self.addresses)
 
     def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
@@ -129,8 +134,9 @@ class PrivateEndpoints:
         # Its socket lies in a folder that this user alone may enter.
         return Endpoint(self.server.address(stop), Access(), is_private=True)
 
-    def each(self, stop: threading.Event) -> Iterator[Endpoint]:
+    def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
         """Give the one that there is."""
+        del failing_s
         yield self.choose(0, stop)
 
     def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:

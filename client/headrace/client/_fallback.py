@@ -20,7 +20,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import grpc
 
@@ -85,11 +84,11 @@ class FallbackEndpoints:
         )
         return endpoint
 
-    def each(self, stop: threading.Event) -> Iterator[Endpoint]:
-        """Give the servers, then the private one, which is not started before it is asked for."""
-        for endpoint in self._servers.each(stop):
-            yield replace(endpoint, wait_s=self._after_s)
-        yield self._own(stop)
+    def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
+        """Give the servers, and the private one when they have failed for long enough."""
+        yield from self._servers.each(stop, failing_s=failing_s)
+        if failing_s >= self._after_s:
+            yield self._own(stop)
 
     def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
         """Return another of the servers; none is started."""

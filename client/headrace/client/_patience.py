@@ -4,7 +4,8 @@ Contract of `Patience.fail`:
 
 1. A failure that may not pass is raised as it is.
 2. One that may is answered with the seconds to wait: none where a server only asks to go
-   elsewhere, what the server asks for if it does, else a random time below a bound that doubles.
+   elsewhere, what the server asks for if it does (some, after the first time), else a random time
+   below a bound that doubles.
 3. After ``give_up_s`` since the last event (``connect_s`` before the first message) the last
    failure is raised with its history: the hop that failed, since when, and what was tried.
 4. A fault is logged once, whatever number of tries it costs; so is its end.
@@ -59,6 +60,14 @@ class Patience:
         self.attempt = 0
         self.moves = 0
 
+    def start(self, now: float) -> None:
+        """Count the time that failures may take from now on, not from the first of them.
+
+        Args:
+            now: Seconds of the clock that `fail` is told.
+        """
+        self._since = now
+
     def hear(self) -> None:
         """Note that a server sent something."""
         self._has_heard = True
@@ -102,7 +111,8 @@ class Patience:
     def _wait_s(self, error: HeadraceError) -> float:
         told_s = retry_after_s(error)
         if told_s is not None:
-            return told_s
+            # A server that asks for no wait, again and again, is not asked without one.
+            return told_s if self.attempt == 1 else max(told_s, self._backoff.first_s / 2)
         if self.attempt == 1 and isinstance(error, RebalanceError | DrainingError):
             return 0.0
         return self._backoff.wait_s(self.attempt - 1, random.random())
