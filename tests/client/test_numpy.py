@@ -78,7 +78,7 @@ def test_it_reads_ahead_while_the_loop_is_away() -> None:
         sent_all.set()
 
     with scripted_server(send) as server:
-        for _ in NumpyDataset(server.address, "d", batch_size=4, epochs=1):
+        for _ in NumpyDataset(server.address, "d", batch_size=1 << 18, epochs=1):
             assert sent_all.wait(30)
             break
 

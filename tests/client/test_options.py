@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 
 from headrace.client import RemoteDataset
-from headrace.client._config import DEFAULT_PREFETCH_BYTES
+from headrace.client._config import DEFAULT_MAX_BATCH_BYTES, DEFAULT_PREFETCH_BYTES
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 OPTIONS = dict(list(inspect.signature(RemoteDataset.__init__).parameters.items())[1:])
+
+_MIB_A_GIB = 1 << 10
 
 
 def _rows() -> list[list[str]]:
@@ -22,8 +24,9 @@ def _rows() -> list[list[str]]:
 def _as_documented(default: object) -> str:
     if default is inspect.Parameter.empty:
         return "required"
-    if default == DEFAULT_PREFETCH_BYTES and not isinstance(default, bool):
-        return f"`{DEFAULT_PREFETCH_BYTES >> 20} MiB`"
+    if default in (DEFAULT_PREFETCH_BYTES, DEFAULT_MAX_BATCH_BYTES) and default is not True:
+        mib = default >> 20
+        return f"`{mib >> 10} GiB`" if mib >= _MIB_A_GIB else f"`{mib} MiB`"
     return f'`"{default}"`' if isinstance(default, str) else f"`{default!r}`"
 
 

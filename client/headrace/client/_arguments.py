@@ -19,6 +19,16 @@ def end_mode(name: str) -> EndMode:
         raise BadArgumentError(f"end is {name!r}; wanted one of {modes}", field="end") from None
 
 
+def check_max_batch_bytes(value: int) -> None:
+    """Refuse a bound that no batch could keep.
+
+    Raises:
+        BadArgumentError: It is one.
+    """
+    if value < 1:
+        raise BadArgumentError(f"max_batch_bytes is {value}; wanted >= 1", field="max_batch_bytes")
+
+
 def check_sizes(
     batch_size: int | None, global_batch_size: int | None, epochs: int | None, prefetch_bytes: int
 ) -> None:

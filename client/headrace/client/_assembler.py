@@ -23,6 +23,7 @@ import xxhash
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from headrace.client._bounds import Bounds
 from headrace.client._frames import (
     BATCH,
     CHUNK,
@@ -125,13 +126,23 @@ class EpochEndEvent:
 class StreamAssembler:
     """Assemble the batches of one `ReadBatches` stream."""
 
-    def __init__(self, allocate: Allocate, *, keep: Keep | None = memory_of) -> None:
+    def __init__(
+        self,
+        allocate: Allocate,
+        *,
+        keep: Keep | None = memory_of,
+        bounds: Bounds | None = None,
+    ) -> None:
         """Begin before the first message.
 
         Args:
             allocate: Where the payloads go.
             keep: Makes a message memory of its batch; None to copy all payloads.
+            bounds: The most that a batch may be; None for `Bounds()`.
         """
+        self._bounds = bounds or Bounds()
+        self._most_bytes = self._bounds.payload_bytes
+        self._most_samples = self._bounds.sample_count
         self._allocate, self._keep = allocate, keep
         self._start: pb.StreamStart | None = None
         self._layout = PayloadLayout(())
@@ -242,6 +253,8 @@ class StreamAssembler:
         message, _, begin, end, at, stop = frame
         header = pb.BatchHeader.FromString(message[begin:end])
         size = header.payload_bytes
+        if not 0 <= size <= self._most_bytes:
+            self._bounds.refuse_payload(header)
         is_whole = size and at + size == stop
         if is_whole and self._keep is not None and not at % ALIGNMENT:
             payload = self._keep(message)[at:stop]
@@ -256,7 +269,7 @@ class StreamAssembler:
         at, stop, payload = frame.payload, frame.stop, self._payload
         begin = self._filled
         end = begin + stop - at
-        if offset != begin or end > payload.size:
+        if offset != begin or end > payload.size or begin == end < payload.size:
             raise StreamCorruptError(
                 f"a chunk covers payload bytes [{offset}, {offset + end - begin}); wanted "
                 f"[{begin}, …) of {payload.size}"
@@ -273,9 +286,13 @@ class StreamAssembler:
 
     def _event(self, header: pb.BatchHeader, payload: NDArray[np.uint8]) -> BatchEvent:
         sample_count = header.sample_count
+        if not 0 <= header.pad_count <= sample_count <= self._most_samples:
+            self._bounds.refuse_samples(header)
         self._batch_count += 1
         self._sample_count += sample_count
         rows = header.row_count if header.HasField("row_count") else sample_count
+        if not 0 <= rows <= max(payload.size, sample_count):
+            self._bounds.refuse_samples(header)
         lengths, layout = header.buffer_bytes, self._layout
         places = layout.like_last(lengths, payload_bytes=payload.size, sample_count=rows)
         if places is not None:

@@ -9,6 +9,9 @@ from headrace.errors import BadArgumentError
 DEFAULT_PREFETCH_BYTES = 64 << 20
 """Arbitrary: some tens of batches of 1 to 3 MiB, little beside a trainer's memory."""
 
+DEFAULT_MAX_BATCH_BYTES = 1 << 30
+"""The default of servers' ``max_batch_bytes``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:

@@ -12,11 +12,16 @@ import torch
 from torch.utils.data import IterableDataset
 
 from headrace.client._access import Access, Auth, TlsConfig, was_forked_after_use
-from headrace.client._arguments import check_sizes, end_mode
+from headrace.client._arguments import check_max_batch_bytes, check_sizes, end_mode
 from headrace.client._assembler import BatchEvent
 from headrace.client._batch import Batch
 from headrace.client._call import fetch_from_any
-from headrace.client._config import DEFAULT_PREFETCH_BYTES, Deadlines, Hedge
+from headrace.client._config import (
+    DEFAULT_MAX_BATCH_BYTES,
+    DEFAULT_PREFETCH_BYTES,
+    Deadlines,
+    Hedge,
+)
 from headrace.client._copies import checked_device
 from headrace.client._feed import Event
 from headrace.client._handover import register_owner
@@ -86,6 +91,7 @@ class RemoteDataset(IterableDataset[Batch]):
         tls: TlsConfig | None = None,
         device: str | torch.device | None = None,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
         transport: TransportChoice = "auto",
         ring_bytes: int | None = None,
         check_ring: bool = False,
@@ -140,6 +146,8 @@ class RemoteDataset(IterableDataset[Batch]):
                 that they were received in. Not for DataLoader workers.
             prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one;
                 the default is arbitrary.
+            max_batch_bytes: Most payload bytes of a batch, >= 1: a larger one is refused, and no
+                memory is made ready for it, whatever the server says.
             transport: How batches come: in shared memory where ``target`` is the unix socket of a
                 server on this host that makes rings, and else over gRPC (``"auto"``); or only the
                 one (``"ring"``) or the other (``"grpc"``). `stats` says which it is, and why.
@@ -169,6 +177,7 @@ class RemoteDataset(IterableDataset[Batch]):
         """
         super().__init__()
         check_sizes(batch_size, global_batch_size, epochs, prefetch_bytes)
+        check_max_batch_bytes(max_batch_bytes)
         deadlines = deadlines or Deadlines()
         subject, sources = subject_of(dataset, is_private=target is None, url=url, skips=skips)
         rank, world_size = resolve_ranks(rank, world_size)
@@ -211,6 +220,7 @@ class RemoteDataset(IterableDataset[Batch]):
             ),
         )
         self._restart, self._deadlines, self._hedge = restart, deadlines, hedge
+        self._max_batch_bytes = max_batch_bytes
         self._rings = ring_options(transport, ring_bytes, prefetch_bytes, check=check_ring)
         self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))
         self._progress = Progress()
@@ -384,6 +394,7 @@ class RemoteDataset(IterableDataset[Batch]):
         if self._hedge is not None:
             # Which watches each batch.
             landing = replace(landing, takes_runs=False)
+        landing = replace(landing, max_batch_bytes=self._max_batch_bytes)
         return BatchReader(
             self._endpoints,
             options,
@@ -392,6 +403,7 @@ class RemoteDataset(IterableDataset[Batch]):
             allocate=landing.allocate,
             open_feed=RingFeeds(self._rings, landing, silence_s=self._deadlines.silence_s),
             hedge=self._hedge,
+            max_batch_bytes=self._max_batch_bytes,
         )
 
     def _options(self) -> ReadOptions:

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.client._bounds import check_item_shape
 from headrace.errors import StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -194,7 +195,7 @@ class _Cursor:
         self._lengths = lengths
         self._payload, self._memory = payload, payload.data
         self._next = 0
-        self._begin = 0
+        self._begin = self._end = 0
 
     def take(self, field: _Field, dtype: np.dtype[_T], shape: tuple[int, ...]) -> NDArray[_T]:
         """Return the next buffer as ``shape`` of ``dtype``."""
@@ -211,7 +212,8 @@ class _Cursor:
                 column=field.name,
             )
         self._next += 1
-        self._begin = begin + length + -length % PAYLOAD_ALIGNMENT
+        self._end = begin + length
+        self._begin = self._end + -length % PAYLOAD_ALIGNMENT
         return np.ndarray(shape, dtype, self._memory, begin)
 
     def finish(self, column_count: int) -> None:
@@ -219,6 +221,10 @@ class _Cursor:
             raise StreamCorruptError(
                 f"a batch has {len(self._lengths)} buffers; its {column_count} columns need "
                 f"{self._next}"
+            )
+        if self._end != self._payload.size:
+            raise StreamCorruptError(
+                f"a payload has {self._payload.size} bytes, and its buffers end at {self._end}"
             )
 
 
@@ -231,7 +237,7 @@ def _field(column: pb.Column) -> _Field:
             "column out with columns=",
             column=column.name,
         )
-    shape = tuple(column.item_shape)
+    shape = check_item_shape(column, dtype.itemsize)
     return _Field(column.name, column.kind, dtype, shape, column.nullable)
 
 

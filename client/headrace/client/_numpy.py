@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.client._access import Access, Auth, TlsConfig
-from headrace.client._arguments import check_sizes, end_mode
+from headrace.client._arguments import check_max_batch_bytes, check_sizes, end_mode
 from headrace.client._assembler import BatchEvent
 from headrace.client._buffers import BufferPool
-from headrace.client._config import DEFAULT_PREFETCH_BYTES, Deadlines
+from headrace.client._config import DEFAULT_MAX_BATCH_BYTES, DEFAULT_PREFETCH_BYTES, Deadlines
 from headrace.client._endpoints import PrivateEndpoints, fixed_endpoints
 from headrace.client._layout import SAMPLE_ID_COLUMN, ColumnView
 from headrace.client._places import place_after
@@ -64,6 +64,7 @@ class NumpyDataset:
         tls: TlsConfig | None = None,
         deadlines: Deadlines | None = None,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
         store: Mapping[str, object] | None = None,
         transport: TransportChoice = "auto",
         ring_bytes: int | None = None,
@@ -89,6 +90,7 @@ class NumpyDataset:
             tls: How to encrypt; None for plain text.
             deadlines: How long to wait; None for `Deadlines()`.
             prefetch_bytes: Most bytes to hold ready, >= 0; the default is arbitrary.
+            max_batch_bytes: Most payload bytes of a batch, as for `RemoteDataset`.
             store: How a private server reaches the store, as for `RemoteDataset`.
             transport: How batches come from a server on this host, as for `RemoteDataset`.
             ring_bytes: Size of the shared memory to ask for; None for twice ``prefetch_bytes``.
@@ -100,6 +102,7 @@ class NumpyDataset:
             TokenMalformedError: ``token`` is damaged.
         """
         check_sizes(batch_size, None, epochs, prefetch_bytes)
+        check_max_batch_bytes(max_batch_bytes)
         name = name_of_source(dataset) if target is None else dataset
         self._options = ReadOptions(
             dataset=name,
@@ -126,7 +129,7 @@ class NumpyDataset:
             )
         )
         self._deadlines = deadlines or Deadlines()
-        self._prefetch_bytes = prefetch_bytes
+        self._prefetch_bytes, self._max_batch_bytes = prefetch_bytes, max_batch_bytes
         self._rings = ring_options(transport, ring_bytes, prefetch_bytes, check=check_ring)
         self._transport = Transport()
         self._place = Place() if token is None else place_after(token)
@@ -186,7 +189,12 @@ class NumpyDataset:
         return event.columns if isinstance(event, BatchEvent) else {}
 
     def _open(self, rings: RingOptions, transport: Transport) -> BatchReader:
-        landing = Landing(BufferPool(idle_bytes=self._prefetch_bytes).take, None, transport)
+        landing = Landing(
+            BufferPool(idle_bytes=self._prefetch_bytes).take,
+            None,
+            transport,
+            max_batch_bytes=self._max_batch_bytes,
+        )
         return BatchReader(
             self._endpoints,
             self._options,

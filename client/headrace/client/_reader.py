@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from headrace.client._access import Access
 from headrace.client._assembler import Allocate, BatchEvent, EpochEndEvent
 from headrace.client._buffers import aligned
-from headrace.client._config import Backoff, Deadlines, Hedge
+from headrace.client._config import DEFAULT_MAX_BATCH_BYTES, Backoff, Deadlines, Hedge
 from headrace.client._endpoints import Endpoint, Endpoints, fixed_endpoints
 from headrace.client._feed import Event, Feed, OpenFeed
 from headrace.client._hedging import HedgeCounts, HedgedFeed, Lateness, hedged
@@ -80,6 +80,7 @@ class BatchReader:
         on_failure: Callable[[HeadraceError], None] | None = None,
         open_feed: OpenFeed | None = None,
         hedge: Hedge | None = None,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
     ) -> None:
         """Prepare to read; nothing is connected before the first event is asked for.
 
@@ -95,6 +96,8 @@ class BatchReader:
             on_failure: Called with each failure of a stream, before it is retried or raised.
             open_feed: How streams are opened; None for gRPC alone, into what ``allocate`` returns.
             hedge: When to ask a second server for a late batch; None never to. Not for strides.
+            max_batch_bytes: Most payload bytes of a batch, whatever a server says; ``open_feed``
+                has a bound of its own.
         """
         self._on_failure = on_failure
         self._endpoints = (
@@ -111,7 +114,10 @@ class BatchReader:
         self._options = options
         self._place = place
         self._deadlines = deadlines
-        self._open_feed = open_feed or WireFeeds(allocate, deadlines.silence_s)
+        self._max_batch_bytes = max_batch_bytes
+        self._open_feed = open_feed or WireFeeds(
+            allocate, deadlines.silence_s, max_batch_bytes=max_batch_bytes
+        )
         self._lateness = None if hedge is None or options.batch_stride > 1 else Lateness(hedge)
         self._preferred: Endpoint | None = None
         self._closed = threading.Event()
@@ -210,6 +216,7 @@ class BatchReader:
                 # Not into the reader's own buffers, which may be for its thread alone.
                 allocate=aligned,
                 limit_s=self._deadlines.silence_s,
+                max_batch_bytes=self._max_batch_bytes,
             )
 
         with self._open_feed(endpoint, request, clock=self.clock) as feed:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from google.protobuf.message import DecodeError
 
 from headrace.client._assembler import StreamAssembler
+from headrace.client._bounds import Bounds
 from headrace.client._endpoints import Endpoint
 from headrace.client._feed import Feed
 from headrace.client._hops import HopClock
@@ -45,7 +46,7 @@ class RingFeeds:
         self._options = options
         self._landing = landing
         self._silence_s = silence_s
-        self._wire = WireFeeds(landing.allocate, silence_s, landing.keep)
+        self._wire = WireFeeds(landing.allocate, silence_s, landing.keep, landing.max_batch_bytes)
 
     @contextmanager
     def __call__(
@@ -74,13 +75,16 @@ class RingFeeds:
             ring_bytes=self._options.ring_bytes,
             check_payload=self._options.check_payload,
         )
-        assembler = StreamAssembler(self._landing.allocate, keep=self._landing.keep)
+        landing = self._landing
+        bounds = Bounds(landing.max_batch_bytes, request.global_batch_size)
+        assembler = StreamAssembler(landing.allocate, keep=landing.keep, bounds=bounds)
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "AttachRing", wanted, endpoint.access.metadata())
             wire = WireFeed(channel, call, assembler, clock, target=endpoint.address)
             with watched(wire, silence_s=self._silence_s):
                 offer = _offer_of(wire)
-                with _attached(endpoint.address, offer) as (connection, memory):
+                asked = self._options.ring_bytes
+                with _attached(endpoint.address, offer, asked) as (connection, memory):
                     self._begin(memory, offer)
                     yield RingFeed(
                         wire,
@@ -157,7 +161,9 @@ def _parsed(message: bytes) -> pb.AttachRingResponse:
 
 
 @contextmanager
-def _attached(address: str, offer: pb.RingOffer) -> Iterator[tuple[socket.socket, RingMemory]]:
+def _attached(
+    address: str, offer: pb.RingOffer, asked_bytes: int
+) -> Iterator[tuple[socket.socket, RingMemory]]:
     """Fetch the ring from the socket beside the server's, and let go of it at the end.
 
     Raises:
@@ -176,23 +182,27 @@ def _attached(address: str, offer: pb.RingOffer) -> Iterator[tuple[socket.socket
             raise RingUnavailableError(
                 f"the ring's socket {path} gives no ring ({error})"
             ) from error
-        memory = _mapped(said, fds, connection)
+        memory = _mapped(said, fds, connection, asked_bytes)
         try:
             yield connection, memory
         finally:
             memory.detach()
 
 
-def _mapped(said: bytes, fds: list[int], connection: socket.socket) -> RingMemory:
+def _mapped(said: bytes, fds: list[int], connection: socket.socket, asked_bytes: int) -> RingMemory:
     try:
         size = read_hello(said)
+        if 0 < asked_bytes < size:
+            raise StreamCorruptError(
+                f"a ring of {size} bytes came, and {asked_bytes} were asked for at most"
+            )
         if len(fds) != 1 or os.fstat(fds[0]).st_size != size:
             raise StreamCorruptError(f"a ring of {size} bytes came with {len(fds)} descriptors")
         needed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         if fcntl.fcntl(fds[0], fcntl.F_GET_SEALS) & needed != needed:
             raise StreamCorruptError("a ring came whose size its server could still change")
         return RingMemory(fds[0], size, connection)
-    except (OSError, ValueError) as error:
+    except (OSError, OverflowError, ValueError) as error:
         raise RingUnavailableError(f"the ring cannot be mapped ({error})") from error
     finally:
         for fd in fds:

@@ -7,6 +7,7 @@ import threading
 import grpc
 
 from headrace.client._assembler import Allocate, BatchEvent, StreamAssembler
+from headrace.client._bounds import Bounds
 from headrace.client._endpoints import Endpoint
 from headrace.client._status import error_from_call
 from headrace.client._wire import end_call
@@ -20,7 +21,13 @@ class SingleBatch:
     """One `GetBatch` call, which another thread may cancel."""
 
     def __init__(
-        self, endpoint: Endpoint, request: pb.GetBatchRequest, *, allocate: Allocate, limit_s: float
+        self,
+        endpoint: Endpoint,
+        request: pb.GetBatchRequest,
+        *,
+        allocate: Allocate,
+        limit_s: float,
+        max_batch_bytes: int,
     ) -> None:
         """Prepare to ask; nothing is sent yet.
 
@@ -29,9 +36,11 @@ class SingleBatch:
             request: Which batch.
             allocate: Where the payload goes.
             limit_s: Seconds after which the call fails.
+            max_batch_bytes: Most payload bytes of the batch, whatever the server says.
         """
         self._endpoint, self._request = endpoint, request
         self._allocate, self._limit_s = allocate, limit_s
+        self._bounds = Bounds(max_batch_bytes, request.global_batch_size)
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._is_cancelled = False
@@ -69,7 +78,7 @@ class SingleBatch:
                 self._channel.close()
 
     def _assemble(self, call: grpc.CallIterator[bytes]) -> BatchEvent:
-        assembler = StreamAssembler(self._allocate)
+        assembler = StreamAssembler(self._allocate, bounds=self._bounds)
         for message in call:
             event = assembler.feed(message)
             if isinstance(event, BatchEvent):

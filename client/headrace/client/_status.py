@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import cast
 
 import grpc
@@ -15,6 +16,7 @@ from headrace.errors import (
     HeadraceError,
     InternalError,
     ServerUnreachableError,
+    StreamCorruptError,
     StreamLimitError,
 )
 
@@ -89,7 +91,10 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
 
 def error_of_reason(reason: str, message: str, metadata: Mapping[str, str]) -> HeadraceError:
     """Return the error of our tree that has this reason; one that nobody knows is a bug."""
-    return _BY_REASON.get(reason, InternalError)(message, **metadata)
+    error = _BY_REASON.get(reason, InternalError)(message)
+    # Its names are the server's: one may be that of an argument.
+    error.metadata.update(metadata)
+    return error
 
 
 def is_unknown_call(error: HeadraceError) -> bool:
@@ -99,14 +104,20 @@ def is_unknown_call(error: HeadraceError) -> bool:
 
 def retry_after_s(error: HeadraceError) -> float | None:
     """Return how long the server asked to wait, in seconds, or None if it did not."""
-    text = error.metadata.get("retry_after_s")
-    return None if text is None else float(text)
+    try:
+        seconds = float(error.metadata.get("retry_after_s", "nan"))
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < inf else None
 
 
 def may_retry(error: HeadraceError) -> bool:
     """Say whether the same call may succeed later, against this server or another."""
     if isinstance(error, StreamLimitError):
         return retry_after_s(error) is not None
+    if isinstance(error, StreamCorruptError) and error.metadata.get("field"):
+        # Larger than the caller allows: it would come again.
+        return False
     return error.retryable
 
 
@@ -138,5 +149,6 @@ def _unpack(status: status_pb2.Status) -> tuple[str, dict[str, str], float | Non
         if detail.Unpack(info) and info.domain == "headrace":
             reason, metadata = info.reason, dict(info.metadata)
         elif detail.Unpack(retry):
-            wait_s = retry.retry_delay.ToTimedelta().total_seconds()
+            # Not `ToTimedelta`, which fails for what is no duration.
+            wait_s = max(0.0, retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9)
     return reason, metadata, wait_s

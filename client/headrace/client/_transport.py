@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.client._assembler import Allocate, Keep
+from headrace.client._config import DEFAULT_MAX_BATCH_BYTES
 from headrace.client._messages import memory_of
 from headrace.errors import BadArgumentError
 
@@ -102,6 +103,7 @@ class Landing:
         transport: Is told which way batches come.
         keep: Makes a message memory of its batch; None where payloads must go to ``allocate``.
         takes_runs: Whether batches that lie in a ring may come together (`BatchEvent.ahead`).
+        max_batch_bytes: Most payload bytes of a batch, whatever a server says.
     """
 
     allocate: Allocate
@@ -109,3 +111,4 @@ class Landing:
     transport: Transport
     keep: Keep | None = memory_of
     takes_runs: bool = False
+    max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES

@@ -12,6 +12,8 @@ from typing import Literal
 import grpc
 
 from headrace.client._assembler import Allocate, Keep, StreamAssembler
+from headrace.client._bounds import Bounds
+from headrace.client._config import DEFAULT_MAX_BATCH_BYTES
 from headrace.client._endpoints import Endpoint
 from headrace.client._feed import Event
 from headrace.client._frames import HEARTBEAT, Frame, heartbeat_ms, read_frame, read_frames
@@ -30,11 +32,13 @@ class WireFeeds:
         allocate: Where payloads go.
         silence_s: Seconds without a message after which a stream counts as dead.
         keep: Makes a message memory of its batch; None to copy all payloads.
+        max_batch_bytes: Most payload bytes of a batch, whatever a server says.
     """
 
     allocate: Allocate
     silence_s: float
     keep: Keep | None = memory_of
+    max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
 
     @contextmanager
     def __call__(
@@ -44,7 +48,8 @@ class WireFeeds:
         keep_freed_memory()
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "ReadBatches", request, endpoint.access.metadata())
-            assembler = StreamAssembler(self.allocate, keep=self.keep)
+            bounds = Bounds(self.max_batch_bytes, request.global_batch_size)
+            assembler = StreamAssembler(self.allocate, keep=self.keep, bounds=bounds)
             feed = WireFeed(channel, call, assembler, clock, target=endpoint.address)
             with watched(feed, silence_s=self.silence_s):
                 yield feed

@@ -28,6 +28,9 @@ _new = tuple.__new__
 _LIKELY_BYTES = 384
 """Header and message of most batches: what is read at once."""
 
+_MOST_MESSAGE_BYTES = 4 << 20
+"""As gRPC takes: a message is copied before its checksum is known."""
+
 
 # Made for each batch: a frozen dataclass would take three times as long.
 class OpenSlot(NamedTuple):
@@ -109,6 +112,8 @@ def open_slot(ring: memoryview, *, begin: int, generation: int) -> OpenSlot:
     if found != generation:
         raise _bad(begin, f"generation {found}", f"{generation}", ring.nbytes)
     end = SLOT_HEADER_BYTES + message_bytes
+    if message_bytes > _MOST_MESSAGE_BYTES:
+        raise _bad(begin, f"a message of {message_bytes} bytes", "4 MiB at most", ring.nbytes)
     if end > _LIKELY_BYTES:
         head = ring[begin : begin + end].tobytes()
     message = head[SLOT_HEADER_BYTES:end]
