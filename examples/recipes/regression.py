@@ -51,11 +51,14 @@ def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def loss_of(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the loss whose mean over the ranks is that of the global batch."""
+    """Return the loss whose mean over the ranks is that of the global batch.
+
+    A sum, because a rank without samples has no mean.
+    """
     x, y = batch["x"], batch["y"]
     assert isinstance(x, torch.Tensor)
     assert isinstance(y, torch.Tensor)
-    return nn.functional.mse_loss(model(x)[:, 0], y) * batch.loss_scale
+    return nn.functional.mse_loss(model(x)[:, 0], y, reduction="sum") * batch.sum_scale
 
 
 def batches_until(dataset: Iterable[Batch], step: int) -> Iterator[Batch]:

@@ -23,7 +23,7 @@ class Line(lightning.LightningModule):
         self.line = regression.make_model()
 
     def training_step(self, batch: Batch) -> torch.Tensor:
-        """Return the loss; loss_scale makes the mean over ranks exact."""
+        """Return the loss; its factor makes the mean over ranks exact."""
         loss = regression.loss_of(self.line, batch)
         regression.report(batch.step, batch.position, loss.item())
         return loss

@@ -48,7 +48,10 @@ class Batch(MutableMapping[str, Value]):
         sample_count: Samples of this rank, pads included.
         global_sample_count: Samples over all ranks, pads left out and replicas counted once.
         loss_scale: Factor that makes the mean over ranks of ``loss.mean() * loss_scale`` the mean
-            over the global batch, also where ranks have unequal shares.
+            over the global batch, also where ranks have unequal shares. Not for ranks without
+            samples, whose mean is NaN, nor for means that count pads: see ``sum_scale``.
+        sum_scale: Factor that makes the mean over ranks of ``losses.sum() * sum_scale`` that mean,
+            the same on every rank. The sum over no samples is 0, so it holds for all batches.
         token: The resume token after this batch; the same on every rank.
         sample_ids: ``(samples,) int64``, or None unless asked for with ``with_ids``. Of a mixture
             pairs, ``(samples, 2)``; with the step `Pack` the documents' ids, row after row.
@@ -62,6 +65,7 @@ class Batch(MutableMapping[str, Value]):
     sample_count: int
     global_sample_count: int
     loss_scale: float
+    sum_scale: float
     token: bytes
     sample_ids: torch.Tensor | None
     substitute_count: int
@@ -101,6 +105,7 @@ class Batch(MutableMapping[str, Value]):
         self.overflow_count = header.overflow_sample_count
         self._pad_count = header.pad_count
         own = header.sample_count - header.pad_count
+        self.sum_scale = self._group_count / max(1, header.global_sample_count)
         self.loss_scale = own * self._group_count / max(1, header.global_sample_count)
 
     @property
