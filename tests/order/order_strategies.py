@@ -47,6 +47,18 @@ def specs(draw: st.DrawFn) -> OrderSpec:
 
 
 @st.composite
+def skip_lists(draw: st.DrawFn, count: int) -> list[int]:
+    """Draw ids to skip of a dataset of some samples: single ones and stretches, never all."""
+    if count < 2:
+        return []
+    ids = set(draw(st.lists(st.integers(0, count - 1), max_size=8)))
+    for _ in range(draw(st.integers(0, 2))):
+        first = draw(st.integers(0, count - 1))
+        ids |= set(range(first, draw(st.integers(first, count))))
+    return sorted(ids - {draw(st.integers(0, count - 1))})
+
+
+@st.composite
 def ranks(draw: st.DrawFn, *, max_world_size: int = 12) -> tuple[int, int]:
     """Draw a world size and a replication that divides it."""
     world_size = draw(st.integers(1, max_world_size))

@@ -94,6 +94,38 @@ def cut(piece: Piece, pieces: int) -> list[Piece]:
     ]
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """The sample ids to leave out.
+
+    A dataset with a fixed choice holds its chosen samples alone; ``chosen`` are their ids.
+    """
+
+    ids: frozenset[int] = frozenset()
+    dataset_samples: int = 0
+    chosen: tuple[int, ...] | None = None
+
+    def stand_in(self, window: list[int], place: int) -> int:
+        """Return the sample that comes at a place of a window."""
+        ring = window[place:] + window[:place]
+        for sample in ring:
+            if sample not in self.ids:
+                return sample
+        sample = ring[-1]
+        while sample in self.ids:
+            sample = (sample + 1) % self.dataset_samples
+        return sample
+
+    def window(self, window: list[int]) -> list[int]:
+        """Return the samples of a window, which is given without skips."""
+        if self.chosen is not None:
+            window = [self.chosen[sample] for sample in window]
+        return [self.stand_in(window, place) for place in range(len(window))]
+
+
+NOTHING = Skipped()
+
+
 class Dataset:
     """One dataset's passes."""
 
@@ -105,8 +137,10 @@ class Dataset:
         range_reads: bool,
         shape: Shape,
         key: int,
+        skips: Skipped = NOTHING,
     ) -> None:
         self.spec, self.shape, self.key, self.range_reads = spec, shape, key, range_reads
+        self.skips = skips
         self.sample_count = sum(count for count, _ in shards)
         first_ids = accumulate((count for count, _ in shards), initial=0)
         stored = [
@@ -145,15 +179,16 @@ class Dataset:
         pieces = trim(layout, start, stop)
         if not self.spec.shuffle or not self.spec.window:
             samples = expand(pieces)
-            if not self.spec.shuffle:
-                return samples
-            return self.permuted(derive(key, LANE, lane), samples)
+            if self.spec.shuffle:
+                samples = self.permuted(derive(key, LANE, lane), samples)
+            return self.skips.window(samples)
         bands = max(1, len(pieces) // self.band_parts)
         samples = []
         for band in range(bands):
             own = pieces[band * len(pieces) // bands : (band + 1) * len(pieces) // bands]
             for window, runs in enumerate(self.windows(key, lane, band, own)):
-                samples += self.permuted(derive(key, WINDOW, lane, band, window), expand(runs))
+                own_key = derive(key, WINDOW, lane, band, window)
+                samples += self.skips.window(self.permuted(own_key, expand(runs)))
         return samples
 
     def permuted(self, key: int, samples: list[int]) -> list[int]:
@@ -239,12 +274,18 @@ def lane_of(position: int, total: int, lanes: int, unit: int) -> int:
 
 
 def epoch_ids(
-    spec: OrderSpec, shards: list[tuple[int, int]], *, range_reads: bool, epoch: int
+    spec: OrderSpec,
+    shards: list[tuple[int, int]],
+    *,
+    range_reads: bool,
+    epoch: int,
+    skips: frozenset[int] = frozenset(),
 ) -> list[int]:
     """Return one epoch of one dataset."""
     key = derive(0, spec.seed)
-    dataset = Dataset(spec, shards, range_reads=range_reads, shape=Shape(), key=key)
-    total = dataset.sample_count
+    total = sum(count for count, _ in shards)
+    skipped = Skipped(skips, total)
+    dataset = Dataset(spec, shards, range_reads=range_reads, shape=Shape(), key=key, skips=skipped)
     lanes = [lane_of(position, total, spec.lanes, spec.unit) for position in range(total)]
     starts = list(accumulate((lanes.count(lane) for lane in range(spec.lanes)), initial=0))
     filled = [

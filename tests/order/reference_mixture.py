@@ -14,6 +14,7 @@ from order.reference import (
     SPAN,
     Dataset,
     Shape,
+    Skipped,
     ceil_div,
     derive,
     draw,
@@ -25,9 +26,14 @@ SHAPE = Shape(band_parts=16, window_runs=64, sort_limit=64, ramp=False)
 Pair = tuple[int, int]
 
 
-def mixture_epoch(spec: MixtureSpec, tables: list[ShardTable], epoch: int) -> list[Pair]:
+def mixture_epoch(
+    spec: MixtureSpec,
+    tables: list[ShardTable],
+    epoch: int,
+    skips: list[frozenset[int]] | None = None,
+) -> list[Pair]:
     """Return the dataset and the sample id at each position of an epoch."""
-    return _Mixture(spec, tables).epoch(epoch)
+    return _Mixture(spec, tables, skips or [frozenset()] * len(tables)).epoch(epoch)
 
 
 def apportion(length: int, weights: list[int]) -> list[int]:
@@ -56,8 +62,10 @@ class _Span:
 
 
 class _Mixture:
-    def __init__(self, spec: MixtureSpec, tables: list[ShardTable]) -> None:
-        self.spec, self.order = spec, spec.order
+    def __init__(
+        self, spec: MixtureSpec, tables: list[ShardTable], skips: list[frozenset[int]]
+    ) -> None:
+        self.spec, self.order, self.skips = spec, spec.order, skips
         self.by_unit = spec.batching is Batching.PER_DATASET
         self.schedule = spec.weights()
         sizes = [int(table.sample_counts.sum()) for table in tables]
@@ -70,10 +78,10 @@ class _Mixture:
             self.total = sum(self.draws) if self.schedule is None else self.total
             self.total -= self.total % self.order.unit
         self.members = [self._member(number, table) for number, table in enumerate(tables)]
-        counts = [member.dataset.sample_count for member in self.members]
+        counts = [member.sample_count for member in self.members]
         self.held = lane_shares(counts, self.order.lanes, self.order.unit)
 
-    def _member(self, number: int, table: ShardTable) -> _Member:
+    def _member(self, number: int, table: ShardTable) -> Dataset:
         key = derive(0, self.order.seed, DATASET, number)
         shards = list(zip(table.sample_counts.tolist(), table.raw_bytes.tolist(), strict=True))
         option = self.spec.datasets[number]
@@ -85,8 +93,19 @@ class _Mixture:
                 (c, min(raw, (raw // max(n, 1) + 1) * c))
                 for (n, raw), c in zip(shards, used, strict=True)
             ]
-        dataset = Dataset(self.order, shards, range_reads=table.range_reads, shape=SHAPE, key=key)
-        return _Member(dataset, None if chosen is None else [i for ids in chosen for i in ids])
+        skips = Skipped(
+            self.skips[number],
+            int(table.sample_counts.sum()),
+            None if chosen is None else tuple(i for ids in chosen for i in ids),
+        )
+        return Dataset(
+            self.order,
+            shards,
+            range_reads=table.range_reads,
+            shape=SHAPE,
+            key=key,
+            skips=skips,
+        )
 
     def epoch(self, epoch: int) -> list[Pair]:
         lanes, unit = self.order.lanes, self.order.unit
@@ -118,10 +137,9 @@ class _Mixture:
         start = sum(held[dataset] for held in self.held[:lane])
         length = self.held[lane][dataset]
         if not length:
-            start, length = 0, self.members[dataset].dataset.sample_count
-        member = self.members[dataset]
-        found = member.dataset.lane(number // length, lane, start, start + length)[number % length]
-        return found if member.chosen is None else member.chosen[found]
+            start, length = 0, self.members[dataset].sample_count
+        lane_ids = self.members[dataset].lane(number // length, lane, start, start + length)
+        return lane_ids[number % length]
 
     def _in_order(self, epoch: int, lane: int, length: int) -> list[Pair]:
         width = (lane + 1) * self.order.unit // self.order.lanes
@@ -194,12 +212,6 @@ class _Mixture:
         weights = self.schedule.weights[piece].tolist()
         scale = float((1 << 40) // len(weights)) / max(weights)
         return [max(round(weight * scale), 1 if weight else 0) for weight in weights]
-
-
-@dataclass(frozen=True)
-class _Member:
-    dataset: Dataset
-    chosen: list[int] | None
 
 
 def _choose(

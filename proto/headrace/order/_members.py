@@ -20,8 +20,9 @@ from headrace.order._parts import make_parts
 from headrace.order._permutation import permutations, permute
 from headrace.order._segments import starts_of
 from headrace.order._shape import MIXTURE
-from headrace.order._skips import Skips, substitute
+from headrace.order._skips import Skips
 from headrace.order._spec import OrderSpec, ShardTable
+from headrace.order._substitutes import Substitutes
 
 # Small, because adding to a table copies it.
 _LAYOUT_BYTES: Final = 4 << 20
@@ -86,6 +87,7 @@ class Members:
         self._spec = spec
         self._choice = choice
         self._skips = skips
+        self._substitutes = Substitutes(skips or Skips([]))
         self._first_ids = first_ids
         used = tables if choice is None else choice.tables
         self._parts = make_parts(spec, used, MIXTURE)
@@ -138,12 +140,13 @@ class Members:
         sample_ids = self._mixture_ids(datasets, found.read(slice(None), found.places))
         if self._skips is None:
             return sample_ids
-        lost = substitute(sample_ids, found.places, found.counts, skips=self._skips, read=read)
-        for place in lost.tolist():
-            first, stop = self._first_ids[datasets[place] : datasets[place] + 2].tolist()
-            sample_ids[place] = self._skips.next_kept(
-                int(sample_ids[place]), first=first, stop=stop
-            )
+        # Without a permutation a dataset's samples in a lane are one window, of any pass.
+        windows = (datasets << 20 | lane).view(np.uint64) if found.keys is None else found.keys
+        lost = self._substitutes.fill(
+            sample_ids, found.places, found.counts, windows=windows, read=read
+        )
+        first, stop = self._first_ids[datasets[lost]], self._first_ids[datasets[lost] + 1]
+        sample_ids[lost] = self._skips.next_kept(sample_ids[lost], first, stop)
         return sample_ids
 
     def _mixture_ids(

@@ -23,6 +23,7 @@ from headrace.order._schedule import Schedule
 from headrace.order._segments import starts_of
 from headrace.order._skips import Skips
 from headrace.order._spec import ShardTable, check_range
+from headrace.order._substitutes import check_some_kept
 from headrace.order._timeline import EpochTimeline, ScheduledTimeline, Span
 
 _Array = NDArray[np.int64]
@@ -80,6 +81,8 @@ class MixtureOrder:
         self.sample_count: Final = epoch_positions(spec, samples.tolist())
         _check_empty(spec, samples, self._draws)
         self.skips: Final = _join_skips(skips, self.first_ids)
+        if self.skips is not None:
+            _check_skipped(spec, self.first_ids, self._draws, self.skips)
         self._unskipped = self if self.skips is None else MixtureOrder(spec, tables)
         self._members = Members(
             spec.order,
@@ -289,12 +292,22 @@ def _join_skips(skips: Sequence[Skips | None] | None, first_ids: _Array) -> Skip
 
 
 def _check_empty(spec: MixtureSpec, samples: _Array, draws: _Array) -> None:
-    schedule = spec.weights()
-    drawn = draws > 0 if schedule is None else schedule.weights.any(axis=0)
-    wrong = np.flatnonzero(drawn & (samples == 0))
+    wrong = np.flatnonzero(_drawn(spec, draws) & (samples == 0))
     if len(wrong):
         name = spec.datasets[int(wrong[0])].name
         raise BadArgumentError(
             f"dataset {name} has no samples to draw: leave it out or give it the weight 0",
             field="datasets",
         )
+
+
+def _check_skipped(spec: MixtureSpec, first_ids: _Array, draws: _Array, skips: Skips) -> None:
+    for number in np.flatnonzero(_drawn(spec, draws)).tolist():
+        first, stop = first_ids[number : number + 2].tolist()
+        check_some_kept(skips, first, stop, title=f"dataset {spec.datasets[number].name}")
+
+
+def _drawn(spec: MixtureSpec, draws: _Array) -> NDArray[np.bool_]:
+    # Which datasets samples are drawn from.
+    schedule = spec.weights()
+    return draws > 0 if schedule is None else np.any(schedule.weights != 0, axis=0)

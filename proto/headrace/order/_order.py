@@ -18,8 +18,9 @@ from headrace.order._layout import Layouts, shuffled_layouts, stored_layouts
 from headrace.order._parts import make_parts
 from headrace.order._permutation import NETWORK_LIMIT, Network, Walk, permutation, permute
 from headrace.order._shape import ONE_DATASET
-from headrace.order._skips import Skips, substitute
+from headrace.order._skips import Skips
 from headrace.order._spec import OrderSpec, ShardTable
+from headrace.order._substitutes import Substitutes, check_some_kept
 
 # Two epochs of 10**6 shards, some dozen bands and windows: what 8 lanes need over a border.
 _LAYOUT_BYTES: Final = 24 << 20
@@ -103,7 +104,7 @@ class Order:
         walk: Does what `walk_tables` does, if something does it faster.
 
     Raises:
-        BadArgumentError: If the window is too small for the dataset.
+        BadArgumentError: If the window is too small for the dataset, or all of it is skipped.
     """
 
     def __init__(
@@ -115,7 +116,10 @@ class Order:
         walk: Walk | None = None,
     ) -> None:
         self.spec: Final = spec
+        if skips is not None:
+            check_some_kept(skips, 0, table.sample_count, title="the dataset")
         self._skips = skips
+        self._substitutes = Substitutes(skips or Skips([]))
         self._walk = walk
         self._unskipped = self if skips is None else Order(spec, table, walk=walk)
         self.sample_count: Final = table.sample_count
@@ -291,8 +295,9 @@ class Order:
             sample_ids = lookup(permuted(places))
             if self._skips is None:
                 return sample_ids
+            key = derive(self._root_key, *words)
             return self._substitute(
-                sample_ids, places, count, lambda walked: lookup(permuted(walked))
+                sample_ids, places, count, key, lambda walked: lookup(permuted(walked))
             )
 
         return self._chunks.get((*words, first), make)[start - first :]
@@ -310,20 +315,23 @@ class Order:
         return lambda places: whole[places]
 
     def _substitute(
-        self, sample_ids: NDArray[np.int64], places: NDArray[np.int64], count: int, read: _Lookup
+        self,
+        sample_ids: NDArray[np.int64],
+        places: NDArray[np.int64],
+        count: int,
+        key: int,
+        read: _Lookup,
     ) -> NDArray[np.int64]:
         assert self._skips is not None
-        lost = substitute(
+        lost = self._substitutes.fill(
             sample_ids,
             places,
             np.full(len(places), count),
-            skips=self._skips,
+            windows=np.full(len(places), key, np.uint64),
             read=lambda _, walked: read(walked),
         )
-        for place in lost.tolist():
-            sample_ids[place] = self._skips.next_kept(
-                int(sample_ids[place]), first=0, stop=self.sample_count
-            )
+        stop = np.full(len(lost), self.sample_count)
+        sample_ids[lost] = self._skips.next_kept(sample_ids[lost], np.zeros_like(stop), stop)
         return sample_ids
 
     def _find_band(self, epoch: int, lane: int, offset: int) -> BandPlaces:

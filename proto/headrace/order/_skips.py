@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ class Skips:
     """A list of sample ids to leave out.
 
     The position of a skipped sample takes the next sample of its window that is not skipped,
-    cyclically; if the whole window is skipped, the next one in storage order.
+    cyclically; if the whole window is skipped, one of the whole dataset (docs/order.md).
 
     Args:
         sample_ids: Sample ids, in any order; repeats count once.
@@ -56,28 +56,42 @@ class Skips:
         skipped: NDArray[np.bool_] = self._sample_ids[places] == sample_ids
         return skipped
 
-    def next_kept(self, sample_id: int, *, first: int, stop: int) -> int:
-        """Return the next id of [first, stop), cyclically, that is not skipped.
+    def count_in(self, first: int, stop: int) -> int:
+        """Return how many ids of [first, stop) are skipped."""
+        begin, end = np.searchsorted(self._sample_ids, (first, stop)).tolist()
+        return int(end - begin)
 
-        Raises:
-            BadArgumentError: If all are skipped.
+    def next_kept(
+        self, sample_ids: NDArray[np.int64], first: NDArray[np.int64], stop: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the first id from each of some on, cyclically in a range, that is not skipped.
+
+        Args:
+            sample_ids: (n,) int64, each in its range.
+            first: (n,) int64, where its range begins.
+            stop: (n,) int64, where its range ends; not all of it is skipped.
+
+        Returns:
+            (n,) int64, owned by the caller.
         """
-        kept = self._end_of_stretch(sample_id)
-        if kept < stop:
-            return kept
-        kept = self._end_of_stretch(first)
-        if kept < sample_id:
-            return kept
-        raise BadArgumentError(
-            f"all {stop - first} samples of a dataset are skipped: leave the dataset out",
-            field="skips",
-        )
+        kept = self._ends_of_stretches(sample_ids)
+        (around,) = np.nonzero(kept >= stop)
+        kept[around] = self._ends_of_stretches(first[around])
+        return kept
 
-    def _end_of_stretch(self, sample_id: int) -> int:
-        # The first id from `sample_id` on that is not skipped.
-        later = self._sample_ids[np.searchsorted(self._sample_ids, sample_id) :]
-        shifts = later - np.arange(len(later))
-        return sample_id + int(np.searchsorted(shifts, sample_id, side="right"))
+    def _ends_of_stretches(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        # The first id from each on that is not skipped. In a stretch of skipped ids an id less its
+        # place in the list stays the same, and after it it is greater.
+        low = np.searchsorted(self._sample_ids, sample_ids)
+        shifts = sample_ids - low
+        high = np.full_like(low, len(self._sample_ids))
+        while (open_ := low < high).any():
+            middle = (low + high) // 2
+            ids = self._sample_ids[np.minimum(middle, len(self._sample_ids) - 1)]
+            inside = open_ & (ids - middle <= shifts)
+            low = np.where(inside, middle + 1, low)
+            high = np.where(open_ & ~inside, middle, high)
+        return shifts + low
 
 
 def check_skips(wanted: Skips, found: Skips, *, allow_new_skips: bool = False) -> None:
@@ -101,39 +115,3 @@ def check_skips(wanted: Skips, found: Skips, *, allow_new_skips: bool = False) -
             " of the token's may be adopted with allow_new_skips",
             field="skips",
         )
-
-
-def substitute(
-    sample_ids: NDArray[np.int64],
-    places: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    *,
-    skips: Skips,
-    read: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]],
-) -> NDArray[np.int64]:
-    """Put the next kept sample of its window in the place of each skipped one.
-
-    Args:
-        sample_ids: (n,) int64, changed in place.
-        places: (n,) int64, the place of each in its permuted window.
-        counts: (n,) int64, samples of each one's window.
-        skips: The skips.
-        read: Takes which of the n are meant and their new places; returns the sample ids there.
-
-    Returns:
-        Which of the n are still skipped, because their whole window is: int64.
-    """
-    pending = np.flatnonzero(skips.contains(sample_ids))
-    walked = places[pending]
-    lost: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-    step = 0
-    while len(pending):
-        step += 1
-        around = counts[pending] <= step
-        lost.append(pending[around])
-        pending, walked = pending[~around], walked[~around]
-        walked = (walked + 1) % counts[pending]
-        sample_ids[pending] = read(pending, walked)
-        skipped = skips.contains(sample_ids[pending])
-        pending, walked = pending[skipped], walked[skipped]
-    return np.concatenate(lost)
