@@ -9,8 +9,10 @@ Contract of a change:
 3. A dataset whose settings changed is opened anew under its name. Streams of the old one end
    between two batches with ``REBALANCE``; if the content is the same they go on from their token,
    else they are told ``TOKEN_DATASET_CHANGED``. If it cannot be opened the old one stays.
-4. Streams of other datasets notice nothing.
-5. The cache forgets the blocks of what is gone; its store is closed when its streams have ended,
+4. A dataset that is new or changed is opened in a process of its own first, and a few of its
+   blocks are decoded there: one that ends that process is one that cannot be opened.
+5. Streams of other datasets notice nothing.
+6. The cache forgets the blocks of what is gone; its store is closed when its streams have ended,
    or after ``drain_s``.
 
 If the code differs, the code is wrong.
@@ -35,6 +37,7 @@ from headrace.server._datasets import ServedDataset, open_served
 from headrace.server._logs import event
 from headrace.server._streams import OpenStreams
 from headrace.server._watch import ReadObserver, StoreHealth
+from headrace.storage import Trial, try_datasets
 
 _Status = health_pb2.HealthCheckResponse
 
@@ -96,10 +99,10 @@ class Roster:
         with self._changing:
             retired = [self._remove(name) for name in sorted(self._served.keys() - wanted.keys())]
             failed = []
-            for name, config in wanted.items():
-                if self._served.get(name) == config:
-                    continue
-                served = self._try_open(name, config)
+            new = {name: one for name, one in wanted.items() if self._served.get(name) != one}
+            refused = self._tried(new)
+            for name, config in new.items():
+                served = self._try_open(name, config, refused.get(name))
                 if served is None:
                     failed.append(name)
                 else:
@@ -120,8 +123,21 @@ class Roster:
             observers=self._observers,
         )
 
-    def _try_open(self, name: str, config: DatasetConfig) -> ServedDataset | None:
+    def _tried(self, new: Mapping[str, DatasetConfig]) -> Mapping[str, HeadraceError]:
+        """Open datasets in another process first; one that ends it must not end this one."""
+        return try_datasets(
+            {
+                name: Trial(*config.place, store=config.store, source=config.source)
+                for name, config in new.items()
+            }
+        )
+
+    def _try_open(
+        self, name: str, config: DatasetConfig, refused: HeadraceError | None
+    ) -> ServedDataset | None:
         try:
+            if refused is not None:
+                raise refused
             return self._opened(name, config)
         except HeadraceError as error:
             kept = name in self._served

@@ -39,6 +39,7 @@ from headrace.storage._store import (
     Version,
     open_store,
 )
+from headrace.storage._trial import TRIAL_TIMEOUT_S, Trial, try_datasets
 from headrace.storage._types import schema_texts, type_text
 from headrace.storage._verify import DEFAULT_VERIFY_THREADS, Fault, verify_blocks
 from headrace.storage._versions import DatasetVersion, list_versions
@@ -55,6 +56,7 @@ __all__ = [
     "SHAPE_AUTO",
     "SHAPE_KEY",
     "SHARD_FOLDER",
+    "TRIAL_TIMEOUT_S",
     "BlockPlace",
     "ColumnStats",
     "Compression",
@@ -80,6 +82,7 @@ __all__ = [
     "Starts",
     "Store",
     "StoreOptions",
+    "Trial",
     "Unfinished",
     "Version",
     "check_blocks",
@@ -97,6 +100,7 @@ __all__ = [
     "schema_texts",
     "search_starts",
     "store_index",
+    "try_datasets",
     "type_text",
     "verify_blocks",
 ]
