@@ -19,6 +19,7 @@ from headrace.storage._buffers import values_of
 from headrace.storage._fingerprint import fingerprint_of
 from headrace.storage._message import check_plain_file
 from headrace.storage._names import name_problem
+from headrace.storage._newer import newer_format
 
 MANIFEST_VERSION = 1
 MAX_SHARDS = 10_000_000
@@ -121,10 +122,13 @@ def decode_shard_table(content: bytes, *, fingerprint: str, place: str) -> Manif
         place: Where the file is, for the error.
 
     Raises:
-        ManifestCorruptError: The file is damaged, hostile, or of an unknown version.
+        ManifestCorruptError: The file is damaged, hostile, or of an unknown version;
+            `NewerFormatError` where that came after this headrace.
     """
     try:
         manifest = _decode(content, fingerprint)
+    except _NewerError as error:
+        raise newer_format(f"shard table {place}", str(error)) from error
     except (
         _DamageError,
         pa.ArrowException,
@@ -142,6 +146,10 @@ def decode_shard_table(content: bytes, *, fingerprint: str, place: str) -> Manif
 
 class _DamageError(Exception):
     """What is wrong with a table; the caller knows where."""
+
+
+class _NewerError(Exception):
+    """The table is of a version to come; the caller knows where."""
 
 
 def _decode(content: bytes, fingerprint: str) -> Manifest:
@@ -174,15 +182,16 @@ def _decode(content: bytes, fingerprint: str) -> Manifest:
 
 def _metadata(schema: pa.Schema) -> Mapping[str, str]:
     found = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+    version = found.get("headrace.version", str(MANIFEST_VERSION))
+    if version != str(MANIFEST_VERSION):
+        is_newer = version.isdecimal() and int(version) > MANIFEST_VERSION
+        kind = _NewerError if is_newer else _DamageError
+        raise kind(
+            f"manifest version {version[:100]} found, this headrace reads {MANIFEST_VERSION}"
+        )
     missing = [key for key in _KEYS if key not in found]
     if missing:
         raise _DamageError(f"no metadata {', '.join(missing)}")
-    version = found["headrace.version"]
-    if version != str(MANIFEST_VERSION):
-        raise _DamageError(
-            f"manifest version {version} found, this headrace reads {MANIFEST_VERSION}; "
-            "a newer headrace may read it"
-        )
     return found
 
 

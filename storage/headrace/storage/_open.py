@@ -28,13 +28,22 @@ def read_pointer(store: Store) -> tuple[Pointer, Version]:
         ManifestCorruptError: It is damaged.
     """
     pointer, version = read_any_pointer(store)
+    return shards_pointer(pointer, store.url), version
+
+
+def shards_pointer(pointer: Pointer | IndexPointer, url: str) -> Pointer:
+    """Return what ``headrace.json`` says of our own shards.
+
+    Raises:
+        NotADatasetError: It is one of a stored index.
+    """
     if isinstance(pointer, IndexPointer):
         raise NotADatasetError(
-            f"{store.url} holds the stored index of {pointer.target} and no shards; store it again "
+            f"{url} holds the stored index of {pointer.target} and no shards; store it again "
             "with `headrace index`, or name the URL of a dataset",
-            url=store.url,
+            url=url,
         )
-    return pointer, version
+    return pointer
 
 
 def read_any_pointer(store: Store) -> tuple[Pointer | IndexPointer, Version]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from headrace.errors import ManifestCorruptError
 from headrace.storage._names import name_problem
+from headrace.storage._newer import newer_format
 
 POINTER_NAME = "headrace.json"
 POINTER_VERSION = 1
@@ -107,10 +108,13 @@ def decode_pointer(content: bytes, *, place: str) -> Pointer | IndexPointer:
         place: Where it is, for the error.
 
     Raises:
-        ManifestCorruptError: It is damaged, hostile, or of an unknown version.
+        ManifestCorruptError: It is damaged, hostile, or of an unknown version;
+            `NewerFormatError` where that came after this headrace.
     """
     try:
         return _decode(content)
+    except _NewerError as error:
+        raise newer_format(place, str(error)) from error
     except (_DamageError, ValueError, RecursionError) as error:
         raise ManifestCorruptError(
             f"{place}: {error}; restore it or convert the data again", place=place
@@ -119,6 +123,10 @@ def decode_pointer(content: bytes, *, place: str) -> Pointer | IndexPointer:
 
 class _DamageError(Exception):
     """What is wrong with the file; the caller knows where."""
+
+
+class _NewerError(Exception):
+    """The file is of a version to come; the caller knows where."""
 
 
 def _text_of(content: dict[str, object]) -> bytes:
@@ -137,12 +145,19 @@ def _decode(content: bytes) -> Pointer | IndexPointer:
         case (2, str(source)) if source in INDEXED_SOURCES:
             return _index_pointer(top, source)
         case (version, source):
-            raise _DamageError(
+            kind = _NewerError if _is_newer(version, source) else _DamageError
+            raise kind(
                 f"version {str(version)[:100]} of source {str(source)[:100]!r} found, this "
                 f"headrace reads version {POINTER_VERSION} of 'arrow' and version "
-                f"{INDEX_POINTER_VERSION} of {', '.join(INDEXED_SOURCES)}; a newer headrace "
-                "may read it"
+                f"{INDEX_POINTER_VERSION} of {', '.join(INDEXED_SOURCES)}"
             )
+
+
+def _is_newer(version: object, source: object) -> bool:
+    """Tell a version or a source to come from what no headrace writes."""
+    if type(version) is not int:
+        return False
+    return version > INDEX_POINTER_VERSION or (version > 0 and isinstance(source, str))
 
 
 def _pointer(top: Mapping[str, object]) -> Pointer:

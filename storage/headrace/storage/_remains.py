@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, ManifestCorruptError, ObjectNotFoundError
 from headrace.storage._manifest import Manifest
-from headrace.storage._open import read_block_rows, read_manifest, read_pointer
-from headrace.storage._pointer import POINTER_NAME, TableFile, VersionEntry
+from headrace.storage._newer import NewerFormatError
+from headrace.storage._open import read_block_rows, read_manifest, shards_pointer
+from headrace.storage._pointer import POINTER_NAME, TableFile, VersionEntry, decode_pointer
 from headrace.storage._publish import MANIFEST_FOLDER
 from headrace.storage._shard_writer import SHARD_FOLDER
 from headrace.storage._store import Store, Version
@@ -72,6 +73,7 @@ def find_remains(store: Store, patterns: Sequence[str] = ()) -> Remains:
         BadArgumentError: The names alone do not tell which shards belong together, a pattern
             fits none, or there are none.
         NotADatasetError: The store holds a stored index.
+        NewerFormatError: ``headrace.json`` or a table is of a newer headrace.
     """
     listed, replaced = _listed(store)
     candidates = _tables(store) if listed is None else listed
@@ -93,14 +95,21 @@ def find_remains(store: Store, patterns: Sequence[str] = ()) -> Remains:
 
 
 def _listed(store: Store) -> tuple[Sequence[VersionEntry] | None, Version | None]:
-    """Return what ``headrace.json`` lists, or nothing, and the version to replace it by."""
+    """Return what ``headrace.json`` lists, or nothing, and the version to replace it by.
+
+    It is read once: what comes after that is newer than what is repaired, and stays.
+    """
     try:
-        pointer, version = read_pointer(store)
+        content, version = store.read_versioned(POINTER_NAME)
     except ObjectNotFoundError:
         return None, None
+    try:
+        pointer = decode_pointer(content, place=f"{store.url}/{POINTER_NAME}")
+    except NewerFormatError:
+        raise
     except ManifestCorruptError:
-        return None, store.read_versioned(POINTER_NAME)[1]
-    return pointer.versions, version
+        return None, version
+    return shards_pointer(pointer, store.url).versions, version
 
 
 def _readable(store: Store, versions: Sequence[VersionEntry]) -> Iterator[VersionEntry]:
@@ -117,6 +126,8 @@ def _tables_of(
     """Return what can be read of the tables of a version."""
     try:
         manifest = read_manifest(store, entry)
+    except NewerFormatError:
+        raise
     except ManifestCorruptError:
         return None, None
     try:

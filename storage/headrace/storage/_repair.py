@@ -73,6 +73,8 @@ def repair_manifest(
     Raises:
         BadArgumentError: No shard is left, or names do not tell which belong together.
         NotADatasetError: The store holds a stored index.
+        ManifestCorruptError: ``headrace.json`` or a table is of a newer headrace; nothing was
+            changed.
         CommitConflictError: Another commit came between; nothing was changed.
     """
     remains = find_remains(store, patterns)

@@ -1,0 +1,23 @@
+"""What a newer headrace has written: nothing that this one reads, repairs or replaces."""
+
+from __future__ import annotations
+
+from headrace.errors import ManifestCorruptError
+
+
+class NewerFormatError(ManifestCorruptError):
+    """A file states a version of its format that came after this headrace."""
+
+
+def newer_format(place: str, found: str) -> NewerFormatError:
+    """Make the error.
+
+    Args:
+        place: Where the file is.
+        found: What it states, and what is read here.
+    """
+    return NewerFormatError(
+        f"{place}: {found}; a newer headrace may read it, so use that one. If the file is damaged, "
+        "remove it and run `headrace verify --repair-manifest`, or restore it",
+        place=place,
+    )
