@@ -6,15 +6,18 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BadArgumentError, ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.converter.text import LeftOut
+    from headrace.converter.text.options import TextKind
 
 
 def start_spark(master: str, *, verbose: bool) -> SparkSession:
@@ -68,13 +71,38 @@ def _without_standard_error() -> Iterator[None]:
         os.close(nowhere)
 
 
-def read_frame(
-    spark: SparkSession, source: str, *, file_format: str, null_value: str | None = None
-) -> DataFrame:
+def text_rows(
+    spark: SparkSession,
+    source: str,
+    kind: TextKind,
+    text: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> tuple[DataFrame, dict[str, Any], LeftOut]:
+    """Make a DataFrame for files of CSV, JSON or text, which tasks read as we do without Spark.
+
+    Spark's own readers have no options that give the same rows: they split quoted line ends, know
+    no difference between nothing and ``""``, and infer types that lose digits.
+
+    Args:
+        spark: The session.
+        source: The files, as this machine and all of Spark's see them.
+        kind: Of them.
+        text: Fields of `headrace.converter.text.TextOptions`.
+        settings: For `write_shards`.
+
+    Returns:
+        What to give to `write_shards`, and what is left out.
+    """
+    from headrace.converter.text import TextOptions  # noqa: PLC0415 - needs the [converter] extra
+    from headrace.converter.text.on_spark import rows_on_spark  # noqa: PLC0415 - as above
+
+    return rows_on_spark(spark, source, kind, how=TextOptions(**text), settings=settings)
+
+
+def read_frame(spark: SparkSession, source: str, *, file_format: str) -> DataFrame:
     """Make a DataFrame of files.
 
-    ``images`` gives the columns ``image`` (the file's bytes) and ``label`` (its folder's name);
-    CSV files have a header line, and their types are inferred; ``null_value`` in them is null.
+    ``images`` gives the columns ``image`` (the file's bytes) and ``label`` (its folder's name).
 
     Raises:
         BadArgumentError: Spark cannot read them.
@@ -85,15 +113,8 @@ def read_frame(
     try:
         if file_format == "images":
             return _image_frame(spark, source)
-        reader = spark.read
-        if file_format == "csv":
-            reader = reader.option("header", value=True).option("inferSchema", value=True)
-            if null_value is not None:
-                reader = reader.option("nullValue", null_value)
-            if _suffix(source) == ".tsv":
-                reader = reader.option("sep", "\t")
         # Spark must not take it for a path of Hadoop's default file system.
-        return reader.format(file_format).load(_absolute(source))
+        return spark.read.format(file_format).load(_absolute(source))
     except (PySparkException, Py4JJavaError) as error:
         raise BadArgumentError(_refusal(source, file_format, str(error)), field="SRC") from error
 
@@ -107,11 +128,6 @@ def _refusal(source: str, file_format: str, text: str) -> str:
         "hadoop-aws; copy the files to this machine, run where Spark has it (--master), or convert "
         "Parquet files, which are read without Spark"
     )
-
-
-def _suffix(source: str) -> str:
-    path = PurePosixPath(source.rstrip("/").lower())
-    return (path.with_suffix("") if path.suffix == ".gz" else path).suffix
 
 
 def _absolute(source: str) -> str:

@@ -16,6 +16,8 @@ from headrace.errors import BadArgumentError
 
 if TYPE_CHECKING:
     from headrace.converter import SourceFormat
+    from headrace.converter.text import LeftOut
+    from headrace.converter.text.options import TextKind
     from headrace.storage import Manifest
     from headrace.storage.mds import Index
 
@@ -23,9 +25,11 @@ _FORMATS = (
     *("csv", "delta", "headrace", "huggingface", "images", "json"),
     *("mds", "orc", "parquet", "text", "webdataset"),
 )
-_SPARK_ALONE = {"csv", "json", "orc", "text"}
-_EITHER = {"images", "parquet"}
+_SPARK_ALONE = {"orc"}
+_TEXT = {"csv", "json", "text"}
+_EITHER = {"images", "parquet", *_TEXT}
 _LOCAL = "local[*]"
+_MOST_FILES = 20  # names in a line that a person reads
 
 
 @click.command(name="convert")
@@ -46,7 +50,7 @@ _LOCAL = "local[*]"
     type=PAIR,
     multiple=True,
     metavar="COLUMN=TYPE",
-    help="Cast a column, such as label=int32; a value that does not fit is an error.",
+    help="Cast a column, such as label=int32; a value that does not fit is refused.",
 )
 @click.option(
     "--shape",
@@ -66,7 +70,36 @@ _LOCAL = "local[*]"
     type=int,
     help="Write in a random order, with Spark. Servers shuffle anyway as they serve.",
 )
-@click.option("--null-value", help="What stands for a null in CSV files, such as NA.")
+@click.option(
+    "--null-value",
+    "null_values",
+    multiple=True,
+    help="What stands for a null in CSV where it is not quoted, such as NA, beside nothing at all; "
+    "may be given several times.",
+)
+@click.option(
+    "--encoding",
+    default="utf-8",
+    show_default=True,
+    help="Of CSV, JSON and text, such as latin-1 or utf-16.",
+)
+@click.option(
+    "--delimiter",
+    help=r"Between the fields of CSV, such as ';' or '\t'. Default: a comma; in .tsv files a tab.",
+)
+@click.option(
+    "--no-header",
+    is_flag=True,
+    help="The first line of CSV names no columns; they become column0, column1, ….",
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="What becomes of records of CSV, JSON and text that cannot be read: name them and write "
+    "nothing, or leave them out and list them.",
+)
 @click.option(
     "--table-version", type=click.IntRange(min=0), help="Version of a Delta table; default newest."
 )
@@ -113,7 +146,7 @@ _LOCAL = "local[*]"
 @click.option(
     "--master",
     help="Spark's master URL, where Spark reads SRC; default local[*]. If given, Spark reads "
-    "Parquet and images, too.",
+    "CSV, JSON, text, Parquet and images, too.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 @click.pass_context
@@ -130,7 +163,11 @@ def command(
     split_by: str | None,
     split_seed: int,
     shuffle_seed: int | None,
-    null_value: str | None,
+    null_values: tuple[str, ...],
+    encoding: str,
+    delimiter: str | None,
+    no_header: bool,
+    on_error: Literal["refuse", "skip"],
     table_version: int | None,
     allow_pickle: bool,
     written_as: Literal["arrow", "mds"],
@@ -145,10 +182,10 @@ def command(
 ) -> None:
     """Convert what lies at SRC into a dataset at DST.
 
-    SRC is a file or folder: CSV (with a header line), JSON (an object a line), ORC or text, which
-    Spark reads and which need Java; or Parquet, a Delta table, images in folders named by their
-    label, a MosaicML Streaming dataset, a folder of Hugging Face's save_to_disk, WebDataset tars,
-    or a dataset of headrace, which need neither. SRC and DST are local paths or s3://BUCKET/PREFIX.
+    SRC is a file or folder: CSV, JSON, lines of text, Parquet, a Delta table, images in folders
+    named by their label, a MosaicML Streaming dataset, a folder of Hugging Face's save_to_disk,
+    WebDataset tars, or a dataset of headrace; or ORC, which Spark reads and which needs Java. SRC
+    and DST are local paths or s3://BUCKET/PREFIX.
 
     \b
     headrace convert flights.csv s3://bucket/flights
@@ -178,14 +215,30 @@ def command(
             "mode": mode,
         },
     )
+    reading = _Reading(
+        source=source,
+        file_format=found,
+        master=master or _LOCAL,
+        verbose=bool(ctx.obj),
+        text={
+            "encoding": encoding,
+            "delimiter": "\t" if delimiter == r"\t" else delimiter,
+            "header": not no_header,
+            "null_values": null_values,
+            "on_error": on_error,
+        },
+        table_version=table_version,
+        allow_pickle=allow_pickle,
+    )
     if _needs_spark(found, master=master, shuffle_seed=shuffle_seed):
-        reading = _Reading(source, found, null_value, master or _LOCAL, verbose=bool(ctx.obj))
-        written = _with_spark(reading, what, shuffle_seed)
+        written, left = _with_spark(reading, what, shuffle_seed)
     else:
-        written = _without_spark(source, found, what, table_version, allow_pickle=allow_pickle)
+        written, left = _without_spark(reading, what)
+    _tell_left_out(left)
     facts = {name: _facts(_place(url, name), part) for name, part in written.items()}
     if as_json:
-        click.echo(json.dumps(facts.get("", {"url": url, "splits": facts})))
+        one = facts.get("", {"url": url, "splits": facts})
+        click.echo(json.dumps({**one, "left_out": left.count} if left else one))
         return
     for fact in facts.values():
         click.echo(
@@ -203,15 +256,17 @@ class _What:
     settings: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What Spark reads, and which Spark."""
+    """What is read, how, and with which Spark if with any."""
 
     source: str
     file_format: str
-    null_value: str | None
     master: str
     verbose: bool
+    text: Mapping[str, Any]
+    table_version: int | None
+    allow_pickle: bool
 
 
 def _needs_spark(file_format: str, *, master: str | None, shuffle_seed: int | None) -> bool:
@@ -230,45 +285,68 @@ def _needs_spark(file_format: str, *, master: str | None, shuffle_seed: int | No
 
 def _with_spark(
     reading: _Reading, what: _What, shuffle_seed: int | None
-) -> dict[str, Manifest | Index]:
+) -> tuple[dict[str, Manifest | Index], LeftOut | None]:
     from headrace.cli._progress import conversion_progress  # noqa: PLC0415
-    from headrace.cli._spark import read_frame, start_spark  # noqa: PLC0415
+    from headrace.cli._spark import read_frame, start_spark, text_rows  # noqa: PLC0415
 
     spark = start_spark(reading.master, verbose=reading.verbose)
     from headrace.converter import write_shards  # noqa: PLC0415 - needs the [converter] extra
 
+    settings = {**what.settings, "shuffle_seed": shuffle_seed}
+    left: LeftOut | None = None
     try:
-        frame = read_frame(
-            spark,
-            reading.source,
-            file_format=reading.file_format,
-            null_value=reading.null_value,
-        )
-        with conversion_progress() as progress:
-            written: Any = write_shards(
-                frame, what.url, shuffle_seed=shuffle_seed, progress=progress, **what.settings
+        if reading.file_format in _TEXT:
+            frame, settings, left = text_rows(
+                spark, reading.source, cast("TextKind", reading.file_format), reading.text, settings
             )
+        else:
+            frame = read_frame(spark, reading.source, file_format=reading.file_format)
+        with conversion_progress() as progress:
+            written: Any = write_shards(frame, what.url, progress=progress, **settings)
     finally:
         spark.stop()
-    return written if isinstance(written, dict) else {"": written}
+    return written if isinstance(written, dict) else {"": written}, left
 
 
 def _without_spark(
-    source: str, file_format: str, what: _What, table_version: int | None, *, allow_pickle: bool
-) -> dict[str, Manifest | Index]:
+    reading: _Reading, what: _What
+) -> tuple[dict[str, Manifest | Index], LeftOut | None]:
     from headrace.cli._progress import conversion_progress  # noqa: PLC0415
     from headrace.converter import convert_files  # noqa: PLC0415 - needs the [converter] extra
+    from headrace.converter.text import TextOptions  # noqa: PLC0415 - as above
     from headrace.storage import SourceOptions  # noqa: PLC0415
 
+    left: list[LeftOut] = []
     with conversion_progress() as progress:
-        return convert_files(
-            source,
+        written = convert_files(
+            reading.source,
             what.url,
-            source_format=cast("SourceFormat", file_format),
-            source_options=SourceOptions(allow_pickle=allow_pickle, table_version=table_version),
+            source_format=cast("SourceFormat", reading.file_format),
+            source_options=SourceOptions(
+                allow_pickle=reading.allow_pickle, table_version=reading.table_version
+            ),
+            text=TextOptions(**reading.text),
+            left_out=left.append,
             progress=progress,
             **what.settings,
         )
+    return written, left[0] if left else None
+
+
+def _tell_left_out(left: LeftOut | None) -> None:
+    """List what is in SRC and not in the dataset."""
+    if left is None:
+        return
+    if left.files:
+        shown = ", ".join(left.files[:_MOST_FILES])
+        more = f" and {len(left.files) - _MOST_FILES} more" if left.files[_MOST_FILES:] else ""
+        click.echo(f"left out files of other kinds: {shown}{more}", err=True)
+    if left.count:
+        click.echo(f"left out {left.count:,} records:", err=True)
+        for refusal in left.first:
+            click.echo(f"  {refusal}", err=True)
+        if left.count > len(left.first):
+            click.echo(f"  and {left.count - len(left.first):,} more", err=True)
 
 
 def _place(url: str, split: str) -> str:

@@ -20,7 +20,11 @@ from headrace.converter._show import shown
 from headrace.converter._sinks import Format
 from headrace.converter._splits import Splits
 from headrace.converter._tasks import split_url
+from headrace.converter._types import named_type
 from headrace.converter._write import DEFAULT_SHARD_BYTES
+from headrace.converter.text import LeftOut, TextOptions, text_pieces
+from headrace.converter.text.declared import read_types
+from headrace.converter.text.options import TextKind
 from headrace.errors import BadArgumentError, NotADatasetError
 from headrace.storage import (
     Mode,
@@ -29,7 +33,18 @@ from headrace.storage import (
     options_with_environment,
 )
 
-SourceFormat = Literal["delta", "headrace", "huggingface", "images", "mds", "parquet", "webdataset"]
+SourceFormat = Literal[
+    "csv",
+    "delta",
+    "headrace",
+    "huggingface",
+    "images",
+    "json",
+    "mds",
+    "parquet",
+    "text",
+    "webdataset",
+]
 
 _SOURCES = {
     "delta": "parquet",
@@ -46,6 +61,8 @@ def convert_files(
     *,
     source_format: SourceFormat,
     source_options: SourceOptions | None = None,
+    text: TextOptions | None = None,
+    left_out: Callable[[LeftOut], None] | None = None,
     columns: Sequence[str] | Mapping[str, str] | None = None,
     types: Mapping[str, str | pa.DataType] | None = None,
     shapes: Mapping[str, Shape] | None = None,
@@ -73,8 +90,12 @@ def convert_files(
         source_format: What lies there: ``mds`` (MosaicML Streaming), ``huggingface`` (a folder
             that ``save_to_disk`` wrote, also of a ``DatasetDict``), ``images`` (in folders named
             by label), ``parquet`` (files, a folder of them, partitions), ``delta``,
-            ``webdataset`` (tar files), or ``headrace`` (a dataset of ours, to write it anew).
+            ``webdataset`` (tar files), ``csv``, ``json`` (objects) or ``text`` (lines), or
+            ``headrace`` (a dataset of ours, to write it anew).
         source_options: How it is read.
+        text: How CSV, JSON and text are read.
+        left_out: Called once with what is not read of CSV, JSON and text, before anything is
+            written.
         columns: As for `write_shards`.
         types: As for `write_shards`.
         shapes: As for `write_shards`.
@@ -116,7 +137,19 @@ def convert_files(
         options=options_with_environment(options or StoreOptions()),
     )
     how = source_options or SourceOptions()
-    parts = _parts(source, source_format, how, wanted.options)
+    parts: Mapping[str, Pieces]
+    if source_format in {"csv", "json", "text"}:
+        pieces = _text(
+            source,
+            source_format,
+            how=text or TextOptions(),
+            wanted=wanted,
+            left_out=left_out,
+            threads=threads,
+        )
+        parts = {"": pieces}
+    else:
+        parts = _parts(source, source_format, how, wanted.options)
     if format == "arrow" and compression is None and all(map(_is_compressed, parts.values())):
         wanted = replace(wanted, writing=replace(wanted.writing, compression="none"))
     if splits is not None and "" not in parts:
@@ -132,6 +165,31 @@ def convert_files(
             done = write_pieces(pieces, place, wanted=wanted, progress=tell, threads=threads)
             written |= {name or split: part for split, part in done.items()}
     return written
+
+
+def _text(
+    source: str,
+    kind: TextKind,
+    *,
+    how: TextOptions,
+    wanted: Wanted,
+    left_out: Callable[[LeftOut], None] | None,
+    threads: int | None,
+) -> Pieces:
+    pieces = text_pieces(
+        source,
+        kind,
+        how=how,
+        types=read_types(
+            {name: named_type(text, column=name) for name, text in wanted.declared.types.items()},
+            wanted.columns,
+        ),
+        options=wanted.options,
+        threads=threads,
+    )
+    if left_out is not None:
+        left_out(pieces.left_out)
+    return pieces
 
 
 def _is_compressed(pieces: Pieces) -> bool:

@@ -1,0 +1,70 @@
+"""Cut the text of a file where records end, into chunks that bound memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from headrace.converter.text.records import count_lines
+from headrace.errors import BadArgumentError
+
+MAX_RECORD_BYTES = 64 << 20
+"""Of text that is one record: beyond it, a quote or bracket was most likely never closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole records of one file.
+
+    Attributes:
+        content: UTF-8, as far as it is any.
+        start: Of it in the file's text, in bytes.
+        line: Of its start, from 1.
+    """
+
+    content: bytes
+    start: int
+    line: int
+
+    @property
+    def stop(self) -> int:
+        """Where the next chunk starts."""
+        return self.start + len(self.content)
+
+
+def chunks_of(
+    parts: Iterable[bytes],
+    last_end: Callable[[bytes], int],
+    *,
+    name: str,
+    start: int = 0,
+    line: int = 1,
+) -> Iterator[Chunk]:
+    """Yield the text of a file as whole records.
+
+    Args:
+        parts: The text.
+        last_end: Returns where the last whole record of some text ends, or 0.
+        name: Of the file, for the error.
+        start: Of the first part in the file's text.
+        line: Of the first part.
+
+    Raises:
+        BadArgumentError: A record has more than 64 MiB.
+    """
+    held = b""
+    for part in parts:
+        held += part
+        end = last_end(held)
+        if end:
+            yield Chunk(held[:end], start, line)
+            start, line = start + end, line + count_lines(held[:end])
+            held = held[end:]
+        if len(held) > MAX_RECORD_BYTES:
+            raise BadArgumentError(
+                f"{name}:{line}: a record has more than {MAX_RECORD_BYTES >> 20} MiB; most likely "
+                "a quote is opened and never closed",
+                field="SRC",
+            )
+    if held:
+        yield Chunk(held, start, line)

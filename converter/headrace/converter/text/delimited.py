@@ -1,0 +1,266 @@
+"""Records of CSV as columns of text: nulls where nothing stands, all else as it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
+
+from headrace.converter.text.cast import unfit_rows
+from headrace.converter.text.chunks import Chunk
+from headrace.converter.text.files import TextFile
+from headrace.converter.text.records import (
+    Record,
+    bytes_problem,
+    count_lines,
+    end_of_records,
+    is_text,
+    quotes_are_regular,
+    split,
+)
+from headrace.converter.text.refused import Refusal
+from headrace.errors import BadArgumentError
+
+if TYPE_CHECKING:
+    Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+    Unfit = Callable[[str, Array], Sequence[tuple[int, str]]]
+
+
+_SHOWN = 60  # characters of a value in an error
+
+
+@dataclass(frozen=True, slots=True)
+class Delimited:
+    """How the records of one file are read. Picklable.
+
+    Attributes:
+        number: Of the file among those read.
+        name: Of the file.
+        names: Of its columns, in its order.
+        columns: The same names in the order of the first file.
+        delimiter: Between fields, as a byte.
+        null_values: Stand for a null, beside nothing at all.
+    """
+
+    number: int
+    name: str
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    delimiter: int
+    null_values: tuple[str, ...]
+
+    def last_end(self, content: bytes) -> int:
+        """Return where the last whole record ends, or 0."""
+        regular = quotes_are_regular(content, self.delimiter)
+        return end_of_records(content, self.delimiter, regular=regular)
+
+    def rows(self, chunk: Chunk, unfit: Unfit | None = None) -> tuple[pa.Table, list[Refusal]]:
+        """Return the rows of a chunk as text, without the records that are refused.
+
+        Args:
+            chunk: Whole records.
+            unfit: Given a column's name and text, says which rows do not fit, and why.
+        """
+        content, refusals = chunk.content, list[Refusal]()
+        table = self._table(content) if self._is_regular(content) else None
+        if table is None:
+            judged = [(record, self._why(record, content)) for record in self._split(content)]
+            refusals = [self._refusal(chunk, record, why) for record, why in judged if why]
+            content = b"".join(content[r.start : r.stop] for r, why in judged if not why)
+            table = self._table(content)
+            assert table is not None, "what is left is as it should be"
+        if unfit is not None:
+            found = [
+                (row, f"column {name!r}: {why}")
+                for name in self.columns
+                for row, why in unfit(name, table.column(name).combine_chunks())
+            ]
+            if found:
+                lines = self._lines(chunk, {refusal.line for refusal in refusals})
+                refusals += self._unfit(found, lines)
+                table = _without(table, [row for row, _ in found])
+        return table, refusals
+
+    def _is_regular(self, content: bytes) -> bool:
+        return (
+            is_text(content)
+            and content.count(b'"') % 2 == 0
+            and quotes_are_regular(content, self.delimiter)
+        )
+
+    def _split(self, content: bytes) -> Iterator[Record]:
+        for record in split(content, self.delimiter):
+            if record.width or len(self.names) == 1:
+                yield record
+
+    def _why(self, record: Record, content: bytes) -> str:
+        problem = bytes_problem(content[record.start : record.stop]) or record.why
+        width, wanted = max(record.width, 1), len(self.names)
+        if problem or width == wanted:
+            return problem
+        return f"{_fields(width)}, wanted {wanted}"
+
+    def _refusal(self, chunk: Chunk, record: Record, why: str) -> Refusal:
+        further = max(0, count_lines(chunk.content[record.start : record.stop - 1]))
+        if further:
+            why = f"{why} (the record ends at line {chunk.line + record.line + further})"
+        return Refusal(self.number, chunk.line + record.line, self.name, why)
+
+    def _lines(self, chunk: Chunk, refused: set[int]) -> list[int]:
+        """Return the line of each row that was read."""
+        lines = [chunk.line + record.line for record in self._split(chunk.content)]
+        return [line for line in lines if line not in refused]
+
+    def _unfit(self, found: Iterable[tuple[int, str]], lines: Sequence[int]) -> Iterator[Refusal]:
+        first: dict[int, str] = {}
+        for row, why in found:
+            first.setdefault(row, why)
+        for row, why in first.items():
+            yield Refusal(self.number, lines[row], self.name, why)
+
+    def _table(self, content: bytes) -> pa.Table | None:
+        """Return the rows of records, or nothing where one has too many fields or too few."""
+        schema = pa.schema([pa.field(name, pa.string()) for name in self.columns])
+        if not content or (len(self.names) > 1 and not content.strip(b"\r\n")):
+            return schema.empty_table()
+        ragged: list[int] = []
+
+        def note(row: csv.InvalidRow) -> Literal["skip"]:
+            ragged.append(row.actual_columns)
+            return "skip"
+
+        places = {name: str(at) for at, name in enumerate(self.names)}
+        table: pa.Table = csv.read_csv(
+            cast("Any", pa.BufferReader(content)),
+            read_options=csv.ReadOptions(
+                use_threads=False,
+                # One block, so that no record lies in two.
+                block_size=len(content) + 1,
+                column_names=list(places.values()),
+            ),
+            parse_options=csv.ParseOptions(
+                delimiter=chr(self.delimiter),
+                newlines_in_values=True,
+                # Of one column, an empty line is a null.
+                ignore_empty_lines=len(self.names) > 1,
+                invalid_row_handler=note,
+            ),
+            convert_options=csv.ConvertOptions(
+                check_utf8=False,
+                column_types=dict.fromkeys(places.values(), pa.string()),
+                null_values=["", *self.null_values],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        if ragged:
+            return None
+        return table.select([places[name] for name in self.columns]).rename_columns(
+            list(self.columns)
+        )
+
+
+def read_header(
+    first: bytes, file: TextFile, *, number: int, delimiter: str, is_chosen: bool
+) -> tuple[tuple[str, ...], int]:
+    """Return the names in the first record of a file, and where that ends.
+
+    Args:
+        first: The start of the file's text, with that record whole.
+        file: The file.
+        number: Of it.
+        delimiter: Between names.
+        is_chosen: Whether the user said so.
+
+    Raises:
+        BadArgumentError: It has no names, empty ones, or one twice.
+    """
+    record = next(split(first, ord(delimiter)), None)
+    content = first[: record.stop] if record else b""
+    problem = "the file is empty" if record is None else bytes_problem(content) or record.why
+    names = () if problem else _names(content, delimiter, number=number, file=file)
+    problem = problem or _names_problem(names, delimiter, is_chosen=is_chosen)
+    if problem:
+        raise BadArgumentError(
+            f"{file.name}:1: {problem}; wanted a line that names the columns, or --no-header",
+            field="SRC",
+        )
+    assert record is not None
+    return names, record.stop
+
+
+def _names(content: bytes, delimiter: str, *, number: int, file: TextFile) -> tuple[str, ...]:
+    record = next(split(content, ord(delimiter)))
+    places = tuple(map(str, range(max(record.width, 1))))
+    reading = Delimited(number, file.name, places, places, ord(delimiter), ())
+    table, _ = reading.rows(Chunk(content, 0, 1))
+    return tuple(table.column(place)[0].as_py() or "" for place in places) if len(table) else ("",)
+
+
+def _names_problem(names: Sequence[str], delimiter: str, *, is_chosen: bool) -> str:
+    if not all(names):
+        return f"column {list(names).index('') + 1} of {len(names)} has no name"
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        return f"the header has the column {twice[0]!r} more than once"
+    others = [mark for mark in ";\t|" if mark in names[0]]
+    if len(names) == 1 and others and not is_chosen:
+        return (
+            f"the only column is {names[0]!r}, which looks like several; say --delimiter "
+            f"{others[0]!r}, or --delimiter {delimiter!r} if it is one"
+        )
+    return ""
+
+
+def compare_headers(names: Sequence[str], wanted: Sequence[str], *, file: str, first: str) -> None:
+    """Refuse a file that has other columns than the first one; their order may differ.
+
+    Raises:
+        BadArgumentError: It does; names the columns.
+    """
+    missing = [name for name in wanted if name not in set(names)]
+    surplus = [name for name in names if name not in set(wanted)]
+    if missing or surplus:
+        lacks = f"lacks {', '.join(map(repr, missing))}" if missing else ""
+        has = f"has {', '.join(map(repr, surplus))} beside them" if surplus else ""
+        told = " and ".join(filter(None, (lacks, has)))
+        raise BadArgumentError(
+            f"{file}:1: of the columns of {first}, the header {told}; "
+            "convert files of other columns into a dataset of their own",
+            field="SRC",
+        )
+
+
+def _fields(width: int) -> str:
+    return "has 1 field" if width == 1 else f"has {width} fields"
+
+
+def _without(table: pa.Table, rows: Sequence[int]) -> pa.Table:
+    keep = np.ones(len(table), np.bool_)
+    keep[list(rows)] = False
+    return table.filter(pa.array(keep))
+
+
+def declared_unfit(types: Mapping[str, pa.DataType]) -> Unfit | None:
+    """Return what finds the rows that do not fit declared types; nothing where none is declared."""
+    if not types:
+        return None
+
+    def unfit(name: str, column: Array) -> Sequence[tuple[int, str]]:
+        kind = types.get(name)
+        if kind is None:
+            return ()
+        return [
+            (row, f"{_short(column[row].as_py())} is no {kind}") for row in unfit_rows(column, kind)
+        ]
+
+    return unfit
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -1,0 +1,258 @@
+"""Files of text wherever they lie: found, unpacked, and decoded to UTF-8 without a loss."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import contextlib
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.converter.text.options import TextKind
+from headrace.errors import BadArgumentError
+from headrace.storage import Store, StoreOptions, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore] # since 3.12
+
+STEP_BYTES = 4 << 20
+"""Bytes of a read, and about those of a chunk."""
+
+_BOM = codecs.BOM_UTF8
+_WIDE_BOMS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_SUFFIXES: Mapping[TextKind, tuple[str, ...]] = {
+    "csv": (".csv", ".tsv", ".tab"),
+    "json": (".json", ".jsonl", ".ndjson"),
+    "text": (".txt", ".text"),
+}
+_PACKED = (".bz2", ".gz", ".zst")
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """One file. Picklable.
+
+    Attributes:
+        url: Of its folder or bucket.
+        name: In there.
+        encoding: Of its text.
+        options: How to reach it.
+        step_bytes: Of a read: large for a store, small beside the memory of a machine.
+    """
+
+    url: str
+    name: str
+    encoding: str
+    options: StoreOptions = field(repr=False)
+    step_bytes: int = STEP_BYTES
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a part can be read without what comes before: UTF-8, and not packed."""
+        return not self.name.lower().endswith(_PACKED) and _is_utf8(self.encoding)
+
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """Yield the text as UTF-8 without a byte-order mark, some MiB at a time.
+
+        What cannot be decoded is left, or made, such that it is no UTF-8.
+
+        Args:
+            start: First byte of what is yielded.
+            stop: Last byte and one; `None` is the end.
+
+        Raises:
+            BadArgumentError: The file is damaged as a packed file, or in another encoding.
+        """
+        with contextlib.closing(open_store(self.url, options=self.options)) as store:
+            if self.is_plain:
+                yield from self._plain(store, start, stop)
+            else:
+                yield from _within(self._decoded(store), start, stop)
+
+    def _plain(self, store: Store, start: int, stop: int | None) -> Iterator[bytes]:
+        head = store.read(self.name, offset=0, length=4)
+        _refuse_wide(head, self.name)
+        skipped = len(_BOM) if head.startswith(_BOM) else 0
+        at, end = start + skipped, None if stop is None else stop + skipped
+        while end is None or at < end:
+            length = self.step_bytes if end is None else min(self.step_bytes, end - at)
+            part = store.read(self.name, offset=at, length=length)
+            if not part:
+                return
+            yield part
+            at += len(part)
+
+    def _decoded(self, store: Store) -> Iterator[bytes]:
+        parts = _unpacked(store, self.name, self.step_bytes)
+        if not _is_utf8(self.encoding):
+            parts = _transcoded(parts, self.encoding)
+        first = b""
+        for part in parts:
+            first += part
+            if len(first) >= len(_BOM):
+                break
+        _refuse_wide(first, self.name)
+        yield first.removeprefix(_BOM)
+        yield from parts
+
+
+def find_files(
+    source: str,
+    kind: TextKind,
+    *,
+    encoding: str,
+    options: StoreOptions,
+    step_bytes: int = STEP_BYTES,
+) -> tuple[list[TextFile], list[str]]:
+    """Return the files at a path or URL in the order of their names, and what else is there.
+
+    Of a folder those are taken whose names end as their kind does, or all where none does; what
+    is hidden (names with ``.`` or ``_`` in front) is left.
+
+    Raises:
+        BadArgumentError: There is none.
+    """
+    single = _single(source, kind, options)
+    if single is not None:
+        folder, name = single
+        return [TextFile(folder, name, encoding, options, step_bytes)], []
+    with contextlib.closing(open_store(source, options=options)) as store:
+        names = sorted(name for name in store.list() if not _is_hidden(name))
+    chosen = [name for name in names if _is_of(name, kind)] or names
+    if not chosen:
+        raise BadArgumentError(
+            f"{source} does not exist, or is empty; wanted a file or folder of {kind}", field="SRC"
+        )
+    others = sorted(set(names) - set(chosen))
+    return [TextFile(source, name, encoding, options, step_bytes) for name in chosen], others
+
+
+def _single(source: str, kind: TextKind, options: StoreOptions) -> tuple[str, str] | None:
+    with contextlib.closing(open_store(source, options=options)) as store:
+        path = Path(store.url)
+        if "://" not in store.url:
+            return (str(path.parent), path.name) if path.is_file() else None
+    folder, _, name = source.rstrip("/").rpartition("/")
+    return (folder, name) if _is_of(name, kind) and not folder.endswith("/") else None
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith((".", "_")) for part in name.split("/"))
+
+
+def _is_of(name: str, kind: TextKind) -> bool:
+    path = PurePosixPath(name.lower())
+    return (path.with_suffix("") if path.suffix in _PACKED else path).suffix in _SUFFIXES[kind]
+
+
+def _is_utf8(encoding: str) -> bool:
+    return codecs.lookup(encoding).name in {"utf-8", "utf-8-sig"}
+
+
+def _within(parts: Iterator[bytes], start: int, stop: int | None) -> Iterator[bytes]:
+    at = 0
+    for part in parts:
+        wanted = part[max(0, start - at) : None if stop is None else max(0, stop - at)]
+        at += len(part)
+        if wanted:
+            yield wanted
+        if stop is not None and at >= stop:
+            return
+
+
+def _refuse_wide(head: bytes, name: str) -> None:
+    for mark, encoding in _WIDE_BOMS.items():
+        if head.startswith(mark):
+            raise BadArgumentError(
+                f"{name}:1: the file starts with the mark of {encoding}; say --encoding {encoding}",
+                field="encoding",
+            )
+
+
+class _Raw(io.RawIOBase):
+    """An object of a store, read from its start to its end."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        part = self._store.read(self._name, offset=self._at, length=len(view))
+        view[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+
+def _unpacked(store: Store, name: str, step_bytes: int) -> Iterator[bytes]:
+    raw = io.BufferedReader(_Raw(store, name), step_bytes)
+    suffix = PurePosixPath(name.lower()).suffix
+    try:
+        with _opened(raw, suffix) as file:
+            while part := file.read(step_bytes):
+                yield part
+    except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
+        raise BadArgumentError(
+            f"{name} is damaged as a {suffix.lstrip('.')} file: {error}", field="SRC"
+        ) from error
+
+
+def _opened(raw: Any, suffix: str) -> Any:
+    if suffix == ".gz":
+        return gzip.GzipFile(fileobj=raw)
+    if suffix == ".bz2":
+        return bz2.BZ2File(raw)
+    if suffix == ".zst":
+        return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+    return raw
+
+
+def _transcoded(parts: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)(_MARKS)
+    for part in parts:
+        yield decoder.decode(part).encode(errors="surrogatepass")
+    yield decoder.decode(b"", final=True).encode(errors="surrogatepass")
+
+
+_MARKS = "headrace.undecodable"
+
+
+def _mark(error: UnicodeError) -> tuple[str, int]:
+    """Return surrogates for bytes that mean nothing, so that their record can be named."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    found = error.object[error.start : error.end]
+    return "".join(chr(0xDC00 + byte) for byte in found), error.end
+
+
+codecs.register_error(_MARKS, _mark)
+
+
+def undecodable(content: bytes) -> str | None:
+    """Return the first bytes of UTF-8 that are none, as hexadecimal digits, or nothing."""
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        found = content[error.start : max(error.end, error.start + 1)]
+        marked = re.match(rb"\xed[\xb0-\xb3][\x80-\xbf]", content[error.start :])
+        if marked:
+            return f"{ord(marked[0].decode(errors='surrogatepass')) - 0xDC00:02x}"
+        return found.hex()
+    return None

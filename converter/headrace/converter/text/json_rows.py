@@ -1,0 +1,89 @@
+"""Records of JSON as columns, once it is known what all of them have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.converter.text.cast import unfit_rows
+from headrace.converter.text.json_kinds import Kind, UnlikeError, arrow_type, kind_of, merged
+from headrace.converter.text.json_records import JsonFile, Rows
+from headrace.converter.text.refused import Refusal
+
+if TYPE_CHECKING:
+    Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of some records.
+
+    Attributes:
+        kind: What they and all before them have in common.
+        left_out: Places of those that do not go with the others.
+        refusals: Of them.
+    """
+
+    kind: Kind
+    left_out: frozenset[int]
+    refusals: Sequence[Refusal]
+
+
+def judged(rows: Rows, kind: Kind, *, source: JsonFile, types: Mapping[str, pa.DataType]) -> Judged:
+    """Compare records with all before them, and with the types that are declared.
+
+    Args:
+        rows: The records.
+        kind: Of all before them.
+        source: Where they are from.
+        types: By column.
+    """
+    try:
+        found = merged(kind, kind_of(rows.values, path=""), path="")
+        why: dict[int, str] = {}
+    except UnlikeError:
+        found, why = _one_by_one(rows, kind)
+    for name, wanted in types.items():
+        if name in found.fields:
+            _declared(rows, name, found.fields[name], wanted, why)
+    refusals = [
+        Refusal(source.number, rows.lines[at], source.file.name, text)
+        for at, text in sorted(why.items())
+    ]
+    return Judged(found, frozenset(why), refusals)
+
+
+def _one_by_one(rows: Rows, kind: Kind) -> tuple[Kind, dict[int, str]]:
+    why: dict[int, str] = {}
+    for at, value in enumerate(rows.values):
+        try:
+            kind = merged(kind, kind_of([value], path=""), path="")
+        except UnlikeError as error:
+            why[at] = str(error)
+    return kind, why
+
+
+def _declared(rows: Rows, name: str, kind: Kind, wanted: pa.DataType, why: dict[int, str]) -> None:
+    places = [at for at in range(len(rows.values)) if at not in why]
+    values = [rows.values[at].get(name) for at in places]
+    column: Array = pa.array(values, arrow_type(kind))
+    try:
+        for row in unfit_rows(column, _with_innermost(column.type, wanted)):
+            why[places[row]] = f"{name} is {values[row]!r:.60}, which is no {wanted}"
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return  # there is no cast at all, which is said once for the column
+
+
+def _with_innermost(kind: pa.DataType, innermost: pa.DataType) -> pa.DataType:
+    if pa.types.is_nested(innermost) or not isinstance(kind, pa.ListType):
+        return innermost
+    return pa.list_(_with_innermost(kind.value_type, innermost))
+
+
+def batch_of(values: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return records as a batch; a name that a record lacks is a null."""
+    columns = [pa.array([value.get(part.name) for value in values], part.type) for part in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

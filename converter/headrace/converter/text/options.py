@@ -1,0 +1,72 @@
+"""How text is to be read."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from headrace.errors import BadArgumentError
+
+OnError = Literal["refuse", "skip"]
+TextKind = Literal["csv", "json", "text"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """How CSV, JSON and lines of text are read; what is not said is not guessed from the content.
+
+    Attributes:
+        encoding: Of all files, by its Python name; a UTF-8 byte-order mark is left out.
+        delimiter: Between fields, one ASCII character; `None` is a comma, or a tab in files whose
+            names end with ``.tsv`` or ``.tab``.
+        header: Whether the first record of each CSV file names the columns; otherwise they are
+            ``column0``, ``column1``, ….
+        null_values: What stands for a null in CSV where it is not quoted, beside nothing at all.
+        on_error: ``refuse`` names records that cannot be read and writes nothing; ``skip`` leaves
+            them out, counted and listed.
+    """
+
+    encoding: str = "utf-8"
+    delimiter: str | None = None
+    header: bool = True
+    null_values: tuple[str, ...] = ()
+    on_error: OnError = "refuse"
+
+    def __post_init__(self) -> None:
+        if not _is_text_encoding(self.encoding):
+            raise BadArgumentError(
+                f"encoding is {self.encoding!r}, wanted one that Python knows for text, such as "
+                "utf-8, utf-16, latin-1 or cp1252",
+                field="encoding",
+            )
+        if self.delimiter is not None and not _is_delimiter(self.delimiter):
+            raise BadArgumentError(
+                f"delimiter is {self.delimiter!r}, wanted one ASCII character that is no quote "
+                "and ends no line",
+                field="delimiter",
+            )
+        if self.on_error not in get_args(OnError):
+            raise BadArgumentError(
+                f"on_error is {self.on_error!r}, wanted refuse or skip", field="on_error"
+            )
+
+    def delimiter_of(self, name: str) -> str:
+        """Return what is between the fields of a file."""
+        if self.delimiter is not None:
+            return self.delimiter
+        stem = name.lower().removesuffix(".gz").removesuffix(".bz2").removesuffix(".zst")
+        return "\t" if stem.endswith((".tsv", ".tab")) else ","
+
+
+def _is_text_encoding(name: str) -> bool:
+    try:
+        codecs.getincrementaldecoder(name)
+        "".encode(name)  # codecs of bytes have no text to encode
+    except (LookupError, UnicodeError, ValueError):
+        return False
+    return True
+
+
+def _is_delimiter(text: str) -> bool:
+    return len(text) == 1 and text.isascii() and text not in '"\r\n\0'

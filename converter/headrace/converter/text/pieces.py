@@ -1,0 +1,127 @@
+"""The second of two passes: read checked files in pieces, with the types that were settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import xxhash
+
+from headrace.converter.text.cast import cast_column
+from headrace.converter.text.chunks import Chunk, chunks_of
+from headrace.converter.text.delimited import Delimited, declared_unfit
+from headrace.converter.text.files import TextFile
+from headrace.converter.text.json_records import JsonFile
+from headrace.converter.text.json_rows import batch_of
+from headrace.converter.text.lines import Lines
+from headrace.converter.text.refused import LeftOut
+from headrace.converter.text.types import converted
+from headrace.errors import BadArgumentError, HeadraceError
+
+if TYPE_CHECKING:
+    Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of one file. Picklable.
+
+    Attributes:
+        reader: How it is read.
+        file: Where it is.
+        start: Of it in the file's text, in bytes.
+        stop: Of it; `None` is the end of the file.
+        line: Of the start, from 1.
+        digest: XXH3 of its text, as the first pass found it.
+        left_out: Places of records that the first pass left out, of JSON.
+    """
+
+    reader: Delimited | JsonFile | Lines
+    file: TextFile
+    start: int
+    stop: int | None
+    line: int
+    digest: int
+    left_out: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TextPieces:
+    """Files of text as `headrace.converter._pieces.Pieces`. Picklable.
+
+    Attributes:
+        schema: Of every batch.
+        pieces: In the order of files and of records in them.
+        settled: Keys of the types of columns of CSV, without those that are declared.
+        types: Those that are declared, by column.
+        left_out: What is not read.
+    """
+
+    schema: pa.Schema
+    pieces: tuple[Piece, ...]
+    settled: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    left_out: LeftOut = field(default_factory=LeftOut)
+
+    @property
+    def count(self) -> int:
+        """How many pieces there are."""
+        return len(self.pieces)
+
+    def read(self, piece: int) -> Iterator[pa.RecordBatch]:
+        """Yield the samples of one piece.
+
+        Raises:
+            BadArgumentError: The file is not what it was in the first pass.
+        """
+        part = self.pieces[piece]
+        digest = xxhash.xxh3_64()
+        read = self._records if isinstance(part.reader, JsonFile) else self._chunks
+        try:
+            yield from read(part, digest)
+        except (HeadraceError, pa.ArrowException) as error:
+            raise _changed(part) from error
+        if digest.intdigest() != part.digest:
+            raise _changed(part)
+
+    def _chunks(self, part: Piece, digest: xxhash.xxh3_64) -> Iterator[pa.RecordBatch]:
+        reader = part.reader
+        assert not isinstance(reader, JsonFile), "it has records"
+        text = part.file.read(part.start, part.stop)
+        for chunk in chunks_of(
+            text, reader.last_end, name=part.file.name, start=part.start, line=part.line
+        ):
+            digest.update(chunk.content)
+            yield from self._rows(reader, chunk).to_batches()
+
+    def _rows(self, reader: Delimited | Lines, chunk: Chunk) -> pa.Table:
+        if isinstance(reader, Lines):
+            return reader.rows(chunk)[0]
+        table, _ = reader.rows(chunk, declared_unfit(self.types))
+        columns = [self._column(name, table) for name in self.schema.names]
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _column(self, name: str, table: pa.Table) -> Array:
+        text: Array = table.column(name).combine_chunks()
+        kind = self.types.get(name)
+        return converted(text, self.settled[name]) if kind is None else cast_column(text, kind)
+
+    def _records(self, part: Piece, digest: xxhash.xxh3_64) -> Iterator[pa.RecordBatch]:
+        assert isinstance(part.reader, JsonFile), "it has chunks"
+        first = 0
+        for rows in part.reader.rows(part.start, part.stop, part.line):
+            digest.update(rows.content)
+            kept = [value for at, value in enumerate(rows.values, first) if at not in part.left_out]
+            first += len(rows.values)
+            if kept:
+                yield batch_of(kept, self.schema)
+
+
+def _changed(part: Piece) -> BadArgumentError:
+    return BadArgumentError(
+        f"{part.file.name} was changed while it was read: from line {part.line} on it is not what "
+        "it was when its records were checked; nothing was written, try again when it is at rest",
+        field="SRC",
+    )

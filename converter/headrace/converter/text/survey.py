@@ -1,0 +1,363 @@
+"""The first of two passes: check every record, settle every type, and cut files into pieces.
+
+Contract of `text_pieces`:
+
+1. Success: every record has been read once; reading the pieces gives exactly those that were not
+   refused, or an error where a file has changed meanwhile.
+2. A record that cannot be read exactly: an error that names file and line before anything is
+   written, or the record is left out, counted and listed.
+3. Memory: a few chunks of 4 MiB for each thread, and one record of at most 64 MiB.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import pyarrow as pa
+import xxhash
+
+from headrace.converter.text.chunks import MAX_RECORD_BYTES, Chunk, chunks_of
+from headrace.converter.text.delimited import (
+    Delimited,
+    compare_headers,
+    declared_unfit,
+    read_header,
+)
+from headrace.converter.text.files import STEP_BYTES, TextFile, find_files
+from headrace.converter.text.json_kinds import Kind, arrow_type
+from headrace.converter.text.json_records import JsonFile, Rows, layout_of
+from headrace.converter.text.json_rows import judged
+from headrace.converter.text.lines import LINE_COLUMN, Lines
+from headrace.converter.text.options import TextKind, TextOptions
+from headrace.converter.text.pieces import Piece, TextPieces
+from headrace.converter.text.records import count_lines, split
+from headrace.converter.text.refused import LeftOut, Refusal, Refusals
+from headrace.converter.text.types import ColumnGuess, holding, type_of
+from headrace.errors import BadArgumentError, ColumnNotFoundError, UnsupportedColumnError
+from headrace.storage import StoreOptions
+
+if TYPE_CHECKING:
+    Unfit = Callable[[str, "pa.Array[Any]"], Sequence[tuple[int, str]]]
+
+_Made = TypeVar("_Made")
+
+_PIECE_BYTES = 64 << 20  # a shard's worth, as for other sources
+
+
+def text_pieces(
+    source: str,
+    kind: TextKind,
+    *,
+    how: TextOptions,
+    types: Mapping[str, pa.DataType],
+    options: StoreOptions,
+    threads: int | None = None,
+    piece_bytes: int = _PIECE_BYTES,
+    step_bytes: int = STEP_BYTES,
+) -> TextPieces:
+    """Check all records of the files at a path or URL, and say how they are to be read.
+
+    Args:
+        source: A file, or a folder of files.
+        kind: Of them.
+        how: They are read.
+        types: Of columns, where they are declared.
+        options: How to reach them.
+        threads: To check with; `None` is one a core.
+        piece_bytes: Of text that one task reads.
+        step_bytes: Of text that is held at once, or a record if one is larger.
+
+    Raises:
+        BadArgumentError: Records cannot be read exactly, headers differ, or nothing is there.
+        HeadraceError: The store fails or refuses.
+    """
+    files, others = find_files(
+        source, kind, encoding=how.encoding, options=options, step_bytes=step_bytes
+    )
+    refusals = Refusals(how.on_error == "skip")
+    with _Pool(threads or os.cpu_count() or 1) as pool:
+        if kind == "json":
+            made = _survey_json(files, types, refusals, piece_bytes)
+        elif kind == "csv":
+            made = _survey_csv(_csv_cutters(files, how, piece_bytes), types, refusals, pool)
+        else:
+            made = _survey_lines(files, refusals, pool, piece_bytes)
+    refusals.raise_any()
+    left_out: LeftOut = refusals.left_out(others)
+    return TextPieces(made.schema, made.pieces, made.settled, types, left_out)
+
+
+class _Pool:
+    """Threads that work through an endless row of tasks, a few ahead, in its order."""
+
+    def __init__(self, threads: int) -> None:
+        self._ahead = 2 * threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-check")
+
+    def map(self, tasks: Iterable[Callable[[], _Made]]) -> Iterator[_Made]:
+        """Yield what each task returns."""
+        coming: deque[Future[_Made]] = deque()
+        for task in tasks:
+            coming.append(self._pool.submit(task))
+            if len(coming) > self._ahead:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+@dataclass(slots=True)
+class _Cutter:
+    """Makes pieces of the chunks of one file."""
+
+    reader: Delimited | Lines
+    file: TextFile
+    piece_bytes: int
+    start: int = 0
+    line: int = 1
+    size: int = 0
+    digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
+    pieces: list[Piece] = field(default_factory=list)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the chunks of the file, and enter them into pieces."""
+        parts = self.file.read(self.start)
+        for chunk in chunks_of(
+            parts, self.reader.last_end, name=self.file.name, start=self.start, line=self.line
+        ):
+            if (
+                self.size
+                and self.size + len(chunk.content) > self.piece_bytes
+                and self.file.is_plain
+            ):
+                self._end(chunk.start)
+                self.start, self.line, self.size = chunk.start, chunk.line, 0
+                self.digest.reset()
+            self.size += len(chunk.content)
+            self.digest.update(chunk.content)
+            yield chunk
+        self._end(None)
+
+    def _end(self, stop: int | None) -> None:
+        digest = self.digest.intdigest()
+        self.pieces.append(Piece(self.reader, self.file, self.start, stop, self.line, digest))
+
+
+def _survey_lines(
+    files: Sequence[TextFile], refusals: Refusals, pool: _Pool, piece_bytes: int
+) -> TextPieces:
+    cutters = [_Cutter(Lines(at, file.name), file, piece_bytes) for at, file in enumerate(files)]
+    for cutter in cutters:
+        tasks = (partial(_refused_lines, cutter.reader, chunk) for chunk in cutter.chunks())
+        for found in pool.map(tasks):
+            refusals.add(found)
+    schema = pa.schema([pa.field(LINE_COLUMN, pa.string())])
+    return TextPieces(schema, tuple(piece for cutter in cutters for piece in cutter.pieces))
+
+
+def _refused_lines(reader: Delimited | Lines, chunk: Chunk) -> Sequence[Refusal]:
+    return reader.rows(chunk)[1]
+
+
+def _survey_csv(
+    found: Iterable[_Cutter],
+    types: Mapping[str, pa.DataType],
+    refusals: Refusals,
+    pool: _Pool,
+) -> TextPieces:
+    cutters = list(found)
+    columns = cutters[0].reader.columns if isinstance(cutters[0].reader, Delimited) else ()
+    guesses = {name: ColumnGuess() for name in columns if name not in types}
+    unfit = declared_unfit(types)
+    _refuse_strangers(types, columns)
+    for cutter in cutters:
+        tasks = (
+            partial(_check_csv, cutter.reader, chunk, guesses, unfit) for chunk in cutter.chunks()
+        )
+        for refused, held in pool.map(tasks):
+            refusals.add(refused)
+            for name, (keys, has_values) in held.items():
+                guesses[name].seen(keys, has_values=has_values)
+    settled = {name: guess.settled for name, guess in guesses.items()}
+    schema = pa.schema(
+        [
+            pa.field(name, types[name] if name in types else type_of(settled[name]))
+            for name in columns
+        ]
+    )
+    pieces = tuple(piece for cutter in cutters for piece in cutter.pieces)
+    return TextPieces(schema, pieces, settled, types)
+
+
+def _refuse_strangers(types: Mapping[str, pa.DataType], columns: Sequence[str]) -> None:
+    for name, kind in types.items():
+        if name not in columns:
+            raise ColumnNotFoundError(
+                f"types names {name!r}, the header has {', '.join(columns)}", column=name
+            )
+        try:
+            pa.array([], pa.string()).cast(kind)
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise UnsupportedColumnError(
+                f"types wants {kind} for the column {name!r}, which no text can be made; leave it "
+                "out",
+                column=name,
+                type=str(kind),
+            ) from error
+
+
+def _check_csv(
+    reader: Delimited | Lines,
+    chunk: Chunk,
+    guesses: Mapping[str, ColumnGuess],
+    unfit: Unfit | None,
+) -> tuple[Sequence[Refusal], Mapping[str, tuple[Sequence[str], bool]]]:
+    assert isinstance(reader, Delimited), "of CSV"
+    table, refused = reader.rows(chunk, unfit)
+    # Guesses may fall meanwhile; what has fallen is tried in vain, and nothing else.
+    held = {
+        name: holding(table.column(name).combine_chunks(), tuple(guess.keys))
+        for name, guess in guesses.items()
+    }
+    return refused, held
+
+
+def _csv_cutters(
+    files: Sequence[TextFile], how: TextOptions, piece_bytes: int
+) -> Iterator[_Cutter]:
+    first: tuple[str, tuple[str, ...]] | None = None
+    for at, file in enumerate(files):
+        delimiter = how.delimiter_of(file.name)
+        if how.header:
+            is_chosen = how.delimiter is not None
+            names, start, line = _header(file, at, delimiter, is_chosen=is_chosen)
+        else:
+            names, start, line = _numbered(file, delimiter, first[1] if first else ()), 0, 1
+        if not names:
+            continue  # an empty file without a header has no records
+        first = first or (file.name, names)
+        if how.header:
+            compare_headers(names, first[1], file=file.name, first=first[0])
+        reader = Delimited(at, file.name, names, first[1], ord(delimiter), how.null_values)
+        yield _Cutter(reader, file, piece_bytes, start, line)
+    if first is None:
+        raise BadArgumentError(
+            f"there is no record in {', '.join(file.name for file in files[:5])}, so nothing says "
+            "which columns there are; wanted at least one",
+            field="SRC",
+        )
+
+
+def _header(
+    file: TextFile, at: int, delimiter: str, *, is_chosen: bool
+) -> tuple[tuple[str, ...], int, int]:
+    head = _first_record(file, delimiter)
+    names, stop = read_header(head, file, number=at, delimiter=delimiter, is_chosen=is_chosen)
+    return names, stop, 1 + count_lines(head[:stop])
+
+
+def _numbered(file: TextFile, delimiter: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    record = next(split(_first_record(file, delimiter), ord(delimiter)), None)
+    if record is None:
+        return ()
+    return known or tuple(f"column{place}" for place in range(max(1, record.width)))
+
+
+def _first_record(file: TextFile, delimiter: str) -> bytes:
+    head = b""
+    for part in file.read():
+        head += part
+        record = next(split(head, ord(delimiter)), None)
+        if (record and record.is_whole) or len(head) > MAX_RECORD_BYTES:
+            break
+    return head
+
+
+def _survey_json(
+    files: Sequence[TextFile],
+    types: Mapping[str, pa.DataType],
+    refusals: Refusals,
+    piece_bytes: int,
+) -> TextPieces:
+    survey = _JsonSurvey(types, refusals, piece_bytes)
+    for at, file in enumerate(files):
+        survey.read(JsonFile(at, file, layout_of(file)))
+    kind = survey.kind
+    if not kind.fields:
+        refusals.raise_any()
+        raise BadArgumentError(
+            f"there is no record with a value in {', '.join(file.name for file in files[:5])}; "
+            "wanted JSON objects",
+            field="SRC",
+        )
+    schema = pa.schema([pa.field(name, arrow_type(part)) for name, part in kind.fields.items()])
+    return TextPieces(schema, tuple(survey.pieces))
+
+
+@dataclass(slots=True)
+class _JsonSurvey:
+    """Judges the records of all files, one after another, and makes pieces of them."""
+
+    types: Mapping[str, pa.DataType]
+    refusals: Refusals
+    piece_bytes: int
+    kind: Kind = field(default_factory=lambda: Kind("struct"))
+    pieces: list[Piece] = field(default_factory=list)
+
+    def read(self, reader: JsonFile) -> None:
+        """Add the pieces of one file."""
+        cuts = reader.layout == "lines" and reader.file.is_plain
+        piece = _JsonPiece(reader)
+        for rows in reader.rows():
+            if cuts and piece.size and piece.size + len(rows.content) > self.piece_bytes:
+                self.pieces.append(piece.ended(piece.start + piece.size))
+                piece = _JsonPiece(reader, piece.start + piece.size, piece.next_line)
+                piece.line = piece.next_line
+            result = judged(rows, self.kind, source=reader, types=self.types)
+            self.refusals.add((*rows.refusals, *result.refusals))
+            self.kind = result.kind
+            piece.add(rows, result.left_out)
+        self.pieces.append(piece.ended(None))
+
+
+@dataclass(slots=True)
+class _JsonPiece:
+    """A piece in the making."""
+
+    reader: JsonFile
+    start: int = 0
+    next_line: int = 1
+    line: int = 1
+    size: int = 0
+    count: int = 0
+    left_out: set[int] = field(default_factory=set)
+    digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
+
+    def add(self, rows: Rows, left_out: Iterable[int]) -> None:
+        self.left_out |= {self.count + place for place in left_out}
+        self.count += len(rows.values)
+        self.size += len(rows.content)
+        self.next_line = rows.next_line
+        self.digest.update(rows.content)
+
+    def ended(self, stop: int | None) -> Piece:
+        return Piece(
+            self.reader,
+            self.reader.file,
+            self.start,
+            stop,
+            self.line,
+            self.digest.intdigest(),
+            frozenset(self.left_out),
+        )

@@ -1,0 +1,206 @@
+"""Types for columns of text: one holds only if every value prints back exactly as it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+
+_EXACT = 10**15  # whole numbers below it print as floats as they do as integers
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A type that a column may have, and one way to print its values.
+
+    Attributes:
+        key: Of both.
+        type: Of the column.
+        looks: A pattern of all values that it can hold, which spares most attempts.
+        holds: Says whether every value prints back; nulls are left out before.
+        convert: Makes the column.
+    """
+
+    key: str
+    type: pa.DataType
+    looks: re.Pattern[str]
+    holds: Callable[[Array], bool]
+    convert: Callable[[Array], Array]
+
+
+def _bools(yes: str, no: str) -> Guess:
+    return Guess(
+        f"bool {yes}",
+        pa.bool_(),
+        re.compile(f"{yes}|{no}"),
+        lambda text: bool(pc.all(pc.is_in(text, value_set=pa.array([yes, no]))).as_py()),
+        lambda text: cast("Array", pc.equal(text, pa.scalar(yes))),
+    )
+
+
+def _prints_back(kind: pa.DataType) -> Callable[[Array], bool]:
+    def holds(text: Array) -> bool:
+        made = _converted(text, kind)
+        return made is not None and bool(made.cast(pa.string()).equals(text))
+
+    return holds
+
+
+def _converted(text: Array, kind: pa.DataType) -> Array | None:
+    try:
+        return cast("Array", text.cast(kind))
+    except pa.ArrowInvalid:
+        return None
+
+
+def _repr_holds(text: Array) -> bool:
+    """Tell whether Python's ``repr`` of every number is its text, such as ``1.0`` and ``1e-05``."""
+    made = _converted(text, pa.float64())
+    if made is None:
+        return False
+    short = made.cast(pa.string())
+    size = pc.abs(made)
+    # Where Arrow and Python write digits alike: neither whole, nor with an exponent in Python.
+    same = pc.and_(
+        pc.match_substring(text, "."),
+        pc.and_(pc.greater_equal(size, pa.scalar(1e-4)), pc.less(size, pa.scalar(1e15))),
+    )
+    as_is = pc.and_(pc.equal(short, text), same)
+    cut = pc.replace_substring_regex(text, r"\.0$", "")
+    whole = pc.and_(pc.equal(short, cut), pc.ends_with(text, ".0"))
+    rest = pc.invert(pc.or_(as_is, whole))
+    numbers, texts = made.filter(rest), text.filter(rest)
+    return all(
+        repr(number.as_py()) == written.as_py()
+        for number, written in zip(numbers, texts, strict=True)
+    )
+
+
+def _times() -> list[Guess]:
+    return [
+        _time(unit, digits, mark, zone)
+        for unit, digits in (("s", 0), ("ms", 3), ("us", 6), ("ns", 9))
+        for mark in (" ", "T")
+        for zone in ("", "Z")
+    ]
+
+
+def _time(unit: str, digits: int, mark: str, zone: str) -> Guess:
+    kind = pa.timestamp(cast("Any", unit), "UTC" if zone else None)
+    fraction = rf"\.\d{{{digits}}}" if digits else ""
+
+    def holds(text: Array) -> bool:
+        made = _converted(text, kind)
+        if made is None:
+            return False
+        printed = made.cast(pa.string())
+        if mark != " ":
+            printed = pc.replace_substring(printed, " ", mark, max_replacements=1)
+        return bool(printed.equals(text))
+
+    return Guess(
+        f"time {unit}{mark}{zone}",
+        kind,
+        re.compile(rf"-?\d{{4}}-\d\d-\d\d{mark}\d\d:\d\d:\d\d{fraction}{zone}"),
+        holds,
+        lambda text: cast("Array", text.cast(kind)),
+    )
+
+
+def _number(key: str, kind: pa.DataType, looks: str, holds: Callable[[Array], bool]) -> Guess:
+    return Guess(key, kind, re.compile(looks), holds, lambda text: cast("Array", text.cast(kind)))
+
+
+_INTEGER = r"-?(0|[1-9]\d{0,18})"
+_FLOAT = r"-?(nan|inf|\d+(\.\d+)?(e[+-]?\d+)?)"
+
+GUESSES: Mapping[str, Guess] = {
+    guess.key: guess
+    for guess in (
+        _bools("true", "false"),
+        _bools("True", "False"),
+        _number("int", pa.int64(), _INTEGER, _prints_back(pa.int64())),
+        _number("float", pa.float64(), _FLOAT, _prints_back(pa.float64())),
+        _number("float repr", pa.float64(), _FLOAT, _repr_holds),
+        _number("date", pa.date32(), r"\d{4}-\d\d-\d\d", _prints_back(pa.date32())),
+        *_times(),
+    )
+}
+"""By key, those that are preferred first."""
+
+TEXT = "text"
+"""The key of columns that stay what they are."""
+
+
+@dataclass(slots=True)
+class ColumnGuess:
+    """What a column may still be, after all the values that were seen.
+
+    Attributes:
+        keys: Of guesses that hold, in the order of preference.
+        has_values: Whether any value was not null.
+    """
+
+    keys: Sequence[str] = tuple(GUESSES)
+    has_values: bool = False
+
+    def seen(self, keys: Sequence[str], *, has_values: bool) -> None:
+        """Take what held for other values of the column."""
+        kept = set(keys)
+        self.keys = [key for key in self.keys if key in kept]
+        self.has_values = self.has_values or has_values
+
+    @property
+    def settled(self) -> str:
+        """The key that the column gets; of nulls alone it is text."""
+        return self.keys[0] if self.keys and self.has_values else TEXT
+
+
+def holding(text: Array, keys: Sequence[str]) -> tuple[Sequence[str], bool]:
+    """Return which guesses hold for all values, and whether there is any.
+
+    Args:
+        text: Of the column.
+        keys: Of the guesses to try.
+    """
+    if not keys:
+        return keys, True
+    values = text.drop_null()
+    if not len(values):
+        return keys, False
+    first, last = values[0].as_py(), values[-1].as_py()
+    likely = [
+        key
+        for key in keys
+        if GUESSES[key].looks.fullmatch(first) and GUESSES[key].looks.fullmatch(last)
+    ]
+    if "int" in likely and GUESSES["int"].holds(values):
+        return ["int", *_floats_of_integers(values, likely)], True
+    return [key for key in likely if key != "int" and GUESSES[key].holds(values)], True
+
+
+def _floats_of_integers(values: Array, keys: Sequence[str]) -> Sequence[str]:
+    """Return whether whole numbers are floats as well, which the column may turn out to hold."""
+    if "float" not in keys:
+        return ()
+    numbers = values.cast(pa.int64())
+    least, most = pc.min(numbers).as_py(), pc.max(numbers).as_py()
+    small = least > -_EXACT and most < _EXACT
+    return ["float"] if small or GUESSES["float"].holds(values) else ()
+
+
+def converted(text: Array, key: str) -> Array:
+    """Return a column of text as what it was settled to be."""
+    return text if key == TEXT else GUESSES[key].convert(text)
+
+
+def type_of(key: str) -> pa.DataType:
+    """Return the type of a column that was settled."""
+    return pa.string() if key == TEXT else GUESSES[key].type

@@ -1,0 +1,226 @@
+"""Files of CSV, JSON and text become datasets: by the command, without Java, exactly."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.converter import convert_files, write_shards
+from headrace.converter.text import LeftOut, TextOptions, TextPieces, text_pieces
+from headrace.converter.text.on_spark import rows_on_spark
+from headrace.errors import BadArgumentError, ColumnNotFoundError
+from headrace.storage import StoreOptions, open_dataset, open_store
+from support.command import run
+from support.s3 import S3
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FLIGHTS = (
+    b"id,zip,delay,note\r\n"
+    b'1,01234,-3.5,"late, ""very"""\r\n'
+    b'2,00042,,""\r\n'
+    b'3,90210,12.25,"C:\\"\r\n'
+    b'4,NA,0.5,"two\r\nlines"\r\n'
+)
+
+
+def _samples(url: str) -> tuple[pa.Schema, list[dict[str, Any]]]:
+    with open_dataset(url) as dataset:
+        blocks = [dataset.read_block(block) for block in range(dataset.block_count)]
+        return dataset.schema, pa.Table.from_batches(blocks).to_pylist()
+
+
+def _convert(folder: Path, target: Path, kind: Any = "csv", **rest: Any) -> list[dict[str, Any]]:
+    convert_files(str(folder), str(target), source_format=kind, **rest)
+    return _samples(str(target))[1]
+
+
+def test_flights_are_converted_without_java(tmp_path: Path) -> None:
+    """`headrace convert flights.csv` on a machine without Java: every field as it stands."""
+    (tmp_path / "flights.csv").write_bytes(FLIGHTS)
+    environment = {**os.environ, "PATH": "/nowhere", "JAVA_HOME": ""}
+    target = str(tmp_path / "out")
+    arguments = (str(tmp_path / "flights.csv"), target, "--null-value", "NA")
+    done = run("convert", *arguments, environment=environment)
+    schema, samples = _samples(target)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert {"id": "int64", "zip": "string", "delay": "double", "note": "string"} == {
+        field.name: str(field.type) for field in schema
+    }
+    assert [
+        {"id": 1, "zip": "01234", "delay": -3.5, "note": 'late, "very"'},
+        {"id": 2, "zip": "00042", "delay": None, "note": ""},
+        {"id": 3, "zip": "90210", "delay": 12.25, "note": "C:\\"},
+        {"id": 4, "zip": None, "delay": 0.5, "note": "two\r\nlines"},
+    ] == samples
+
+
+def test_what_is_left_out_is_counted_and_listed(tmp_path: Path) -> None:
+    """With `--on-error skip`; without it nothing is written, and both lines are named."""
+    (tmp_path / "x.csv").write_bytes(b"a,b\n1,x\n2\n3,\xff\n4,y\n")
+    source, target = str(tmp_path / "x.csv"), str(tmp_path / "out")
+    refused = run("convert", source, target)
+    existed = Path(target).exists()
+    done = run("convert", source, target, "--on-error", "skip", "--json")
+
+    assert (2, False, 1) == (refused.returncode, existed, refused.stderr.count("\n"))
+    assert "x.csv:3: has 1 field, wanted 2; x.csv:4: holds the byte ff" in refused.stderr
+    assert (0, 2, 2) == (
+        done.returncode,
+        json.loads(done.stdout)["left_out"],
+        json.loads(done.stdout)["sample_count"],
+    )
+    assert ["left out 2 records:", "  x.csv:3: has 1 field, wanted 2"] == (
+        done.stderr.splitlines()[:2]
+    )
+
+
+def test_columns_are_told_by_their_names(tmp_path: Path) -> None:
+    """In whichever order a file has them, with commas or tabs; other names are refused."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.csv").write_text("a,b\n1,x\n")
+    (tmp_path / "in" / "2.csv").write_text("b,a\ny,2\n")
+    (tmp_path / "in" / "3.tsv").write_text("b\ta\nz\t3\n")
+
+    samples = _convert(tmp_path / "in", tmp_path / "out")
+
+    assert [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": 3, "b": "z"}] == samples
+    (tmp_path / "in" / "4.csv").write_text("a,c\n4,w\n")
+    with pytest.raises(BadArgumentError, match=r"4.csv:1: .* lacks 'b' and has 'c' beside them"):
+        _convert(tmp_path / "in", tmp_path / "other")
+
+
+def test_other_and_hidden_files_are_left_out_with_a_word(tmp_path: Path) -> None:
+    """What the folder holds beside CSV is named; what is hidden, as Spark's marks are, is not."""
+    for name in ("1.csv", "_SUCCESS", ".2.csv.crc", "README.md"):
+        (tmp_path / name).write_text("a\n1\n")
+    told: list[LeftOut] = []
+
+    assert [{"a": 1}] == _convert(tmp_path, tmp_path.parent / "out", left_out=told.append)
+    assert [("README.md",)] == [left.files for left in told]
+
+
+def test_a_type_of_one_file_is_that_of_all(tmp_path: Path) -> None:
+    """A column is settled over all files and all chunks: one value in the last changes it."""
+    many = "".join(f"{number}\n" for number in range(1_500_000))
+    (tmp_path / "1.csv").write_text(f"a\n{many}")
+    (tmp_path / "2.csv").write_text(f"a\n{many}01\n")
+    pieces = text_pieces(
+        str(tmp_path), "csv", how=TextOptions(), types={}, options=StoreOptions(), threads=2
+    )
+
+    assert pa.string() == pieces.schema.field("a").type
+    batches = [batch for piece in range(pieces.count) for batch in pieces.read(piece)]
+    found = pa.Table.from_batches(batches).column("a")
+    assert (3_000_001, "01", "1499999") == (len(found), found[-1].as_py(), found[-2].as_py())
+
+
+def test_declared_types_are_checked_by_line(tmp_path: Path) -> None:
+    """Of CSV and JSON alike, under the name that the column gets."""
+    (tmp_path / "x.csv").write_text("a,b\n1,x\n300,y\n\n-1,z\n")
+    (tmp_path / "x.json").write_text('{"a": 1}\n{"a": 300}\n{"a": -1}\n')
+    options: Any = {"types": {"c": "uint8"}, "columns": {"a": "c"}}
+    for name, lines in (("x.csv", "3: .*x.csv:5"), ("x.json", "2: .*x.json:3")):
+        with pytest.raises(BadArgumentError, match=f"{name}:{lines}"):
+            _convert(tmp_path / name, tmp_path / "out", name[2:], **options)
+        skip = TextOptions(on_error="skip")
+        samples = _convert(tmp_path / name, tmp_path / name[2:], name[2:], text=skip, **options)
+
+        assert [{"c": 1}] == samples
+    with pytest.raises(ColumnNotFoundError, match="d"):
+        _convert(tmp_path / "x.csv", tmp_path / "out", types={"d": "int8"})
+
+
+def test_a_file_that_changes_between_the_passes_is_refused(tmp_path: Path) -> None:
+    """No dataset appears of what was not checked."""
+    path = tmp_path / "x.csv"
+    path.write_text("a\n1\n2\n")
+
+    def change(_: LeftOut) -> None:
+        path.write_text("a\n1\n3\n")
+
+    with pytest.raises(BadArgumentError, match=r"x.csv was changed while it was read"):
+        _convert(path, tmp_path / "out", left_out=change)
+    assert not (tmp_path / "out" / "headrace.json").exists()
+
+
+def _small_pieces(path: Path, kind: Any) -> tuple[TextPieces, pa.Table]:
+    """Return the pieces of some records each, and what all of them hold."""
+    pieces = text_pieces(
+        str(path),
+        kind,
+        how=TextOptions(on_error="skip"),
+        types={},
+        options=StoreOptions(),
+        piece_bytes=100,
+        step_bytes=50,
+    )
+    batches = [batch for piece in range(pieces.count) for batch in pieces.read(piece)]
+    return pieces, pa.Table.from_batches(batches)
+
+
+def test_pieces_of_a_file_are_the_file(tmp_path: Path) -> None:
+    """Cut anywhere: within quotes there is no cut, and lines go on being counted."""
+    rows = [f'{number},"x\r\n""{number}"""\r\n' for number in range(200)]
+    (tmp_path / "x.csv").write_bytes(b"\xef\xbb\xbf" + ("a,b\r\n" + "".join(rows) + "1\n").encode())
+    pieces, read = _small_pieces(tmp_path / "x.csv", "csv")
+
+    assert [402] == [refusal.line for refusal in pieces.left_out.first]
+    assert pieces.count > 20
+    assert [{"a": number, "b": f'x\r\n"{number}"'} for number in range(200)] == read.to_pylist()
+
+
+def test_pieces_of_json_leave_out_what_the_first_pass_left_out(tmp_path: Path) -> None:
+    """In every piece; a column that turns out to hold fractions holds them from the start."""
+    lines = [json.dumps({"a": number if number % 7 else str(number)}) for number in range(200)]
+    (tmp_path / "x.jsonl").write_text("\n".join([*lines[1:], '{"a": 0.5}', "}"]))
+    pieces, read = _small_pieces(tmp_path / "x.jsonl", "json")
+
+    assert [*range(7, 200, 7), 201] == [refusal.line for refusal in pieces.left_out.first]
+    assert pieces.count > 10
+    assert [*(float(number) for number in range(200) if number % 7), 0.5] == (
+        read.column("a").to_pylist()
+    )
+
+
+def test_json_in_a_bucket(tmp_path: Path, s3: S3) -> None:
+    """Files of a store, packed and not, without anything of Spark's."""
+    store = open_store(s3.url("json"))
+    store.write("1.jsonl", b'{"x": 1}\n')
+    store.write("2.json.gz", gzip.compress(b'[{"x": 2.5}]'))
+    convert_files(s3.url("json"), str(tmp_path / "out"), source_format="json")
+
+    assert [{"x": 1.0}, {"x": 2.5}] == _samples(str(tmp_path / "out"))[1]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_spark_gives_the_same_rows(spark: SparkSession, tmp_path: Path, seed: int | None) -> None:
+    """With `--master` tasks read what one machine would read, shuffled or not."""
+    (tmp_path / "x.csv").write_bytes(FLIGHTS)
+    frame, settings, left = rows_on_spark(
+        spark,
+        str(tmp_path / "x.csv"),
+        "csv",
+        how=TextOptions(null_values=("NA",)),
+        settings={
+            "types": {"n": "int16"},
+            "columns": {"id": "n", "note": "note"},
+            "shuffle_seed": seed,
+        },
+    )
+    write_shards(frame, str(tmp_path / "out"), **settings)
+    schema, samples = _samples(str(tmp_path / "out"))
+
+    assert 0 == left.count
+    assert pa.int16() == schema.field("n").type
+    assert [(1, 'late, "very"'), (2, ""), (3, "C:\\"), (4, "two\r\nlines")] == sorted(
+        (sample["n"], sample["note"]) for sample in samples
+    )
