@@ -41,7 +41,10 @@ DATASET = "small"
 SAMPLES = 2000
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["attacks.honest"])
+_PROCESSES.set_forkserver_preload(["attacks.harness"])
+# Python 3.11 preloads with its own path alone (python/cpython#117378); without it each process
+# would import everything again, for seconds.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
 _READY_S = 60.0
 # How much longer than it was told to an attack may run.
 _LATE_S = 30.0
@@ -117,6 +120,7 @@ class Attack:
         options: Of ``headrace serve``, beside those that every attack has.
         datasets: Writes more datasets into a folder, and returns their URLs by name.
         nofile: Descriptors that the server may have open; 0 leaves it as it is.
+        attacker_streams: That the attacker's token may have open; 0 for as many as the server.
         check: Returns what is wrong afterwards, beside what is checked after every attack.
         may_be_refused: Whether the honest caller may be told to wait (``RESOURCE_EXHAUSTED`` with
             a ``RetryInfo``); it then waits and tries again.
@@ -128,6 +132,7 @@ class Attack:
     options: tuple[str, ...] = ()
     datasets: Callable[[Path], dict[str, str]] = _no_more
     nofile: int = 0
+    attacker_streams: int = 0
     check: Callable[[After], list[str]] = _nothing
     may_be_refused: bool = False
     least_share: float = 0.5
@@ -229,7 +234,7 @@ def scene(attack: Attack, folder: Path) -> Iterator[Scene]:
     url = str(folder / DATASET)
     write_dataset(url, small_table(SAMPLES), shard_samples=[SAMPLES // 4] * 4, block_bytes=16_384)
     tokens, log = folder / "tokens.json", folder / "server.log"
-    tokens.write_text(_tokens())
+    tokens.write_text(_tokens(attack.attacker_streams))
     tokens.chmod(0o600)
     datasets = {DATASET: url, **attack.datasets(folder)}
     with log.open("w") as stderr, _few_descriptors(attack.nofile):
@@ -325,8 +330,8 @@ def _memory_bytes(pid: int) -> int:
     return 0
 
 
-def _tokens() -> str:
-    callers = (("honest", HONEST_TOKEN), ("attacker", ATTACKER_TOKEN))
+def _tokens(attacker_streams: int) -> str:
+    callers = (("honest", HONEST_TOKEN, 0), ("attacker", ATTACKER_TOKEN, attacker_streams))
     return json.dumps(
         {
             "tokens": [
@@ -334,8 +339,9 @@ def _tokens() -> str:
                     "name": name,
                     "sha256": hashlib.sha256(token.encode()).hexdigest(),
                     "datasets": ["*"],
+                    "max_streams": most,
                 }
-                for name, token in callers
+                for name, token, most in callers
             ]
         }
     )

@@ -135,7 +135,7 @@ class Honest:
             self.seen.longest_s = max(self.seen.longest_s, time.monotonic() - began)
 
     def _failed(self, error: grpc.RpcError) -> None:
-        wait_s = _told_to_wait_s(error)
+        wait_s = told_to_wait_s(error)
         if self.may_be_refused and wait_s is not None:
             self.seen.refusals += 1
             time.sleep(wait_s)
@@ -169,7 +169,7 @@ def work(address: str, token: str, dataset: str, orders: Connection) -> None:
         orders.send(honest.seen)
 
 
-def _told_to_wait_s(error: grpc.RpcError) -> float | None:
+def told_to_wait_s(error: grpc.RpcError) -> float | None:
     """Return for how long a refused caller is to wait; None if it is not told so."""
     if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
         return None

@@ -228,12 +228,13 @@ def test_bad_pages_are_refused(served: Running, request_: pb.ListDatasetsRequest
 
 
 def test_garbage_is_no_request(served: Running) -> None:
-    """Bytes that are no message fail the call and nothing else."""
+    """Bytes that are no message are the caller's fault, and fail the call and nothing else."""
     for method in ("ReadBatches", "GetDataset"):
         path = f"/headrace.v1.ShardService/{method}"
         call = served.channel.unary_stream(path, None, None)
         with pytest.raises(grpc.RpcError) as caught:
             list(call(b"\xff\xff\xff", timeout=TIMEOUT_S))
-        assert grpc.StatusCode.INTERNAL == caught.value.code()
+        code, info = failure_of(caught.value)
+        assert (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_MALFORMED") == (code, info.reason)
 
     assert read(served.channel, _request()).batches

@@ -82,6 +82,12 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "Seconds after which a stream is asked to reconnect, give or take 20 %; 0 for never.",
     ),
     ("drain_s", float, "30", "Seconds that streams have to end at SIGTERM."),
+    (
+        "request_timeout_s",
+        float,
+        "10",
+        "Seconds that a client may take to send a request, or to take an answer.",
+    ),
     ("heartbeat_s", float, "5", "Seconds between two signs of life while a stream waits."),
     ("store_timeout_s", float, "120", "Seconds without a block until STORE_UNAVAILABLE."),
     ("transform_workers", _COUNT, "2", "Most processes of each transform."),

@@ -11,6 +11,7 @@
     │   ├── DatasetNotFoundError     NOT_FOUND             DATASET_NOT_FOUND
     │   ├── NotADatasetError         NOT_FOUND             NOT_A_DATASET
     │   ├── PositionPastEndError     OUT_OF_RANGE          POSITION_PAST_END
+    │   ├── RequestMalformedError    INVALID_ARGUMENT      REQUEST_MALFORMED
     │   ├── RingUnavailableError     FAILED_PRECONDITION   RING_UNAVAILABLE
     │   ├── SkipsNotFoundError       FAILED_PRECONDITION   SKIPS_NOT_FOUND
     │   ├── StepFailedError          FAILED_PRECONDITION   STEP_FAILED
@@ -26,6 +27,8 @@
     │   ├── ManifestCorruptError     DATA_LOSS             MANIFEST_CORRUPT
     │   ├── ObjectNotFoundError      NOT_FOUND             OBJECT_NOT_FOUND
     │   ├── RebalanceError           UNAVAILABLE           REBALANCE       (retried)
+    │   ├── RequestMissingError      UNAVAILABLE           REQUEST_MISSING (retried)
+    │   ├── ServerBusyError          RESOURCE_EXHAUSTED    SERVER_BUSY     (retried)
     │   ├── ServerUnreachableError   UNAVAILABLE           SERVER_UNREACHABLE (retried)
     │   ├── ShardCorruptError        DATA_LOSS             SHARD_CORRUPT
     │   ├── StoreRefusedError        PERMISSION_DENIED     STORE_REFUSED
@@ -116,6 +119,13 @@ class PositionPastEndError(CallerError):
 
     code = "OUT_OF_RANGE"
     reason = "POSITION_PAST_END"
+
+
+class RequestMalformedError(CallerError):
+    """The bytes of a request are none."""
+
+    code = "INVALID_ARGUMENT"
+    reason = "REQUEST_MALFORMED"
 
 
 class RingUnavailableError(CallerError):
@@ -222,6 +232,22 @@ class RebalanceError(WorldError):
 
     code = "UNAVAILABLE"
     reason = "REBALANCE"
+    retryable = True
+
+
+class RequestMissingError(WorldError):
+    """The headers of a call came, and its request did not."""
+
+    code = "UNAVAILABLE"
+    reason = "REQUEST_MISSING"
+    retryable = True
+
+
+class ServerBusyError(WorldError):
+    """The server has more calls than it can hold."""
+
+    code = "RESOURCE_EXHAUSTED"
+    reason = "SERVER_BUSY"
     retryable = True
 
 

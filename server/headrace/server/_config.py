@@ -68,6 +68,8 @@ class ServerConfig:
         max_stream_s: A stream is asked to reconnect after this time, give or take 20 %; 0 means
             never. The default is of design.md: rolling restarts even out within half an hour.
         drain_s: How long a stopping server waits for its streams to end.
+        request_timeout_s: How long a client may take to send its request after a call's headers, or
+            to take the answer of a call that is over. The default lets 1 MiB through at 1 Mbit/s.
         heartbeat_s: Time between two signs of life on a stream that waits for its store. gRPC
             clients commonly give up after 20 s of silence.
         store_timeout_s: How long a stream waits for its store before it ends with
@@ -106,6 +108,7 @@ class ServerConfig:
     item_nulls: bool = False
     max_stream_s: float = 900.0
     drain_s: float = 30.0
+    request_timeout_s: float = 10.0
     heartbeat_s: float = 5.0
     store_timeout_s: float = 120.0
     otlp_endpoint: str = ""
@@ -201,7 +204,7 @@ class ServerConfig:
                 raise ConfigurationError(
                     f"{name} is {getattr(self, name)}; it must be {least} or more"
                 )
-        for name in ("heartbeat_s", "store_timeout_s", "transform_timeout_s"):
+        for name in ("request_timeout_s", "heartbeat_s", "store_timeout_s", "transform_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be above 0")
 

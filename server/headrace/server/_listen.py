@@ -27,6 +27,11 @@ GRPC_OPTIONS = (
     # And the server notices dead clients, whose streams would hold threads for ever.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    # Calls that wait to be looked at; gRPC ends those past it as CANCELLED, at random from 1,000 on
+    # by default. A call of Python's server takes some 0.2 ms to look at, and those that were reset
+    # meanwhile count too, so that many come together fast: 20,000 in 0.1 s.
+    ("grpc.server.max_pending_requests", 1 << 16),
+    ("grpc.server.max_pending_requests_hard_limit", 1 << 16),
 )
 
 # Workers of one server listen on the same ports on purpose.

@@ -26,7 +26,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from grpc_health.v1 import health, health_pb2
+from grpc_health.v1 import health_pb2
 
 from headrace.errors import DatasetNotFoundError, HeadraceError, RebalanceError
 from headrace.server._cache import BlockCache
@@ -37,6 +37,7 @@ from headrace.server._datasets import ServedDataset, open_served
 from headrace.server._logs import event
 from headrace.server._streams import OpenStreams
 from headrace.server._watch import ReadObserver, StoreHealth
+from headrace.server.front.health import Health
 from headrace.storage import Trial, try_datasets
 
 _Status = health_pb2.HealthCheckResponse
@@ -63,7 +64,7 @@ class Roster:
         catalog: Catalog,
         cache: BlockCache,
         streams: OpenStreams,
-        health: health.HealthServicer,
+        health: Health,
         observers: Sequence[ReadObserver] = (),
     ) -> None:
         self._config = config

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Self
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from headrace.server._access import Access
 from headrace.server._cache import BlockCache
@@ -38,11 +38,18 @@ from headrace.server._rings import Rings
 from headrace.server._roster import Roster
 from headrace.server._service import SERVICE, ShardService
 from headrace.server._streams import OpenStreams
-from headrace.server._threads import MAX_QUEUED_CALLS, CallThreads
 from headrace.server._tls import tls_credentials
 from headrace.server._tracing import Tracing, start_tracing
 from headrace.server._transform_config import transform_configs
 from headrace.server._transform_pool import TransformPool
+from headrace.server.front.calls import MOST_WAITING, Desk, Methods
+from headrace.server.front.health import SERVICE as HEALTH_SERVICE
+from headrace.server.front.health import Health
+from headrace.server.front.pools import CallPools
+from headrace.server.front.reflection import reflection_methods
+from headrace.server.front.tallied import TalliedLog
+from headrace.server.front.waiting import Waiting
+from headrace.server.front.wire import WireCall
 
 # How long cut calls may take to end; they have nothing left to do.
 _CUT_TIMEOUT_S = 10.0
@@ -74,13 +81,10 @@ class Server:
         self._streams = OpenStreams(
             config.max_streams, max_streams_per_peer=config.max_streams_per_peer
         )
-        self._health = health.HealthServicer()
-        self._threads = CallThreads(config.max_streams)
-        self._grpc = grpc.server(
-            self._threads.unary,
-            options=options,
-            maximum_concurrent_rpcs=config.max_streams + MAX_QUEUED_CALLS,
-        )
+        self._health = Health()
+        self._pools = CallPools(config.max_streams)
+        self._waiting = Waiting(most=MOST_WAITING, timeout_s=config.request_timeout_s)
+        self._grpc = grpc.server(WireCall.experimental_thread_pool, options=options)
         self._transforms = TransformPool(
             transform_configs(config.transforms),
             workers=config.transform_workers,
@@ -94,16 +98,19 @@ class Server:
             cache=cache,
             streams=self._streams,
             metrics=metrics,
-            access=access,
             transforms=self._transforms,
-            stream_threads=self._threads.streams,
+            pools=self._pools,
             rings=self._rings,
             tracing=tracing,
         )
-        self._grpc.add_generic_rpc_handlers((service.handler(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        described = self._threads.reflection_handler((SERVICE, health.SERVICE_NAME))
-        self._grpc.add_generic_rpc_handlers((described,))
+        methods = {
+            **service.methods(),
+            **self._health.methods(),
+            **reflection_methods((SERVICE, HEALTH_SERVICE), self._pools.unary),
+        }
+        malformed = TalliedLog(_log, "malformed requests: %d since the last such line, last: %s")
+        desk = Desk(access, metrics, self._waiting, malformed)
+        self._grpc.add_generic_rpc_handlers((Methods(methods, desk),))
         self._metrics = metrics
         self._tracing = tracing
         self._roster = Roster(
@@ -163,6 +170,7 @@ class Server:
             self._metrics_endpoint = start_metrics_endpoint(
                 self._config.metrics_listen, self._metrics.registry
             )
+        self._waiting.start()
         self._grpc.start()
         for name in ("", SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -218,7 +226,8 @@ class Server:
             self._rings.close()
             self._grpc.stop(0).wait(_CUT_TIMEOUT_S)
             self._cache.close()
-            self._threads.shutdown()
+            self._waiting.close()
+            self._pools.shutdown()
             if self._metrics_endpoint is not None:
                 self._metrics_endpoint.close()
             self._roster.close()

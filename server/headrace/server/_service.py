@@ -1,4 +1,4 @@
-"""The RPCs: the boundary where requests become calls and errors become statuses."""
+"""The RPCs: what each of them answers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import grpc
 from google.protobuf.message import Message
 
 from headrace.errors import HeadraceError, InternalError
-from headrace.server._access import Access, Caller
+from headrace.server._access import Caller
 from headrace.server._ahead import Ahead, Messages
 from headrace.server._cache import BlockCache
 from headrace.server._catalog import Catalog
@@ -32,18 +30,17 @@ from headrace.server._find import find
 from headrace.server._logs import event
 from headrace.server._metrics import Metrics
 from headrace.server._mixtures import Mixtures
-from headrace.server._peer import host_of, subjects_of
 from headrace.server._ring_outlet import RingMessages, RingOutlet
 from headrace.server._rings import Rings, RingWish
 from headrace.server._served import Served
-from headrace.server._status import Failure, abort, failure_of, internal_failure
 from headrace.server._stream import BatchStream, StreamLimits
 from headrace.server._streams import OpenStreams
 from headrace.server._tally import StreamTally
-from headrace.server._threads import in_pool
 from headrace.server._tracing import Tracing
 from headrace.server._transform_pool import TransformPool
 from headrace.server._turns import Turns
+from headrace.server.front.calls import Call, Method, streaming, unary
+from headrace.server.front.pools import CallPools
 from headrace.v1 import shard_service_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ShardService"].full_name
@@ -58,8 +55,6 @@ _PROCESSORS = os.cpu_count() or 1
 
 _log = logging.getLogger(__name__)
 
-_Request = TypeVar("_Request", bound=Message)
-_Response = TypeVar("_Response", bound=Message)
 _StreamRequest = TypeVar(
     "_StreamRequest", pb.ReadBatchesRequest, pb.GetBatchRequest, pb.GetSamplesRequest
 )
@@ -74,10 +69,9 @@ class ShardService:
         cache: Its blocks.
         streams: Its open streams.
         metrics: Is told what happens.
-        access: Tells callers apart.
         transforms: Runs registered functions.
         rings: Makes rings for clients of this host.
-        stream_threads: Run the streams; all other calls run in the threads of the gRPC server.
+        pools: Have the threads.
         tracing: Is told of streams that have ended; None for nobody.
     """
 
@@ -89,9 +83,8 @@ class ShardService:
         cache: BlockCache,
         streams: OpenStreams,
         metrics: Metrics,
-        access: Access,
         transforms: TransformPool,
-        stream_threads: ThreadPoolExecutor,
+        pools: CallPools,
         rings: Rings,
         tracing: Tracing | None = None,
     ) -> None:
@@ -100,28 +93,26 @@ class ShardService:
         self._cache = cache
         self._streams = streams
         self._metrics = metrics
-        self._access = access
-        self._stream_threads = stream_threads
+        self._pools = pools
         self._rings = rings
         self._tracing = tracing
         self._mixtures = Mixtures()
         self._transforms = transforms
         self._turns = Turns()
 
-    def handler(self) -> grpc.GenericRpcHandler[Any, Any]:
-        """Return the RPCs for a gRPC server."""
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "ListDatasets": self._unary(self._list_datasets, pb.ListDatasetsRequest),
-                "GetDataset": self._unary(self._get_dataset, pb.GetDatasetRequest),
-                "ExplainBatch": self._unary(self._explain_batch, pb.ExplainBatchRequest),
-                "ReadBatches": self._streaming(stream_contents, pb.ReadBatchesRequest),
-                "AttachRing": self._ring(),
-                "GetBatch": self._streaming(batch_contents, pb.GetBatchRequest),
-                "GetSamples": self._streaming(samples_contents, pb.GetSamplesRequest),
-            },
-        )
+    def methods(self) -> dict[str, Method]:
+        """Return the RPCs by their full names."""
+        few, many = self._pools.unary, self._pools.streams
+        found = {
+            "ListDatasets": unary(pb.ListDatasetsRequest, few, self._list_datasets),
+            "GetDataset": unary(pb.GetDatasetRequest, few, self._get_dataset),
+            "ExplainBatch": unary(pb.ExplainBatchRequest, few, self._explain_batch),
+            "ReadBatches": self._streaming(stream_contents, pb.ReadBatchesRequest),
+            "AttachRing": streaming(pb.AttachRingRequest, many, self._attach_ring),
+            "GetBatch": self._streaming(batch_contents, pb.GetBatchRequest),
+            "GetSamples": self._streaming(samples_contents, pb.GetSamplesRequest),
+        }
+        return {f"/{SERVICE}/{name}": method for name, method in found.items()}
 
     def _list_datasets(
         self, request: pb.ListDatasetsRequest, caller: Caller
@@ -143,75 +134,52 @@ class ShardService:
         self,
         contents: Callable[[_StreamRequest, Served, TransformPool], Contents],
         request: type[_StreamRequest],
-    ) -> grpc.RpcMethodHandler[_StreamRequest, bytes]:
-        def respond(message: _StreamRequest, context: grpc.ServicerContext) -> Iterator[bytes]:
+    ) -> Method:
+        def respond(message: _StreamRequest, call: Call) -> Iterator[bytes]:
             return self._call(
-                lambda served: contents(message, served, self._transforms), message, context
+                lambda served: contents(message, served, self._transforms), message, call
             )
 
         # Its messages are bytes already: see headrace.server._frames.
-        return grpc.unary_stream_rpc_method_handler(
-            in_pool(self._stream_threads, respond), request_deserializer=request.FromString
-        )
+        return streaming(request, self._pools.streams, respond)
 
-    def _ring(self) -> grpc.RpcMethodHandler[pb.AttachRingRequest, bytes]:
-        def respond(
-            message: pb.AttachRingRequest, context: grpc.ServicerContext
-        ) -> Iterator[bytes]:
-            wish = RingWish(
-                message.ring_bytes, message.check_payload, context.peer(), context.add_callback
-            )
-            return self._call(
-                lambda served: stream_contents(message.read, served, self._transforms),
-                message.read,
-                context,
-                wish,
-            )
-
-        return grpc.unary_stream_rpc_method_handler(
-            in_pool(self._stream_threads, respond),
-            request_deserializer=pb.AttachRingRequest.FromString,
+    def _attach_ring(self, message: pb.AttachRingRequest, call: Call) -> Iterator[bytes]:
+        wish = RingWish(message.ring_bytes, message.check_payload, call.peer, call.on_end)
+        return self._call(
+            lambda served: stream_contents(message.read, served, self._transforms),
+            message.read,
+            call,
+            wish,
         )
 
     def _call(
         self,
         contents: Callable[[Served], Contents],
         request: pb.ReadBatchesRequest | pb.GetBatchRequest | pb.GetSamplesRequest,
-        context: grpc.ServicerContext,
+        call: Call,
         wish: RingWish | None = None,
     ) -> Iterator[bytes]:
         self._streams.call_began()
-        if not context.add_callback(self._streams.call_ended):
+        if not call.on_end(self._streams.call_ended):
             self._streams.call_ended()
             return
-        try:
-            caller = self._caller(context)
-            with self._streams.admit(caller, host_of(context)):
-                served = find(request, self._catalog, self._mixtures, caller=caller)
-                opened = _Opened(contents(served), served, caller, context.peer(), _rank(request))
-                if wish is None:
-                    yield from self._stream(opened, context)
-                else:
-                    yield from self._stream_in_ring(opened, context, wish)
-        except HeadraceError as error:
-            failure = self._refusal(error)
-        except Exception:  # noqa: BLE001 - the servicer's boundary
-            failure = self._bug(type(request).__name__)
-        else:
-            return
-        abort(context, failure)
+        with self._streams.admit(call.caller, call.host):
+            served = find(request, self._catalog, self._mixtures, caller=call.caller)
+            opened = _Opened(contents(served), served, call.caller, call.peer, _rank(request))
+            if wish is None:
+                yield from self._stream(opened, call)
+            else:
+                yield from self._stream_in_ring(opened, call, wish)
 
-    def _stream_in_ring(
-        self, opened: _Opened, context: grpc.ServicerContext, wish: RingWish
-    ) -> Iterator[bytes]:
+    def _stream_in_ring(self, opened: _Opened, call: Call, wish: RingWish) -> Iterator[bytes]:
         chunk_bytes = opened.contents.max_chunk_bytes
         outlet = yield from self._rings.attach(wish, max_chunk_bytes=chunk_bytes)
         # What the client finds at the end of the ring is then what the call ends with.
         with closing(outlet):
-            yield from self._stream(opened, context, outlet)
+            yield from self._stream(opened, call, outlet)
 
     def _stream(
-        self, opened: _Opened, context: grpc.ServicerContext, outlet: RingOutlet | None = None
+        self, opened: _Opened, call: Call, outlet: RingOutlet | None = None
     ) -> Iterator[bytes]:
         served = opened.served
         tally = StreamTally(self._metrics, served.name, opened.rank)
@@ -230,10 +198,10 @@ class ShardService:
         try:
             with self._streams.track(stream, served.retirements):
                 running = RingMessages(stream, outlet) if outlet else self._running(stream, opened)
-                if not context.add_callback(running.cancel):
+                if not call.on_end(running.cancel):
                     return
                 yield from tally.timed(running.messages())
-                reason = "OK" if context.is_active() else "CANCELLED"
+                reason = "OK" if call.is_active else "CANCELLED"
         except HeadraceError as error:
             reason, text = error.reason, error.message
             raise
@@ -244,8 +212,7 @@ class ShardService:
             ended = {**opened.fields, "reason": reason, "error": text, **tally.close(reason)}
             _log.log(opened.level, "stream ended", extra=event(**ended))
             if self._tracing is not None:
-                metadata = context.invocation_metadata()
-                self._tracing.streamed(ended, metadata, seconds=tally.seconds, reason=reason)
+                self._tracing.streamed(ended, call.metadata, seconds=tally.seconds, reason=reason)
 
     def _running(self, stream: BatchStream, opened: _Opened) -> Messages:
         # One batch alone has nothing to be sent beside.
@@ -258,36 +225,6 @@ class ShardService:
         # each only costs: with 64 streams on two processors a fifth of the server's processor time.
         # And those that have one get more than others: streams that come first a third.
         return self._streams.count <= _PROCESSORS
-
-    def _unary(
-        self, answer: Callable[[_Request, Caller], _Response], request: type[_Request]
-    ) -> grpc.RpcMethodHandler[_Request, _Response]:
-        def respond(message: _Request, context: grpc.ServicerContext) -> _Response:
-            try:
-                return answer(message, self._caller(context))
-            except HeadraceError as error:
-                failure = self._refusal(error)
-            except Exception:  # noqa: BLE001 - the servicer's boundary
-                failure = self._bug(type(message).__name__)
-            return abort(context, failure)
-
-        return grpc.unary_unary_rpc_method_handler(
-            respond,
-            request_deserializer=request.FromString,
-            response_serializer=lambda response: response.SerializeToString(),
-        )
-
-    def _refusal(self, error: HeadraceError) -> Failure:
-        self._metrics.call_failed(error.reason)
-        return failure_of(error)
-
-    def _bug(self, call: str) -> Failure:
-        self._metrics.call_failed(InternalError.reason)
-        _log.exception("%s failed; this is a bug of headrace", call)
-        return internal_failure()
-
-    def _caller(self, context: grpc.ServicerContext) -> Caller:
-        return self._access.caller(context.invocation_metadata(), subjects_of(context))
 
     def _limits(self, served: Served) -> StreamLimits:
         config = self._config

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NoReturn
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -20,6 +19,8 @@ DETAILS_KEY = "grpc-status-details-bin"
 _RETRY_AFTER_S = {
     "DRAINING": 0.0,
     "REBALANCE": 0.0,
+    "REQUEST_MISSING": 0.0,
+    "SERVER_BUSY": 1.0,
     "STORE_UNAVAILABLE": 1.0,
     "STREAM_LIMIT": 1.0,
 }
@@ -67,13 +68,6 @@ def failure_of(error: HeadraceError) -> Failure:
 def internal_failure() -> Failure:
     """Return the status of a bug: it says nothing of the inside."""
     return failure_of(InternalError("the server failed; its log says how"))
-
-
-def abort(context: grpc.ServicerContext, failure: Failure) -> NoReturn:
-    """End a call with a failure."""
-    context.set_trailing_metadata(((DETAILS_KEY, failure.details),))
-    context.abort(failure.code, failure.message)
-    raise AssertionError("context.abort returned")
 
 
 def _clip(text: str, limit: int) -> str:

@@ -1,0 +1,338 @@
+"""A call from its headers to its end.
+
+Contract:
+
+1. Headers: who calls is told apart at once, from metadata or certificate; a caller that may not is
+   told so before its request is received. Nothing of this waits, and no thread is held.
+2. Request: it must come within ``request_timeout_s``, else the call ends with ``REQUEST_MISSING``.
+   Where more than `MOST_WAITING` calls wait for theirs, the one that has waited longest ends with
+   ``SERVER_BUSY``. A request that cannot be parsed is ``REQUEST_MALFORMED``.
+3. Work: a thread of the method's pool has the call from then on. Where too many wait for one the
+   call ends with ``SERVER_BUSY``.
+4. End: answers and failures are sent without waiting. A client that does not take them is cut
+   after as long.
+5. Every failure is one of `headrace.errors`, and counted; whatever else is raised is our bug, and
+   says nothing of the inside.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from headrace.errors import (
+    HeadraceError,
+    InternalError,
+    RequestMalformedError,
+    RequestMissingError,
+    ServerBusyError,
+)
+from headrace.server._access import ANYBODY, Access, Caller
+from headrace.server._peer import host_of, subjects_of
+from headrace.server._status import Failure, failure_of, internal_failure
+from headrace.server.front.pools import Pool
+from headrace.server.front.tallied import TalliedLog
+from headrace.server.front.waiting import Waiting
+from headrace.server.front.wire import WireCall
+
+MOST_WAITING = 512
+"""Calls whose request has not come, or whose answer was not taken; each may hold 1 MiB."""
+
+_log = logging.getLogger(__name__)
+
+_Request = TypeVar("_Request", bound=Message)
+
+
+class Failures(Protocol):
+    """Counts failed calls."""
+
+    def call_failed(self, reason: str) -> None:
+        """Count one."""
+
+
+class Method(Protocol):
+    """One method of a service."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it answers callers that are not known."""
+
+    def received(self, call: Call, request: bytes) -> None:
+        """Take a request; the thread that serves all calls asks, so it may not wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What all calls of a server share.
+
+    Attributes:
+        access: Tells callers apart.
+        failures: Counts those that fail.
+        waiting: Those that wait for their client.
+        malformed: Says that requests were not what they must be.
+    """
+
+    access: Access
+    failures: Failures
+    waiting: Waiting
+    malformed: TalliedLog
+
+
+class Call:
+    """One call; the contract is above.
+
+    Args:
+        name: Of its method.
+        method: Answers it.
+        desk: Shared with all other calls.
+
+    Attributes:
+        caller: Who calls, once the headers are there.
+    """
+
+    def __init__(self, name: str, method: Method, desk: Desk) -> None:
+        self.name = name
+        self._method = method
+        self._desk = desk
+        self._wire = WireCall(self)
+        self._request_count = 0
+        self._is_wanting = True
+        self.caller: Caller = ANYBODY
+
+    def handler(self) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return what gRPC asks for."""
+        return self._wire.handler()
+
+    def arrived(self) -> None:
+        """Look at the headers, and ask for the request."""
+        self.guarded(self._admit)
+
+    def received(self, request: bytes) -> None:
+        """Give the request to the method."""
+        self._request_count += 1
+        self._is_wanting = False
+        self._desk.waiting.remove(self)
+        # Of calls that were reset at once thousands may come in a moment.
+        if self.is_active:
+            self.guarded(lambda: self._method.received(self, request))
+
+    def requests_ended(self) -> None:
+        """End the call: well if it has asked something."""
+        if self._request_count:
+            self.answer(None)
+        else:
+            self.fail(RequestMalformedError("the call has no request; send one"))
+
+    def receive_another(self) -> None:
+        """Wait for one more request."""
+        self._is_wanting = True
+        self._desk.waiting.add(self)
+        self._wire.receive()
+
+    def guarded(self, work: Callable[[], None]) -> None:
+        """Do something; what it raises becomes the end of the call."""
+        try:
+            work()
+        except HeadraceError as error:
+            self.fail(error)
+        except Exception:  # noqa: BLE001 - the servicer's boundary
+            _log.exception("%s failed; this is a bug of headrace", self.name)
+            self._desk.failures.call_failed(InternalError.reason)
+            self.refuse(internal_failure())
+
+    def parsed(self, request: bytes, kind: type[_Request]) -> _Request:
+        """Return the request.
+
+        Raises:
+            RequestMalformedError: It is none.
+        """
+        try:
+            return kind.FromString(request)
+        except DecodeError:
+            self._desk.malformed.add(f"{self.name} from {self.host}")
+            raise RequestMalformedError(
+                f"the {len(request)} bytes of the request are no {kind.DESCRIPTOR.full_name}; "
+                "send one that is made by the stubs of this version"
+            ) from None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether somebody still waits for an answer."""
+        return self._wire.is_active
+
+    @property
+    def context(self) -> grpc.ServicerContext:
+        """What gRPC knows of the call."""
+        return self._wire.context
+
+    @property
+    def peer(self) -> str:
+        """The client's address as gRPC has it."""
+        return self._wire.context.peer()
+
+    @property
+    def host(self) -> str:
+        """The client's address without its port; all of a unix socket are one."""
+        return host_of(self._wire.context)
+
+    @property
+    def metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        """What came with the headers."""
+        found = self._wire.context.invocation_metadata()
+        return cast("Iterable[tuple[str, str | bytes]]", found)
+
+    def send_all(self, messages: Iterator[bytes]) -> None:
+        """Send messages as they are taken, and end the call well."""
+        send = self._wire.send
+        for message in messages:
+            if not send(message):
+                return
+        self.answer(None)
+
+    def send_soon(self, message: bytes, on_sent: Callable[[], None]) -> None:
+        """Send a message without waiting; the next may follow when ``on_sent`` has been called."""
+        self._wire.send_soon(message, on_sent)
+
+    def answer(self, message: bytes | None) -> None:
+        """End the call well, with a last message or without."""
+        self._wait_until_taken(self._wire.answer(message))
+
+    def fail(self, error: HeadraceError) -> None:
+        """End the call with an error."""
+        self._desk.failures.call_failed(error.reason)
+        self.refuse(failure_of(error))
+
+    def refuse(self, failure: Failure) -> None:
+        """End the call with a failure that is counted elsewhere, or is none of ours."""
+        self._wait_until_taken(self._wire.fail(failure))
+
+    def cancel(self) -> None:
+        """Cut the call."""
+        self._wire.cancel()
+
+    def on_end(self, callback: Callable[[], None]) -> bool:
+        """Have something called when the last of the call is out; return False if it already is."""
+        return self._wire.on_end(callback)
+
+    def give_up(self, *, for_room: bool) -> None:
+        """End a call that waits for its client."""
+        if not (self._is_wanting and self.is_active):
+            self.cancel()
+        elif self._request_count:
+            self.answer(None)
+        elif for_room:
+            self.fail(ServerBusyError("too many calls wait for their request; try again"))
+        else:
+            self.fail(
+                RequestMissingError(
+                    f"the request did not come within {self._desk.waiting.timeout_s:g} s of the "
+                    "call's headers; try again"
+                )
+            )
+
+    def _admit(self) -> None:
+        if not self._method.is_open:
+            self.caller = self._desk.access.caller(
+                self._wire.context.invocation_metadata(), subjects_of(self._wire.context)
+            )
+        self._desk.waiting.add(self)
+        if not self.on_end(self._ended):
+            self._ended()
+            return
+        self._wire.receive()
+
+    def _ended(self) -> None:
+        self._desk.waiting.remove(self)
+
+    def _wait_until_taken(self, is_awaited: bool) -> None:  # noqa: FBT001 - what was just returned
+        if not is_awaited:
+            return
+        self._is_wanting = False
+        self._desk.waiting.add(self)
+        # It may have been over before it was added.
+        if not self.on_end(self._ended):
+            self._ended()
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled(Generic[_Request]):
+    """A method that a thread of a pool answers.
+
+    Attributes:
+        kind: Of its request.
+        pool: Has the threads.
+        answer: Answers.
+        is_open: Whether it answers callers that are not known.
+    """
+
+    kind: type[_Request]
+    pool: Pool
+    answer: Callable[[_Request, Call], None]
+    is_open: bool = False
+
+    def received(self, call: Call, request: bytes) -> None:
+        """Give the call to a thread.
+
+        Raises:
+            ServerBusyError: Too many wait for one.
+        """
+
+        def work() -> None:
+            # One that was cut while it waited for this thread.
+            if call.is_active:
+                call.guarded(lambda: self.answer(call.parsed(request, self.kind), call))
+
+        if not self.pool.submit(work, request_bytes=len(request)):
+            raise ServerBusyError("too many calls wait for a thread; try again")
+
+
+def unary(
+    kind: type[_Request], pool: Pool, answer: Callable[[_Request, Caller], Message]
+) -> Method:
+    """Return a method that answers with one message."""
+
+    def respond(request: _Request, call: Call) -> None:
+        call.answer(answer(request, call.caller).SerializeToString())
+
+    return Pooled(kind, pool, respond)
+
+
+def streaming(
+    kind: type[_Request], pool: Pool, messages: Callable[[_Request, Call], Iterator[bytes]]
+) -> Method:
+    """Return a method that answers with messages; its generator is closed however the call ends."""
+
+    def respond(request: _Request, call: Call) -> None:
+        with closing(cast("Any", messages(request, call))) as answer:
+            call.send_all(answer)
+
+    return Pooled(kind, pool, respond)
+
+
+class Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs alone
+    """The methods of a server, for gRPC.
+
+    Args:
+        methods: By their full names, as ``/package.Service/Method``.
+        desk: Shared by their calls.
+    """
+
+    def __init__(self, methods: Mapping[str, Method], desk: Desk) -> None:
+        self._methods = dict(methods)
+        self._desk = desk
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Return how a call is handled; None where there is no such method."""
+        name = str(handler_call_details.method)
+        method = self._methods.get(name)
+        return None if method is None else Call(name, method, self._desk).handler()

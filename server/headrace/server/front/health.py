@@ -1,0 +1,151 @@
+"""The standard health service, answered without a thread: so it answers whatever the rest does.
+
+Its methods are those of ``grpc.health.v1``; gRPC's own servicer sends to those who watch while it
+holds the lock that each check needs, and waits there for a client that does not read.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from headrace.errors import ServerBusyError
+from headrace.server._status import Failure
+from headrace.server.front.calls import Call, Method
+
+SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+MOST_WATCHERS = 1024
+"""Calls of Watch at once (arbitrary; each takes some KiB and no thread)."""
+
+_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Health:
+    """What a server says of itself and its services; safe for several threads.
+
+    Args:
+        most_watchers: Calls of Watch at once.
+    """
+
+    def __init__(self, *, most_watchers: int = MOST_WATCHERS) -> None:
+        self._most_watchers = most_watchers
+        self._lock = threading.Lock()
+        self._statuses: dict[str, health_pb2.HealthCheckResponse.ServingStatus] = {"": _NOT_SERVING}
+        self._watchers: set[_Watcher] = set()
+        self._is_ending = False
+
+    def methods(self) -> dict[str, Method]:
+        """Return the service's methods by their full names."""
+        return {f"/{SERVICE}/Check": _Check(self), f"/{SERVICE}/Watch": _Watch(self)}
+
+    def status(self, service: str) -> health_pb2.HealthCheckResponse.ServingStatus | None:
+        """Return the status of a service; None where there is none of that name."""
+        return self._statuses.get(service)
+
+    def set(self, service: str, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        """Change the status of a service, unless the server is ending."""
+        with self._lock:
+            if self._is_ending:
+                return
+            self._statuses[service] = status
+        self._tell(service)
+
+    def enter_graceful_shutdown(self) -> None:
+        """Say that nothing is served, from now on whatever is set."""
+        with self._lock:
+            self._is_ending = True
+            self._statuses = dict.fromkeys(self._statuses, _NOT_SERVING)
+        for service in list(self._statuses):
+            self._tell(service)
+
+    def watch(self, watcher: _Watcher) -> None:
+        """Tell somebody of every change.
+
+        Raises:
+            ServerBusyError: As many watch as may.
+        """
+        with self._lock:
+            if len(self._watchers) >= self._most_watchers:
+                raise ServerBusyError(
+                    f"{self._most_watchers} calls watch this server's health, as many as may; "
+                    "ask with Check, or try again",
+                )
+            self._watchers.add(watcher)
+
+    def leave(self, watcher: _Watcher) -> None:
+        """Tell somebody no more."""
+        with self._lock:
+            self._watchers.discard(watcher)
+
+    def _tell(self, service: str) -> None:
+        with self._lock:
+            watchers = [one for one in self._watchers if one.service == service]
+        # Not under the lock, which every call of Watch takes in the thread that serves.
+        for watcher in watchers:
+            watcher.tell()
+
+
+class _Check:
+    is_open = True
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def received(self, call: Call, request: bytes) -> None:
+        service = call.parsed(request, health_pb2.HealthCheckRequest).service
+        status = self._health.status(service)
+        if status is None:
+            call.refuse(Failure(grpc.StatusCode.NOT_FOUND, "unknown service", b""))
+        else:
+            call.answer(_message(status))
+
+
+class _Watch:
+    is_open = True
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def received(self, call: Call, request: bytes) -> None:
+        service = call.parsed(request, health_pb2.HealthCheckRequest).service
+        watcher = _Watcher(self._health, service, call)
+        self._health.watch(watcher)
+        if call.on_end(lambda: self._health.leave(watcher)):
+            watcher.tell()
+        else:
+            self._health.leave(watcher)
+
+
+class _Watcher:
+    """Sends one caller each change, one message at a time; a slow one is sent the last alone."""
+
+    def __init__(self, health: Health, service: str, call: Call) -> None:
+        self.service = service
+        self._health = health
+        self._call = call
+        self._lock = threading.Lock()
+        self._is_sending = False
+        self._said: health_pb2.HealthCheckResponse.ServingStatus | None = None
+
+    def tell(self) -> None:
+        """Send the status, if it is another than was sent last, now or when that is out."""
+        with self._lock:
+            status = self._health.status(self.service)
+            status = _UNKNOWN if status is None else status
+            if self._is_sending or status == self._said:
+                return
+            self._is_sending, self._said = True, status
+        self._call.send_soon(_message(status), self._sent)
+
+    def _sent(self) -> None:
+        with self._lock:
+            self._is_sending = False
+        self.tell()
+
+
+def _message(status: health_pb2.HealthCheckResponse.ServingStatus) -> bytes:
+    return bytes(health_pb2.HealthCheckResponse(status=status).SerializeToString())

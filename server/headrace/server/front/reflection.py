@@ -1,0 +1,31 @@
+"""The standard reflection service: one question after the other, none of which holds a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from headrace.server.front.calls import Call, Method, Pooled
+from headrace.server.front.pools import Pool
+
+SERVICE = str(reflection.SERVICE_NAME)
+
+
+def reflection_methods(services: Iterable[str], pool: Pool) -> dict[str, Method]:
+    """Return the service's method by its full name.
+
+    Args:
+        services: Full names of those that are described.
+        pool: Answers.
+    """
+    # Its stubs say nothing of what it returns, nor that it looks at no context.
+    servicer: Any = reflection.ReflectionServicer((*services, SERVICE))
+
+    def answer(request: reflection_pb2.ServerReflectionRequest, call: Call) -> None:
+        (response,) = servicer.ServerReflectionInfo(iter([request]), None)
+        call.send_soon(response.SerializeToString(), call.receive_another)
+
+    kind = reflection_pb2.ServerReflectionRequest
+    return {f"/{SERVICE}/ServerReflectionInfo": Pooled(kind, pool, answer, is_open=True)}

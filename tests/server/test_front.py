@@ -1,0 +1,320 @@
+"""Tests of the front: calls before and after their request, over real sockets."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from headrace.server.front.pools import Pool
+from headrace.server.front.tallied import TalliedLog
+from headrace.server.front.waiting import Waiting
+from headrace.v1 import shard_service_pb2 as pb
+from server.conftest import StartServer
+from support.running import Running
+from support.served import TIMEOUT_S, detail, failure_of, messages_of, stub_of
+from support.waiting import until
+
+_SERVICE = "/headrace.v1.ShardService"
+_METHODS = (
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    *(
+        f"{_SERVICE}/{name}"
+        for name in (
+            "ListDatasets",
+            "GetDataset",
+            "ExplainBatch",
+            "ReadBatches",
+            "AttachRing",
+            "GetBatch",
+            "GetSamples",
+        )
+    ),
+)
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@contextmanager
+def _half_open(channel: grpc.Channel, methods: tuple[str, ...]) -> Iterator[list[Any]]:
+    """Open calls whose request does not come until the block ends."""
+    over: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def nothing() -> Iterator[bytes]:
+        over.get()
+        yield from ()
+
+    asks: list[Any] = [channel.stream_stream(method, None, None) for method in methods]
+    calls = [ask(nothing()) for ask in asks]
+    try:
+        yield calls
+    finally:
+        for call in calls:
+            call.cancel()
+            over.put(None)
+
+
+def _failure(call: Any) -> grpc.RpcError:
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call)
+    return caught.value
+
+
+def _server_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("headrace-")}
+
+
+def test_calls_without_a_request_hold_no_thread(start: StartServer) -> None:
+    """With 20 of each method open, no thread has been started for them, and all else answers."""
+    running = start(max_streams=2)
+    before = _server_threads()
+    with _half_open(running.channel, _METHODS * 20):
+        assert until(lambda: running.server._waiting.count == 20 * len(_METHODS))
+
+        assert before == _server_threads()
+        check = health_pb2_grpc.HealthStub(running.channel).Check
+        assert _SERVING == check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S).status
+        assert stub_of(running.channel).ListDatasets(pb.ListDatasetsRequest(), timeout=TIMEOUT_S)
+        request = pb.GetBatchRequest(
+            dataset="rich", global_batch_size=10, world_size=1, epoch_start=pb.EpochStart()
+        )
+        assert list(stub_of(running.channel).GetBatch(request, timeout=TIMEOUT_S))
+    assert until(lambda: not running.server._waiting.count)
+
+
+def test_a_request_that_does_not_come_ends_the_call(start: StartServer) -> None:
+    """After its time each call ends with REQUEST_MISSING, and may be tried again at once."""
+    running = start(request_timeout_s=0.2)
+    with _half_open(running.channel, _METHODS) as calls:
+        errors = [_failure(call) for call in calls]
+
+    seen = {(failure_of(error)[0], failure_of(error)[1].reason) for error in errors}
+    assert {(grpc.StatusCode.UNAVAILABLE, "REQUEST_MISSING")} == seen
+    for error in errors:
+        retry: Any = detail(error, "RetryInfo")
+        assert 0 == retry.retry_delay.ToMilliseconds()
+
+
+def test_an_unknown_caller_is_told_before_its_request(start: StartServer, tmp_path: Path) -> None:
+    """A call with a token that is not known ends though its request never comes."""
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text('{"tokens": [{"name": "a", "token": "0123456789abcdef", "datasets": ["*"]}]}')
+    running = start(tokens=str(tokens), request_timeout_s=TIMEOUT_S)
+    methods = tuple(method for method in _METHODS if method.startswith(_SERVICE))
+    with _half_open(running.channel, methods) as calls:
+        seen = [failure_of(_failure(call)) for call in calls]
+
+    assert {grpc.StatusCode.UNAUTHENTICATED} == {code for code, _ in seen}
+    assert {"UNAUTHENTICATED"} == {info.reason for _, info in seen}
+
+
+@pytest.mark.parametrize("method", [one for one in _METHODS if "Reflection" not in one])
+def test_a_call_that_ends_without_a_request_is_told_so(served: Running, method: str) -> None:
+    """Its sending end is closed and nothing was sent: REQUEST_MALFORMED, at once."""
+    ask: Any = served.channel.stream_stream(method, None, None)
+
+    code, info = failure_of(_failure(ask(iter(()), timeout=TIMEOUT_S)))
+
+    assert (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_MALFORMED") == (code, info.reason)
+
+
+def test_malformed_requests_are_one_counted_line(
+    start: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hundred of them are INVALID_ARGUMENT each, counted, and one line of the log."""
+    running = start()
+    caplog.set_level(logging.INFO)
+    for number in range(100):
+        ask: Any = running.channel.unary_stream(_METHODS[number % len(_METHODS)], None, None)
+        code, info = failure_of(_failure(ask(b"\xff\xff", timeout=TIMEOUT_S)))
+        assert (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_MALFORMED") == (code, info.reason)
+
+    registry = running.server._metrics.registry
+    labels = {"reason": "REQUEST_MALFORMED"}
+    assert 100.0 == registry.get_sample_value("headrace_failed_calls_total", labels)
+    lines = [record for record in caplog.records if "malformed" in record.getMessage()]
+    assert [None] == [line.exc_info for line in lines]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_watching_health_tells_of_changes(start: StartServer) -> None:
+    """A caller that watches is told what is, and what becomes of it; of an unknown service too."""
+    running = start()
+    watch = health_pb2_grpc.HealthStub(running.channel).Watch
+    whole, unknown = (
+        watch(health_pb2.HealthCheckRequest(service=name), timeout=TIMEOUT_S)
+        for name in ("", "nothing")
+    )
+    assert _SERVING == next(whole).status
+    assert health_pb2.HealthCheckResponse.SERVICE_UNKNOWN == next(unknown).status
+
+    running.server._health.set("nothing", _SERVING)
+    assert _SERVING == next(unknown).status
+    running.server._health.enter_graceful_shutdown()
+    assert [_NOT_SERVING] * 2 == [next(whole).status, next(unknown).status]
+    running.server._health.set("", _SERVING)
+    check = health_pb2_grpc.HealthStub(running.channel).Check
+    assert _NOT_SERVING == check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S).status
+    whole.cancel()
+    unknown.cancel()
+
+
+def test_too_many_who_watch_are_told_to_wait(start: StartServer) -> None:
+    """Past the limit Watch ends with SERVER_BUSY and a time to wait; whoever leaves makes room."""
+    running = start()
+    running.server._health._most_watchers = 2
+    watch = health_pb2_grpc.HealthStub(running.channel).Watch
+    request = health_pb2.HealthCheckRequest()
+    calls: list[Any] = [watch(request, timeout=TIMEOUT_S) for _ in range(2)]
+    assert [_SERVING] * 2 == [next(call).status for call in calls]
+
+    error = _failure(watch(request, timeout=TIMEOUT_S))
+    calls[0].cancel()
+
+    code, info = failure_of(error)
+    assert (grpc.StatusCode.RESOURCE_EXHAUSTED, "SERVER_BUSY") == (code, info.reason)
+    assert detail(error, "RetryInfo") is not None
+    assert until(lambda: len(running.server._health._watchers) == 1)
+    assert _SERVING == next(watch(request, timeout=TIMEOUT_S)).status
+    calls[1].cancel()
+
+
+def test_an_unknown_service_is_not_found(served: Running) -> None:
+    """As the standard service says."""
+    check = health_pb2_grpc.HealthStub(served.channel).Check
+    with pytest.raises(grpc.RpcError) as caught:
+        check(health_pb2.HealthCheckRequest(service="nothing"), timeout=TIMEOUT_S)
+
+    assert grpc.StatusCode.NOT_FOUND == caught.value.code()
+
+
+def test_reflection_answers_one_question_after_the_other(served: Running) -> None:
+    """And ends well when the caller has asked all it wants to."""
+    stub = reflection_pb2_grpc.ServerReflectionStub(served.channel)
+    ask = reflection_pb2.ServerReflectionRequest
+    questions = [
+        ask(list_services=""),
+        ask(file_containing_symbol="headrace.v1.ShardService"),
+        ask(file_by_filename="nothing.proto"),
+    ]
+
+    answers = list(stub.ServerReflectionInfo(iter(questions), timeout=TIMEOUT_S))
+
+    names = {service.name for service in answers[0].list_services_response.service}
+    assert {"headrace.v1.ShardService", "grpc.health.v1.Health"} < names
+    assert answers[1].file_descriptor_response.file_descriptor_proto
+    assert grpc.StatusCode.NOT_FOUND.value[0] == answers[2].error_response.error_code
+
+
+def test_a_method_that_is_not_there_is_unimplemented(served: Running) -> None:
+    """As gRPC has it."""
+    ask: Any = served.channel.unary_stream(f"{_SERVICE}/Nothing", None, None)
+
+    assert grpc.StatusCode.UNIMPLEMENTED == _failure(ask(b"", timeout=TIMEOUT_S)).code()
+
+
+def test_calls_past_the_queue_are_told_to_wait(start: StartServer) -> None:
+    """Where as many calls wait for a thread as may, the next ends with SERVER_BUSY."""
+    running = start()
+    running.server._pools.unary._most_calls = 0
+
+    with pytest.raises(grpc.RpcError) as caught:
+        stub_of(running.channel).ListDatasets(pb.ListDatasetsRequest(), timeout=TIMEOUT_S)
+
+    code, info = failure_of(caught.value)
+    assert (grpc.StatusCode.RESOURCE_EXHAUSTED, "SERVER_BUSY") == (code, info.reason)
+    assert detail(caught.value, "RetryInfo") is not None
+
+
+class _Waiter:
+    def __init__(self, said: list[tuple[int, bool]], number: int) -> None:
+        self._said = said
+        self._number = number
+
+    def give_up(self, *, for_room: bool) -> None:
+        self._said.append((self._number, for_room))
+
+
+def test_who_waits_longest_gives_way() -> None:
+    """One too many ends the oldest; time ends what is as old as it may be, and no other."""
+    said: list[tuple[int, bool]] = []
+    now = [0.0]
+    waiting = Waiting(most=2, timeout_s=10.0, now=lambda: now[0])
+    calls = [_Waiter(said, number) for number in range(4)]
+    waiting.add(calls[0])
+    now[0] = 1.0
+    waiting.add(calls[1])
+    waiting.add(calls[0])  # again: now it is the younger one
+    waiting.add(calls[2])
+    assert [(1, True)] == said
+
+    now[0] = 5.0
+    waiting.remove(calls[2])
+    waiting.remove(calls[2])
+    waiting.add(calls[3])
+    now[0] = 11.0
+    waiting.give_up_late()
+
+    assert [(1, True), (0, False)] == said
+    assert 1 == waiting.count
+
+
+def test_a_queue_is_bounded_in_calls_and_in_bytes() -> None:
+    """What does not fit is refused; what has begun counts no more."""
+    pool = Pool("test", 1, most_calls=2, most_bytes=100)
+    begun, go = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        begun.set()
+        go.wait(TIMEOUT_S)
+
+    try:
+        assert pool.submit(stand, request_bytes=100)
+        assert begun.wait(TIMEOUT_S)
+        assert [True, False, True, False] == [
+            pool.submit(_nothing, request_bytes=size) for size in (99, 2, 1, 0)
+        ]
+    finally:
+        go.set()
+        pool.shutdown()
+
+
+def _nothing() -> None:
+    pass
+
+
+def test_a_log_of_many_has_one_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    """With how many there were since the last."""
+    now = [0.0]
+    log = TalliedLog(logging.getLogger("headrace.test"), "%d, %s", now=lambda: now[0])
+    for second in range(25):
+        now[0] = float(second)
+        log.add(f"at {second}")
+
+    assert ["1, at 0", "10, at 10", "10, at 20"] == [one.getMessage() for one in caplog.records]
+
+
+def test_a_cut_stream_ends_its_generator(start: StartServer) -> None:
+    """A caller that goes in the middle leaves no stream and no call behind."""
+    running = start()
+    with ExitStack() as stack:
+        request = pb.ReadBatchesRequest(
+            dataset="rich", global_batch_size=10, world_size=1, epoch_start=pb.EpochStart()
+        )
+        call: Any = messages_of(running.channel, request)
+        stack.callback(call.cancel)
+        next(call)
+        assert 1 == running.server.stream_count
+
+    assert until(lambda: not (running.server.stream_count or running.server.open_call_count))
