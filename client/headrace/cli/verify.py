@@ -11,7 +11,7 @@ import click
 from headrace.cli._progress import count_progress, shard_progress
 
 if TYPE_CHECKING:
-    from headrace.storage import RepairReport
+    from headrace.storage import RepairReport, ShardCheck
 
 
 @click.command(name="verify")
@@ -50,8 +50,9 @@ def command(
 ) -> None:
     """Read every block of the dataset at URL and check it against its manifest.
 
-    Lists each fault with shard, block, byte offset and the samples it costs. Exits with 1 if
-    there is any.
+    Lists each fault with shard, block, byte offset and the samples it costs, then shards with
+    other bytes than stated around their blocks, and says how many samples nothing protects. Exits
+    with 1 if there is a fault or such a shard.
 
     With `--repair-manifest` a new version is committed that holds what can be read, and what is
     lost is listed; exits with 1 if anything is. A dataset in which nothing is wrong stays as it is.
@@ -70,9 +71,9 @@ def command(
 
 
 def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -> int:
-    from headrace.storage import open_dataset, verify_blocks  # noqa: PLC0415 - [storage] extra
+    from headrace.storage import open_dataset, verify_blocks, verify_shards  # noqa: PLC0415 - [storage] extra
 
-    fault_count = lost = 0
+    fault_count = lost = odd_shards = unprotected = 0
     with open_dataset(url, fingerprint=fingerprint) as dataset:
         blocks = dataset.block_count
         with count_progress("verifying", total=blocks, unit="blocks") as progress:
@@ -81,16 +82,35 @@ def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -
                 lost += fault.end_sample - fault.first_sample
                 samples = f"samples {fault.first_sample} to {fault.end_sample - 1}"
                 click.echo(json.dumps(asdict(fault)) if as_json else f"{fault.message} ({samples})")
+        for check in verify_shards(dataset, threads=threads):
+            unprotected += check.unprotected_count
+            if check.problem is not None:
+                odd_shards += 1
+                click.echo(json.dumps(asdict(check)) if as_json else _odd_text(check))
         total = dataset.sample_count
     if as_json:
-        click.echo(json.dumps({"blocks": blocks, "faults": fault_count, "samples_lost": lost}))
-    elif fault_count:
+        facts = {"blocks": blocks, "faults": fault_count, "samples_lost": lost}
+        facts |= {"odd_shards": odd_shards, "samples_unprotected": unprotected}
+        click.echo(json.dumps(facts))
+        return 1 if fault_count or odd_shards else 0
+    if fault_count:
         click.echo(
             f"{url}: {fault_count} of {blocks} blocks are bad, {lost:,} of {total:,} samples"
         )
-    else:
+    elif not odd_shards:
         click.echo(f"{url}: {blocks:,} blocks with {total:,} samples are as their manifest states")
-    return 1 if fault_count else 0
+    if odd_shards:
+        click.echo(f"{url}: {odd_shards} shards are not as stated outside of their blocks")
+    if unprotected:
+        click.echo(
+            f"{url}: nothing protects {unprotected:,} of {total:,} samples; a changed byte in "
+            "them shows to nobody, as the files hold no checksum of it"
+        )
+    return 1 if fault_count or odd_shards else 0
+
+
+def _odd_text(check: ShardCheck) -> str:
+    return f"shard {check.shard}: {check.problem}; restore it, or convert the data again"
 
 
 def _repair(url: str, patterns: tuple[str, ...], *, as_json: bool) -> int:

@@ -28,7 +28,7 @@ from headrace.storage._shard_writer import (
     ShardWriter,
     check_blocks,
 )
-from headrace.storage._source import OpenDataset, Place, Source, SourceOptions
+from headrace.storage._source import OpenDataset, Place, ShardCheck, Source, SourceOptions
 from headrace.storage._sources import open_dataset
 from headrace.storage._starts import Starts, search_starts
 from headrace.storage._store import (
@@ -41,7 +41,7 @@ from headrace.storage._store import (
 )
 from headrace.storage._trial import TRIAL_TIMEOUT_S, Trial, try_datasets
 from headrace.storage._types import schema_texts, type_text
-from headrace.storage._verify import DEFAULT_VERIFY_THREADS, Fault, verify_blocks
+from headrace.storage._verify import DEFAULT_VERIFY_THREADS, Fault, verify_blocks, verify_shards
 from headrace.storage._versions import DatasetVersion, list_versions
 
 __all__ = [
@@ -75,6 +75,7 @@ __all__ = [
     "ReadBlock",
     "RepairReport",
     "RetryPolicy",
+    "ShardCheck",
     "ShardEntry",
     "ShardWriter",
     "Source",
@@ -103,4 +104,5 @@ __all__ = [
     "try_datasets",
     "type_text",
     "verify_blocks",
+    "verify_shards",
 ]

@@ -22,7 +22,9 @@ from headrace.storage._ordinals import checked_ordinals, read_only
 from headrace.storage._pages import BlockTable, Page
 from headrace.storage._pointer import VersionEntry
 from headrace.storage._runs import MAX_RANGE_BYTES, BlockAccess, ReadBlock
+from headrace.storage._shard_frame import frame_problem
 from headrace.storage._shard_writer import SHARD_FOLDER
+from headrace.storage._source import ShardCheck
 from headrace.storage._starts import Search, Starts, search_starts
 from headrace.storage._store import Store
 
@@ -214,6 +216,27 @@ class Dataset:
         """
         return self._decoded(stored, self.block_place(block))
 
+    def check_shard(self, shard: int) -> ShardCheck:
+        """Compare size, header and footer of a shard with the manifest; all blocks are protected.
+
+        Raises:
+            HeadraceError: As `OpenDataset.check_shard`.
+        """
+        end = int(self._shard_block_ends[shard])
+        count = int(self._manifest.block_counts[shard])
+        rows = np.array([self._row_of(block) for block in range(end - count, end)])
+        name = f"{SHARD_FOLDER}/{self._manifest.names[shard].as_py()}"
+        stored_bytes = int(self._manifest.stored_bytes[shard])
+        first, last = int(rows[0]["offset"]), int(rows[-1]["offset"] + rows[-1]["stored_bytes"])
+        # One byte more than wanted shows a file that is longer.
+        tail = self._store.read(name, offset=last, length=stored_bytes - last + 1)
+        if len(tail) != stored_bytes - last:
+            found = "more" if len(tail) > stored_bytes - last else str(last + len(tail))
+            return ShardCheck(name, f"{found} bytes found, the manifest says {stored_bytes}")
+        head = self._store.read(name, offset=0, length=first)
+        schema = self._manifest.stored_schema
+        return ShardCheck(name, frame_problem(head, tail, schema=schema, rows=rows))
+
     def close(self) -> None:
         """Give connections back; the dataset cannot read any more."""
         self._store.close()
@@ -240,6 +263,11 @@ class Dataset:
             return self._narrowing.served(batch)
         except ValueError as error:
             raise place.damage(str(error)) from error
+
+    def _row_of(self, block: int) -> np.void:
+        page, row = self._row(block)
+        found: np.void = page.rows[row]
+        return found
 
     def _row(self, block: int) -> tuple[Page, int]:
         if not 0 <= block < self.block_count:

@@ -13,6 +13,21 @@ from headrace.storage._options import StoreOptions
 from headrace.storage._store import Store
 
 
+@dataclass(frozen=True, slots=True)
+class ShardCheck:
+    """What reading all blocks of a shard does not show.
+
+    Attributes:
+        shard: Its name.
+        problem: What is wrong outside of its blocks, or `None`.
+        unprotected_count: Samples in which a changed byte would not be noticed.
+    """
+
+    shard: str
+    problem: str | None = None
+    unprotected_count: int = 0
+
+
 class OpenDataset(Protocol):
     """One version of a dataset, open for reading, whatever its layout.
 
@@ -122,6 +137,18 @@ class OpenDataset(Protocol):
         Raises:
             ShardCorruptError: Twice damaged; names shard, block and byte offset.
             ObjectNotFoundError: The shard is gone.
+            StoreUnavailableError: The store cannot be reached.
+        """
+
+    def check_shard(self, shard: int) -> ShardCheck:
+        """Look at what of a shard lies outside of its blocks, and at what protects these.
+
+        Args:
+            shard: In ``[0, shard_count)``.
+
+        Raises:
+            ShardCorruptError: The shard has changed since it was opened.
+            ObjectNotFoundError: It is gone.
             StoreUnavailableError: The store cannot be reached.
         """
 

@@ -8,10 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from headrace.errors import ObjectNotFoundError, ShardCorruptError
-from headrace.storage._source import OpenDataset
+from headrace.storage._source import OpenDataset, ShardCheck
 
 DEFAULT_VERIFY_THREADS = 16
 """Where reads of 1 MiB from one S3 host level off; more only hold more memory."""
+
+
+_SHARDS_AT_ONCE = 1024  # arbitrary; bounds what waits for whoever takes the answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,35 @@ def verify_blocks(
                 yield from _next(waiting, block + 2 - 2 * threads, progress)
         while waiting:
             yield from _next(waiting, dataset.block_count - len(waiting) + 1, progress)
+
+
+def verify_shards(
+    dataset: OpenDataset, *, threads: int = DEFAULT_VERIFY_THREADS
+) -> Iterator[ShardCheck]:
+    """Look at what blocks do not show, and yield what was found of every shard, in order.
+
+    That is the end of each shard, its header and footer, and how many of its samples nothing
+    protects. What is gone or has changed is left to `verify_blocks`.
+
+    Args:
+        dataset: Any open dataset.
+        threads: Shards to look at at once, >= 1.
+
+    Raises:
+        StoreRefusedError: The store refuses.
+        StoreUnavailableError: The store cannot be reached.
+    """
+
+    def check(shard: int) -> ShardCheck:
+        try:
+            return dataset.check_shard(shard)
+        except (ShardCorruptError, ObjectNotFoundError) as error:
+            return ShardCheck(error.metadata.get("shard") or error.metadata.get("name", ""))
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="headrace-verify") as pool:
+        for start in range(0, dataset.shard_count, _SHARDS_AT_ONCE):
+            stop = min(start + _SHARDS_AT_ONCE, dataset.shard_count)
+            yield from pool.map(check, range(start, stop))
 
 
 def _next(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigurationError, ObjectNotFoundError, ShardCorruptError
 from headrace.storage._buffers import offsets_of
 from headrace.storage._ordinals import read_only
+from headrace.storage._source import ShardCheck
 from headrace.storage._store import Store
 from headrace.storage.mds._arrays import ArrayType
 from headrace.storage.mds._arrow import MAX_NARROW
@@ -163,6 +164,23 @@ class MdsDataset:
         return self._twice(
             shard, lambda: decoder.decode(self._samples(shard, start, stop, place=place))
         )
+
+    def check_shard(self, shard: int) -> ShardCheck:
+        """Look for bytes behind a shard that is read by ranges; say whether a hash protects it.
+
+        Raises:
+            HeadraceError: As `OpenDataset.check_shard`.
+        """
+        index = self._index
+        name, problem = self._name(shard), None
+        if not self._whole[shard]:
+            size = int(index.raw_bytes[shard])
+            # The last byte and one more: some stores refuse to read from the very end.
+            found = len(self._store.read(name, offset=max(0, size - 1), length=2))
+            if found != min(1, size):
+                problem = f"{'more' if found else 'fewer'} bytes found, the index says {size}"
+        is_protected = bool(index.raw_hashes[shard].as_py() or index.stored_hashes[shard].as_py())
+        return ShardCheck(name, problem, 0 if is_protected else int(index.sample_counts[shard]))
 
     def close(self) -> None:
         """Give connections back; the dataset cannot read any more."""

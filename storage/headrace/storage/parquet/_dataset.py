@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
 from headrace.storage._ordinals import checked_ordinals
+from headrace.storage._source import ShardCheck
 from headrace.storage._starts import Starts
 from headrace.storage.parquet._build import LARGE_ROW_GROUP_BYTES
 from headrace.storage.parquet._footer_cache import FooterCache
@@ -17,6 +18,9 @@ from headrace.storage.parquet._index import ParquetIndex, starts_of
 from headrace.storage.parquet._objects import FileStore
 from headrace.storage.parquet._read import block_damage, read_row_group, without_rows
 from headrace.storage.parquet._serve import column_plans, served_batch
+from headrace.storage.parquet._thrift import states_checksum
+
+_PAGE_HEADER_BYTES = 128  # its first fields are numbers of at most 10 bytes each
 
 
 class ParquetDataset:
@@ -135,6 +139,22 @@ class ParquetDataset:
             return self._read_once(block)
         except ShardCorruptError:
             return self._read_once(block)
+
+    def check_shard(self, shard: int) -> ShardCheck:
+        """Say whether the pages of a file have checksums, as its first page tells.
+
+        Raises:
+            HeadraceError: As `OpenDataset.check_shard`.
+        """
+        entry = self.index.files[shard].entry
+        if not self.shard_sample_counts[shard]:
+            return ShardCheck(entry.name)
+        stated = self.index.row_groups[self._block_starts[shard]]
+        offset = int(stated["offset"])
+        length = min(_PAGE_HEADER_BYTES, entry.stored_bytes - offset)
+        header = self._files.read(entry, offset=offset, length=length)
+        count = 0 if states_checksum(header) else int(self.shard_sample_counts[shard])
+        return ShardCheck(entry.name, unprotected_count=count)
 
     def close(self) -> None:
         """Give connections back; the dataset cannot read any more."""

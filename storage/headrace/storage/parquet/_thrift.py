@@ -17,6 +17,7 @@ _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 7, 8, 9, 10, 11, 12
 _INTEGERS = (4, 5, 6)
 _LONG_LIST = 15  # a list of that many or more has its length behind the header
 _MAX_VARINT_SHIFT = 70
+_PAGE_CHECKSUM = 4  # of PageHeader
 _FILE_ENCRYPTION = (8, 9)  # of FileMetaData: the algorithm, and the key that signs the footer
 _CHUNK_ENCRYPTION = (8, 9)  # of ColumnChunk: the key, and the metadata in encrypted form
 
@@ -62,6 +63,21 @@ def chunk_statements(footer: bytes) -> Iterator[list[ChunkStatement]]:
                 yield _row_group(reader)
         else:
             reader.skip(kind)
+
+
+def states_checksum(header: bytes) -> bool:
+    """Tell whether a page has a checksum.
+
+    Args:
+        header: The first bytes of the page, its own header.
+    """
+    try:
+        for field, kind in _Reader(header).fields_with_values():
+            if field >= _PAGE_CHECKSUM:
+                return field == _PAGE_CHECKSUM and kind in _INTEGERS
+    except (ValueError, IndexError):
+        pass  # damage, which reading the page tells
+    return False
 
 
 def _row_group(reader: _Reader) -> list[ChunkStatement]:
@@ -129,6 +145,12 @@ class _Reader:
                 return
             number = number + (header >> 4) if header >> 4 else self.integer()
             yield number, header & 15
+
+    def fields_with_values(self) -> Iterator[tuple[int, int]]:
+        """Yield number and kind of each field of a struct, and pass over its value."""
+        for number, kind in self.fields():
+            yield number, kind
+            self.skip(kind)
 
     def items(self, wanted: int) -> Iterator[int]:
         """Yield the places in a list of the kind that is wanted."""

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
 from headrace.storage._ordinals import checked_ordinals
+from headrace.storage._source import ShardCheck
 from headrace.storage._starts import Starts
 from headrace.storage.parquet._objects import FileStore
 from headrace.storage.webdataset._columns import KEY, column_of
 from headrace.storage.webdataset._index import TarIndex, WebDatasetIndex
+from headrace.storage.webdataset._tar import first_byte_after_end
 
 if TYPE_CHECKING:
     _Array = pa.Array[Any]  # pyarrow's stubs have these generic, pyarrow itself has not
@@ -140,6 +142,22 @@ class WebDataset:
             return self._read_once(block)
         except ShardCorruptError:
             return self._read_once(block)
+
+    def check_shard(self, shard: int) -> ShardCheck:
+        """Look for bytes behind the end of a tar file; nothing protects what is in it.
+
+        Raises:
+            HeadraceError: As `OpenDataset.check_shard`.
+        """
+        entry = self._shards[shard].entry
+        place = first_byte_after_end(self._files, entry)
+        problem = None
+        if place is not None:
+            problem = (
+                f"there are bytes at {place} behind the end of the archive, which no reader sees; "
+                "were two files joined?"
+            )
+        return ShardCheck(entry.name, problem, int(self.shard_sample_counts[shard]))
 
     def close(self) -> None:
         """Give connections back; the dataset cannot read any more."""

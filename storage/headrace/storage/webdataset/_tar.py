@@ -9,8 +9,9 @@ Source: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Header Block"; GN
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
+from typing import cast
 
 from headrace.errors import ConfigurationError, ShardCorruptError
 from headrace.storage.parquet._objects import FileEntry, FileStore
@@ -38,8 +39,11 @@ class Member:
     size: int
 
 
-def members_of(files: FileStore, entry: FileEntry) -> Iterator[Member]:
+def members_of(files: FileStore, entry: FileEntry) -> Generator[Member, None, int]:
     """Yield the regular files in a tar file, in order; links, folders and devices are left out.
+
+    Returns:
+        Where the archive ends.
 
     Raises:
         ShardCorruptError: It is no tar file, is cut off, or lies; says at which byte.
@@ -72,6 +76,33 @@ def members_of(files: FileStore, entry: FileEntry) -> Iterator[Member]:
         offset, name, size = start + _padded(stated), None, None
     if not offset:
         raise tar_damage(entry, "it begins with zeros or is empty, so it is no tar file", offset=0)
+    return offset
+
+
+def first_byte_after_end(files: FileStore, entry: FileEntry) -> int | None:
+    """Return the place of the first byte behind the end of the archive that is not zero.
+
+    Raises:
+        ShardCorruptError: As `members_of`.
+        ConfigurationError: The same.
+    """
+    offset = _end_of(members_of(files, entry))
+    while offset < entry.stored_bytes:
+        length = min(_LARGEST_WINDOW, entry.stored_bytes - offset)
+        content = files.read(entry, offset=offset, length=length)
+        left = content.lstrip(b"\0")
+        if left:
+            return offset + len(content) - len(left)
+        offset += length
+    return None
+
+
+def _end_of(walk: Generator[Member, None, int]) -> int:
+    while True:
+        try:
+            next(walk)
+        except StopIteration as end:
+            return cast("int", end.value)
 
 
 def tar_damage(entry: FileEntry, found: str, *, offset: int) -> ShardCorruptError:

@@ -1,0 +1,162 @@
+"""`headrace verify` sees the ends of shards, and says what it cannot see."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.cli._group import run
+from headrace.storage import open_dataset, verify_shards
+from storage.mds.mds_make import texts, write_mds
+from storage.webdataset.tar_files import samples, tar_bytes
+from support.datasets import small_table, write_dataset
+
+_SAMPLES = 40
+
+
+def _arrow(folder: Path) -> Path:
+    write_dataset(str(folder), small_table(_SAMPLES), shard_samples=[25, 15])
+    return folder / "shards" / "part-00000.arrow"
+
+
+def _mds_by_ranges(folder: Path) -> Path:
+    write_mds(folder, texts(_SAMPLES), size_limit=1000)
+    return folder / "shard.00000.mds"
+
+
+def _mds_with_hashes(folder: Path) -> Path:
+    write_mds(folder, texts(_SAMPLES), size_limit=1000, hashes=["sha1"])
+    return folder / "shard.00000.mds"
+
+
+def _parquet(folder: Path) -> Path:
+    folder.mkdir()
+    pq.write_table(texts(_SAMPLES), folder / "a.parquet")
+    return folder / "a.parquet"
+
+
+def _parquet_with_checksums(folder: Path) -> Path:
+    folder.mkdir()
+    pq.write_table(texts(_SAMPLES), folder / "a.parquet", write_page_checksum=True)
+    return folder / "a.parquet"
+
+
+def _tar(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "a.tar").write_bytes(tar_bytes(samples(0, _SAMPLES)))
+    return folder / "a.tar"
+
+
+_KINDS: dict[Callable[[Path], Path], int] = {
+    _arrow: 0,
+    _mds_by_ranges: _SAMPLES,
+    _mds_with_hashes: 0,
+    _parquet: _SAMPLES,
+    _parquet_with_checksums: 0,
+    _tar: _SAMPLES,
+}
+_Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(("make", "unprotected"), list(_KINDS.items()))
+def test_samples_that_nothing_protects_are_counted(
+    tmp_path: Path, capsys: _Capture, make: Callable[[Path], Path], unprotected: int
+) -> None:
+    """In words and as JSON; a dataset that is whole still is, so the exit code is 0."""
+    make(tmp_path / "d")
+
+    assert 0 == run(["verify", str(tmp_path / "d")])
+    text = capsys.readouterr().out
+    assert 0 == run(["verify", str(tmp_path / "d"), "--json"])
+    facts = json.loads(capsys.readouterr().out)
+
+    assert (f"nothing protects {unprotected} of {_SAMPLES} samples" in text) == bool(unprotected)
+    assert (0, 0, unprotected) == (
+        facts["faults"],
+        facts["odd_shards"],
+        facts["samples_unprotected"],
+    )
+
+
+@pytest.mark.parametrize("added", [b"\0", b"x", bytes(600), b"x" * 600])
+@pytest.mark.parametrize("make", list(_KINDS))
+def test_appended_bytes_are_found(
+    tmp_path: Path, capsys: _Capture, make: Callable[[Path], Path], added: bytes
+) -> None:
+    """One byte or a block of them, zeros too; but zeros behind a tar file are its filling."""
+    shard = make(tmp_path / "d")
+    shard.write_bytes(shard.read_bytes() + added)
+    is_filling = make is _tar and not any(added)
+
+    assert (0 if is_filling else 1) == run(["verify", str(tmp_path / "d")])
+    found = capsys.readouterr()
+    assert is_filling or shard.name in found.out + found.err
+
+
+def test_a_tar_file_behind_a_tar_file_is_found(tmp_path: Path) -> None:
+    """Joined by `cat`, the samples of the second are in nobody's dataset."""
+    shard = _tar(tmp_path / "d")
+    shard.write_bytes(shard.read_bytes() + tar_bytes(samples(_SAMPLES, 2 * _SAMPLES)))
+
+    with open_dataset(str(tmp_path / "d")) as dataset:
+        [check] = verify_shards(dataset)
+
+    assert check.problem is not None
+    assert "were two files joined?" in check.problem
+
+
+def test_folders_and_links_at_the_end_are_part_of_a_tar_file(tmp_path: Path) -> None:
+    """What is no sample is no surplus."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        for name, kind in (("a.txt", tarfile.REGTYPE), ("d", tarfile.DIRTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type = kind
+            tar.addfile(member)
+    (tmp_path / "a.tar").write_bytes(sink.getvalue())
+
+    with open_dataset(str(tmp_path)) as dataset:
+        [check] = verify_shards(dataset)
+
+    assert check.problem is None
+
+
+def test_a_flipped_header_or_footer_is_found_unless_it_means_nothing(tmp_path: Path) -> None:
+    """Every byte around the blocks: a fault, or what Arrow reads of the file is as it was."""
+    shard = _arrow(tmp_path / "d")
+    whole = shard.read_bytes()
+    expected = _read(whole)
+    missed = []
+    with open_dataset(str(tmp_path / "d")) as dataset:
+        places = [dataset.block_place(block) for block in range(dataset.block_count)]  # type: ignore[attr-defined] # of our own shards
+        own = [place for place in places if place.shard.endswith(shard.name)]
+        last = own[-1].offset + own[-1].stored_bytes
+        around = [*range(own[0].offset), *range(last, len(whole))]
+        for place in around:
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << (place % 8)
+            shard.write_bytes(damaged)
+            if dataset.check_shard(0).problem is None and expected != _read(bytes(damaged)):
+                missed.append(place)
+
+    assert [] == missed
+    assert len(around) > 500
+
+
+def _read(content: bytes) -> tuple[pa.Table, pa.Table] | None:
+    try:
+        with pa.ipc.open_stream(content[8:]) as stream:
+            streamed = stream.read_all()
+        with pa.ipc.open_file(pa.py_buffer(content)) as file:
+            found = file.read_all()
+        found.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+    return streamed, found
