@@ -51,6 +51,7 @@ CSV = [
     Case("empty and null", b'a,b\n,""\n"",\n'),
     Case("bom", b"\xef\xbb\xbfa,b\n1,2\n"),
     Case("bom before a quote", b'\xef\xbb\xbf"a",b\n1,2\n'),
+    Case("bom in the first value", b"a,b\n\xef\xbb\xbf,1\n\xef\xbb\xbfx,2\n"),
     Case("empty last lines", b"a,b\n1,2\n\n\n"),
     Case("empty lines between", b"a,b\n\n1,2\n\r\n\n3,4\n"),
     Case("empty lines of one column", b"a\n\n1\n\n"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -134,6 +135,8 @@ class Delimited:
             return "skip"
 
         places = {name: str(at) for at, name in enumerate(self.names)}
+        if content.startswith(codecs.BOM_UTF8):
+            content = codecs.BOM_UTF8 + content  # Arrow leaves one out, and this is a value's
         table: pa.Table = csv.read_csv(
             cast("Any", pa.BufferReader(content)),
             read_options=csv.ReadOptions(
