@@ -21,13 +21,23 @@ from headrace.server import ServerConfig, start_server
 from headrace.server._columns import WireColumn
 from headrace.server._images import DecodeImage
 from headrace.server._pack import Pack
-from headrace.server._steps import Cast, Pad, Stack, Step
+from headrace.server._steps import Cast, Pad, Stack, Step, Work
 from headrace.server._values import Batch, Values
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
 from support.served import ReadBatch, Transcript, decode, failure_of, read
 
 SAMPLES = 60
+
+
+def finished(work: Work[Batch]) -> Batch:
+    """Return what a step makes, all at once."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            made: Batch = end.value
+            return made
 
 
 def _photo(number: int) -> bytes:
@@ -224,7 +234,7 @@ def test_a_step_takes_little_memory_beside_what_it_makes(step: Step) -> None:
 
     tracemalloc.start()
     try:
-        made = step.apply(batch)
+        made = finished(step.run(batch))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -246,7 +256,7 @@ def test_packing_loses_nothing_uncounted(lengths: list[int], rows: int, length: 
     column = WireColumn("x", pb.COLUMN_KIND_RAGGED, pb.ELEMENT_TYPE_INT32, np.dtype("<i4"))
     batch = Batch({"x": Values(column, flat, offsets)}, len(lengths))
 
-    made = Pack(pb.Pack(column="x", row_count=rows, length=length)).apply(batch)
+    made = finished(Pack(pb.Pack(column="x", row_count=rows, length=length)).run(batch))
 
     packed = made.columns["x"].values
     assert (rows, length) == packed.shape
@@ -378,4 +388,4 @@ def test_a_damaged_picture_fails_by_name(content: bytes) -> None:
     step = DecodeImage(pb.DecodeImage(column="photo", height=4, width=4))
 
     with pytest.raises(StepFailedError, match="row 1 of column 'photo'"):
-        step.apply(Batch({"photo": Values(column, flat, edges)}, 2))
+        finished(step.run(Batch({"photo": Values(column, flat, edges)}, 2)))

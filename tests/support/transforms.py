@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -52,6 +53,15 @@ def hangs(batch: pa.RecordBatch, keys: pa.UInt64Array) -> pa.RecordBatch:
     if batch.num_rows:
         Path(os.environ["HANGS_FILE"]).write_text(str(os.getpid()))
         time.sleep(600)
+    return batch
+
+
+def holds(batch: pa.RecordBatch, keys: pa.UInt64Array) -> pa.RecordBatch:
+    """Never end, but for a batch of no rows, and let no other thread run meanwhile."""
+    del keys
+    if batch.num_rows:
+        Path(os.environ["HANGS_FILE"]).write_text(str(os.getpid()))
+        re.fullmatch("(a+)+b", "a" * 100)
     return batch
 
 

@@ -24,6 +24,7 @@ from headrace.errors import HeadraceError
 from headrace.server._config import ServerConfig
 from headrace.server._dataset_config import DatasetConfig
 from headrace.server._from_mapping import from_mapping
+from headrace.server._hard_end import end_by
 from headrace.server._leases import Leases
 from headrace.server._server import start_server
 from headrace.storage import StoreOptions
@@ -60,6 +61,7 @@ def _serve(options: argparse.Namespace, asked: threading.Event) -> None:
             is_in_use=lambda: server.open_call_count > 0,
             is_asked=asked.is_set,
         )
+        end_by(_DRAIN_S)
         server.drain()
     Path(options.listen).unlink(missing_ok=True)
     leases.close()

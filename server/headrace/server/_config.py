@@ -74,6 +74,8 @@ class ServerConfig:
             clients commonly give up after 20 s of silence.
         store_timeout_s: How long a stream waits for its store before it ends with
             ``STORE_UNAVAILABLE``.
+        step_timeout_s: How long a step that is no transform may work on one batch. The default is
+            arbitrary: no loop waits so long for a batch.
         otlp_endpoint: ``http://host:port`` of an OpenTelemetry collector that traces are sent to;
             empty for none. Needs the packages of the ``[otel]`` extra.
         transforms: Functions that requests may name, each as ``NAME=module:function@version``;
@@ -111,6 +113,7 @@ class ServerConfig:
     request_timeout_s: float = 10.0
     heartbeat_s: float = 5.0
     store_timeout_s: float = 120.0
+    step_timeout_s: float = 60.0
     otlp_endpoint: str = ""
     transforms: tuple[str, ...] = ()
     transform_workers: int = 2
@@ -204,7 +207,13 @@ class ServerConfig:
                 raise ConfigurationError(
                     f"{name} is {getattr(self, name)}; it must be {least} or more"
                 )
-        for name in ("request_timeout_s", "heartbeat_s", "store_timeout_s", "transform_timeout_s"):
+        for name in (
+            "request_timeout_s",
+            "heartbeat_s",
+            "store_timeout_s",
+            "step_timeout_s",
+            "transform_timeout_s",
+        ):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be above 0")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, ConfigurationError, StepFailedError
 from headrace.server._columns import WireColumn
-from headrace.server._steps import Columns, tensor_of, wanted_column
+from headrace.server._image_work import check_work, decode_work
+from headrace.server._steps import Columns, Work, tensor_of, wanted_column
 from headrace.server._values import Batch, Values
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -19,8 +22,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _SIDE_LIMIT = 1 << 16
-# A decoded image of so many pixels takes 256 MiB; larger ones are an attack or a mistake.
-_PIXEL_LIMIT = 1 << 26
 _MODES = {1: "L", 3: "RGB"}
 # Files are first decoded to no less than so many times the wanted size, where the format allows
 # it: Pillow's own choice for thumbnails, fast and hard to tell from the whole.
@@ -53,28 +54,43 @@ class DecodeImage:
         column = wanted_column(before, self._name, "decode_image", (pb.COLUMN_KIND_BYTES,))
         return {**before, self._name: replace(tensor_of(column, self._shape), logical_type="")}
 
-    def apply(self, batch: Batch) -> Batch:
+    def run(self, batch: Batch) -> Work[Batch]:
         found = batch.columns[self._name]
         assert found.offsets is not None
-        pixels = np.zeros((batch.row_count, *self._shape), np.uint8)
         content = memoryview(found.values.tobytes())
         edges = found.offsets.tolist()
-        for row in range(batch.row_count):
-            if found.valid is None or found.valid[row]:
-                self._decode(content[edges[row] : edges[row + 1]], pixels[row], row)
+        files = [
+            (row, content[edges[row] : edges[row + 1]])
+            for row in range(batch.row_count)
+            if found.valid is None or found.valid[row]
+        ]
+        yield from self._check(files)
+        pixels = np.zeros((batch.row_count, *self._shape), np.uint8)
+        for row, file in files:
+            with self._failures(row), _opened(file) as image:
+                self._paint(image, pixels[row])
+            yield
         column = replace(tensor_of(found.column, self._shape), logical_type="")
         decoded = Values(column, pixels, None, found.valid)
         return replace(batch, columns={**batch.columns, self._name: decoded})
 
-    def _decode(self, content: memoryview, out: NDArray[np.uint8], row: int) -> None:
+    def _check(self, files: list[tuple[int, memoryview]]) -> Work[None]:
+        """Refuse what takes too much work, by the heads of the files."""
+        total = 0
+        for row, file in files:
+            with self._failures(row):
+                with _opened(file) as image:
+                    total += decode_work(image.width, image.height, file)
+                check_work(total)
+            yield
+
+    @contextmanager
+    def _failures(self, row: int) -> Iterator[None]:
         from PIL import Image  # noqa: PLC0415 - of the [images] extra
 
         bombs = (Image.DecompressionBombError, Image.DecompressionBombWarning)
         try:
-            with Image.open(io.BytesIO(content), formats=("JPEG", "PNG")) as image:
-                if image.width * image.height > _PIXEL_LIMIT:
-                    raise self._failure(row, f"it has {image.width} x {image.height} pixels")
-                self._paint(image, out)
+            yield
         except (OSError, SyntaxError, ValueError, *bombs) as error:
             raise self._failure(row, str(error)) from error
 
@@ -95,7 +111,9 @@ class DecodeImage:
         if drafted is not None:
             # The box is in the pixels that are really decoded.
             box = self._box(image.width, image.height)
-        scaled = _eight_bits(image).convert(mode)
+        scaled = _eight_bits(image)
+        # To the same mode it would copy all pixels, and hold up all threads meanwhile.
+        scaled = scaled if scaled.mode == mode else scaled.convert(mode)
         scaled = scaled.resize(size, Image.Resampling.BILINEAR, box, _REDUCING_GAP)
         top, left = (height - size[1]) // 2, (width - size[0]) // 2
         target = out[top : top + size[1], left : left + size[0]]
@@ -127,6 +145,13 @@ class DecodeImage:
             raise ConfigurationError(
                 "decode_image needs Pillow on the server; the operator installs headrace[images]"
             ) from error
+
+
+def _opened(content: memoryview) -> Image.Image:
+    """Read the head of a file; the pixels are decoded when they are looked at."""
+    from PIL import Image  # noqa: PLC0415 - of the [images] extra
+
+    return Image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
 
 
 def _least_size(

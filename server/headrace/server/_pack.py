@@ -15,6 +15,7 @@ from headrace.errors import BadArgumentError
 from headrace.server._columns import SAMPLE_ID_COLUMN, WireColumn
 from headrace.server._steps import (
     Columns,
+    Work,
     check_fill,
     check_free,
     check_length,
@@ -81,12 +82,12 @@ class Pack:
             check_free(before, each.name, "pack")
         return {each.name: each for each in made}
 
-    def apply(self, batch: Batch) -> Batch:
+    def run(self, batch: Batch) -> Work[Batch]:
         found = batch.columns[self._name]
         assert found.offsets is not None
         lengths = np.diff(found.offsets)
         kept = np.minimum(lengths, self._length)
-        places = _first_fit(kept.tolist(), rows=self._rows, length=self._length)
+        places = yield from _first_fit(kept.tolist(), rows=self._rows, length=self._length)
         documents = places.documents
         rows = np.repeat(np.arange(self._rows), places.counts)
         packed = np.full((self._rows, self._length), self._fill, found.column.dtype)
@@ -99,6 +100,7 @@ class Pack:
         )
         for row, begin, source, length in copied:
             packed[row, begin : begin + length] = found.values[source : source + length]
+            yield
         columns = self.columns({name: each.column for name, each in batch.columns.items()})
         made = [packed, *self._boundaries(places, kept[documents]), documents]
         values = {self._name: Values(columns[self._name], made[0])}
@@ -134,7 +136,7 @@ class Pack:
         return flat, offsets
 
 
-def _first_fit(lengths: list[int], *, rows: int, length: int) -> _Places:
+def _first_fit(lengths: list[int], *, rows: int, length: int) -> Work[_Places]:
     room = np.full(rows, length, np.int64)
     found: list[tuple[int, int, int]] = []
     for document, wanted in enumerate(lengths):
@@ -143,6 +145,7 @@ def _first_fit(lengths: list[int], *, rows: int, length: int) -> _Places:
         if fits[row]:
             found.append((row, document, length - int(room[row])))
             room[row] -= wanted
+        yield
     found.sort()
     table = np.array(found, np.int64).reshape(-1, 3)
     counts = np.bincount(table[:, 0], minlength=rows)

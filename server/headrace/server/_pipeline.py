@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import BadArgumentError
+from headrace.errors import BadArgumentError, StepFailedError
 from headrace.order import EndMode, sample_keys
 from headrace.server._columns import SAMPLE_ID_COLUMN, WireColumn
 from headrace.server._gather import refuse_large
@@ -16,13 +18,16 @@ from headrace.server._images import DecodeImage
 from headrace.server._outlet import MakeFrames
 from headrace.server._pack import Pack
 from headrace.server._plan import PlannedBatch
-from headrace.server._steps import Cast, Pad, Stack, Step
+from headrace.server._steps import Cast, Pad, Stack, Step, Work
 from headrace.server._transform_pool import TransformPool
 from headrace.server._transform_step import TransformStep
+from headrace.server._turns import Turns
 from headrace.server._values import Batch, batch_messages, split_payload
 from headrace.v1 import shard_service_pb2 as pb
 
 _MAX_STEPS = 64
+# Rows that take less together have one turn (arbitrary: a signal of life costs nothing then).
+_TURN_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +49,25 @@ class Pipeline:
     max_batch_bytes: int
 
     def run(
-        self, planned: PlannedBatch, payload: memoryview, buffer_bytes: Sequence[int]
+        self,
+        planned: PlannedBatch,
+        payload: memoryview,
+        buffer_bytes: Sequence[int],
+        *,
+        turns: Turns,
+        timeout_s: float,
     ) -> Generator[None, None, Batch]:
-        """Take all steps with a batch; yields while it waits.
+        """Take all steps with a batch; yields now and then while it works and waits.
 
         Args:
             planned: The batch.
             payload: Its columns as they were gathered.
             buffer_bytes: The length of each of their buffers.
+            turns: Shared by all streams, so that as many work as there are processors.
+            timeout_s: How long each step may work on it; transforms have a time of their own.
 
         Raises:
-            StepFailedError: A step cannot be done with this batch.
+            StepFailedError: A step cannot be done with this batch, or takes too long.
         """
         count = planned.sample_count
         columns = split_payload(self.before, payload, buffer_bytes, row_count=count)
@@ -63,7 +76,7 @@ class Pipeline:
             if isinstance(step, TransformStep):
                 batch = yield from step.run(batch)
             else:
-                batch = step.apply(batch)
+                batch = yield from _in_time(step, batch, turns, timeout_s)
         return batch
 
     def _keys(self, planned: PlannedBatch) -> NDArray[np.uint64]:
@@ -90,6 +103,31 @@ class Pipeline:
             max_batch_bytes=self.max_batch_bytes,
             make_frames=make_frames,
         )
+
+
+def _in_time(step: Step, batch: Batch, turns: Turns, timeout_s: float) -> Work[Batch]:
+    """Run a step; the time in which others have their turns does not count."""
+    worked_s = 0.0
+    with closing(step.run(batch)) as work:
+        while worked_s < timeout_s:
+            yield from turns.queued()
+            began = time.monotonic()
+            try:
+                while time.monotonic() - began < _TURN_S:
+                    next(work)
+            except StopIteration as end:
+                made: Batch = end.value
+                return made
+            finally:
+                turns.end(0.0)
+            worked_s += time.monotonic() - began
+            yield
+    name = type(step).__name__
+    raise StepFailedError(
+        f"{name} worked longer than {timeout_s:g} s on a batch of {batch.row_count} rows; use "
+        "smaller batches, or let the operator set step_timeout_s",
+        step=name,
+    )
 
 
 def make_pipeline(

@@ -11,6 +11,7 @@ from types import FrameType
 
 from headrace.server._config import ServerConfig
 from headrace.server._config_layers import ConfigSource
+from headrace.server._hard_end import end_by
 from headrace.server._logs import event
 from headrace.server._reload import Reloader
 from headrace.server._server import start_server
@@ -28,6 +29,8 @@ def serve(
     source: ConfigSource | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once.
+
+    However that goes, the process ends within 2 s of its drain.
 
     Must be called in the main thread. Before it serves there is nothing to drain, and a store that
     does not answer may keep it from that for minutes, so a signal ends it there.
@@ -58,6 +61,7 @@ def serve(
         on_ready(" ".join(addresses))
         asked.wait()
         _log.info("asked to end; draining for at most %g s", config.drain_s)
+        end_by(config.drain_s)
 
     with _handled({signal.SIGTERM: ask, signal.SIGINT: ask}):
         if config.workers:

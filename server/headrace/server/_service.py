@@ -99,6 +99,7 @@ class ShardService:
         self._mixtures = Mixtures()
         self._transforms = transforms
         self._turns = Turns()
+        self._step_turns = Turns()
 
     def methods(self) -> dict[str, Method]:
         """Return the RPCs by their full names."""
@@ -191,6 +192,7 @@ class ShardService:
             observer=tally,
             outlet=outlet,
             turns=self._turns,
+            step_turns=self._step_turns,
         )
         reason, text = "CANCELLED", ""
         tally.begin()
@@ -232,6 +234,7 @@ class ShardService:
         return StreamLimits(
             heartbeat_s=config.heartbeat_s,
             store_timeout_s=config.store_timeout_s,
+            step_timeout_s=config.step_timeout_s,
             lifetime_s=config.max_stream_s * jitter,
             max_batch_bytes=config.max_batch_bytes,
             prefetch_bytes=lambda: self._prefetch_bytes(served),

@@ -1,15 +1,16 @@
 """Steps that change the columns of a batch row by row: other types, and rows of one length.
 
 Each step says what columns it makes of those before it, once a stream, and then makes them, batch
-by batch. A row's result depends on that row alone, so it does not depend on the world size.
+by batch. A row's result depends on that row alone, so it does not depend on the world size. Between
+rows, or some of them, a step yields, so that whoever runs it can look up and leave it there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,11 @@ from headrace.server._values import Batch, Values
 from headrace.v1 import shard_service_pb2 as pb
 
 Columns = Mapping[str, WireColumn]
+
+_Made = TypeVar("_Made")
+
+Work: TypeAlias = Generator[None, None, _Made]
+"""Something that takes time: yields every few milliseconds, and returns what it has made."""
 
 INT64 = np.dtype("<i8")
 LENGTH_LIMIT = 1 << 31
@@ -56,8 +62,8 @@ class Step(Protocol):
             HeadraceError: It cannot be done with them.
         """
 
-    def apply(self, batch: Batch) -> Batch:
-        """Make them.
+    def run(self, batch: Batch) -> Work[Batch]:
+        """Make them; closing the generator leaves it at that.
 
         Raises:
             StepFailedError: It cannot be done with this batch.
@@ -83,21 +89,23 @@ class Cast:
         )
         return {**before, self._name: self._cast(column)}
 
-    def apply(self, batch: Batch) -> Batch:
+    def run(self, batch: Batch) -> Work[Batch]:
         found = batch.columns[self._name]
-        values = replace(found, column=self._cast(found.column), values=self._values(found.values))
+        made = yield from self._values(found.values)
+        values = replace(found, column=self._cast(found.column), values=made)
         return replace(batch, columns={**batch.columns, self._name: values})
 
     def _cast(self, column: WireColumn) -> WireColumn:
         return replace(column, element_type=self._element_type, dtype=self._dtype, logical_type="")
 
-    def _values(self, values: NDArray[Any]) -> NDArray[np.generic]:
+    def _values(self, values: NDArray[Any]) -> Work[NDArray[np.generic]]:
         made = np.empty(values.shape, self._dtype)
         source, target = values.reshape(-1), made.reshape(-1)
         # In chunks, so that what is between needs little memory beside the result.
         for first in range(0, source.size, _CHUNK_ELEMENTS):
             chunk = slice(first, first + _CHUNK_ELEMENTS)
             target[chunk] = self._chunk(source[chunk])
+            yield
         return made
 
     def _chunk(self, values: NDArray[Any]) -> NDArray[np.generic]:
@@ -158,7 +166,7 @@ class Pad:
             )
         }
 
-    def apply(self, batch: Batch) -> Batch:
+    def run(self, batch: Batch) -> Work[Batch]:
         found = batch.columns[self._name]
         assert found.offsets is not None
         lengths = np.diff(found.offsets)
@@ -170,7 +178,9 @@ class Pad:
                 f"{self._length}; use a greater length, or truncate",
                 column=self._name,
             )
-        padded = padded_rows(found, found.offsets[:-1], kept, length=self._length, fill=self._fill)
+        padded = yield from padded_rows(
+            found, found.offsets[:-1], kept, length=self._length, fill=self._fill
+        )
         columns: dict[str, Values] = {}
         for name, each in batch.columns.items():
             if name != self._name:
@@ -200,7 +210,7 @@ class Stack:
         column = wanted_column(before, self._name, "stack", (pb.COLUMN_KIND_RAGGED,))
         return {**before, self._name: tensor_of(column, self._shape)}
 
-    def apply(self, batch: Batch) -> Batch:
+    def run(self, batch: Batch) -> Work[Batch]:
         found = batch.columns[self._name]
         assert found.offsets is not None
         lengths = np.diff(found.offsets)
@@ -214,7 +224,9 @@ class Stack:
                 f"shape {self._shape} has {self._length}; pad it instead",
                 column=self._name,
             )
-        rows = padded_rows(found, found.offsets[:-1], lengths, length=self._length, fill=0)
+        rows = yield from padded_rows(
+            found, found.offsets[:-1], lengths, length=self._length, fill=0
+        )
         column = tensor_of(found.column, self._shape)
         stacked = Values(column, rows.reshape(batch.row_count, *self._shape), None, found.valid)
         return replace(batch, columns={**batch.columns, self._name: stacked})
@@ -227,13 +239,14 @@ def padded_rows(
     *,
     length: int,
     fill: float,
-) -> NDArray[np.generic]:
+) -> Work[NDArray[np.generic]]:
     """Return ``(rows, length)``: elements of a ragged column, and what fills each row up."""
     out = np.full((begins.size, length), fill, found.column.dtype)
     if length > _SHORT_ROW:
         spans = zip(begins.tolist(), lengths.tolist(), strict=True)
         for row, (begin, size) in enumerate(spans):
             out[row, :size] = found.values[begin : begin + size]
+            yield
         return out
     places = np.arange(length)
     # Some rows at a time, so that what is between needs little memory beside them.
@@ -242,6 +255,7 @@ def padded_rows(
         rows = slice(first, first + step)
         inside = places < lengths[rows, None]
         out[rows][inside] = found.values[(begins[rows, None] + places)[inside]]
+        yield
     return out
 
 

@@ -7,15 +7,15 @@ Contract:
    the last wanted epoch.
 2. Waiting: while the store is slow a `Heartbeat` goes out every ``heartbeat_s``, between two
    batches, and one at the end of the wait. After ``store_timeout_s`` without a block the stream
-   fails with `StoreUnavailableError`. So it is while a transform works on a batch, whose deadline
-   is the pool's (`headrace.server._transform_pool`).
+   fails with `StoreUnavailableError`. So it is while steps work on a batch: each has
+   ``step_timeout_s``, a transform the time of its pool (`headrace.server._transform_pool`).
 3. Failure: an error is raised between two batches and never inside one: a batch is read and
    assembled whole before its first message. What was sent stands; its tokens resume the run.
    Where several batches are made in one pass (`headrace.server._several`) all of them are.
-4. Cancel: `cancel`, from any thread, ends a wait at once, and the generator before its next
-   batch. Closing the generator has the same effect wherever it stands.
-5. Drain and rotation: `interrupt` ends a wait at once; the generator raises the given error
-   before its next batch.
+4. Cancel: `cancel`, from any thread, ends a wait at once, a step between two rows, and the
+   generator before its next batch. Closing the generator has the same effect wherever it stands.
+5. Drain and rotation: `interrupt` ends a wait at once, and a step between two rows; the generator
+   raises the given error before its next batch.
 6. However it ends, the stream leaves no pinned block behind, and no fetch that it alone wanted
    begins afterwards.
 
@@ -61,6 +61,7 @@ class StreamLimits:
     Attributes:
         heartbeat_s: Time between two signs of life while it waits.
         store_timeout_s: How long it waits for one block.
+        step_timeout_s: How long one step may work on a batch.
         lifetime_s: When it is asked to reconnect; 0 means never.
         max_batch_bytes: Greatest payload of one batch.
         prefetch_bytes: Gives the greatest size of blocks to ask for ahead of need, as it is now.
@@ -68,6 +69,7 @@ class StreamLimits:
 
     heartbeat_s: float
     store_timeout_s: float
+    step_timeout_s: float
     lifetime_s: float
     max_batch_bytes: int
     prefetch_bytes: Callable[[], int]
@@ -101,6 +103,7 @@ class BatchStream:
         observer: Is told what happens.
         outlet: Where batches go; None for the messages.
         turns: Shared with the streams that it takes turns with; None for no others.
+        step_turns: The same for steps, which may take a second a row.
 
     Attributes:
         batch_bytes: Payload of what was made last, a batch or several.
@@ -116,9 +119,11 @@ class BatchStream:
         observer: StreamObserver,
         outlet: Outlet | None = None,
         turns: Turns | None = None,
+        step_turns: Turns | None = None,
     ) -> None:
         self._contents = contents
         self._turns = Turns() if turns is None else turns
+        self._step_turns = Turns() if step_turns is None else step_turns
         self._dataset = dataset
         self._blocks = blocks
         self._limits = limits
@@ -263,7 +268,14 @@ class BatchStream:
         gathered = pb.BatchHeader()
         (message,) = yield from self._gathered(planned, gathered)
         payload = memoryview(message)[len(message) - gathered.payload_bytes :]
-        batch = yield from self._stepped(pipeline.run(planned, payload, gathered.buffer_bytes))
+        steps = pipeline.run(
+            planned,
+            payload,
+            gathered.buffer_bytes,
+            turns=self._step_turns,
+            timeout_s=self._limits.step_timeout_s,
+        )
+        batch = yield from self._stepped(steps)
         self._overflow += batch.overflow_sample_count
         return pipeline.frames(batch, header, make_frames=self._outlet.frames)
 

@@ -56,7 +56,9 @@ from headrace.server._worker_messages import (
 
 # How long workers may take to open all datasets.
 _START_TIMEOUT_S = 600.0
-# How long they may take to end beyond ``drain_s``.
+# How long they may take to end beyond ``drain_s``; a server ends within 2 s of it.
+_CUT_TIMEOUT_S = 0.8
+# How long one that has closed its socket may take to end.
 _END_TIMEOUT_S = 15.0
 # A worker that lived so long is replaced at once; each that did not doubles the pause.
 _STEADY_S = 30.0
@@ -200,7 +202,7 @@ class Supervisor:
         for member in self._members:
             if member.session is not None:
                 member.session.post(Drain())
-        deadline = time.monotonic() + self._config.drain_s + _END_TIMEOUT_S
+        deadline = time.monotonic() + self._config.drain_s + _CUT_TIMEOUT_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         self.stop()

@@ -7,7 +7,9 @@ hangs takes nobody with it. This file is run as a script, and imports nothing of
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import socket
 import struct
 import sys
@@ -38,7 +40,7 @@ def main(descriptor: int, life: int, module: str, name: str) -> None:
         module: Where the function is.
         name: Of the function.
     """
-    threading.Thread(target=_end_with, args=(life,), daemon=True).start()
+    _end_with(life)
     with socket.socket(fileno=descriptor) as server:
         try:
             function: Function = getattr(import_module(module), name)
@@ -103,6 +105,17 @@ def _text(error: BaseException) -> str:
 
 
 def _end_with(life: int) -> None:
+    # The kernel ends the process when the other end closes, also if a function never lets a thread
+    # run. The thread sees an end that came before that.
+    if sys.platform == "linux":
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
+        fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+        flags = fcntl.fcntl(life, fcntl.F_GETFL)
+        fcntl.fcntl(life, fcntl.F_SETFL, flags | os.O_ASYNC)
+    threading.Thread(target=_wait_for_end, args=(life,), daemon=True).start()
+
+
+def _wait_for_end(life: int) -> None:
     os.read(life, 1)
     os._exit(0)
 

@@ -11,6 +11,7 @@ Contract:
 2. A turn is for work in memory. Where it meets a store after all (a page of a block table that is
    read when it is needed) others lose little: when no turn has ended for `_STUCK_S`, who waits
    longest takes one more, and as many are given up when the long ones end.
+3. Who may have to leave while it waits waits by `queued`, which lends nothing.
 
 If the code differs, the code is wrong.
 """
@@ -21,6 +22,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Generator
 
 # Python runs one thread at a time, and another while that one copies; more than some find nothing
 # to do (two measured, on two processors; four for larger machines is arbitrary).
@@ -65,6 +67,30 @@ class Turns:
                     self._lent += 1
                     self._moved_at = time.monotonic()
                     return
+
+    def queued(self) -> Generator[None, None, None]:
+        """Wait for a turn, and yield now and then; `end` must follow, unless it is closed."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        try:
+            while not mine.acquire(timeout=_STUCK_S):
+                yield
+        except GeneratorExit:
+            self._give_up(mine)
+            raise
+
+    def _give_up(self, place: threading.Lock) -> None:
+        with self._lock:
+            if place in self._waiting:
+                self._waiting.remove(place)
+                return
+        # It has become a turn meanwhile.
+        self.end(0.0)
 
     def end(self, seconds: float) -> None:
         """Give up a turn that took so long."""

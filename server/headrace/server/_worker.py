@@ -25,6 +25,7 @@ from headrace.server._catalog import Catalog
 from headrace.server._config import ServerConfig
 from headrace.server._config_layers import ConfigSource
 from headrace.server._fresh import keep_freed_memory
+from headrace.server._hard_end import end_by
 from headrace.server._listen import SHARED_PORT_OPTIONS
 from headrace.server._logs import start_logging
 from headrace.server._metrics import Metrics
@@ -139,6 +140,7 @@ def main(fd: int) -> int:
         _log.error("the supervisor is gone; this worker ends")
         # Streams that stand in a send would hold up an orderly end.
         os._exit(1)
+    end_by(worker.config.drain_s)
     worker.server.drain()
     return 0
 
