@@ -106,6 +106,20 @@ def test_a_request_that_does_not_come_ends_the_call(start: StartServer) -> None:
         assert 0 == retry.retry_delay.ToMilliseconds()
 
 
+def test_the_oldest_of_too_many_calls_without_a_request_gives_way(start: StartServer) -> None:
+    """Where 4 may wait, 500 leave 4; the others were told to wait, and the server goes on."""
+    running = start()
+    running.server._waiting._most = 4
+    with _half_open(running.channel, (f"{_SERVICE}/GetDataset",) * 500) as calls:
+        errors = [_failure(call) for call in calls[:400]]
+        assert stub_of(running.channel).ListDatasets(pb.ListDatasetsRequest(), timeout=TIMEOUT_S)
+        assert 4 >= running.server._waiting.count
+
+    seen = {(failure_of(error)[0], failure_of(error)[1].reason) for error in errors}
+    assert {(grpc.StatusCode.RESOURCE_EXHAUSTED, "SERVER_BUSY")} == seen
+    assert detail(errors[0], "RetryInfo") is not None
+
+
 def test_an_unknown_caller_is_told_before_its_request(start: StartServer, tmp_path: Path) -> None:
     """A call with a token that is not known ends though its request never comes."""
     tokens = tmp_path / "tokens.json"

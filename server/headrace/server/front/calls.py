@@ -223,20 +223,25 @@ class Call:
         return self._wire.on_end(callback)
 
     def give_up(self, *, for_room: bool) -> None:
-        """End a call that waits for its client."""
+        """End a call that waits for its client; it waits for nothing any more."""
         if not (self._is_wanting and self.is_active):
             self.cancel()
         elif self._request_count:
-            self.answer(None)
-        elif for_room:
-            self.fail(ServerBusyError("too many calls wait for their request; try again"))
+            self._wire.answer(None)
         else:
-            self.fail(
-                RequestMissingError(
-                    f"the request did not come within {self._desk.waiting.timeout_s:g} s of the "
-                    "call's headers; try again"
-                )
-            )
+            error = self._too_many() if for_room else self._too_late()
+            self._desk.failures.call_failed(error.reason)
+            # Nothing was sent before it, so it goes out whatever the client lets through.
+            self._wire.fail(failure_of(error))
+
+    def _too_many(self) -> HeadraceError:
+        return ServerBusyError("too many calls wait for their request; try again")
+
+    def _too_late(self) -> HeadraceError:
+        return RequestMissingError(
+            f"the request did not come within {self._desk.waiting.timeout_s:g} s of the call's "
+            "headers; try again"
+        )
 
     def _admit(self) -> None:
         if not self._method.is_open:

@@ -1,0 +1,71 @@
+"""Fifteen hundred streams at once, again and again: each is served or told to wait."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import grpc
+
+from attacks.harness import After, Attack, Begin, Counts, Target, main
+from attacks.honest import told_to_wait_s
+from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import shard_service_pb2_grpc as pb_grpc
+
+_CALLS = 1500
+_REFUSED = "refused in order"
+
+
+def _strike(target: Target, begin: Begin) -> Counts:
+    ends: Counter[str] = Counter()
+    with grpc.insecure_channel(target.address) as channel:
+        grpc.channel_ready_future(channel).result(timeout=30)
+        read = pb_grpc.ShardServiceStub(channel).ReadBatches
+        request = pb.ReadBatchesRequest(
+            dataset="small",
+            global_batch_size=100,
+            world_size=1,
+            epoch_start=pb.EpochStart(),
+            epoch_count=1,
+        )
+        until = begin()
+        while time.monotonic() < until:
+            _burst(read, request, target, ends)
+    return ends
+
+
+def _burst(read: Any, request: pb.ReadBatchesRequest, target: Target, ends: Counter[str]) -> None:
+    over = threading.Semaphore(0)
+    calls = [read(request, metadata=target.metadata, timeout=60) for _ in range(_CALLS)]
+    for call in calls:
+        if not call.add_callback(over.release):
+            over.release()
+    for call in calls:
+        try:
+            for _ in call:
+                pass
+            ends["served"] += 1
+        except grpc.RpcError as error:
+            told = told_to_wait_s(error) is not None
+            ends[_REFUSED if told else f"{error.code()}: {error.details()}"] += 1
+    for _ in calls:
+        over.acquire()
+
+
+def _check(after: After) -> list[str]:
+    return [
+        f"{count:.0f} calls of a burst ended with {end}"
+        for end, count in after.counts.items()
+        if end not in {"served", _REFUSED}
+    ]
+
+
+# gRPC has one queue for the calls of all connections, and Python's server looks at them one by one:
+# an honest call waits behind the 2,048 that one connection may have in it. It must not fail.
+ATTACK = Attack("a burst of streams", _strike, check=_check, attacker_streams=64, least_share=0.0)
+
+if __name__ == "__main__":
+    sys.exit(main(ATTACK))
