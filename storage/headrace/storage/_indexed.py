@@ -221,7 +221,13 @@ def _open_mds(
     )
 
     stored = decode_stored_index(content, place=where)
-    return open_by_index(stored, target, options=place.options, allow_pickle=options.allow_pickle)
+    return open_by_index(
+        stored,
+        target,
+        options=place.options,
+        allow_pickle=options.allow_pickle,
+        mixed_arrays=options.mixed_arrays,
+    )
 
 
 def _open_parquet(

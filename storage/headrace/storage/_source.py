@@ -168,12 +168,15 @@ class SourceOptions:
         source: Name of the source, for a URL that holds several; `None` finds out.
         allow_pickle: Serve columns of pickles (as bytes; they are never unpickled here). Off by
             default: whoever unpickles such a column runs code of whoever wrote it.
+        mixed_arrays: Take it that MDS arrays which state their own type or shape have any. Where
+            it is off, samples that are spread over the dataset are looked at.
         table_version: Version of a table that has versions of its own (Delta); `None` is the
             current one.
     """
 
     source: str | None = None
     allow_pickle: bool = False
+    mixed_arrays: bool = False
     table_version: int | None = None
 
 

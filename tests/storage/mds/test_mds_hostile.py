@@ -286,12 +286,6 @@ BAD_SAMPLES: dict[str, tuple[str, list[bytes], int, str]] = {
     "06 half a character": ("json", [_sample_bytes("é".encode()[:1])], 0, "no UTF-8 at its byte 0"),
     "07 no number": ("str_float", [_sample_bytes(b"1.5"), _sample_bytes(b"x")], 1, "'x' found"),
     "08 an empty array": ("ndarray:int32", [ARRAY, _sample_bytes(b"")], 1, "wanted its shape"),
-    "09 another shape byte": (
-        "ndarray:int32",
-        [ARRAY, _sample_bytes(bytes([2 << 2, 1, 2]) + bytes(8))],
-        1,
-        "2 axes, the first array of its column has 1",
-    ),
     "10 shape beyond the value": (
         "ndarray:int32",
         [ARRAY, _sample_bytes(bytes([1 << 2 | 3]) + b"\xff" * 8)],
@@ -303,12 +297,6 @@ BAD_SAMPLES: dict[str, tuple[str, list[bytes], int, str]] = {
         [ARRAY, _sample_bytes(bytes([1 << 2 | 3, 1]))],
         1,
         "its head has 9",
-    ),
-    "12 another type": (
-        "ndarray",
-        [ANY_ARRAY, _sample_bytes(bytes([65, 1 << 2, 1]) + bytes(8))],
-        1,
-        "type is 65, the first array of its column has 33",
     ),
     "13 half an element": (
         "ndarray:int32",

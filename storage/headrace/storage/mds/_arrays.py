@@ -1,4 +1,4 @@
-"""Arrays that state their own shape: one code for all samples, whatever their shapes."""
+"""Arrays that state their own shape, and some their type: one code for all samples."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from headrace.storage.mds._samples import (
 
 _CODES = {dtype: code for code, dtype in ARRAY_DTYPES.items()}
 _BYTE = np.dtype(np.uint8)
+_REMEDY = "SourceOptions(mixed_arrays=True)"
 _MAX_SIDE = 2**31 - 1  # Arrow's shapes have 32 bits
 
 
@@ -28,31 +29,86 @@ class ArrayType:
     """What the arrays of a column have in common.
 
     Attributes:
-        dtype: Of their elements.
-        axes: How many they have.
+        dtype: Of their elements; `None` where they differ in it.
+        axes: How many they have; `None` where they differ in it, or in their elements.
     """
 
-    dtype: np.dtype[Any]
-    axes: int
+    dtype: np.dtype[Any] | None
+    axes: int | None
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether arrays differ in more than the lengths of their sides."""
+        return self.dtype is None or self.axes is None
+
+    def merged(self, other: ArrayType) -> ArrayType:
+        """Return what the arrays of two columns have in common."""
+        if self == other:
+            return self
+        return ArrayType(self.dtype if self.dtype == other.dtype else None, None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MixedArrays:
+    """Where the arrays of a column lie, and what each is.
+
+    Attributes:
+        elements: The spans of their elements.
+        codes: ``(samples,) uint8``; of their types, as keys of `ARRAY_DTYPES`.
+        sides: ``(sides,) int32``; the shapes of all arrays back to back.
+        edges: ``(samples + 1,) int64``; where each shape begins in ``sides``.
+    """
+
+    elements: Spans
+    codes: NDArray[np.uint8]
+    sides: NDArray[np.int32]
+    edges: NDArray[np.int64]
 
 
 def probe(content: Bytes, spans: Spans, encoding: Encoding) -> ArrayType:
-    """Return the type of the first array.
+    """Return what some arrays, at least one, have in common.
 
     Raises:
-        DamageError: It is none.
+        DamageError: One is none.
     """
-    head = content[spans.begins[0] : spans.ends[0]][: _code_bytes(encoding) + 1]
-    if head.size <= _code_bytes(encoding):
-        raise DamageError(f"an array of {head.size} bytes found, wanted its type and shape", 0)
-    dtype = encoding.dtype
-    if dtype is None:
-        dtype = ARRAY_DTYPES.get(int(head[0]))
-        if dtype is None:
-            raise DamageError(f"an array's type is {head[0]}, wanted one of {[*ARRAY_DTYPES]}", 0)
-    axes = int(head[-1]) >> 2
-    _check_axes(axes)
-    return ArrayType(dtype, axes)
+    codes, axes = _types(content, spans, encoding)
+    first = ArrayType(ARRAY_DTYPES[int(codes[0])], int(axes[0]))
+    if (codes != codes[0]).any():
+        return ArrayType(None, None)
+    return ArrayType(first.dtype, None) if (axes != axes[0]).any() else first
+
+
+def mixed_arrays(
+    content: Bytes, spans: Spans, encoding: Encoding, *, wanted: ArrayType
+) -> MixedArrays:
+    """Return shape, type and place of each array of a column that mixes them.
+
+    Args:
+        content: The bytes that spans point into.
+        spans: The values of the column.
+        encoding: Of the column.
+        wanted: What all its arrays must have in common.
+
+    Raises:
+        DamageError: An array is of another type, or its shape is not that of its bytes.
+    """
+    sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.begins.shape)
+    codes, axes = _types(content, spans, encoding)
+    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(axes)])
+    sides = np.empty(int(edges[-1]), np.int32)
+    begins, lengths = np.empty_like(spans.begins), np.empty_like(spans.begins)
+    for code, count in np.unique(np.stack([codes, axes], axis=1), axis=0).tolist():
+        chosen = np.flatnonzero((codes == code) & (axes == count))
+        group = Spans(spans.begins[chosen], sizes[chosen])
+        alike = ArrayType(wanted.dtype or ARRAY_DTYPES[code], count)
+        try:
+            shapes, elements = array_shapes(content, group, encoding, wanted=alike)
+        except DamageError as error:
+            at = None if error.sample is None else int(chosen[error.sample])
+            raise DamageError(error.found, at) from error
+        sides[edges[chosen][:, np.newaxis] + np.arange(count)] = shapes
+        begins[chosen], lengths[chosen] = elements.begins, elements.sizes
+    return MixedArrays(Spans(begins, lengths), codes.astype(np.uint8), sides, edges)
 
 
 def array_shapes(
@@ -72,6 +128,8 @@ def array_shapes(
     Raises:
         DamageError: An array is of another type, or its shape is not that of its bytes.
     """
+    assert wanted.dtype is not None
+    assert wanted.axes is not None
     sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.begins.shape)
     code_bytes = _code_bytes(encoding)
     refuse_first(
@@ -82,14 +140,17 @@ def array_shapes(
         code = _CODES[wanted.dtype]
         refuse_first(
             codes != code,
-            lambda at: f"an array's type is {codes[at]}, the first array of its column has {code}",
+            lambda at: (
+                f"an array's type is {codes[at]}, {code} of those that were looked at when the "
+                f"dataset was opened; open it with {_REMEDY}"
+            ),
         )
     shape_bytes = gather_numbers(content, spans.begins + code_bytes, _BYTE)
     refuse_first(
         (shape_bytes >> 2) != wanted.axes,
         lambda at: (
-            f"an array has {shape_bytes[at] >> 2} axes, the first array of its column has "
-            f"{wanted.axes}"
+            f"an array has {shape_bytes[at] >> 2} axes, those that were looked at when the "
+            f"dataset was opened have {wanted.axes}; open it with {_REMEDY}"
         ),
     )
     widths = np.int64(1) << (shape_bytes & 3).astype(np.int64)
@@ -139,9 +200,30 @@ def _code_bytes(encoding: Encoding) -> int:
     return 1 if encoding.dtype is None else 0
 
 
-def _check_axes(axes: int) -> None:
-    if not 1 <= axes <= MAX_AXES:
-        raise DamageError(f"an array has {axes} axes, wanted 1 to {MAX_AXES}", 0)
+def _types(
+    content: Bytes, spans: Spans, encoding: Encoding
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the code of each array's elements, and how many axes it has."""
+    sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.begins.shape)
+    head = _code_bytes(encoding)
+    refuse_first(
+        sizes <= head,
+        lambda at: f"an array of {sizes[at]} bytes found, wanted its type and shape",
+    )
+    if encoding.dtype is None:
+        codes = gather_numbers(content, spans.begins, _BYTE).astype(np.int64)
+    else:
+        codes = np.full(len(spans.begins), _CODES[encoding.dtype], np.int64)
+    refuse_first(
+        ~np.isin(codes, [*ARRAY_DTYPES]),
+        lambda at: f"an array's type is {codes[at]}, wanted one of {[*ARRAY_DTYPES]}",
+    )
+    axes = gather_numbers(content, spans.begins + head, _BYTE).astype(np.int64) >> 2
+    refuse_first(
+        (axes < 1) | (axes > MAX_AXES),
+        lambda at: f"an array has {axes[at]} axes, wanted 1 to {MAX_AXES}",
+    )
+    return codes, axes
 
 
 def _sides(

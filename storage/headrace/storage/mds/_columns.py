@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.storage.mds._arrays import ArrayType, array_shapes
+from headrace.storage.mds._arrays import ArrayType, MixedArrays, array_shapes, mixed_arrays
 from headrace.storage.mds._arrow import (
     MAX_NARROW,
     Array,
@@ -22,7 +22,7 @@ from headrace.storage.mds._arrow import (
     offset_dtype,
 )
 from headrace.storage.mds._damage import DamageError
-from headrace.storage.mds._encoding import Encoding, Kind
+from headrace.storage.mds._encoding import ARRAY_DTYPES, Encoding, Kind
 from headrace.storage.mds._samples import Bytes, Spans, gather_numbers
 
 _WIDEST_NUMBER = 8
@@ -121,10 +121,12 @@ def _gathered_bytes(content: Bytes, spans: Spans) -> NDArray[np.uint8]:
 def _ragged(
     content: Bytes, spans: Spans, encoding: Encoding, field: Field, arrays: ArrayType
 ) -> Array:
+    if arrays.is_mixed:
+        return _mixed(content, mixed_arrays(content, spans, encoding, wanted=arrays), field)
     shapes, elements = array_shapes(content, spans, encoding, wanted=arrays)
     kind = field.type
     lists = kind.field(0).type if pa.types.is_struct(kind) else kind
-    data = _lists(content, elements, arrays, lists)
+    data = _lists(content, elements, lists)
     if not pa.types.is_struct(kind):
         return data
     sides = pa.array(shapes.astype(np.int32).reshape(-1))
@@ -132,10 +134,31 @@ def _ragged(
     return pa.StructArray.from_arrays([data, shape], fields=[kind.field(0), kind.field(1)])
 
 
-def _lists(content: Bytes, spans: Spans, arrays: ArrayType, kind: pa.DataType) -> Array:
-    values = _gathered_bytes(content, spans).view(arrays.dtype)
+def _mixed(content: Bytes, found: MixedArrays, field: Field) -> Array:
+    kinds = {part.name: part.type for part in field.type}
+    if "dtype" in kinds:
+        data = _gather(content, found.elements, kinds["data"])
+    else:
+        data = _lists(content, found.elements, kinds["data"])
+    sides = array_of(
+        kinds["shape"],
+        len(found.codes),
+        [found.edges.astype(np.int32)],
+        items=_numbers(found.sides, pa.int32()),
+    )
+    parts = [data, sides]
+    if "dtype" in kinds:
+        names = pa.array([dtype.name for dtype in ARRAY_DTYPES.values()])
+        ordinals = np.searchsorted(np.array([*ARRAY_DTYPES]), found.codes)
+        parts.append(names.take(pa.array(ordinals, pa.int64())))
+    return pa.StructArray.from_arrays(parts, fields=list(field.type))
+
+
+def _lists(content: Bytes, spans: Spans, kind: pa.DataType) -> Array:
+    dtype = np.dtype(item_type(kind).to_pandas_dtype())
+    values = _gathered_bytes(content, spans).view(dtype)
     edges = np.zeros(len(spans.begins) + 1, offset_dtype(kind))
-    np.cumsum(np.asarray(spans.sizes) // arrays.dtype.itemsize, out=edges[1:])
+    np.cumsum(np.asarray(spans.sizes) // dtype.itemsize, out=edges[1:])
     return array_of(kind, len(spans.begins), [edges], items=_numbers(values, item_type(kind)))
 
 

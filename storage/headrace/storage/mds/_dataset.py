@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Self, TypeVar
@@ -30,8 +31,13 @@ from headrace.storage.mds._shard import (
     shard_samples,
     unpacked,
 )
+from headrace.storage.mds._shard_schema import dynamic_columns
 
 _T = TypeVar("_T")
+
+# Both arbitrary: a read of S3 a MiB, one after another, are half a second.
+_PROBED_BYTES = 16 << 20
+_LEAST_PROBED = 3
 
 
 class MdsDataset:
@@ -55,13 +61,21 @@ class MdsDataset:
         range_reads: Whether all shards can be read by ranges.
     """
 
-    def __init__(self, store: Store, index: Index, *, allow_pickle: bool = False) -> None:
-        """Open a dataset; reads a sample where only samples tell the type of arrays.
+    def __init__(
+        self,
+        store: Store,
+        index: Index,
+        *,
+        allow_pickle: bool = False,
+        mixed_arrays: bool = False,
+    ) -> None:
+        """Open a dataset; reads some samples where only they tell the type of arrays.
 
         Args:
             store: Where the shards are; closed by `close`.
             index: What ``index.json`` says.
             allow_pickle: Serve pickles, as bytes.
+            mixed_arrays: Take it that arrays which state their own type or shape have any.
 
         Raises:
             ConfigurationError: There are pickles, and they are not allowed.
@@ -86,7 +100,7 @@ class MdsDataset:
         self._headers = Headers(store)
         self._layout = BlockLayout(index.sample_counts, index.raw_bytes, whole=whole)
         self.block_count = self._layout.block_count
-        arrays = self._probe()
+        arrays = self._any_arrays() if mixed_arrays else self._probe()
         wide = bool((index.raw_bytes > MAX_NARROW).any())
         self.schema = dataset_schema(index.schemas, arrays=arrays, wide=wide)
         self._decoders = [
@@ -254,30 +268,59 @@ class MdsDataset:
             )
         return Samples(np.frombuffer(content, np.uint8), offsets - first, first, place)
 
+    def _any_arrays(self) -> dict[str, ArrayType]:
+        return {
+            name: ArrayType(encoding.dtype, None)
+            for schema in self._index.schemas
+            for name, encoding in dynamic_columns(schema)
+        }
+
     def _probe(self) -> dict[str, ArrayType]:
-        """Read one sample of each column whose arrays state their own type."""
+        """Read a sample of each column whose arrays state their own type, and some more.
+
+        The samples are chosen by the index alone, so that all servers find the same.
+        """
         arrays: dict[str, ArrayType] = {}
         index = self._index
+        asked = np.zeros(len(index.schemas), bool)
         for ordinal, schema in enumerate(index.schemas):
-            dynamic = {
-                name
-                for name, encoding in zip(schema.names, schema.encodings, strict=True)
-                if encoding.is_dynamic
-            }
+            dynamic = {name for name, _ in dynamic_columns(schema)}
+            asked[ordinal] = bool(dynamic)
             filled = (index.schema_ordinals == ordinal) & (index.sample_counts > 0)
             if dynamic <= arrays.keys() or not filled.any():
                 continue
-            found = self._probe_shard(int(filled.argmax()))
+            block = self._layout.first_sample(int(filled.argmax()))
+            found = self._probe_block(int(self._layout.locate(np.array([block]))[0][0]), limit=1)
             arrays = {**found, **arrays}
+        for block in self._spread(asked[index.schema_ordinals] & (index.sample_counts > 0)):
+            # What is damaged or gone is told to those who read it.
+            with contextlib.suppress(ShardCorruptError, ObjectNotFoundError):
+                for name, kind in self._probe_block(block).items():
+                    arrays[name] = arrays[name].merged(kind)
         return arrays
 
-    def _probe_shard(self, shard: int) -> dict[str, ArrayType]:
+    def _spread(self, wanted: NDArray[np.bool_]) -> list[int]:
+        """Return blocks of some shards, about `_PROBED_BYTES` of them, at equal distances."""
+        shards = np.flatnonzero(wanted)
+        if not shards.size:
+            return []
+        firsts = np.array([self._layout.first_sample(int(shard)) for shard in shards])
+        lasts = firsts + self._index.sample_counts[shards] - 1
+        starts, stops = (self._layout.locate(ids)[0] for ids in (firsts, lasts))
+        blocks = np.concatenate([np.arange(a, b + 1) for a, b in zip(starts, stops, strict=True)])
+        mean_bytes = max(1, int(self._index.raw_bytes[shards].sum()) // len(blocks))
+        count = max(_LEAST_PROBED, _PROBED_BYTES // mean_bytes)
+        places = np.linspace(0, len(blocks) - 1, min(count, len(blocks))).astype(np.int64)
+        return [int(block) for block in blocks[places]]
+
+    def _probe_block(self, block: int, *, limit: int | None = None) -> dict[str, ArrayType]:
+        shard, start, stop = self._block(block)
         schema = self._index.schemas[self._index.schema_ordinals[shard]]
-        first = self._layout.first_sample(shard)
-        block = int(self._layout.locate(np.array([first]))[0][0])
-        place = ShardPlace(self._path(shard), block)
+        stop = stop if limit is None else min(stop, start + limit)
+        place = ShardPlace(self._path(shard), block, start)
         return self._twice(
-            shard, lambda: probe_arrays(self._samples(shard, 0, 1, place=place), schema)
+            shard,
+            lambda: probe_arrays(self._samples(shard, start, stop, place=place), schema),
         )
 
     def _block(self, block: int) -> tuple[int, int, int]:

@@ -7,6 +7,8 @@
 | ``ndarray:T:d0,d1,…`` | fixed-shape tensor of T |
 | ``ndarray:T``, ``ndarray``, one axis | list of T |
 | the same, several axes | struct of ``data`` (list of T) and ``shape`` (int32 for each axis) |
+| the same, of any number of axes | struct of ``data`` (list of T) and ``shape`` (list of int32) |
+| ``ndarray``, of several T | struct of ``data`` (binary), ``shape``, ``dtype`` (string) |
 | ``str``, ``str_int``, ``str_decimal``, ``json`` | string, the text as it is |
 | ``str_float`` | float64 |
 | ``bytes``, images and lists of them, ``pkl`` | binary, as stored |
@@ -82,14 +84,27 @@ def _tensor_type(item: pa.DataType, shape: tuple[int, ...]) -> pa.DataType:
 
 
 def _ragged_type(arrays: ArrayType, *, wide: bool) -> pa.DataType:
+    if arrays.is_mixed:
+        return _mixed_type(arrays, wide=wide)
     item = _item(number_type(arrays.dtype))
     items = pa.large_list(item) if wide else pa.list_(item)
     if arrays.axes == 1:
         return items
+    assert arrays.axes is not None
     shape = pa.list_(_item(pa.int32()), arrays.axes)
     return pa.struct(
         [pa.field("data", items, nullable=False), pa.field("shape", shape, nullable=False)]
     )
+
+
+def _mixed_type(arrays: ArrayType, *, wide: bool) -> pa.DataType:
+    shape = pa.field("shape", pa.list_(_item(pa.int32())), nullable=False)
+    if arrays.dtype is None:
+        data = pa.field("data", pa.large_binary() if wide else pa.binary(), nullable=False)
+        return pa.struct([data, shape, pa.field("dtype", pa.string(), nullable=False)])
+    item = _item(number_type(arrays.dtype))
+    items = pa.large_list(item) if wide else pa.list_(item)
+    return pa.struct([pa.field("data", items, nullable=False), shape])
 
 
 def _item(kind: pa.DataType) -> pa.Field[Any]:

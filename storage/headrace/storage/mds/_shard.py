@@ -110,10 +110,10 @@ class ShardDecoder:
 
 
 def probe_arrays(samples: Samples, schema: ShardSchema) -> dict[str, ArrayType]:
-    """Return what the first sample tells of the columns whose arrays state their own type.
+    """Return what samples tell of the columns whose arrays state their own type.
 
     Raises:
-        ShardCorruptError: It is not of the schema; names the place.
+        ShardCorruptError: One is not of the schema; names the place.
     """
     try:
         spans = value_spans(samples.content, samples.offsets, schema.sizes)

@@ -33,6 +33,12 @@ class ShardSchema:
         return tuple(encoding.size for encoding in self.encodings)
 
 
+def dynamic_columns(schema: ShardSchema) -> list[tuple[str, Encoding]]:
+    """Return the columns of which only samples tell the type of their arrays."""
+    columns = zip(schema.names, schema.encodings, strict=True)
+    return [(name, encoding) for name, encoding in columns if encoding.is_dynamic]
+
+
 def schema_object(schema: ShardSchema) -> Mapping[str, object]:
     """Return a schema as a JSON value, as `schema_from_object` reads it."""
     return {

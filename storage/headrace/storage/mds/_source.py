@@ -32,4 +32,6 @@ def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) ->
             url=store.url,
             fingerprint=fingerprint[:100],
         )
-    return MdsDataset(store, index, allow_pickle=options.allow_pickle)
+    return MdsDataset(
+        store, index, allow_pickle=options.allow_pickle, mixed_arrays=options.mixed_arrays
+    )

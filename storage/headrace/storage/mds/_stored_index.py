@@ -130,7 +130,12 @@ def stored_index_of(place: Place) -> tuple[Index, bytes]:
 
 
 def open_by_index(
-    stored: StoredIndex, target: str, *, options: StoreOptions, allow_pickle: bool
+    stored: StoredIndex,
+    target: str,
+    *,
+    options: StoreOptions,
+    allow_pickle: bool,
+    mixed_arrays: bool = False,
 ) -> MdsDataset:
     """Open a dataset whose ``index.json`` still is as it was stored; asks for its state alone.
 
@@ -139,6 +144,7 @@ def open_by_index(
         target: URL of the dataset.
         options: How to reach it.
         allow_pickle: Serve pickles, as bytes.
+        mixed_arrays: As for `MdsDataset`.
 
     Raises:
         ShardCorruptError: ``index.json`` has changed.
@@ -153,7 +159,7 @@ def open_by_index(
         raise stored.entry.changed(entry, url=target)
     store = open_store(target, options=options)
     try:
-        return MdsDataset(store, stored.index, allow_pickle=allow_pickle)
+        return MdsDataset(store, stored.index, allow_pickle=allow_pickle, mixed_arrays=mixed_arrays)
     except BaseException:
         store.close()
         raise
