@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import BadArgumentError, TokenMalformedError
 from headrace.order import (
+    NUMBER_LIMIT,
     TOKEN_LIMIT_BYTES,
     OrderSpec,
     Token,
@@ -20,7 +21,7 @@ from headrace.order import (
 from order.order_strategies import specs
 
 _digests = st.binary(min_size=16, max_size=16).map(bytes.hex)
-_numbers = st.integers(0, 2**63 - 1)
+_numbers = st.integers(0, NUMBER_LIMIT - 1)
 _tokens = st.builds(
     Token,
     fingerprint=_digests,

@@ -35,6 +35,7 @@ from headrace.order._spec import (
     spec_differences,
 )
 from headrace.order._token import (
+    NUMBER_LIMIT,
     TOKEN_LIMIT_BYTES,
     TOKEN_VERSION,
     TRANSFORMS_LIMIT_BYTES,
@@ -48,6 +49,7 @@ __all__ = [
     "DEFAULT_WINDOW",
     "DEFAULT_WINDOW_BYTES",
     "NETWORK_ROUNDS",
+    "NUMBER_LIMIT",
     "ORDER_VERSION",
     "TOKEN_LIMIT_BYTES",
     "TOKEN_VERSION",
