@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 
+from headrace.arguments import instance_or_none
 from headrace.errors import BadArgumentError, ConfigurationError
 
 Auth = str | Callable[[], str]
@@ -61,11 +62,25 @@ class TlsConfig:
 
     def __post_init__(self) -> None:
         """Refuse half of a pair."""
+        for name in ("ca", "cert", "key"):
+            instance_or_none(
+                f"tls.{name}", getattr(self, name), (str, Path), wanted="the name of a PEM file"
+            )
         if (self.cert is None) != (self.key is None):
             raise BadArgumentError(
                 f"tls.cert is {self.cert} and tls.key is {self.key}; give both, or neither",
                 field="tls",
             )
+
+
+def access_of(tls: TlsConfig | None, auth: Auth | None) -> Access:
+    """Return the access that a dataset's arguments mean.
+
+    Raises:
+        BadArgumentError: One is something else.
+    """
+    instance_or_none("tls", tls, TlsConfig, wanted="TlsConfig(ca=…), or None for plain text")
+    return Access(tls, auth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +100,7 @@ class Access:
 
     def __post_init__(self) -> None:
         """Refuse a token that cannot travel, before anything does."""
-        if isinstance(self.auth, str):
+        if self.auth is not None and not callable(self.auth):
             _check_token(self.auth)
 
     def open_channel(self, target: str) -> grpc.Channel:

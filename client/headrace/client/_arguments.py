@@ -1,9 +1,24 @@
-"""Refuse arguments of a dataset that no server could make sense of, before anything travels."""
+"""Check the arguments of datasets, before anything travels.
+
+Each function returns the argument as the rest of the client works with it, or raises
+`BadArgumentError`, which names it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.arguments import instance, mapping_or_none, one_of, text, texts, whole, whole_or_none
 from headrace.errors import BadArgumentError
 from headrace.order import EndMode
+
+_MOST_COUNT = 1 << 62
+
+_TARGET = (
+    "'host:port', 'dns:///name:port', 'unix:/path', a list of such addresses, or None for a "
+    "private server of the URL that is given as dataset"
+)
+_GRPC_SCHEMES = ("dns", "unix", "ipv4", "ipv6", "unix-abstract", "vsock", "xds")
 
 
 def end_mode(name: str) -> EndMode:
@@ -12,42 +27,130 @@ def end_mode(name: str) -> EndMode:
     Raises:
         BadArgumentError: There is no such mode.
     """
-    try:
-        return EndMode(name)
-    except ValueError:
-        modes = ", ".join(mode.value for mode in EndMode)
-        raise BadArgumentError(f"end is {name!r}; wanted one of {modes}", field="end") from None
+    one_of("end", name, [mode.value for mode in EndMode])
+    return EndMode(name)
 
 
-def check_max_batch_bytes(value: int) -> None:
-    """Refuse a bound that no batch could keep.
-
-    Raises:
-        BadArgumentError: It is one.
-    """
-    if value < 1:
-        raise BadArgumentError(f"max_batch_bytes is {value}; wanted >= 1", field="max_batch_bytes")
-
-
-def check_sizes(
-    batch_size: int | None, global_batch_size: int | None, epochs: int | None, prefetch_bytes: int
-) -> None:
-    """Refuse sizes out of range.
+def batch_sizes(
+    batch_size: int | None, global_batch_size: int | None
+) -> tuple[int | None, int | None]:
+    """Return the samples of a batch, of this rank and over all of them.
 
     Raises:
-        BadArgumentError: One is, or both batch sizes are given; names the argument.
+        BadArgumentError: One is out of range, or both are given.
     """
-    if batch_size is not None and global_batch_size is not None:
+    own = whole_or_none("batch_size", batch_size, low=1, high=_MOST_COUNT)
+    whole_batch = whole_or_none("global_batch_size", global_batch_size, low=1, high=_MOST_COUNT)
+    if own is not None and whole_batch is not None:
         raise BadArgumentError(
-            f"batch_size={batch_size} and global_batch_size={global_batch_size}: give one of them",
+            f"batch_size={own} and global_batch_size={whole_batch}: give one of them",
             field="batch_size",
         )
-    limits = (
-        ("batch_size", batch_size, 1),
-        ("global_batch_size", global_batch_size, 1),
-        ("epochs", epochs, 0),
-        ("prefetch_bytes", prefetch_bytes, 0),
-    )
-    for field, value, least in limits:
-        if value is not None and value < least:
-            raise BadArgumentError(f"{field} is {value}; wanted >= {least}", field=field)
+    return own, whole_batch
+
+
+def epoch_limit(epochs: int | None) -> int | None:
+    """Return how many epochs a run has; None for no end."""
+    return whole_or_none("epochs", epochs, low=0, high=_MOST_COUNT)
+
+
+def byte_count(field: str, value: int, *, least: int = 0) -> int:
+    """Return a number of bytes."""
+    return whole(field, value, low=least, high=_MOST_COUNT)
+
+
+def column_names(columns: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of columns, each of them once.
+
+    Raises:
+        BadArgumentError: They are one string, no strings, or one comes twice.
+    """
+    names = texts("columns", columns, wanted="a list of column names")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadArgumentError(
+            f"columns names {twice!r} twice; wanted each column once", field="columns"
+        )
+    return names
+
+
+def addresses_of(target: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the addresses of servers; None for a private one.
+
+    Raises:
+        BadArgumentError: It is no address, such as the URL of a web page or of a dataset.
+    """
+    if target is None:
+        return None
+    if isinstance(target, str):
+        addresses: tuple[str, ...] = (text("target", target, wanted=_TARGET),)
+    else:
+        addresses = texts("target", target, wanted=_TARGET)
+    if not addresses:
+        raise BadArgumentError(f"target is an empty list; wanted {_TARGET}", field="target")
+    for address in addresses:
+        scheme, separator, rest = address.partition("://")
+        if separator and scheme not in _GRPC_SCHEMES:
+            host = rest.partition("/")[0]
+            remedy = (
+                f"pass {host!r}"
+                if scheme in ("http", "https", "grpc", "grpcs", "tcp") and ":" in host
+                else f"to read {address!r} without a server of your own, pass it as dataset"
+            )
+            raise BadArgumentError(
+                f"target is {address!r}, a URL; wanted {_TARGET}: {remedy}", field="target"
+            )
+    return addresses
+
+
+def dataset_name(dataset: str, *, is_private: bool) -> str:
+    """Return the name of a dataset, or its URL.
+
+    Raises:
+        BadArgumentError: It is empty, or something else.
+    """
+    if is_private:
+        return text("dataset", dataset, wanted="the URL of a dataset, or a folder")
+    return text("dataset", dataset, wanted="the dataset's name on the server")
+
+
+def settings_of_store(store: Mapping[str, object] | None) -> Mapping[str, object] | None:
+    """Return the settings of a private server's store; what they hold stands in no message."""
+    mapping_or_none("store", store, wanted='a mapping such as {"endpoint": "https://…"}, or None')
+    return store
+
+
+def urls_of(url: str | Mapping[str, str] | None) -> str | Mapping[str, str] | None:
+    """Return where datasets lie: a URL, or URLs by name."""
+    if url is None or isinstance(url, Mapping):
+        mapping_or_none("url", url, wanted="a URL, or a mapping of names to URLs")
+        return url
+    return text("url", url, wanted="a URL, or a mapping of names to URLs")
+
+
+def token_bytes(token: bytes | None) -> bytes | None:
+    """Return a token, or None."""
+    if token is None:
+        return None
+    return instance("token", token, bytes, wanted="the bytes of a Batch.token, or None")
+
+
+def sample_ids_of(skips: object) -> list[int]:
+    """Return the ids of samples to leave out, as they were given.
+
+    Raises:
+        BadArgumentError: Something is no id.
+    """
+    if isinstance(skips, Mapping | bytes) or not isinstance(skips, Iterable):
+        raise BadArgumentError(
+            f"skips is of type {type(skips).__name__}; wanted a list of sample ids, or the digest "
+            "of a list that the server has",
+            field="skips",
+        )
+    tolist = getattr(skips, "tolist", None)
+    # An array's own way is faster, and has plain numbers.
+    ids = tolist() if callable(tolist) else list(skips)
+    plain = [each for each in ids if type(each) is int and 0 <= each < _MOST_COUNT]
+    if len(plain) == len(ids):
+        return plain
+    return [whole(f"skips[{at}]", each, low=0, high=_MOST_COUNT) for at, each in enumerate(ids)]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nextafter
 
-from headrace.errors import BadArgumentError
+from headrace.arguments import instance_or_none, number
 
 DEFAULT_PREFETCH_BYTES = 64 << 20
 """Arbitrary: some tens of batches of 1 to 3 MiB, little beside a trainer's memory."""
 
 DEFAULT_MAX_BATCH_BYTES = 1 << 30
 """The default of servers' ``max_batch_bytes``."""
+
+_LONGEST_S = 1e9
+"""31 years; a machine cannot wait for much longer at a time."""
+_BELOW_ONE = nextafter(1.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +42,14 @@ class Deadlines:
     def __post_init__(self) -> None:
         """Refuse waits that end before they begin."""
         for field in ("connect_s", "silence_s", "give_up_s", "fallback_s"):
-            value = getattr(self, field)
-            if not value > 0:
-                raise BadArgumentError(
-                    f"deadlines.{field} is {value}; wanted seconds > 0", field=field
-                )
+            value = number(f"deadlines.{field}", getattr(self, field), above=0, most=_LONGEST_S)
+            object.__setattr__(self, field, value)
+
+
+def deadlines_of(deadlines: Deadlines | None) -> Deadlines:
+    """Return the deadlines that an argument means; None for the defaults."""
+    wanted = "Deadlines(connect_s=…), or None"
+    return instance_or_none("deadlines", deadlines, Deadlines, wanted=wanted) or Deadlines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +73,9 @@ class Hedge:
 
     def __post_init__(self) -> None:
         """Refuse what would hedge everything, or nothing."""
-        limits = (
-            ("percentile", 0 < self.percentile < 1, "a number in (0, 1)"),
-            ("least_s", self.least_s > 0, "seconds > 0"),
-            ("budget", 0 < self.budget <= 1, "a number in (0, 1]"),
-        )
-        for field, holds, wanted in limits:
-            if not holds:
-                raise BadArgumentError(
-                    f"hedge.{field} is {getattr(self, field)}; wanted {wanted}", field="hedge"
-                )
+        for field, most in (("percentile", _BELOW_ONE), ("least_s", _LONGEST_S), ("budget", 1.0)):
+            value = number(f"hedge.{field}", getattr(self, field), above=0, most=most)
+            object.__setattr__(self, field, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headrace.arguments import instance
 from headrace.client._buffers import aligned
 from headrace.errors import BadArgumentError
 
@@ -53,6 +54,7 @@ def checked_device(name: str | torch.device) -> torch.device:
     Raises:
         BadArgumentError: It is neither the CPU nor a CUDA device.
     """
+    instance("device", name, (str, torch.device), wanted="'cuda', 'cuda:N', 'cpu' or None")
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -6,13 +6,24 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.context import get_spawning_popen
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch.utils.data import IterableDataset
 
-from headrace.client._access import Access, Auth, TlsConfig, was_forked_after_use
-from headrace.client._arguments import check_max_batch_bytes, check_sizes, end_mode
+from headrace.arguments import flag, instance_or_none, whole, whole_or_none
+from headrace.client._access import Auth, TlsConfig, access_of, was_forked_after_use
+from headrace.client._arguments import (
+    addresses_of,
+    batch_sizes,
+    byte_count,
+    column_names,
+    end_mode,
+    epoch_limit,
+    settings_of_store,
+    token_bytes,
+    urls_of,
+)
 from headrace.client._assembler import BatchEvent
 from headrace.client._batch import Batch
 from headrace.client._call import fetch_from_any
@@ -21,11 +32,13 @@ from headrace.client._config import (
     DEFAULT_PREFETCH_BYTES,
     Deadlines,
     Hedge,
+    deadlines_of,
 )
 from headrace.client._copies import checked_device
 from headrace.client._feed import Event
 from headrace.client._handover import register_owner
 from headrace.client._live import ClientStats, LiveStream
+from headrace.client._missing import raise_missing
 from headrace.client._mixture import Mixture
 from headrace.client._orphans import end_with_main_process
 from headrace.client._places import moved, place_after
@@ -39,13 +52,13 @@ from headrace.client._ring import RingFeeds
 from headrace.client._share import ShareSource, WorkerSide
 from headrace.client._skips import SkipChoice
 from headrace.client._state import State, make_state, read_state, refuse_worker_state
-from headrace.client._steps import Step
+from headrace.client._steps import Step, steps_of
 from headrace.client._subject import mixture_in, skips_in, subject_of
 from headrace.client._targets import choose_endpoints, lane_of
 from headrace.client._transport import Landing, TransportChoice, ring_options
 from headrace.client._workers import Begin, Share, share_of_worker
 from headrace.errors import BadArgumentError
-from headrace.order import EpochPlan, decode_token
+from headrace.order import NUMBER_LIMIT, EpochPlan, decode_token
 from headrace.v1 import shard_service_pb2 as pb
 
 
@@ -176,21 +189,27 @@ class RemoteDataset(IterableDataset[Batch]):
             TokenSpecChangedError: ``token`` belongs to another order.
         """
         super().__init__()
-        check_sizes(batch_size, global_batch_size, epochs, prefetch_bytes)
-        check_max_batch_bytes(max_batch_bytes)
-        deadlines = deadlines or Deadlines()
-        subject, sources = subject_of(dataset, is_private=target is None, url=url, skips=skips)
+        batch_size, global_batch_size = batch_sizes(batch_size, global_batch_size)
+        prefetch_bytes = byte_count("prefetch_bytes", prefetch_bytes)
+        self._max_batch_bytes = byte_count("max_batch_bytes", max_batch_bytes, least=1)
+        deadlines = deadlines_of(deadlines)
+        addresses, store = addresses_of(target), settings_of_store(store)
+        subject, sources = subject_of(
+            dataset, is_private=addresses is None, url=urls_of(url), skips=skips
+        )
         rank, world_size = resolve_ranks(rank, world_size)
+        replication = whole("replication", replication, low=1)
+        order = order_of(
+            seed=seed,
+            shuffle=shuffle,
+            window=window,
+            window_bytes=window_bytes,
+            lanes=lanes,
+            unit=unit,
+        )
         self._reading = Reading(
             subject=subject,
-            order=order_of(
-                seed=seed,
-                shuffle=shuffle,
-                window=window,
-                window_bytes=window_bytes,
-                lanes=lanes,
-                unit=unit,
-            ),
+            order=order,
             unit_is_free=unit is None,
             batch_size=batch_size,
             global_batch_size=global_batch_size,
@@ -198,37 +217,40 @@ class RemoteDataset(IterableDataset[Batch]):
             world_size=world_size,
             replication=replication,
             end=end_mode(end),
-            columns=tuple(columns),
-            with_ids=with_ids,
-            steps=tuple(steps),
-            allow_new_skips=allow_new_skips,
-            end_epoch=epochs,
+            columns=column_names(columns),
+            with_ids=flag("with_ids", with_ids),
+            steps=steps_of(steps),
+            allow_new_skips=flag("allow_new_skips", allow_new_skips),
+            end_epoch=epoch_limit(epochs),
         )
         self._endpoints = choose_endpoints(
-            target,
+            addresses,
             sources,
-            Access(tls, auth),
+            access_of(tls, auth),
             fallback=fallback,
             deadlines=deadlines,
-            cache_bytes=private_cache_bytes,
+            cache_bytes=whole_or_none("private_cache_bytes", private_cache_bytes, low=1),
             store=store,
             seat=seat_of(
                 rank=rank,
                 world_size=world_size,
-                seed=seed,
-                lane=lane_of(rank, world_size=world_size, replication=replication, lanes=lanes),
+                seed=order.seed,
+                lane=lane_of(
+                    rank, world_size=world_size, replication=replication, lanes=order.lanes
+                ),
             ),
         )
-        self._restart, self._deadlines, self._hedge = restart, deadlines, hedge
-        self._max_batch_bytes = max_batch_bytes
+        self._restart, self._deadlines = flag("restart", restart), deadlines
+        self._hedge = instance_or_none("hedge", hedge, Hedge, wanted="a Hedge(…), or None")
         self._rings = ring_options(transport, ring_bytes, prefetch_bytes, check=check_ring)
         self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))
         self._progress = Progress()
         self._key = uuid.uuid4().hex
         self._side = WorkerSide(self._key)
         register_owner(self._key, self)
-        if token is not None:
-            self._adopt(token)
+        begin = token_bytes(token)
+        if begin is not None:
+            self._adopt(begin)
         if self._reading.has_size:
             self._options()
 
@@ -305,12 +327,10 @@ class RemoteDataset(IterableDataset[Batch]):
             position: Samples of it to leave out, over all ranks, >= 0.
 
         Raises:
-            BadArgumentError: One of them is negative.
+            BadArgumentError: One of them is negative, or no whole number.
         """
-        if epoch < 0 or position < 0:
-            raise BadArgumentError(
-                f"seek to epoch {epoch} position {position}; wanted both >= 0", field="epoch"
-            )
+        epoch = whole("epoch", epoch, low=0, high=NUMBER_LIMIT)
+        position = whole("position", position, low=0, high=NUMBER_LIMIT)
         self.close()
         self._progress.first_epoch = epoch
         self._move(moved(self._progress.place, epoch, position))
@@ -362,6 +382,11 @@ class RemoteDataset(IterableDataset[Batch]):
         if state["_side"] is None:
             self._side = WorkerSide(self._key)
             register_owner(self._key, self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            raise_missing(self, name)
 
     def stats(self) -> ClientStats:
         """Return what happened since the dataset was made, in this process."""

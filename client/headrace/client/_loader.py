@@ -8,9 +8,12 @@ from typing import Literal
 
 from torch.utils.data import DataLoader
 
+from headrace.arguments import flag, instance, one_of, whole, whole_or_none
 from headrace.client._batch import Batch
 from headrace.client._dataset import RemoteDataset
 from headrace.client._state import State
+from headrace.client._workers import MOST_WORKERS
+from headrace.errors import BadArgumentError
 
 
 class BatchLoader(DataLoader[Batch]):
@@ -43,7 +46,27 @@ class BatchLoader(DataLoader[Batch]):
                 is safe beside the threads and connections of this one; like ``spawn`` it needs
                 a script to start its work under ``if __name__ == "__main__"``. ``fork`` is
                 refused by the dataset once this process has asked a server.
+
+        Raises:
+            BadArgumentError: An argument is of another type, or out of range.
         """
+        wanted = "a RemoteDataset; other datasets are for torch's own DataLoader"
+        instance("dataset", dataset, RemoteDataset, wanted=wanted)
+        num_workers = whole("num_workers", num_workers, low=0, high=MOST_WORKERS + 1)
+        prefetch_factor = whole_or_none("prefetch_factor", prefetch_factor, low=1)
+        flag("pin_memory", pin_memory)
+        one_of("start_method", start_method, ("fork", "spawn", "forkserver"))
+        if flag("persistent_workers", persistent_workers) and not num_workers:
+            raise BadArgumentError(
+                "persistent_workers=True with num_workers=0; wanted workers, or no such option",
+                field="persistent_workers",
+            )
+        if prefetch_factor is not None and not num_workers:
+            raise BadArgumentError(
+                f"prefetch_factor={prefetch_factor} with num_workers=0; wanted workers, or the "
+                "dataset's prefetch_bytes",
+                field="prefetch_factor",
+            )
         if num_workers and start_method == "forkserver":
             # Loaded once, in the process that workers are forked from.
             multiprocessing.set_forkserver_preload([RemoteDataset.__module__])

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from headrace.arguments import (
+    instance,
+    instance_or_none,
+    number,
+    one_of,
+    text,
+    whole,
+    whole_or_none,
+)
 from headrace.client._skips import SkipArgument, skip_choice
 from headrace.errors import BadArgumentError
 from headrace.order import (
@@ -30,6 +40,7 @@ _BATCHINGS = {
 _CHOICES = {Choice.FRESH: pb.CHOICE_FRESH, Choice.FIXED: pb.CHOICE_FIXED}
 # Stands for a version that is not known yet where only the other options are looked at.
 _NO_FINGERPRINT = "0" * 32
+_COUNT_LIMIT = 1 << 42
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,19 @@ class MixtureEntry:
     skips: SkipArgument = None
     token_skips: SkipArgument = None
 
+    def __post_init__(self) -> None:
+        """Refuse what is of another type; ranges are the order's to check."""
+        text("MixtureEntry.name", self.name, wanted="the name of a dataset, or its URL")
+        for name in ("proportion", "repeat"):
+            if getattr(self, name) is not None:
+                number(f"MixtureEntry.{name}", getattr(self, name), least=0)
+        choose = whole_or_none("MixtureEntry.choose", self.choose, low=0, high=_COUNT_LIMIT)
+        granularity = whole("granularity", self.granularity, low=1, high=_COUNT_LIMIT)
+        object.__setattr__(self, "choose", choose)
+        object.__setattr__(self, "granularity", granularity)
+        one_of("choice", self.choice, [choice.value for choice in Choice])
+        instance("MixtureEntry.fingerprint", self.fingerprint, str, wanted="a str")
+
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
@@ -84,7 +108,11 @@ class Mixture:
 
     def __post_init__(self) -> None:
         """Refuse what no server could draw from, before anything travels."""
-        object.__setattr__(self, "datasets", tuple(self.datasets))
+        object.__setattr__(self, "datasets", _entries_of(self.datasets))
+        epoch_size = whole("epoch_size", self.epoch_size, low=0, high=_COUNT_LIMIT)
+        object.__setattr__(self, "epoch_size", epoch_size)
+        one_of("batching", self.batching, [batching.value for batching in Batching])
+        instance_or_none("schedule", self.schedule, Schedule, wanted="a Schedule, or None")
         self.spec(OrderSpec())
 
     @property
@@ -161,6 +189,11 @@ class Mixture:
 
 
 _TITLE_NAMES = 4
+_PAIR = 2
+_DATASET = (
+    "the dataset's name, a Mixture, or a list of pairs of name and weight such as "
+    '[("web", 0.7), ("books", 0.3)]'
+)
 
 
 def mixture_of(dataset: str | Mixture | Sequence[tuple[str, float]]) -> Mixture | None:
@@ -173,7 +206,34 @@ def mixture_of(dataset: str | Mixture | Sequence[tuple[str, float]]) -> Mixture 
         return None
     if isinstance(dataset, Mixture):
         return dataset
-    return Mixture(tuple(MixtureEntry(name, proportion=weight) for name, weight in dataset))
+    if isinstance(dataset, bytes | Mapping | AbstractSet) or not isinstance(dataset, Iterable):
+        raise BadArgumentError(
+            f"dataset is of type {type(dataset).__name__}; wanted {_DATASET}", field="dataset"
+        )
+    entries = []
+    for at, pair in enumerate(dataset):
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != _PAIR:
+            raise BadArgumentError(
+                f"dataset[{at}] is {str(pair)[:100]!r}; wanted {_DATASET}", field="dataset"
+            )
+        entries.append(MixtureEntry(pair[0], proportion=pair[1]))
+    return Mixture(tuple(entries))
+
+
+def _entries_of(datasets: object) -> tuple[MixtureEntry, ...]:
+    if isinstance(datasets, str | bytes | Mapping | AbstractSet) or not isinstance(
+        datasets, Iterable
+    ):
+        raise BadArgumentError(
+            f"the mixture's datasets are of type {type(datasets).__name__}; wanted a list of "
+            "MixtureEntry(name, …)",
+            field="datasets",
+        )
+    wanted = "MixtureEntry(name, …)"
+    return tuple(
+        instance(f"datasets[{at}]", entry, MixtureEntry, wanted=wanted)
+        for at, entry in enumerate(datasets)
+    )
 
 
 def read_mixture(text: str) -> Mixture:
@@ -182,6 +242,7 @@ def read_mixture(text: str) -> Mixture:
     Raises:
         BadArgumentError: The text is something else, or holds what cannot be.
     """
+    instance("mixture", text, str, wanted="the text of a JSON object")
     try:
         return mixture_from(json.loads(text))
     except ValueError as error:

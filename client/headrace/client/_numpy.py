@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.client._access import Access, Auth, TlsConfig
-from headrace.client._arguments import check_max_batch_bytes, check_sizes, end_mode
+from headrace.arguments import whole
+from headrace.client._access import Auth, TlsConfig, access_of
+from headrace.client._arguments import (
+    addresses_of,
+    byte_count,
+    column_names,
+    dataset_name,
+    end_mode,
+    epoch_limit,
+    settings_of_store,
+    token_bytes,
+)
 from headrace.client._assembler import BatchEvent
 from headrace.client._buffers import BufferPool
-from headrace.client._config import DEFAULT_MAX_BATCH_BYTES, DEFAULT_PREFETCH_BYTES, Deadlines
+from headrace.client._config import (
+    DEFAULT_MAX_BATCH_BYTES,
+    DEFAULT_PREFETCH_BYTES,
+    Deadlines,
+    deadlines_of,
+)
 from headrace.client._endpoints import PrivateEndpoints, fixed_endpoints
 from headrace.client._layout import SAMPLE_ID_COLUMN, ColumnView
+from headrace.client._missing import raise_missing
 from headrace.client._places import place_after
 from headrace.client._prefetch import Prefetcher
 from headrace.client._private import name_of_source, private_server
 from headrace.client._reader import BatchReader, Place
+from headrace.client._reading import order_of
 from headrace.client._replicas import seat_of
 from headrace.client._request import ReadOptions
 from headrace.client._ring import RingFeeds
@@ -29,10 +46,11 @@ from headrace.client._transport import (
     TransportChoice,
     ring_options,
 )
-from headrace.order import DEFAULT_WINDOW, OrderSpec
 from headrace.v1 import shard_service_pb2 as pb
 
 Arrays = dict[str, NDArray[Any]]
+
+_COUNT_LIMIT = 1 << 31
 
 
 class NumpyDataset:
@@ -101,38 +119,51 @@ class NumpyDataset:
             ConfigurationError: There is no folder in which a private server could be met.
             TokenMalformedError: ``token`` is damaged.
         """
-        check_sizes(batch_size, None, epochs, prefetch_bytes)
-        check_max_batch_bytes(max_batch_bytes)
-        name = name_of_source(dataset) if target is None else dataset
+        batch_size = whole("batch_size", batch_size, low=1, high=_COUNT_LIMIT)
+        world_size = whole("world_size", world_size, low=1, high=_COUNT_LIMIT)
+        rank = whole("rank", rank, low=0, high=world_size)
+        self._prefetch_bytes = byte_count("prefetch_bytes", prefetch_bytes)
+        self._max_batch_bytes = byte_count("max_batch_bytes", max_batch_bytes, least=1)
+        addresses, store = addresses_of(target), settings_of_store(store)
+        dataset = dataset_name(dataset, is_private=addresses is None)
+        name = name_of_source(dataset) if addresses is None else dataset
+        order = order_of(
+            seed=seed,
+            shuffle=shuffle,
+            window=window,
+            window_bytes=None,
+            lanes=1,
+            unit=batch_size * world_size,
+        )
         self._options = ReadOptions(
             dataset=name,
-            order=OrderSpec(
-                seed=seed,
-                shuffle=shuffle,
-                window=DEFAULT_WINDOW if window is None else window,
-                unit=batch_size * world_size,
-            ),
+            order=order,
             global_batch_size=batch_size * world_size,
             rank=rank,
             world_size=world_size,
             end=end_mode(end),
-            columns=tuple(columns),
-            end_epoch=epochs,
+            columns=column_names(columns),
+            end_epoch=epoch_limit(epochs),
         )
         self._endpoints = (
             PrivateEndpoints(private_server({name: dataset}, store=store))
-            if target is None
+            if addresses is None
             else fixed_endpoints(
-                [target] if isinstance(target, str) else target,
-                Access(tls, auth),
-                seat=seat_of(rank=rank, world_size=world_size, seed=seed),
+                addresses,
+                access_of(tls, auth),
+                seat=seat_of(rank=rank, world_size=world_size, seed=order.seed),
             )
         )
-        self._deadlines = deadlines or Deadlines()
-        self._prefetch_bytes, self._max_batch_bytes = prefetch_bytes, max_batch_bytes
-        self._rings = ring_options(transport, ring_bytes, prefetch_bytes, check=check_ring)
+        self._deadlines = deadlines_of(deadlines)
+        self._rings = ring_options(transport, ring_bytes, self._prefetch_bytes, check=check_ring)
         self._transport = Transport()
-        self._place = Place() if token is None else place_after(token)
+        begin = token_bytes(token)
+        self._place = Place() if begin is None else place_after(begin)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            raise_missing(self, name)
 
     @property
     def token(self) -> bytes | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from headrace.arguments import whole_or_none
 from headrace.errors import BadArgumentError
 
 
@@ -21,6 +22,8 @@ def resolve_ranks(
     Raises:
         BadArgumentError: Only one of the two is given, or the environment holds no numbers.
     """
+    rank = whole_or_none("rank", rank, low=0)
+    world_size = whole_or_none("world_size", world_size, low=1, high=1 << 31)
     if rank is not None and world_size is not None:
         return rank, world_size
     if rank is not None or world_size is not None:

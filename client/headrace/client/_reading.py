@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from headrace.arguments import flag, whole, whole_or_none
 from headrace.client._mixture import Mixture
 from headrace.client._request import ReadOptions
 from headrace.client._skips import SkipChoice
@@ -188,11 +189,14 @@ def order_of(
     Raises:
         BadArgumentError: One is out of range.
     """
+    lanes = whole("lanes", lanes, low=1)
+    window = whole_or_none("window", window, low=0)
+    window_bytes = whole_or_none("window_bytes", window_bytes, low=0)
     return OrderSpec(
-        seed=seed,
-        shuffle=shuffle,
+        seed=whole("seed", seed, low=0),
+        shuffle=flag("shuffle", shuffle),
         window=DEFAULT_WINDOW if window is None else window,
         window_bytes=DEFAULT_WINDOW_BYTES if window_bytes is None else window_bytes,
         lanes=lanes,
-        unit=max(1, lanes) if unit is None else unit,
+        unit=lanes if unit is None else whole("unit", unit, low=1),
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.client._arguments import sample_ids_of
 from headrace.errors import BadArgumentError
 from headrace.order import Skips
 from headrace.v1 import shard_service_pb2 as pb
@@ -54,7 +55,7 @@ def skip_choice(skips: SkipArgument) -> SkipChoice | None:
                 field="skips",
             )
         return SkipChoice(skips)
-    found = Skips(list(skips))
+    found = Skips(sample_ids_of(skips))
     if len(found) > MAX_SENT_IDS:
         raise BadArgumentError(
             f"skips has {len(found)} sample ids, {MAX_SENT_IDS} is the most that is sent; let the "

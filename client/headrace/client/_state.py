@@ -7,6 +7,7 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
+from headrace.arguments import shown
 from headrace.client._subject import Subject
 from headrace.errors import TokenMalformedError, TokenSpecChangedError
 from headrace.order import OrderSpec, Token, decode_token, spec_differences
@@ -46,6 +47,11 @@ def read_state(state: Mapping[str, object]) -> bytes:
     Raises:
         TokenMalformedError: It is no state of ours, or its token is damaged.
     """
+    if not isinstance(state, Mapping):
+        raise TokenMalformedError(
+            f"the state is {shown(state)}, of type {type(state).__name__}; wanted what "
+            "state_dict() returned, a dictionary"
+        )
     version, text = state.get("version"), state.get("token")
     if version != _VERSION or not isinstance(text, str):
         raise TokenMalformedError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
+from headrace.arguments import flag, instance, number, one_of, shown, text, whole
 from headrace.errors import BadArgumentError
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -23,6 +25,8 @@ _TYPES = {
     "float32": pb.ELEMENT_TYPE_FLOAT32,
     "float64": pb.ELEMENT_TYPE_FLOAT64,
 }
+_COLUMN = "the name of a column"
+_LENGTH_LIMIT = 1 << 31
 _FITS = {
     "cover": pb.IMAGE_FIT_COVER,
     "contain": pb.IMAGE_FIT_CONTAIN,
@@ -43,12 +47,13 @@ class Cast:
     column: str
     dtype: str
 
+    def __post_init__(self) -> None:
+        """Refuse what is no column, or no type."""
+        text("Cast.column", self.column, wanted=_COLUMN)
+        one_of("Cast.dtype", self.dtype, tuple(_TYPES))
+
     def to_message(self) -> pb.BatchStep:
         """Write the step down for the wire."""
-        if self.dtype not in _TYPES:
-            raise BadArgumentError(
-                f"cast to {self.dtype!r}; wanted one of {', '.join(_TYPES)}", field="steps"
-            )
         return pb.BatchStep(cast=pb.Cast(column=self.column, element_type=_TYPES[self.dtype]))
 
 
@@ -67,6 +72,13 @@ class Pad:
     length: int
     fill: float = 0
     truncate: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        text("Pad.column", self.column, wanted=_COLUMN)
+        _set_whole(self, "length")
+        number("Pad.fill", self.fill)
+        flag("Pad.truncate", self.truncate)
 
     def to_message(self) -> pb.BatchStep:
         """Write the step down for the wire."""
@@ -88,6 +100,22 @@ class Stack:
 
     column: str
     item_shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        text("Stack.column", self.column, wanted=_COLUMN)
+        shape: object = self.item_shape
+        if isinstance(shape, str | bytes) or not isinstance(shape, Iterable):
+            raise BadArgumentError(
+                f"Stack.item_shape is {shown(shape)}; wanted the lengths of a row's sides, such as "
+                "(3, 224)",
+                field="steps",
+            )
+        sides = [
+            whole(f"Stack.item_shape[{at}]", side, low=0, high=_LENGTH_LIMIT)
+            for at, side in enumerate(shape)
+        ]
+        object.__setattr__(self, "item_shape", tuple(sides))
 
     def to_message(self) -> pb.BatchStep:
         """Write the step down for the wire."""
@@ -113,12 +141,20 @@ class DecodeImage:
     channels: Literal[1, 3] = 3
     fit: Literal["cover", "contain", "stretch"] = "cover"
 
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        text("DecodeImage.column", self.column, wanted=_COLUMN)
+        for name in ("height", "width", "channels"):
+            _set_whole(self, name)
+        if self.channels not in (1, 3):
+            raise BadArgumentError(
+                f"DecodeImage.channels is {self.channels}; wanted 3 for colours, or 1",
+                field="steps",
+            )
+        one_of("DecodeImage.fit", self.fit, tuple(_FITS))
+
     def to_message(self) -> pb.BatchStep:
         """Write the step down for the wire."""
-        if self.fit not in _FITS:
-            raise BadArgumentError(
-                f"fit is {self.fit!r}; wanted one of {', '.join(_FITS)}", field="steps"
-            )
         return pb.BatchStep(
             decode_image=pb.DecodeImage(
                 column=self.column,
@@ -150,6 +186,13 @@ class Pack:
     length: int
     fill: float = 0
 
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        text("Pack.column", self.column, wanted=_COLUMN)
+        for name in ("row_count", "length"):
+            _set_whole(self, name)
+        number("Pack.fill", self.fill)
+
     def to_message(self) -> pb.BatchStep:
         """Write the step down for the wire."""
         return pb.BatchStep(
@@ -173,12 +216,44 @@ class Transform:
     name: str
     version: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        text("Transform.name", self.name, wanted="the name that the operator gave it")
+        instance("Transform.version", self.version, str, wanted="a str")
+
     def to_message(self) -> pb.BatchStep:
         """Write the step down for the wire."""
         return pb.BatchStep(transform=pb.Transform(name=self.name, version=self.version))
 
 
 Step = Transform | Cast | Pad | Stack | DecodeImage | Pack
+
+
+def steps_of(steps: object) -> tuple[Step, ...]:
+    """Return the steps that an argument means, in order.
+
+    Raises:
+        BadArgumentError: It is one step, or something in it is none.
+    """
+    wanted = "a list of steps, such as [Cast('label', 'int64')]"
+    if isinstance(steps, Step | str | Mapping | AbstractSet) or not isinstance(steps, Iterable):
+        raise BadArgumentError(
+            f"steps is {shown(steps)}, of type {type(steps).__name__}; wanted {wanted}",
+            field="steps",
+        )
+    found = tuple(steps)
+    for at, step in enumerate(found):
+        if not isinstance(step, Step):
+            raise BadArgumentError(
+                f"steps[{at}] is {shown(step)}, of type {type(step).__name__}; wanted {wanted}",
+                field="steps",
+            )
+    return found
+
+
+def _set_whole(step: Step, name: str) -> None:
+    field = f"{type(step).__name__}.{name}"
+    object.__setattr__(step, name, whole(field, getattr(step, name), low=1, high=_LENGTH_LIMIT))
 
 
 def transforms_text(steps: Sequence[Step]) -> str:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from headrace.client._arguments import dataset_name
 from headrace.client._mixture import Mixture, mixture_from, mixture_of
 from headrace.client._private import name_of_source
 from headrace.client._skips import SkipArgument, SkipChoice, skip_choice
@@ -134,6 +135,7 @@ def subject_of(
     mixture = mixture_of(dataset)
     if mixture is None:
         assert isinstance(dataset, str)
+        dataset = dataset_name(dataset, is_private=is_private)
         name = name_of_source(dataset) if is_private else dataset
         known = url if url is None or isinstance(url, str) else url.get(name)
         subject = Subject(name, skips=skip_choice(skips))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from headrace.arguments import one_of
 from headrace.client._access import Access
 from headrace.client._config import Deadlines
 from headrace.client._endpoints import Endpoints, PrivateEndpoints, fixed_endpoints
@@ -15,7 +16,7 @@ from headrace.errors import BadArgumentError
 
 
 def choose_endpoints(
-    target: str | Sequence[str] | None,
+    addresses: Sequence[str] | None,
     urls: Mapping[str, str | None],
     access: Access,
     *,
@@ -28,7 +29,7 @@ def choose_endpoints(
     """Return the servers to ask; nothing is asked or started.
 
     Args:
-        target: An address, several, or None for a private server.
+        addresses: Of servers, at least one; None for a private server.
         urls: URL of each dataset by its name on the servers, where it is known.
         access: How to get in at the addresses.
         fallback: What to do when none of them answers.
@@ -41,20 +42,10 @@ def choose_endpoints(
         BadArgumentError: The arguments do not belong together.
         ConfigurationError: There is no folder in which a private server could be met.
     """
-    if cache_bytes is not None and cache_bytes < 1:
-        raise BadArgumentError(
-            f"private_cache_bytes is {cache_bytes}; wanted >= 1", field="private_cache_bytes"
-        )
-    if fallback not in (None, "storage"):
-        raise BadArgumentError(
-            f"fallback is {fallback!r}; wanted 'storage' or None", field="fallback"
-        )
-    if target is None:
+    one_of("fallback", fallback, ("storage", None))
+    if addresses is None:
         return PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes, store=store))
-    addresses = [target] if isinstance(target, str) else list(target)
     servers = fixed_endpoints(addresses, access, seat=seat)
-    if not servers.addresses:
-        raise BadArgumentError("target is an empty list; wanted an address", field="target")
     if fallback is None:
         return servers
     private = PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes, store=store))

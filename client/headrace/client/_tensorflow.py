@@ -29,9 +29,15 @@ def tf_dataset(dataset: NumpyDataset) -> tf.data.Dataset:
 
     Raises:
         ConfigurationError: TensorFlow is not installed.
-        BadArgumentError: There is no batch to read.
+        BadArgumentError: ``dataset`` is something else, or there is no batch to read.
         HeadraceError: No batch can be had.
     """
+    if not isinstance(dataset, NumpyDataset):
+        raise BadArgumentError(
+            f"dataset is of type {type(dataset).__name__}; wanted a NumpyDataset, which reads the "
+            "same batches: tf_dataset(NumpyDataset(target, name, batch_size=…))",
+            field="dataset",
+        )
     try:
         import tensorflow as tf  # noqa: PLC0415 - not every trainer has it
     except ModuleNotFoundError as error:

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.arguments import flag, one_of, whole
 from headrace.client._assembler import Allocate, Keep
 from headrace.client._config import DEFAULT_MAX_BATCH_BYTES
 from headrace.client._messages import memory_of
-from headrace.errors import BadArgumentError
 
 TransportChoice = Literal["auto", "ring", "grpc"]
 
@@ -41,15 +41,10 @@ class RingOptions:
 
     def __post_init__(self) -> None:
         """Refuse what nobody can mean."""
-        if self.transport not in ("auto", "ring", "grpc"):
-            raise BadArgumentError(
-                f"transport is {self.transport!r}; wanted 'auto', 'ring' or 'grpc'",
-                field="transport",
-            )
-        if self.ring_bytes < 0:
-            raise BadArgumentError(
-                f"ring_bytes is {self.ring_bytes}; wanted >= 0", field="ring_bytes"
-            )
+        one_of("transport", self.transport, ("auto", "ring", "grpc"))
+        ring_bytes = whole("ring_bytes", self.ring_bytes, low=0, high=1 << 62)
+        object.__setattr__(self, "ring_bytes", ring_bytes)
+        flag("check_ring", self.check_payload)
 
 
 def ring_options(

@@ -36,7 +36,7 @@ _BEGINS = 8
 """Slots for begins. A pool's slowest worker may be one iteration behind the fastest, so two would
 do for one pool; the rest is for several loaders over one dataset."""
 _FLAGS = (_FIRST_BEGIN + _BEGINS) * _SLOT_BYTES
-_MOST_WORKERS = 4096
+MOST_WORKERS = 4096
 _WAIT_S = 60.0
 """Worker 0 starts before all others; spawned, it imports torch first. Arbitrary beyond that."""
 
@@ -91,7 +91,7 @@ class SharedPlace:
     """
 
     def __init__(self) -> None:
-        self._memory = torch.zeros(_FLAGS + _MOST_WORKERS, dtype=torch.uint8)
+        self._memory = torch.zeros(_FLAGS + MOST_WORKERS, dtype=torch.uint8)
         self._memory.share_memory_()  # type: ignore[no-untyped-call] # torch leaves it so
 
     def publish(self, begin: Begin) -> None:

@@ -41,8 +41,13 @@ class FsspecStore:
     def __init__(self, url: str, *, options: StoreOptions) -> None:
         try:
             self._files, path = fsspec.core.url_to_fs(url, **options.fsspec)
-        except (ImportError, ValueError) as error:
-            found = safe_url(str(error))
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"the store of {safe_url(url)!r} does not answer ({type(error).__name__}: "
+                f"{error.strerror or 'no reason given'}); check the host's name and the network"
+            ) from None
+        except Exception as error:  # noqa: BLE001 - packages of other protocols raise what they like
+            found = f"{type(error).__name__}: {safe_url(str(error))}"
             raise BadArgumentError(
                 f"{safe_url(url)!r} cannot be opened: {found}; wanted a path, file://, s3:// or a "
                 "scheme whose fsspec package is installed",

@@ -1,0 +1,33 @@
+"""What to do in place of methods that other libraries' datasets have, and ours do not."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+_ADVICE = {
+    "map": "call the function on each batch in the loop, or register it on the server and give "
+    "steps=[Transform(name)]",
+    "filter": "leave samples out with skips=, or when the dataset is converted",
+    "shuffle": "batches come shuffled already, by seed= and window=",
+    "batch": "batches come whole, of batch_size= samples",
+    "shard": "give rank= and world_size=",
+    "repeat": "epochs=None goes on for ever, one epoch a `for`",
+    "skip": "go to a place with seek(epoch, position)",
+    "take": "use itertools.islice(dataset, count)",
+    "prefetch": "it reads ahead already, up to prefetch_bytes=",
+    "select_columns": "give columns=",
+    "with_format": "use batch.to_numpy() or batch.to_jax()",
+}
+
+
+def raise_missing(owner: object, name: str) -> NoReturn:
+    """Raise what Python raises for an attribute that is not there, with advice where there is any.
+
+    Raises:
+        AttributeError: Always.
+    """
+    title = type(owner).__name__
+    advice = f"; {_ADVICE[name]}" if name in _ADVICE else ""
+    raise AttributeError(
+        f"{title!r} object has no attribute {name!r}{advice}", name=name, obj=owner
+    )

@@ -1,0 +1,33 @@
+"""Checks of arguments that users give: their type and range, before anything is done with them.
+
+Each returns the argument as the plain type that the rest of headrace works with, or raises
+`headrace.errors.BadArgumentError`, which says what was found and what to pass.
+"""
+
+from headrace.arguments._checks import (
+    flag,
+    instance,
+    instance_or_none,
+    mapping_or_none,
+    number,
+    one_of,
+    shown,
+    text,
+    texts,
+    whole,
+    whole_or_none,
+)
+
+__all__ = [
+    "flag",
+    "instance",
+    "instance_or_none",
+    "mapping_or_none",
+    "number",
+    "one_of",
+    "shown",
+    "text",
+    "texts",
+    "whole",
+    "whole_or_none",
+]
