@@ -56,6 +56,7 @@ from headrace.client._steps import Step, steps_of
 from headrace.client._subject import mixture_in, skips_in, subject_of
 from headrace.client._targets import choose_endpoints, lane_of
 from headrace.client._transport import Landing, TransportChoice, ring_options
+from headrace.client._turns import Loop, Turns
 from headrace.client._workers import Begin, Share, share_of_worker
 from headrace.errors import BadArgumentError
 from headrace.order import NUMBER_LIMIT, EpochPlan, decode_token
@@ -245,6 +246,7 @@ class RemoteDataset(IterableDataset[Batch]):
         self._rings = ring_options(transport, ring_bytes, prefetch_bytes, check=check_ring)
         self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))
         self._progress = Progress()
+        self._turns = Turns()
         self._key = uuid.uuid4().hex
         self._side = WorkerSide(self._key)
         register_owner(self._key, self)
@@ -267,19 +269,44 @@ class RemoteDataset(IterableDataset[Batch]):
     def _rest_of_epoch(self) -> Iterator[Batch]:
         if self._restart:
             self.seek(self._progress.first_epoch)
-        epoch, group_count = self._progress.place.epoch, self._reading.group_count
+        loop = Loop(self._progress.place.epoch, self._progress.moves)
+        self._turns.begin(loop)
+        progress = self._progress
         while True:
-            event = self._live.next_event(self._make_reader)
-            if event is None:
+            unread = progress.unread
+            try:
+                batch = self._next_batch(loop)
+            except BaseException:
+                # Ctrl-C may come between any two instructions: what was taken for this loop, and
+                # did not reach it, comes again. Nothing is called here, for it may come twice.
+                if self._turns.newest is loop:
+                    self._live.is_broken = True
+                    progress.unread = unread
+                raise
+            if batch is None:
                 return
-            if isinstance(event, BatchEvent):
-                self._progress.hand_over(event.mark)
-                yield Batch(event, group_count=group_count)
-            # An older epoch ended while nobody looked: its last batch was the last one handed
-            # over before a `break`.
-            elif event.epoch >= epoch:
-                self._progress.place = place_after(event.resume_token)
-                return
+            yield batch
+
+    def _next_batch(self, loop: Loop) -> Batch | None:
+        """Hand the next batch over to a loop; None at the end of its epoch."""
+        self._turns.take(loop)
+        try:
+            progress = self._progress
+            if loop.moves != progress.moves:
+                loop.epoch, loop.moves = progress.place.epoch, progress.moves
+            while (event := self._live.next_event(self._make_reader)) is not None:
+                if isinstance(event, BatchEvent):
+                    batch = Batch(event, group_count=self._reading.group_count)
+                    progress.unread = event.mark
+                    return batch
+                # An older epoch ended while nobody looked: its last batch was the last one handed
+                # over before a `break`.
+                if event.epoch >= loop.epoch:
+                    progress.place = place_after(event.resume_token)
+                    return None
+            return None
+        finally:
+            self._turns.end()
 
     def _share_of_epoch(self, share: Share) -> Iterator[Batch]:
         if self._live.device is not None:
@@ -331,9 +358,13 @@ class RemoteDataset(IterableDataset[Batch]):
         """
         epoch = whole("epoch", epoch, low=0, high=NUMBER_LIMIT)
         position = whole("position", position, low=0, high=NUMBER_LIMIT)
-        self.close()
-        self._progress.first_epoch = epoch
-        self._move(moved(self._progress.place, epoch, position))
+        self._turns.take()
+        try:
+            self.close()
+            self._progress.first_epoch = epoch
+            self._move(moved(self._progress.place, epoch, position))
+        finally:
+            self._turns.end()
 
     def state_dict(self) -> State:
         """Return the state after the last batch handed to the loop, JSON-serialisable.
@@ -445,10 +476,14 @@ class RemoteDataset(IterableDataset[Batch]):
     ) -> None:
         content = decode_token(token)
         reading = self._reading.adopted(content, mixture, skips)
-        self.close()
-        self._reading = reading
-        self._progress.first_epoch = content.epoch
-        self._move(Place(content.epoch, content.position, token))
+        self._turns.take()
+        try:
+            self.close()
+            self._reading = reading
+            self._progress.first_epoch = content.epoch
+            self._move(Place(content.epoch, content.position, token))
+        finally:
+            self._turns.end()
 
     def _first_token(self) -> bytes:
         self._reading.known_global_batch_size()

@@ -82,6 +82,7 @@ class LiveStream:
         self._ring: DeviceRing | None = None
         self._transport = Transport()
         self._running: Prefetcher | None = None
+        self.is_broken = False
         self._finalizer: weakref.finalize[[], LiveStream] | None = None
         self._past = ClientStats()
 
@@ -101,6 +102,8 @@ class LiveStream:
         if self._process is not _process:
             # Forked: the parent's thread and connection did not come along, and are the parent's.
             self.__init__(self._prefetch_bytes, self.device)  # type: ignore[misc] # the same class, always
+        if self.is_broken:
+            self.close()
         if self._ready:
             return self._ready.popleft()
         if self._running is None:
@@ -117,7 +120,9 @@ class LiveStream:
         try:
             return self._first_of(self._running.get())
         except BaseException:
-            # Also Ctrl-C: what was interrupted in the middle of a message cannot go on.
+            # Also Ctrl-C: what was interrupted in the middle of a message cannot go on. It may come
+            # again at once, so this is noted before anything is called.
+            self.is_broken = True
             self.close()
             raise
 
@@ -138,15 +143,17 @@ class LiveStream:
         return MovingReader(make_reader(landing), self._ring)
 
     def close(self) -> None:
-        """End what runs, and drop what was prefetched."""
-        running, self._running = self._running, None
+        """End what runs, and drop what was prefetched; once more, if that was interrupted."""
+        self.is_broken = True
         self._ready.clear()
-        if running is None or self._process is not _process:
-            return
-        assert self._finalizer is not None
-        self._finalizer.detach()
-        running.close()
-        self._past += self._stats_of(running)
+        running = self._running
+        if running is not None and self._process is _process:
+            running.close()
+            self._past += self._stats_of(running)
+            if self._finalizer is not None:
+                self._finalizer.detach()
+        self._running = None
+        self.is_broken = False
 
     def stats(self) -> ClientStats:
         """Sum up all that ran in this process."""

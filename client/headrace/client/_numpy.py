@@ -29,6 +29,7 @@ from headrace.client._config import (
     deadlines_of,
 )
 from headrace.client._endpoints import PrivateEndpoints, fixed_endpoints
+from headrace.client._feed import Event
 from headrace.client._layout import SAMPLE_ID_COLUMN, ColumnView
 from headrace.client._missing import raise_missing
 from headrace.client._places import place_after
@@ -46,6 +47,7 @@ from headrace.client._transport import (
     TransportChoice,
     ring_options,
 )
+from headrace.client._turns import Loop, overtaken
 from headrace.v1 import shard_service_pb2 as pb
 
 Arrays = dict[str, NDArray[Any]]
@@ -157,6 +159,7 @@ class NumpyDataset:
         self._deadlines = deadlines_of(deadlines)
         self._rings = ring_options(transport, ring_bytes, self._prefetch_bytes, check=check_ring)
         self._transport = Transport()
+        self._loop: Loop | None = None
         begin = token_bytes(token)
         self._place = Place() if begin is None else place_after(begin)
 
@@ -192,6 +195,7 @@ class NumpyDataset:
         """Yield the same as views of the batches' memory, strings and bytes undecoded."""
         if self._options.end_epoch is not None and self._place.epoch >= self._options.end_epoch:
             return
+        loop = self._loop = Loop(self._place.epoch, 0)
         transport = self._transport = Transport()
         prefetcher = Prefetcher(
             self._open(self._rings, transport),
@@ -201,11 +205,16 @@ class NumpyDataset:
         )
         try:
             while (event := prefetcher.get()) is not None:
-                if not isinstance(event, BatchEvent):
-                    self._place = place_after(event.resume_token)
+                columns = event.columns if isinstance(event, BatchEvent) else None
+                place = place_after(_token_of(event))
+                # From here to the `yield` nothing is called, so that nothing comes between, neither
+                # another loop nor Ctrl-C.
+                if self._loop is not loop:
+                    raise overtaken()
+                self._place = place
+                if columns is None:
                     return
-                self._place = place_after(event.header.resume_token)
-                yield event.columns
+                yield columns
         finally:
             prefetcher.close()
 
@@ -234,6 +243,10 @@ class NumpyDataset:
             allocate=landing.allocate,
             open_feed=RingFeeds(rings, landing, silence_s=self._deadlines.silence_s),
         )
+
+
+def _token_of(event: Event) -> bytes:
+    return event.header.resume_token if isinstance(event, BatchEvent) else event.resume_token
 
 
 def arrays_of(columns: dict[str, ColumnView]) -> Arrays:

@@ -14,13 +14,15 @@ Contract:
 4. While the loop is away the thread reads on, after at most `_AWAY_S` from when it left; but not
    while the server itself fills memory that the loop only has to look at (``is_ahead``).
 5. `close` ends the reader, empties the queue and joins the thread. What ends a loop's wait from
-   outside, such as Ctrl-C, ends the reading too.
+   outside, such as Ctrl-C, ends the reading too; it is what the loop gets, whatever fails while the
+   reader lets go, and however often it comes. The queue is of no use after that but to be closed.
 
 If the code differs, the code is wrong.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -96,7 +98,7 @@ class Prefetcher:
         limit: Callable[[int], int] | None = None,
         is_ahead: Callable[[], bool] | None = None,
     ) -> None:
-        """Start reading.
+        """Prepare to read; `get` begins.
 
         Args:
             reader: Where the events come from; closed with this prefetcher.
@@ -123,7 +125,7 @@ class Prefetcher:
         self._changed = threading.Condition(self._lock)
         self.waited_s = 0.0
         self._thread = threading.Thread(target=self._run, name="headrace-prefetch", daemon=True)
-        self._thread.start()
+        self._is_started = False
 
     @property
     def waited_on(self) -> HopSeconds:
@@ -148,12 +150,20 @@ class Prefetcher:
         Raises:
             HeadraceError: The reader gave up.
         """
+        if not self._is_started:
+            self.start()
         with self._lock:
             if not self._events and self._outcome is None and not self._closed:
                 return self._await()
             event = self._take()
             self._left_at = time.monotonic()
             return event
+
+    def start(self) -> None:
+        """Begin to read ahead, before anything is asked for; once."""
+        # Its owner has this object by now: a thread that starts while Ctrl-C comes has an end.
+        self._is_started = True
+        self._thread.start()
 
     def close(self) -> None:
         """End the reading and join the thread."""
@@ -163,7 +173,9 @@ class Prefetcher:
             self._changed.notify_all()
         self._reader.close()
         if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=_JOIN_S)
+            # One whose start was interrupted cannot be joined, and ends by itself.
+            with contextlib.suppress(RuntimeError):
+                self._thread.join(timeout=_JOIN_S)
         with self._lock:
             if not self._is_reading:
                 self._source.close()
@@ -216,11 +228,14 @@ class Prefetcher:
             outcome = _Failed(error)
         except Exception as error:  # noqa: BLE001 - the boundary of the thread: nothing may end it in silence
             outcome = _Failed(_bug(error))
+            interrupt = _interrupt_behind(error)
+            if interrupt is not None:
+                raise interrupt from None
         except BaseException as error:
             outcome = _Failed(_bug(error))
             raise
         finally:
-            self._lock.acquire()
+            self._lock_again()
             self._is_reading = False
             if self._closed:
                 self._source.close()
@@ -228,6 +243,18 @@ class Prefetcher:
                 self._outcome = outcome
                 self._changed.notify_all()
         return event
+
+    def _lock_again(self) -> None:
+        """Take the lock back, whatever comes meanwhile: who called has it, and lets go of it."""
+        interrupt: BaseException | None = None
+        while not self._lock._is_owned():  # type: ignore[attr-defined] # noqa: SLF001 - as Condition asks
+            try:
+                self._lock.acquire()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interrupt = error
+        if interrupt is not None:
+            self._is_reading = False
+            raise interrupt
 
     def _run(self) -> None:
         with self._lock:
@@ -268,6 +295,16 @@ class Prefetcher:
 
 def _never() -> bool:
     return False
+
+
+def _interrupt_behind(error: BaseException) -> BaseException | None:
+    """Return the interrupt in whose handling an error came up, if there is one."""
+    found: BaseException | None = error
+    while found is not None:
+        if not isinstance(found, Exception | GeneratorExit):
+            return found
+        found = found.__cause__ or found.__context__
+    return None
 
 
 def _bug(error: BaseException) -> InternalError:

@@ -14,6 +14,7 @@ class Progress:
     Attributes:
         first_epoch: The epoch that ``restart=True`` goes back to.
         moves: How often the place was moved by hand.
+        unread: The mark of the last batch handed over since the place was set, if there is one.
     """
 
     def __init__(self) -> None:
@@ -21,25 +22,25 @@ class Progress:
         self.first_epoch = 0
         self.moves = 0
         self._known = Place()
-        self._unread: Mark | None = None
+        self._read: tuple[Mark, Place] | None = None
+        # Set alone, by one store: between it and the `yield` that follows nothing may come.
+        self.unread: Mark | None = None
 
     @property
     def place(self) -> Place:
-        """Where the next batch is."""
+        """Where the next batch is; may be asked for from any thread."""
         # The header of each batch is kept, and read when somebody wants to know.
-        mark, self._unread = self._unread, None
-        if mark is not None:
-            self._known = place_after(header_of(mark).resume_token)
-        return self._known
+        mark, read = self.unread, self._read
+        if mark is None:
+            return self._known
+        if read is None or read[0] is not mark:
+            read = self._read = mark, place_after(header_of(mark).resume_token)
+        return read[1]
 
     @place.setter
     def place(self, place: Place) -> None:
-        self._unread = None
         self._known = place
-
-    def hand_over(self, mark: Mark) -> None:
-        """Note that the loop gets the batch with this header."""
-        self._unread = mark
+        self.unread = self._read = None
 
     def begin(self) -> Begin:
         """Return where an iteration begins now."""

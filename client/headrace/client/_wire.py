@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -201,18 +202,21 @@ def _as_it_is(message: bytes) -> bytes:
 @contextmanager
 def watched(feed: WireFeed, *, silence_s: float) -> Iterator[None]:
     """Cancel a feed at the end, or when its server has been silent for too long."""
-    done = threading.Event()
+    done, is_open = threading.Event(), True
 
     def watch() -> None:
-        while not done.wait(silence_s / 4):
+        while not done.wait(silence_s / 4) and is_open:
             if feed.end_if_silent(silence_s):
                 return
 
     watchdog = threading.Thread(target=watch, name="headrace-silence-watchdog", daemon=True)
-    watchdog.start()
     try:
+        watchdog.start()
         yield
     finally:
+        # By no call: Ctrl-C may come in any, and leave the others out.
+        is_open = False
         done.set()
         feed.close()
-        watchdog.join(timeout=5)
+        with contextlib.suppress(RuntimeError):  # its start was interrupted
+            watchdog.join(timeout=5)

@@ -1,0 +1,95 @@
+"""One loop at a time over a dataset: what is handed over, and to whom, is in one place.
+
+Contract:
+
+1. Batches are taken in turns, and a turn is one thread's: a thread that wants one while another has
+   it is refused at once.
+2. A loop that begins ends the one before it, in whichever thread that runs: it gets no batch any
+   more, and is told so when it asks for one. So each batch goes to one loop.
+3. Who moves the dataset (`seek`, `load_state_dict`) needs a turn.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from headrace.errors import BadArgumentError
+
+_ADVICE = (
+    "one dataset serves one loop at a time: make a dataset for each thread, with a rank of its own "
+    "where they share the samples, or let one thread iterate and hand batches over in a queue.Queue"
+)
+
+
+class Loop:
+    """One iteration of a dataset.
+
+    Attributes:
+        epoch: The epoch whose rest it yields.
+        moves: How often the dataset was moved by hand before.
+    """
+
+    __slots__ = ("epoch", "moves")
+
+    def __init__(self, epoch: int, moves: int) -> None:
+        self.epoch, self.moves = epoch, moves
+
+
+class Turns:
+    """Gives turns to loops; arrives in another process with nobody in it.
+
+    Attributes:
+        newest: The loop that gets batches.
+    """
+
+    def __init__(self) -> None:
+        self.newest: Loop | None = None
+        # Re-entrant: a turn that Ctrl-C ended between two instructions stays its thread's.
+        self._lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[type[Turns], tuple[()]]:
+        """Travel as nothing."""
+        return Turns, ()
+
+    def begin(self, loop: Loop) -> None:
+        """Make this the loop that gets batches.
+
+        Raises:
+            BadArgumentError: Another thread waits for a batch.
+        """
+        self.take()
+        self.newest = loop
+        self._lock.release()
+
+    def take(self, loop: Loop | None = None) -> None:
+        """Begin a turn; whoever gets it ends it by `end`.
+
+        Args:
+            loop: Whose; None for whoever moves the dataset.
+
+        Raises:
+            BadArgumentError: Another thread has it, or another loop began since.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise BadArgumentError(
+                f"{threading.current_thread().name} uses a dataset from which another thread is "
+                f"taking a batch; {_ADVICE}",
+                field="dataset",
+            )
+        if loop is not None and self.newest is not loop:
+            self._lock.release()
+            raise overtaken()
+
+    def end(self) -> None:
+        """End a turn."""
+        self._lock.release()
+
+
+def overtaken() -> BadArgumentError:
+    """Return what a loop gets in place of a batch when another began."""
+    return BadArgumentError(
+        f"another loop over this dataset began, so that this one gets no more batches; {_ADVICE}",
+        field="dataset",
+    )
