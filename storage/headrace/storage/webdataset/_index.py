@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,9 @@ INDEX_THREADS = 16
 
 Progress = Callable[[int, int], None]
 """Called with files done and files in all, by the thread that opens the dataset."""
+
+_MAX_NAME_BYTES = 64 << 10  # arbitrary; Linux opens paths of 4 KiB
+_MAX_KEYS_BYTES = 2**31 - 1  # what 32-bit offsets can address
 
 _PREFIX = b"headrace webdataset v1\n"
 
@@ -128,8 +132,10 @@ def index_of(shards: Sequence[TarIndex]) -> WebDatasetIndex:
     """Return the index that the headers of all files make.
 
     Raises:
-        ConfigurationError: There are too many columns.
+        ConfigurationError: There are too many columns, or a sample is too large to be read.
     """
+    for shard in shards:
+        _check_samples(shard)
     return WebDatasetIndex(tuple(shards), _schema(shards), _fingerprint(shards))
 
 
@@ -174,13 +180,42 @@ def _indexed(files: FileStore, entry: FileEntry) -> TarIndex:
         _check_limits(entry, member, found.names)
     return TarIndex(
         entry=entry,
-        keys=pa.array(found.keys, pa.string()),
+        keys=_keys(entry, found.keys),
         first_members=np.array([*found.first_members, len(found.columns)], np.int64),
         columns=np.array(found.columns, np.int64),
         offsets=np.array(found.offsets, np.int64),
         sizes=np.array(found.sizes, np.int64),
         names=tuple(found.names),
     )
+
+
+def _keys(entry: FileEntry, keys: list[str]) -> pa.StringArray:
+    wide = pa.array(keys, pa.large_string())
+    if wide.nbytes > _MAX_KEYS_BYTES:
+        raise ConfigurationError(
+            f"shard {entry.name} has names of {wide.nbytes} bytes, at most {_MAX_KEYS_BYTES} are "
+            "read; cut it into several",
+            shard=entry.name,
+        )
+    return cast("pa.StringArray", wide.cast(pa.string()))
+
+
+def _check_samples(shard: TarIndex) -> None:
+    """Refuse a sample that one read cannot bring, with all that lies between its members."""
+    if not shard.sample_count:
+        return
+    edges = shard.first_members
+    starts = shard.offsets[edges[:-1]]
+    spans = shard.offsets[edges[1:] - 1] + shard.sizes[edges[1:] - 1] - starts
+    at = int(spans.argmax())
+    if spans[at] > MAX_VALUE_BYTES:
+        raise ConfigurationError(
+            f"shard {shard.entry.name}, at byte {starts[at]}: sample "
+            f"{str(shard.keys[at])[:200]!r} takes {spans[at]} bytes with what lies between its "
+            f"members, and a sample is read at once and may have {MAX_VALUE_BYTES}; split it",
+            shard=shard.entry.name,
+            offset=int(starts[at]),
+        )
 
 
 def _named(members: Iterator[Member]) -> Iterator[tuple[str, str, Member]]:
@@ -197,6 +232,12 @@ def _check_limits(entry: FileEntry, member: Member, names: dict[str, int]) -> No
         raise ConfigurationError(
             f"shard {entry.name}, at byte {member.offset}: member {member.name[:200]!r} has "
             f"{member.size} bytes, at most {MAX_VALUE_BYTES} are read; split it",
+            shard=entry.name,
+        )
+    if len(member.name) > _MAX_NAME_BYTES:
+        raise ConfigurationError(
+            f"shard {entry.name}, at byte {member.offset}: member {member.name[:200]!r} and so on "
+            f"has a name of {len(member.name)} characters, at most {_MAX_NAME_BYTES} are read",
             shard=entry.name,
         )
     if len(names) > MAX_COLUMNS:
