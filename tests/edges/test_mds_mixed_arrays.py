@@ -21,6 +21,7 @@ from headrace.server import ServerConfig, start_server
 from headrace.storage import OpenDataset, SourceOptions, open_dataset
 from headrace.storage.mds._encoding import ARRAY_DTYPES
 from storage.mds.mds_make import change_index, index_of, write_mds
+from storage.mds.mosaic_environment import mosaic
 
 Array = NDArray[Any]
 _MIXED = SourceOptions(mixed_arrays=True)
@@ -173,3 +174,22 @@ def test_a_trainer_and_a_conversion_get_them(tmp_path: Path) -> None:
     ]
 
     assert _same(_MIX * 4, found)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)  # of which most is for making the environment
+def test_what_mosaic_writes_is_read(tmp_path: Path) -> None:
+    """Every type and up to five axes, in several shards, as the real package stores them."""
+    chance = np.random.default_rng(17)
+    arrays: list[Array] = []
+    for kind in [*ARRAY_DTYPES.values()] * 5:
+        shape = chance.integers(1, 5, size=chance.integers(1, 6))
+        size = int(shape.prod()) * kind.itemsize
+        arrays.append(np.frombuffer(chance.bytes(size), kind).reshape(shape))
+    named: dict[str, Any] = {f"{at:03}": array for at, array in enumerate(arrays)}
+    np.savez(tmp_path / "arrays.npz", **named)
+    mosaic().write_mixed(tmp_path / "mds", tmp_path / "arrays.npz")
+
+    with open_dataset(str(tmp_path / "mds")) as dataset:
+        assert dataset.shard_count > 1
+        assert _same(arrays, _arrays(dataset))

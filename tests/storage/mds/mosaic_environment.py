@@ -39,6 +39,10 @@ class Mosaic:
         options = [compression, "sha1,xxh64", str(sample_count)]
         self._run("mosaic_write_text.py", [str(folder), form, *options])
 
+    def write_mixed(self, folder: Path, arrays: Path) -> None:
+        """Write the arrays of an ``.npz`` file with Mosaic's writer, as column ``x``."""
+        self._run("mosaic_write_mixed.py", [str(folder), str(arrays)])
+
     def read(self, folder: Path, *, validate_hash: str | None = None) -> list[Any]:
         """Return what Mosaic's reader gives, as `rendered` has it."""
         arguments = [str(folder)] if validate_hash is None else [str(folder), validate_hash]
