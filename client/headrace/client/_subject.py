@@ -11,7 +11,14 @@ from headrace.client._mixture import Mixture, mixture_from, mixture_of
 from headrace.client._private import name_of_source
 from headrace.client._skips import SkipArgument, SkipChoice, skip_choice
 from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
-from headrace.order import OrderSpec, Token, epoch_positions, mixture_differences
+from headrace.order import (
+    OrderSpec,
+    Skips,
+    Token,
+    check_within,
+    epoch_positions,
+    mixture_differences,
+)
 from headrace.v1 import shard_service_pb2 as pb
 
 Fetch = Callable[[Sequence[pb.GetDatasetRequest]], list[pb.Dataset]]
@@ -58,9 +65,21 @@ class Subject:
         found = fetch([pb.GetDatasetRequest(name=name, fingerprint=f) for name, f in wanted])
         counts = tuple(dataset.sample_count for dataset in found)
         prints = [dataset.fingerprint for dataset in found]
+        self._check_skips(found)
         if self.mixture is None:
             return replace(self, fingerprint=prints[0], sample_counts=counts)
         return replace(self, mixture=self.mixture.pinned(prints), sample_counts=counts)
+
+    def _check_skips(self, found: Sequence[pb.Dataset]) -> None:
+        given = (
+            [self.skips]
+            if self.mixture is None
+            else [skip_choice(entry.skips) for entry in self.mixture.datasets]
+        )
+        for choice, dataset in zip(given, found, strict=True):
+            if choice is not None and choice.sample_ids:
+                skips = Skips(choice.sample_ids)
+                check_within(skips, dataset.sample_count, dataset=dataset.name)
 
     def epoch_sample_count(self, order: OrderSpec) -> int:
         """Return the positions of an epoch; versions and counts are known."""

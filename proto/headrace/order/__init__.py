@@ -24,7 +24,7 @@ from headrace.order._permutation import (
 )
 from headrace.order._sample_keys import sample_keys
 from headrace.order._schedule import Schedule, linear, piecewise
-from headrace.order._skips import Skips, check_skips
+from headrace.order._skips import Skips, check_skips, check_within
 from headrace.order._slicing import EndMode, EpochPlan, RankBatch
 from headrace.order._spec import (
     DEFAULT_WINDOW,
@@ -73,6 +73,7 @@ __all__ = [
     "Window",
     "batch_sample_ids",
     "check_skips",
+    "check_within",
     "combined_fingerprint",
     "decode_token",
     "dump_mixture",

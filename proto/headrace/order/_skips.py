@@ -94,6 +94,31 @@ class Skips:
         return shifts + low
 
 
+def check_within(skips: Skips | None, sample_count: int, *, dataset: str) -> None:
+    """Refuse a list with ids that a dataset does not have.
+
+    Such a list is of another dataset or version, and in a mixture it would mean samples of the
+    next dataset.
+
+    Args:
+        skips: The list, or None.
+        sample_count: Samples of the dataset, in the version that is read.
+        dataset: Its name, for the message.
+
+    Raises:
+        BadArgumentError: If an id is `sample_count` or more.
+    """
+    if skips is None or not len(skips) or int(skips.sample_ids[-1]) < sample_count:
+        return
+    beyond = len(skips) - int(np.searchsorted(skips.sample_ids, sample_count))
+    raise BadArgumentError(
+        f"skips hold the sample id {int(skips.sample_ids[-1])}, and {beyond - 1} more that"
+        f" {dataset!r} does not have: its ids are [0, {sample_count}); leave them out, or give the"
+        " list of this dataset and version",
+        field="skips",
+    )
+
+
 def check_skips(wanted: Skips, found: Skips, *, allow_new_skips: bool = False) -> None:
     """Refuse to go on with another list of skips than a token was made with.
 

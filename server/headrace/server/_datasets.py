@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, HeadraceError
-from headrace.order import Order, OrderSpec, ShardTable, Skips, Token
+from headrace.order import Order, OrderSpec, ShardTable, Skips, Token, check_within
 from headrace.server._block import block_layout
 from headrace.server._blocks import Blocks, DatasetBlocks
 from headrace.server._cache import BlockCache
@@ -119,9 +119,11 @@ class ServedDataset:
         """Return the samples that a request leaves out.
 
         Raises:
-            HeadraceError: As `wanted_skips`.
+            HeadraceError: As `wanted_skips`; or the list is of another dataset.
         """
-        return wanted_skips(request, token, self.skip_lists)
+        skips = wanted_skips(request, token, self.skip_lists)
+        check_within(skips, self.table.sample_count, dataset=self.name)
+        return skips
 
     def finder(self, spec: OrderSpec, skips: Skips | None = None) -> WindowFinder:
         """Return what finds samples in the order of a spec; streams with equal specs share it."""

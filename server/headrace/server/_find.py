@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from headrace.errors import BadArgumentError, TokenDatasetChangedError
-from headrace.order import combined_fingerprint, decode_token
+from headrace.order import check_within, combined_fingerprint, decode_token
 from headrace.server._access import ANYBODY, Caller
 from headrace.server._catalog import Catalog
 from headrace.server._datasets import ServedDataset
@@ -97,6 +97,8 @@ def _mixture(
     firsts = np.cumsum([0, *(member.dataset.sample_count for member in members)]).tolist()
     lists = [member.skip_lists for member in members]
     skips = mixture_skips(request, wanted.token, lists, firsts)
+    for member, each in zip(members, skips, strict=True):
+        check_within(each, member.dataset.sample_count, dataset=member.name)
     mixture = mixtures.get(spec, members, skips)
     mixture.check_global_batch_size(wanted.global_batch_size)
     return mixture
