@@ -287,11 +287,13 @@ def _check_batches(spec: StreamSpec, readable: Readable) -> None:
         )
     check_payload(rows, spec.columns, readable, field="global_batch_size")
     whole = EpochPlan(readable.sample_count, 0, spec.global_batch_size, spec.end)
-    if whole.batch_count == 0 and spec.epoch_count != 1:
-        # Such a stream would be one end of an epoch after the other, as fast as they can be sent.
+    if whole.batch_count == 0:
+        # Such a stream would be one end of an epoch after the other, as fast as they can be sent,
+        # or nothing at all, without a word.
         raise BadArgumentError(
             f"an epoch of {readable.sample_count} samples has no batch of "
-            f"{spec.global_batch_size}; use a smaller one, or an end that keeps the last",
+            f"{spec.global_batch_size}, over all {spec.world_size} ranks, and the end 'drop_last' "
+            "leaves out what fills none; use a smaller batch_size, or end='uneven' or 'pad'",
             field="global_batch_size",
         )
 
