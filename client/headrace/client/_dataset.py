@@ -51,7 +51,7 @@ from headrace.client._request import ReadOptions
 from headrace.client._ring import RingFeeds
 from headrace.client._share import ShareSource, WorkerSide
 from headrace.client._skips import SkipChoice
-from headrace.client._state import State, make_state, read_state, refuse_worker_state
+from headrace.client._state import State, check_end, make_state, read_state, refuse_worker_state
 from headrace.client._steps import Step, steps_of
 from headrace.client._subject import mixture_in, skips_in, subject_of
 from headrace.client._targets import choose_endpoints, lane_of
@@ -374,7 +374,8 @@ class RemoteDataset(IterableDataset[Batch]):
         """
         share = share_of_worker()
         place = (share and self._side.place) or self._progress.place
-        state = make_state(place.token or self._first_token(), subject=self._reading.subject)
+        token = place.token or self._first_token()
+        state = make_state(token, subject=self._reading.subject, end=self._reading.end)
         return state if share is None else {**state, "worker": self._side.state(share)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
@@ -385,6 +386,7 @@ class RemoteDataset(IterableDataset[Batch]):
             TokenSpecChangedError: It belongs to other options; the message names them.
         """
         token, share = read_state(state), share_of_worker()
+        check_end(state, self._reading.end)
         if share is None:
             refuse_worker_state(state)
         self._adopt(token, mixture_in(state), skips_in(state))

@@ -10,18 +10,19 @@ from dataclasses import asdict, replace
 from headrace.arguments import shown
 from headrace.client._subject import Subject
 from headrace.errors import TokenMalformedError, TokenSpecChangedError
-from headrace.order import OrderSpec, Token, decode_token, spec_differences
+from headrace.order import EndMode, OrderSpec, Token, decode_token, spec_differences
 
 State = dict[str, object]
 
 _VERSION = 1
 
 
-def make_state(token: bytes, *, subject: Subject) -> State:
+def make_state(token: bytes, *, subject: Subject, end: EndMode) -> State:
     """Write a token down as JSON-serialisable values.
 
     ``spec`` repeats in plain words what the token binds. Of it only ``mixture`` is read again,
-    for the versions of its datasets, and ``skips``, for servers that do not have the list.
+    for the versions of its datasets, ``skips``, for servers that do not have the list, and ``end``,
+    which no token holds.
     """
     content = decode_token(token)
     return {
@@ -34,6 +35,7 @@ def make_state(token: bytes, *, subject: Subject) -> State:
             "position": content.position,
             "step": content.step,
             "global_batch_size": content.global_batch_size,
+            "end": end.value,
             **asdict(content.spec),
             **({} if subject.skips is None else {"skips": subject.skips.to_json()}),
             **({} if subject.mixture is None else {"mixture": subject.mixture.to_json()}),
@@ -64,6 +66,25 @@ def read_state(state: Mapping[str, object]) -> bytes:
         raise TokenMalformedError(f"the state's token is no base64 ({error})") from error
     decode_token(token)
     return token
+
+
+def check_end(state: Mapping[str, object], end: EndMode) -> None:
+    """Refuse a state of a run that did something else with incomplete last batches.
+
+    Raises:
+        TokenSpecChangedError: It is one; the message says how to change it on purpose.
+    """
+    spec = state.get("spec")
+    found = spec.get("end") if isinstance(spec, Mapping) else None
+    # States that were taken before they said so are of whatever is wanted.
+    if found is None or found == end.value:
+        return
+    raise TokenSpecChangedError(
+        f"end: {end.value!r} wanted, the state has {shown(found)}, so that epochs would have other "
+        f"samples or batches from here on: give end={shown(found)}; to change it on purpose, give "
+        "the state's token to the dataset, as token=base64.b64decode(state['token'])",
+        field="end",
+    )
 
 
 def refuse_worker_state(state: Mapping[str, object]) -> None:
