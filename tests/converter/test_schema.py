@@ -11,7 +11,6 @@ from pyspark.ml.linalg import MatrixUDT, VectorUDT
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 
-from headrace.cli._spark import read_frame
 from headrace.converter import write_shards
 from headrace.converter._schema import plan_columns
 from headrace.errors import UnsupportedColumnError
@@ -82,7 +81,8 @@ def test_a_csv_file_with_dates_and_times_converts(spark: SparkSession, tmp_path:
     """What Spark infers of a CSV file is stored with no cast."""
     source = tmp_path / "trips.csv"
     source.write_text("day,left,price\n2020-01-02,2020-01-02T03:04:05Z,1.5\n2020-01-03,,2\n")
-    write_shards(read_frame(spark, str(source), file_format="csv"), str(tmp_path / "d"))
+    frame = spark.read.csv(str(source), header=True, inferSchema=True)
+    write_shards(frame, str(tmp_path / "d"))
 
     with open_dataset(str(tmp_path / "d")) as dataset:
         samples = dataset.read_block(0).to_pylist()

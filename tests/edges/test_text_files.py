@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +63,26 @@ def test_flights_are_converted_without_java(tmp_path: Path) -> None:
         {"id": 3, "zip": "90210", "delay": 12.25, "note": "C:\\"},
         {"id": 4, "zip": None, "delay": 0.5, "note": "two\r\nlines"},
     ] == samples
+
+
+def test_text_is_converted_where_spark_is_not_installed(tmp_path: Path) -> None:
+    """Of what the converter needs, pyspark and py4j are for DataFrames alone."""
+    (tmp_path / "flights.csv").write_bytes(FLIGHTS)
+    command = (
+        "import sys; sys.modules.update(pyspark=None, py4j=None); "
+        "from headrace.cli.main import main; main()"
+    )
+    arguments = ["convert", str(tmp_path / "flights.csv"), str(tmp_path / "out")]
+    done = subprocess.run(
+        [sys.executable, "-c", command, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "4 samples in 1 shards" in done.stdout
 
 
 def test_what_is_left_out_is_counted_and_listed(tmp_path: Path) -> None:

@@ -1,14 +1,25 @@
-"""Spark jobs that write DataFrames as datasets, and conversions of what lies in folders."""
+"""Spark jobs that write DataFrames as datasets, and conversions of what lies in folders.
 
-from headrace.converter._conversion import Conversion
+What takes Spark is imported when it is first asked for, so that files are converted without it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from headrace.converter._convert import SourceFormat, convert_files
 from headrace.converter._function import Function, Over
-from headrace.converter._job import Progress
-from headrace.converter._make_converter import CACHE_SETTING, make_converter
+from headrace.converter._plan import DEFAULT_SHARD_BYTES
+from headrace.converter._progress import Progress
 from headrace.converter._schema import Shape
 from headrace.converter._sinks import Format
 from headrace.converter._splits import Splits
-from headrace.converter._write import DEFAULT_SHARD_BYTES, Settings, write_shards
+
+if TYPE_CHECKING:
+    from headrace.converter._conversion import Conversion
+    from headrace.converter._make_converter import CACHE_SETTING, make_converter
+    from headrace.converter._write import Settings, write_shards
 
 __all__ = [
     "CACHE_SETTING",
@@ -26,3 +37,17 @@ __all__ = [
     "make_converter",
     "write_shards",
 ]
+
+_WITH_SPARK = {
+    "CACHE_SETTING": "_make_converter",
+    "Conversion": "_conversion",
+    "Settings": "_write",
+    "make_converter": "_make_converter",
+    "write_shards": "_write",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WITH_SPARK:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WITH_SPARK[name]}"), name)

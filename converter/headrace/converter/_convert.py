@@ -11,17 +11,16 @@ import pyarrow as pa
 from headrace.converter._commit import Written
 from headrace.converter._hugging_face import find_splits, hugging_face_pieces
 from headrace.converter._images import ImagePieces, image_pieces
-from headrace.converter._job import Progress
 from headrace.converter._local import write_pieces
 from headrace.converter._pieces import Pieces, dataset_pieces
-from headrace.converter._plan import Wanted, checked_writing
+from headrace.converter._plan import DEFAULT_SHARD_BYTES, Wanted, checked_writing
+from headrace.converter._progress import Progress
 from headrace.converter._schema import Declared, Shape
 from headrace.converter._show import shown
 from headrace.converter._sinks import Format
 from headrace.converter._splits import Splits
 from headrace.converter._tasks import split_url
-from headrace.converter._types import named_type
-from headrace.converter._write import DEFAULT_SHARD_BYTES
+from headrace.converter._type_names import named_type
 from headrace.converter.text import LeftOut, TextOptions, text_pieces
 from headrace.converter.text.declared import read_types
 from headrace.converter.text.options import TextKind

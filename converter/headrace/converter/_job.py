@@ -25,6 +25,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # py4j h
 from pyspark.errors import PySparkException
 
 from headrace.converter._failure import error_in
+from headrace.converter._progress import Progress
 from headrace.errors import ConfigurationError, HeadraceError
 
 if TYPE_CHECKING:
@@ -35,26 +36,6 @@ _POLL_S = 0.2  # arbitrary: what a progress bar needs
 _CANCEL_S = 60.0
 _FLUSH_S = 1.0  # Spark's counts of running tasks are up to this old (spark.ui.liveUpdate.*)
 _MAX_CAUSE = 600  # characters of Spark's own words in an error
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a conversion is.
-
-    Attributes:
-        tasks_done: Tasks that Spark counts as finished, in all stages of the job.
-        tasks_total: Tasks of the stages that Spark knows by now.
-        shard_count: Shards of finished tasks. 0 in Spark Connect before the end, which does not
-            tell, and so with the samples and bytes in them, also at the end.
-        sample_count: Samples in those shards; retried tasks may count twice.
-        raw_bytes: Raw bytes of those samples.
-    """
-
-    tasks_done: int
-    tasks_total: int
-    shard_count: int
-    sample_count: int
-    raw_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

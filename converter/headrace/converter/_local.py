@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from headrace.converter._commit import Written
 from headrace.converter._function import FunctionPlan
-from headrace.converter._job import Progress
 from headrace.converter._outcome import make_task, write_task
 from headrace.converter._pieces import Pieces, ReadPieces, selected
 from headrace.converter._plan import Wanted, plan_samples
+from headrace.converter._progress import Progress
 from headrace.converter._tasks import ShardTask
 
 _POLL_S = 0.2  # arbitrary: what a progress bar needs

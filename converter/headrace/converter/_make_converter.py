@@ -24,10 +24,11 @@ from pyspark import cloudpickle
 from headrace.converter._cache import ConversionCache, Record
 from headrace.converter._conversion import Conversion
 from headrace.converter._function import Function
-from headrace.converter._job import Progress
+from headrace.converter._plan import DEFAULT_SHARD_BYTES
 from headrace.converter._plan_key import plan_key
+from headrace.converter._progress import Progress
 from headrace.converter._schema import Shape
-from headrace.converter._write import DEFAULT_SHARD_BYTES, Settings, write_shards
+from headrace.converter._write import Settings, write_shards
 from headrace.errors import (
     BadArgumentError,
     CommitConflictError,

@@ -8,19 +8,25 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import types as spark
 
 from headrace.converter._columns import ColumnPlan
-from headrace.converter._types import NUMBERS, arrow_type, is_vector, named_type
+from headrace.converter._type_names import named_type
 from headrace.errors import BadArgumentError, ColumnNotFoundError, UnsupportedColumnError
 from headrace.storage import FORMAT_KEY, SHAPE_AUTO, SHAPE_KEY, schema_texts
 
 if TYPE_CHECKING:
+    from pyspark.sql import types as spark
+
     Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
 
 Shape: TypeAlias = tuple[int, ...] | Literal["ragged"]
 
-_NUMBERS = {*NUMBERS.values(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float16()}
+_NUMBERS = {
+    *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+    *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+    *(pa.float16(), pa.float32(), pa.float64()),
+    pa.bool_(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +85,8 @@ def _plan(name: str, schema: spark.StructType | pa.Schema, said: Declared) -> Co
     if isinstance(schema, pa.Schema):
         source = schema.field(name).type
         metadata.update((schema.field(name).metadata or {}).items())
-    elif is_vector(schema[name].dataType):
-        vector = True
-        source = pa.list_(pa.field("item", pa.float64(), nullable=False))
     else:
-        source = arrow_type(name, schema[name].dataType)
+        source, vector = _of_spark(name, schema[name].dataType)
     kind = _wanted_type(name, source, said.types.get(name))
     if name in said.formats:
         metadata[FORMAT_KEY] = _checked_format(name, kind, said.formats[name])
@@ -93,6 +96,15 @@ def _plan(name: str, schema: spark.StructType | pa.Schema, said: Declared) -> Co
     return ColumnPlan(
         pa.field(name, stored, metadata=metadata or None), shape=sides, is_vector=vector
     )
+
+
+def _of_spark(name: str, kind: spark.DataType) -> tuple[pa.DataType, bool]:
+    """Return what Spark hands over for a column, and whether it holds vectors."""
+    from headrace.converter._types import arrow_type, is_vector  # noqa: PLC0415 - files need no Spark
+
+    if is_vector(kind):
+        return pa.list_(pa.field("item", pa.float64(), nullable=False)), True
+    return arrow_type(name, kind), False
 
 
 def _wanted_type(name: str, source: pa.DataType, wanted: str | pa.DataType | None) -> pa.DataType:

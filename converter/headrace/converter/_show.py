@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, Protocol, TextIO
 
-from headrace.converter._job import Progress
+from headrace.converter._progress import Progress
 from headrace.errors import BadArgumentError
 
 _WIDTH = 24  # characters of the bar itself

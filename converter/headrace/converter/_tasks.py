@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from headrace.converter._columns import ColumnPlan, stored_batch
 from headrace.converter._failure import told_to_driver
 from headrace.converter._formats import Formats
 from headrace.converter._function import FunctionPlan, run_function
-from headrace.converter._handover import taken_over
 from headrace.converter._sinks import Entry, Sink, Writing, open_sink, raw_bytes_of
 from headrace.converter._splits import MAX_SPLITS, ByColumn, Splitter
 from headrace.converter._vectors import dense_lists
@@ -92,6 +90,10 @@ class ShardTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the shards of one partition and yield a row for each."""
+        from pyspark import TaskContext  # noqa: PLC0415 - files are converted without Spark
+
+        from headrace.converter._handover import taken_over  # noqa: PLC0415 - as above
+
         context = TaskContext.get()
         if context is None:
             raise InternalError("a shard task runs in a Spark task only")

@@ -1,11 +1,11 @@
-"""Arrow types of Spark's types and of the names that people write."""
+"""Arrow types of Spark's types."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from headrace.errors import BadArgumentError, UnsupportedColumnError
+from headrace.errors import UnsupportedColumnError
 
 NUMBERS: dict[type[spark.DataType], pa.DataType] = {
     spark.ByteType: pa.int8(),
@@ -39,21 +39,6 @@ _ADVICE_BY_NAME = {
 _ADVICE = {
     "CalendarIntervalType": "cast it to string, or to the parts you need",
     "YearMonthIntervalType": "cast it to int (months)",
-}
-# What Spark's SQL calls the types that Arrow has under another name.
-_SQL_NAMES: dict[str, pa.DataType] = {
-    "bigint": pa.int64(),
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "date": pa.date32(),
-    "int": pa.int32(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "short": pa.int16(),
-    "smallint": pa.int16(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    "tinyint": pa.int8(),
 }
 
 
@@ -96,31 +81,6 @@ def is_vector(kind: spark.DataType) -> bool:
     """Tell whether a column holds vectors of Spark's ML package."""
     # By name: importing pyspark.ml costs half a second, and its old twin is mllib's.
     return isinstance(kind, spark.UserDefinedType) and kind.simpleString() == "vector"
-
-
-def named_type(text: str | pa.DataType, *, column: str) -> pa.DataType:
-    """Return the Arrow type that somebody wrote.
-
-    Args:
-        text: A name of Arrow (``uint8``, ``float16``), of Spark's SQL (``smallint``), or a type.
-        column: That is to have it; for the error.
-
-    Raises:
-        BadArgumentError: There is no type of that name.
-    """
-    if not isinstance(text, str):
-        return text
-    named = _SQL_NAMES.get(text)
-    if named is not None:
-        return named
-    try:
-        return pa.type_for_alias(text)  # type: ignore[call-overload,no-any-return] # any text, and checked
-    except ValueError as error:
-        raise BadArgumentError(
-            f"types has {text!r} for column {column!r}, wanted a name such as uint8, int32, "
-            "float16, float32, string, date or timestamp, or a type of pyarrow",
-            field="types",
-        ) from error
 
 
 def _unsupported(name: str, kind: spark.DataType) -> UnsupportedColumnError:

@@ -13,10 +13,12 @@ import pyarrow as pa
 from headrace.converter._commit import Written
 from headrace.converter._function import Function
 from headrace.converter._handover import bounded_handover, plain_handover
-from headrace.converter._job import Progress, context_of, make_counters, run_job
+from headrace.converter._job import context_of, make_counters, run_job
 from headrace.converter._outcome import make_task, write_task
-from headrace.converter._plan import Wanted, checked_writing, plan_rows
+from headrace.converter._plan import DEFAULT_SHARD_BYTES, Wanted, checked_writing
+from headrace.converter._plan_rows import plan_rows
 from headrace.converter._probe import prepare
+from headrace.converter._progress import Progress
 from headrace.converter._schema import Declared, Shape
 from headrace.converter._show import shown
 from headrace.converter._sinks import Format
@@ -32,8 +34,6 @@ from headrace.storage.mds import Index
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
-
-DEFAULT_SHARD_BYTES = 64 << 20  # large enough that listing and opening cost nothing beside it
 
 
 class Settings(TypedDict, total=False):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.converter._function import Function
 from headrace.converter._pieces import ReadPieces, selected
-from headrace.converter._types import named_type
+from headrace.converter._type_names import named_type
 from headrace.converter.text.declared import read_types
 from headrace.converter.text.options import TextKind, TextOptions
 from headrace.converter.text.refused import LeftOut
