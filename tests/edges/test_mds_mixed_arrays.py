@@ -86,7 +86,7 @@ def _any_arrays(draw: st.DrawFn, *, one_type: bool) -> list[Array]:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(arrays=_any_arrays(one_type=False))
 def test_any_arrays_come_back_bit_for_bit(
@@ -101,7 +101,7 @@ def test_any_arrays_come_back_bit_for_bit(
 
 
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(arrays=_any_arrays(one_type=True))
 def test_arrays_of_one_type_keep_it(
