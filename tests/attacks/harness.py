@@ -94,11 +94,13 @@ class After:
         counts: What the attack did.
         log: What the server has logged since the attack began.
         pid: The server's process.
+        seconds: How long it took, burning included.
     """
 
     counts: Counts
     log: str
     pid: int
+    seconds: float
 
 
 def _nothing(_after: After) -> list[str]:
@@ -124,6 +126,7 @@ class Attack:
         check: Returns what is wrong afterwards, beside what is checked after every attack.
         may_be_refused: Whether the honest caller may be told to wait (``RESOURCE_EXHAUSTED`` with
             a ``RetryInfo``); it then waits and tries again.
+        long_seconds: Least time of its long form.
         least_share: Of the rate that the honest caller has beside a process that only burns.
     """
 
@@ -135,6 +138,7 @@ class Attack:
     attacker_streams: int = 0
     check: Callable[[After], list[str]] = _nothing
     may_be_refused: bool = False
+    long_seconds: float = 0.0
     least_share: float = 0.5
 
 
@@ -237,13 +241,13 @@ def scene(attack: Attack, folder: Path) -> Iterator[Scene]:
     tokens.write_text(_tokens(attack.attacker_streams))
     tokens.chmod(0o600)
     datasets = {DATASET: url, **attack.datasets(folder)}
-    with log.open("w") as stderr, _few_descriptors(attack.nofile):
-        started = serving(datasets, f"--tokens={tokens}", *attack.options, stderr=stderr)
-        with started as server:
-            with _honest_caller(server.address) as honest:
-                yield Scene(server, log, honest)
-            if server.process.poll() is not None:
-                raise AssertionError(f"the server ended with {server.process.returncode}")
+    options = (f"--tokens={tokens}", *attack.options)
+    with (
+        log.open("w") as stderr,
+        serving(datasets, *options, stderr=stderr, nofile=attack.nofile) as server,
+        _honest_caller(server.address) as honest,
+    ):
+        yield Scene(server, log, honest)
 
 
 def judge(attack: Attack, scene: Scene, *, seconds: float) -> Report:
@@ -255,13 +259,14 @@ def judge(attack: Attack, scene: Scene, *, seconds: float) -> Report:
         seconds: Of one round, of attack and of burning each.
     """
     report = Report(attack.title)
-    begin, before = scene.log_size, scene.memory_bytes
+    begin, before, began = scene.log_size, scene.memory_bytes, time.monotonic()
     for _ in range(_ROUNDS):
         _round(attack, scene, report, seconds)
         if report.share >= attack.least_share or report.attacked.errors:
             break
     report.memory_bytes = (before, scene.memory_bytes)
-    after = After(report.counts, scene.log_from(begin), scene.serving.process.pid)
+    seconds = time.monotonic() - began
+    after = After(report.counts, scene.log_from(begin), scene.serving.process.pid, seconds)
     report.wrong = [*_always_wrong(attack, report, after), *attack.check(after)]
     return report
 
@@ -345,20 +350,6 @@ def _tokens(attacker_streams: int) -> str:
             ]
         }
     )
-
-
-@contextmanager
-def _few_descriptors(count: int) -> Iterator[None]:
-    """Let what is started meanwhile have few descriptors; this process has few till it is over."""
-    if not count:
-        yield
-        return
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +17,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from headrace.server import ServerConfig
+from headrace.server.front.descriptors import most_connections
 from headrace.server.front.pools import Pool
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
@@ -332,3 +336,52 @@ def test_a_cut_stream_ends_its_generator(start: StartServer) -> None:
         assert 1 == running.server.stream_count
 
     assert until(lambda: not (running.server.stream_count or running.server.open_call_count))
+
+
+def test_idle_connections_give_way(start: StartServer) -> None:
+    """Where nearly as many are connected as may, silent ones are dropped; those with calls not."""
+    running = start()
+    running.server._door._most = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - their number
+    host, _, port = running.server.address.rpartition(":")
+    request = pb.ReadBatchesRequest(
+        dataset="rich", global_batch_size=10, world_size=1, epoch_start=pb.EpochStart()
+    )
+    call: Any = messages_of(running.channel, request)
+    next(call)
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection((host, int(port))))
+            for _ in range(2 * running.server._door._most)
+        ]
+        for connection in silent:
+            connection.setblocking(False)
+        # Before gRPC itself would drop them.
+        most = running.server._door._most
+        assert until(lambda: len(silent) - most < sum(map(_is_closed, silent)), timeout_s=4.0)
+
+    assert 1 == running.server.stream_count
+    assert next(call) is not None
+    call.cancel()
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    try:
+        # What gRPC says first, and then the end.
+        while connection.recv(1000):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_a_reserve_of_files_is_kept() -> None:
+    """Of 256 files half are the store's and our own; there are never less than 16 connections."""
+    config = ServerConfig(datasets={"a": "/a"}, fetch_threads=16)
+    rings = ServerConfig(datasets={"a": "/a"}, listen="unix:/s", fetch_threads=16, max_streams=10)
+
+    assert 256 - 64 - 64 == most_connections(config, 256)
+    assert 256 - 64 - 64 - 30 == most_connections(rings, 256)
+    assert 16 == most_connections(config, 64)
+    assert 16_384 == most_connections(config, 1 << 20)

@@ -63,6 +63,7 @@ def serving(
     *options: str,
     listen: str = "127.0.0.1:0",
     stderr: IO[str] | int | None = None,
+    nofile: int = 0,
 ) -> Iterator[Serving]:
     """Serve datasets with `headrace serve`.
 
@@ -71,11 +72,23 @@ def serving(
         options: More of the command's options.
         listen: Where.
         stderr: Where its log goes, as `subprocess` takes it; None for our own.
+        nofile: Most files that it may have open; 0 for as many as we.
 
     Raises:
         ConfigurationError: It was not ready in time.
     """
-    command = [sys.executable, "-c", _HEADRACE, "serve", "--listen", listen, "--json", *options]
+    limited = ["sh", "-c", f'ulimit -n {nofile}; exec "$@"', "sh"] if nofile else []
+    command = [
+        *limited,
+        sys.executable,
+        "-c",
+        _HEADRACE,
+        "serve",
+        "--listen",
+        listen,
+        "--json",
+        *options,
+    ]
     command += [f"{name}={url}" for name, url in datasets.items()]
     with _started(command, stderr) as (process, line):
         yield Serving(process, str(json.loads(line)["address"]), line)

@@ -27,6 +27,10 @@ GRPC_OPTIONS = (
     # And the server notices dead clients, whose streams would hold threads for ever.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    # A connection that says nothing of HTTP/2 is dropped, and so is one without a call; clients of
+    # gRPC connect again when they need to. The defaults are 2 minutes, and never.
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 60_000),
     # Calls of one connection, those included that it has reset and that are not cleared away yet;
     # gRPC refuses more without a word to us. Clients keep to it and hold the others back, but for
     # those cleared away a moment later than they think: so it is far above what one client opens,

@@ -43,6 +43,8 @@ from headrace.server._tracing import Tracing, start_tracing
 from headrace.server._transform_config import transform_configs
 from headrace.server._transform_pool import TransformPool
 from headrace.server.front.calls import MOST_WAITING, Desk, Methods
+from headrace.server.front.descriptors import most_connections, raise_limit
+from headrace.server.front.doorkeeper import Doorkeeper
 from headrace.server.front.health import SERVICE as HEALTH_SERVICE
 from headrace.server.front.health import Health
 from headrace.server.front.pools import CallPools
@@ -83,8 +85,13 @@ class Server:
         )
         self._health = Health()
         self._pools = CallPools(config.max_streams)
+        connections = most_connections(config, raise_limit())
+        self._door = Doorkeeper(connections)
         self._waiting = Waiting(most=MOST_WAITING, timeout_s=config.request_timeout_s)
-        self._grpc = grpc.server(WireCall.experimental_thread_pool, options=options)
+        self._grpc = grpc.server(
+            WireCall.experimental_thread_pool,
+            options=(*options, ("grpc.max_allowed_incoming_connections", connections)),
+        )
         self._transforms = TransformPool(
             transform_configs(config.transforms),
             workers=config.transform_workers,
@@ -109,7 +116,7 @@ class Server:
             **reflection_methods((SERVICE, HEALTH_SERVICE), self._pools.unary),
         }
         malformed = TalliedLog(_log, "malformed requests: %d since the last such line, last: %s")
-        desk = Desk(access, metrics, self._waiting, malformed)
+        desk = Desk(access, metrics, self._waiting, self._door, malformed)
         self._grpc.add_generic_rpc_handlers((Methods(methods, desk),))
         self._metrics = metrics
         self._tracing = tracing
@@ -171,6 +178,7 @@ class Server:
                 self._config.metrics_listen, self._metrics.registry
             )
         self._waiting.start()
+        self._door.start(self.addresses)
         self._grpc.start()
         for name in ("", SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -227,6 +235,7 @@ class Server:
             self._grpc.stop(0).wait(_CUT_TIMEOUT_S)
             self._cache.close()
             self._waiting.close()
+            self._door.close()
             self._pools.shutdown()
             if self._metrics_endpoint is not None:
                 self._metrics_endpoint.close()

@@ -38,6 +38,7 @@ from headrace.errors import (
 from headrace.server._access import ANYBODY, Access, Caller
 from headrace.server._peer import host_of, subjects_of
 from headrace.server._status import Failure, failure_of, internal_failure
+from headrace.server.front.doorkeeper import Doorkeeper
 from headrace.server.front.pools import Pool
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
@@ -77,12 +78,14 @@ class Desk:
         access: Tells callers apart.
         failures: Counts those that fail.
         waiting: Those that wait for their client.
+        door: Is told whose connections have calls.
         malformed: Says that requests were not what they must be.
     """
 
     access: Access
     failures: Failures
     waiting: Waiting
+    door: Doorkeeper
     malformed: TalliedLog
 
 
@@ -244,6 +247,10 @@ class Call:
         )
 
     def _admit(self) -> None:
+        peer = self.peer
+        self._desk.door.call_began(peer)
+        if not self.on_end(lambda: self._desk.door.call_ended(peer)):
+            self._desk.door.call_ended(peer)
         if not self._method.is_open:
             self.caller = self._desk.access.caller(
                 self._wire.context.invocation_metadata(), subjects_of(self._wire.context)

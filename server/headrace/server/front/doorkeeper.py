@@ -1,0 +1,140 @@
+"""Connections without a call give way when a server has nearly as many as it may.
+
+gRPC drops those that say nothing after seconds, and those that have nothing to say after a minute;
+until then they would keep others out.
+
+Contract:
+
+1. Where more than `_FULL` of the connections are taken, those are dropped whose client has no call
+   and has sent nothing for `_IDLE_S`, the longest silent first, until no more than `_ROOM` are.
+2. A connection with a call is never dropped.
+3. Only connections over TCP are looked at, and only on Linux, which says how long one is silent.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_LOOK_S = 0.25
+_IDLE_S = 1.0
+_FULL = 0.75
+_ROOM = 0.5
+# Of Linux's struct tcp_info: milliseconds since data came last.
+_INFO_BYTES = 60
+_LAST_DATA_RECV = struct.Struct("=52xI")
+
+
+class Doorkeeper:
+    """Looks at the connections of one server; safe for several threads.
+
+    Args:
+        most: Connections that there may be.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._ports: frozenset[int] = frozenset()
+        self._lock = threading.Lock()
+        # By the client's port alone: who has the same one on another machine is spared with it.
+        self._calls: Counter[int] = Counter()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="headrace-door", daemon=True)
+
+    def start(self, addresses: Iterable[str]) -> None:
+        """Begin to look at the connections to some addresses."""
+        ports = (one.rpartition(":")[2] for one in addresses if not one.startswith("unix:"))
+        self._ports = frozenset(map(int, ports))
+        if self._ports and sys.platform == "linux":
+            self._thread.start()
+
+    def call_began(self, peer: str) -> None:
+        """Note a call of a client, as gRPC names it; `call_ended` must follow."""
+        with self._lock:
+            self._calls[_port(peer)] += 1
+
+    def call_ended(self, peer: str) -> None:
+        """Note the end of a call."""
+        port = _port(peer)
+        with self._lock:
+            self._calls[port] -= 1
+            if not self._calls[port]:
+                del self._calls[port]
+
+    def close(self) -> None:
+        """End the thread."""
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            # All descriptors are counted first: that is one call.
+            if len(os.listdir("/proc/self/fd")) > _FULL * self._most:  # noqa: PTH208 - their number
+                self._make_room()
+
+    def _make_room(self) -> None:
+        found = list(self._connections())
+        try:
+            if len(found) <= _FULL * self._most:
+                return
+            with self._lock:
+                busy = frozenset(self._calls)
+            idle = [
+                (silent_s, number)
+                for number, (connection, port) in enumerate(found)
+                if port not in busy and (silent_s := _silent_s(connection)) >= _IDLE_S
+            ]
+            for _, number in sorted(idle, reverse=True)[: len(found) - int(_ROOM * self._most)]:
+                # gRPC, which has another descriptor of it, finds it closed.
+                with suppress(OSError):
+                    found[number][0].shutdown(socket.SHUT_RDWR)
+        finally:
+            for connection, _ in found:
+                connection.close()
+
+    def _connections(self) -> Iterator[tuple[socket.socket, int]]:
+        """Yield the connections of clients, each by a descriptor of our own, with their ports."""
+        for one in Path("/proc/self/fd").iterdir():
+            try:
+                if not str(one.readlink()).startswith("socket:"):
+                    continue
+                connection = socket.socket(fileno=os.dup(int(one.name)))
+            except OSError:
+                continue
+            port = self._client_port(connection)
+            if port is None:
+                connection.close()
+            else:
+                yield connection, port
+
+    def _client_port(self, connection: socket.socket) -> int | None:
+        with suppress(OSError):
+            if connection.family in {socket.AF_INET, socket.AF_INET6}:
+                ours, theirs = connection.getsockname()[1], connection.getpeername()[1]
+                return int(theirs) if ours in self._ports else None
+        return None
+
+
+def _silent_s(connection: socket.socket) -> float:
+    """Return for how long nothing has come, in seconds."""
+    with suppress(OSError):
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        (milliseconds,) = _LAST_DATA_RECV.unpack_from(info)
+        return float(milliseconds) / 1000
+    return 0.0
+
+
+def _port(peer: str) -> int:
+    """Return the port of a client; 0 for one of a unix socket."""
+    text = peer.rpartition(":")[2]
+    return int(text) if text.isdecimal() else 0
