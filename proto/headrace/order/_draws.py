@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order._hash import Stream, derive, draw
-from headrace.order._permutation import permutation
+from headrace.order._hash import Stream, derive, derive_each, draw
+from headrace.order._permutation import permutations
 from headrace.order._segments import spread
 from headrace.order._timeline import Span
 
@@ -73,10 +73,22 @@ class Draws:
         numbers = (words - owners - self.phases[owners] + _TICK_MASK) // self.steps[owners]
         return owners, numbers + self.span.base[owners]
 
-    def places(self, number: int, size: int) -> NDArray[np.int64]:
-        """Return which draw of a block, counted in time, each of its places has: (n,) int64."""
-        count = min(size, self.span.length - number * size)
-        return permutation(derive(self.key, Stream.SLOTS, number), count)
+    def places(self, number: int, size: int, *, within: int) -> NDArray[np.int64]:
+        """Return which draw of a block, counted in time, each of its places has: (n,) int64.
+
+        Args:
+            number: Number of the block.
+            size: Places of a block.
+            within: Places that are permuted among themselves, one after the other; divides `size`.
+        """
+        first, stop = number * size, min((number + 1) * size, self.span.length)
+        counts = np.full(-(-(stop - first) // within), within)
+        counts[-1] -= len(counts) * within - (stop - first)
+        numbers = np.arange(first // within, first // within + len(counts))
+        slots_key = np.full(len(counts), derive(self.key, Stream.SLOTS), np.uint64)
+        places = permutations(derive_each(slots_key, numbers), counts)
+        places += np.repeat(np.arange(len(counts)) * within, counts)
+        return places
 
     def _time(self, place: int) -> int:
         time = min(max(place, 0), self.span.length) * (1 << _TIME_BITS) // self.span.length

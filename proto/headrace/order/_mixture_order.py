@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +32,9 @@ _Array = NDArray[np.int64]
 _BLOCK_PLACES: Final = 1 << 14
 # Units of one dataset each are shuffled among so many.
 _BLOCK_UNITS: Final = 1 << 10
+# Smaller blocks, and stretches of units, are worked out so many places together: each call takes
+# some milliseconds with a hundred datasets.
+_PLACES_TOGETHER: Final = 1 << 13
 _DRAW_LIMIT: Final = 1 << 62
 _TIMELINE_BYTES: Final = 48 << 20
 _DRAW_BYTES: Final = 8 << 20
@@ -101,6 +104,7 @@ class MixtureOrder:
         )
         self._spans: BoundedCache[tuple[int, ...], Draws] = BoundedCache(_DRAW_BYTES)
         self._blocks: BoundedCache[tuple[int, ...], _Block] = BoundedCache(_BLOCK_BYTES)
+        self._units: BoundedCache[tuple[int, ...], _Block] = BoundedCache(_BLOCK_BYTES)
 
     def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
         """Return sample ids in the mixture at the positions [start, stop) of an epoch.
@@ -201,18 +205,19 @@ class MixtureOrder:
         return block
 
     def _read_lane(self, epoch: int, lane: int, start: int, stop: int) -> _Block:
-        pieces = [_Block(np.empty(0, np.int64), np.empty(0, np.int64))]
-        while start < stop:
-            block, before = self._block(epoch, lane, start)
-            kept = slice(before, before + stop - start)
-            pieces.append(_Block(block.datasets[kept], block.sample_ids[kept]))
-            start += len(pieces[-1].datasets)
-        return _Block(
-            np.concatenate([piece.datasets for piece in pieces]),
-            np.concatenate([piece.sample_ids for piece in pieces]),
-        )
+        return _read_blocks(lambda place: self._block(epoch, lane, place), start, stop)
 
     def _read_units(self, epoch: int, lane: int, start: int, stop: int) -> _Block:
+        return _read_blocks(lambda place: self._unit_block(epoch, lane, place), start, stop)
+
+    def _unit_block(self, epoch: int, lane: int, place: int) -> tuple[_Block, int]:
+        number, skipped = divmod(place, _PLACES_TOGETHER)
+        start = number * _PLACES_TOGETHER
+        stop = min(start + _PLACES_TOGETHER, self._split.length(lane))
+        words = (lane, epoch, number)
+        return self._units.get(words, lambda: self._make_units(epoch, lane, start, stop)), skipped
+
+    def _make_units(self, epoch: int, lane: int, start: int, stop: int) -> _Block:
         unit, lanes = self.spec.order.unit, self.spec.order.lanes
         width = (lane + 1) * unit // lanes - lane * unit // lanes
         units, slots = np.divmod(np.arange(start, stop), width)
@@ -226,7 +231,8 @@ class MixtureOrder:
     def _block(self, epoch: int, lane: int, place: int) -> tuple[_Block, int]:
         # The block that holds a place of an epoch's lane, and how many of its places come before.
         span = self._timeline(lane).span(epoch, place)
-        size = self._block_size(lane)
+        within = self._block_size(lane)
+        size = within * max(1, _PLACES_TOGETHER // within)
         number, skipped = divmod(place - span.start, size)
         words = (lane, *span.words)
         draws = self._spans.get(words, lambda: self._spread(lane, span))
@@ -235,7 +241,7 @@ class MixtureOrder:
             datasets, numbers = draws.block(number, size)
             if not self._by_unit:
                 numbers = self._members.sample_ids(lane, datasets, numbers)
-            places = draws.places(number, size)
+            places = draws.places(number, size, within=within)
             return _Block(datasets[places], numbers[places])
 
         return self._blocks.get((*words, number), make), skipped
@@ -273,6 +279,19 @@ class MixtureOrder:
         positions -= positions % unit
         places = positions // unit if self._by_unit else self._places.offsets(lane, positions)
         return list(zip(epochs.tolist(), places.tolist(), strict=True))
+
+
+def _read_blocks(find: Callable[[int], tuple[_Block, int]], start: int, stop: int) -> _Block:
+    pieces = [_Block(np.empty(0, np.int64), np.empty(0, np.int64))]
+    while start < stop:
+        block, before = find(start)
+        kept = slice(before, before + stop - start)
+        pieces.append(_Block(block.datasets[kept], block.sample_ids[kept]))
+        start += len(pieces[-1].datasets)
+    return _Block(
+        np.concatenate([piece.datasets for piece in pieces]),
+        np.concatenate([piece.sample_ids for piece in pieces]),
+    )
 
 
 def _join_skips(skips: Sequence[Skips | None] | None, first_ids: _Array) -> Skips | None:

@@ -12,15 +12,23 @@ from numpy.typing import NDArray
 from headrace.errors import BadArgumentError, PositionPastEndError
 from headrace.order._bands import BandPlaces, Bands, find_bands, find_lanes, make_bands
 from headrace.order._cache import BoundedCache
-from headrace.order._hash import Stream, derive
+from headrace.order._hash import Stream, derive, derive_each
 from headrace.order._lanes import LaneSplit
 from headrace.order._layout import Layouts, shuffled_layouts, stored_layouts
 from headrace.order._parts import make_parts
-from headrace.order._permutation import NETWORK_LIMIT, Network, Walk, permutation, permute
+from headrace.order._permutation import (
+    NETWORK_LIMIT,
+    Network,
+    Walk,
+    permutation,
+    permutations,
+    permute,
+)
+from headrace.order._segments import spread, starts_of
 from headrace.order._shape import ONE_DATASET
 from headrace.order._skips import Skips
 from headrace.order._spec import OrderSpec, ShardTable
-from headrace.order._substitutes import Substitutes, check_some_kept
+from headrace.order._substitutes import Read, Substitutes, check_some_kept
 
 # Two epochs of 10**6 shards, some dozen bands and windows: what 8 lanes need over a border.
 _LAYOUT_BYTES: Final = 24 << 20
@@ -33,6 +41,10 @@ _CHUNK_SAMPLES: Final = 16384
 _WINDOW_BYTES: Final = 16 << 20
 _WINDOW_SAMPLES: Final = 1 << 21
 _NETWORK_BYTES: Final = 2 << 20
+# Windows of fewer samples in the mean are worked out so many together, since each alone takes some
+# 100 us of calls.
+_FEW_SAMPLES: Final = 32
+_WINDOWS_TOGETHER: Final = 4096
 # Lanes whose last window is remembered.
 _MAX_RECENT: Final = 64
 _EPOCH_LIMIT: Final = 1 << 62
@@ -126,6 +138,7 @@ class Order:
         self._root_key = derive(0, spec.seed)
         self._parts = make_parts(spec, [table], ONE_DATASET)
         self._split = LaneSplit(self.sample_count, spec.lanes, spec.unit)
+        self._is_fine = _is_fine(spec, table)
         self._layouts: BoundedCache[int, Layouts] = BoundedCache(_LAYOUT_BYTES)
         self._bands: BoundedCache[tuple[int, int, int], Bands] = BoundedCache(_BAND_BYTES)
         self._chunks: BoundedCache[tuple[int, ...], NDArray[np.int64]] = BoundedCache(_CHUNK_BYTES)
@@ -196,10 +209,12 @@ class Order:
             place: In [0, `lane_length(lane)`).
 
         Returns:
-            The window; None where only `sample_ids` will do: without windows, with skips, or if
-            the window is larger than `NETWORK_LIMIT`.
+            The window; None where only `sample_ids` will do: without windows, with windows of a
+            few samples, with skips, or if the window is larger than `NETWORK_LIMIT`.
         """
         if self._skips is not None or not (self.spec.shuffle and self.spec.window):
+            return None
+        if self._is_fine:
             return None
         found = self._find_window(epoch, lane, place)
         if found.count > NETWORK_LIMIT:
@@ -248,8 +263,44 @@ class Order:
             if len(self._recent) >= _MAX_RECENT:
                 self._recent.clear()
             self._recent[lane] = window
+        if self._is_fine:
+            first, stop = _neighbours(window)
+            if stop > first:
+                return self._together(window, first, stop)[start - window.start :]
         return self._chunk(
             window.words, window.lookup, count=window.count, start=start - window.start
+        )
+
+    def _together(self, window: _Window, first: int, stop: int) -> NDArray[np.int64]:
+        # From the start of a window on, up to the last of those that are worked out with it.
+        band = window.band
+        counts = np.diff(band.window_starts[first : stop + 1])
+        band_words = window.words[:-1]
+
+        def make() -> NDArray[np.int64]:
+            band_key = np.full(len(counts), derive(self._root_key, *band_words), np.uint64)
+            keys = derive_each(band_key, np.arange(first, stop))
+            starts = np.repeat(band.window_starts[first:stop], counts)
+            sample_ids = band.sample_ids(starts + permutations(keys, counts))
+            if self._skips is None:
+                return sample_ids
+            return self._substitute_together(sample_ids, counts, keys)
+
+        words = (*band_words, -1, first)
+        before = int(band.window_starts[window.index] - band.window_starts[first])
+        return self._chunks.get(words, make)[before:]
+
+    def _substitute_together(
+        self, sample_ids: NDArray[np.int64], counts: NDArray[np.int64], keys: NDArray[np.uint64]
+    ) -> NDArray[np.int64]:
+        owners, places = spread(counts)
+        before, starts = sample_ids.copy(), starts_of(counts)[owners]
+        return self._replace_skipped(
+            sample_ids,
+            places,
+            counts[owners],
+            keys[owners],
+            lambda chosen, walked: before[starts[chosen] + walked],
         )
 
     def _find_window(self, epoch: int, lane: int, start: int) -> _Window:
@@ -295,9 +346,13 @@ class Order:
             sample_ids = lookup(permuted(places))
             if self._skips is None:
                 return sample_ids
-            key = derive(self._root_key, *words)
-            return self._substitute(
-                sample_ids, places, count, key, lambda walked: lookup(permuted(walked))
+            key = np.full(len(places), derive(self._root_key, *words), np.uint64)
+            return self._replace_skipped(
+                sample_ids,
+                places,
+                np.full(len(places), count),
+                key,
+                lambda _, walked: lookup(permuted(walked)),
             )
 
         return self._chunks.get((*words, first), make)[start - first :]
@@ -314,22 +369,16 @@ class Order:
         whole = permutation(key, count)
         return lambda places: whole[places]
 
-    def _substitute(
+    def _replace_skipped(
         self,
         sample_ids: NDArray[np.int64],
         places: NDArray[np.int64],
-        count: int,
-        key: int,
-        read: _Lookup,
+        counts: NDArray[np.int64],
+        keys: NDArray[np.uint64],
+        read: Read,
     ) -> NDArray[np.int64]:
         assert self._skips is not None
-        lost = self._substitutes.fill(
-            sample_ids,
-            places,
-            np.full(len(places), count),
-            windows=np.full(len(places), key, np.uint64),
-            read=lambda _, walked: read(walked),
-        )
+        lost = self._substitutes.fill(sample_ids, places, counts, windows=keys, read=read)
         stop = np.full(len(lost), self.sample_count)
         sample_ids[lost] = self._skips.next_kept(sample_ids[lost], np.zeros_like(stop), stop)
         return sample_ids
@@ -359,6 +408,27 @@ class Order:
             return self._layouts.get(0, lambda: stored_layouts(self._parts, dataset))
         key = np.array([derive(self._root_key, epoch, Stream.PARTS)], np.uint64)
         return self._layouts.get(epoch, lambda: shuffled_layouts(self._parts, dataset, key))
+
+
+def _neighbours(window: _Window) -> tuple[int, int]:
+    # The windows of its band that are worked out with a window; none, if one of them is large after
+    # all, because it is made of a shard that cannot be cut.
+    starts = window.band.window_starts
+    first = window.index - window.index % _WINDOWS_TOGETHER
+    stop = min(first + _WINDOWS_TOGETHER, len(starts) - 1)
+    if np.diff(starts[first : stop + 1]).max() > ONE_DATASET.sort_limit:
+        return first, first
+    return first, stop
+
+
+def _is_fine(spec: OrderSpec, table: ShardTable) -> bool:
+    # Whether windows hold a few samples in the mean.
+    if not (spec.shuffle and spec.window):
+        return False
+    windows = table.sample_count / spec.window
+    if spec.window_bytes:
+        windows = max(windows, float(table.raw_bytes.sum()) / spec.window_bytes)
+    return table.sample_count < _FEW_SAMPLES * windows
 
 
 def check_positions(epoch: int, start: int, stop: int, *, sample_count: int) -> None:
