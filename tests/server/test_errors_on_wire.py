@@ -66,6 +66,7 @@ _BAD_FIELDS: list[tuple[str, Change]] = [
     ("max_group_bytes", _set(max_group_bytes=3 * 1024 * 1024 + 1)),
     ("max_group_bytes", _set(max_group_bytes=-1)),
     ("batch_stride", _set(batch_stride=-1)),
+    ("batch_stride", _set(batch_stride=257)),
     ("batch_offset", _set(batch_stride=2, batch_offset=2)),
     ("batch_offset", _set(batch_offset=-1)),
     ("order.seed", _set(order=pb.OrderSpec(seed=-1))),
@@ -73,6 +74,7 @@ _BAD_FIELDS: list[tuple[str, Change]] = [
     ("order.window", _set(order=pb.OrderSpec(window=-1))),
     ("order.window_bytes", _set(order=pb.OrderSpec(window_bytes=-1))),
     ("order.lanes", _set(order=pb.OrderSpec(lanes=-1))),
+    ("order.lanes", _set(order=pb.OrderSpec(lanes=65, unit=65))),
     ("order.unit", _set(order=pb.OrderSpec(lanes=4, unit=-3))),
 ]
 

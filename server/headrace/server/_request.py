@@ -30,6 +30,10 @@ DEFAULT_CHUNK_BYTES = 2 * 1024 * 1024
 # What one rank gets at once is bounded, so that a hostile request cannot take the server's memory
 # before its first byte is known; the bound is arbitrary.
 _RANK_BATCH_LIMIT = 1 << 24
+# More lanes, or more distant batches, cost over ten times as much processor time a batch as the
+# default (tests/benchmarks/bench_options.py): each batch would open other windows.
+_LANES_LIMIT = 64
+_STRIDE_LIMIT = 256
 _EPOCH_LIMIT = 1 << 48
 _COUNT_LIMIT = 1 << 62
 
@@ -260,7 +264,8 @@ def _check_ranges(spec: StreamSpec) -> None:
     _check("epoch_count", spec.epoch_count, low=0, high=_EPOCH_LIMIT)
     check_chunk_bytes(spec.max_chunk_bytes)
     _check("max_group_bytes", spec.max_group_bytes, low=0, high=MAX_CHUNK_BYTES + 1)
-    _check("batch_stride", spec.batch_stride, low=1, high=1 << 31)
+    _check("order.lanes", spec.order.lanes, low=1, high=_LANES_LIMIT + 1)
+    _check("batch_stride", spec.batch_stride, low=1, high=_STRIDE_LIMIT + 1)
     _check("batch_offset", spec.batch_offset, low=0, high=spec.batch_stride)
     if spec.world_size % spec.replication:
         raise BadArgumentError(
