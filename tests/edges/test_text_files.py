@@ -39,7 +39,9 @@ def _samples(url: str) -> tuple[pa.Schema, list[dict[str, Any]]]:
         return dataset.schema, pa.Table.from_batches(blocks).to_pylist()
 
 
-def _convert(folder: Path, target: Path, kind: Any = "csv", **rest: Any) -> list[dict[str, Any]]:
+def _convert(
+    folder: Path | str, target: Path, kind: Any = "csv", **rest: Any
+) -> list[dict[str, Any]]:
     convert_files(str(folder), str(target), source_format=kind, **rest)
     return _samples(str(target))[1]
 
@@ -218,9 +220,13 @@ def test_json_in_a_bucket(tmp_path: Path, s3: S3) -> None:
     store = open_store(s3.url("json"))
     store.write("1.jsonl", b'{"x": 1}\n')
     store.write("2.json.gz", gzip.compress(b'[{"x": 2.5}]'))
-    convert_files(s3.url("json"), str(tmp_path / "out"), source_format="json")
+    store.write("dir.json/part-0", b'{"x": 7}\n')
+    both = [{"x": 1.0}, {"x": 2.5}]
 
-    assert [{"x": 1.0}, {"x": 2.5}] == _samples(str(tmp_path / "out"))[1]
+    for name, rows in (("dir.json", [{"x": 7}]), ("1.jsonl", [{"x": 1}])):
+        assert rows == _convert(s3.url("json") + f"/{name}", tmp_path / name, "json")
+    store.delete("dir.json/part-0")
+    assert both == _convert(s3.url("json"), tmp_path / "out", "json")
 
 
 @pytest.mark.parametrize("seed", [None, 3])

@@ -24,6 +24,7 @@ from headrace.converter._type_names import named_type
 from headrace.converter.text import LeftOut, TextOptions, text_pieces
 from headrace.converter.text.declared import read_types
 from headrace.converter.text.options import TextKind
+from headrace.converter.text.survey import default_threads
 from headrace.errors import BadArgumentError, NotADatasetError
 from headrace.storage import (
     Mode,
@@ -110,7 +111,7 @@ def convert_files(
         mode: As for `write_shards`.
         options: How to reach both stores; what is not set is taken from the ``AWS_`` variables.
         progress: As for `write_shards`.
-        threads: Parts to convert side by side; `None` is one a core.
+        threads: Parts to convert side by side; `None` is one a core, of text at most 8.
 
     Returns:
         The manifest (``mds``: the index) of what was written, by split; ``""`` without splits.
@@ -138,6 +139,7 @@ def convert_files(
     how = source_options or SourceOptions()
     parts: Mapping[str, Pieces]
     if source_format in {"csv", "json", "text"}:
+        threads = threads or default_threads()
         pieces = _text(
             source,
             source_format,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.converter.text.options import TextKind
-from headrace.errors import BadArgumentError
+from headrace.errors import BadArgumentError, ObjectNotFoundError
 from headrace.storage import Store, StoreOptions, open_store
 
 if TYPE_CHECKING:
@@ -131,13 +131,15 @@ def find_files(
         return [TextFile(folder, name, encoding, options, step_bytes)], []
     with contextlib.closing(open_store(source, options=options)) as store:
         names = sorted(name for name in store.list() if not _is_hidden(name))
+        # Tasks of Spark may have another working directory.
+        folder = source if "://" in store.url else store.url
     chosen = [name for name in names if _is_of(name, kind)] or names
     if not chosen:
         raise BadArgumentError(
             f"{source} does not exist, or is empty; wanted a file or folder of {kind}", field="SRC"
         )
     others = sorted(set(names) - set(chosen))
-    return [TextFile(source, name, encoding, options, step_bytes) for name in chosen], others
+    return [TextFile(folder, name, encoding, options, step_bytes) for name in chosen], others
 
 
 def _single(source: str, kind: TextKind, options: StoreOptions) -> tuple[str, str] | None:
@@ -146,7 +148,15 @@ def _single(source: str, kind: TextKind, options: StoreOptions) -> tuple[str, st
         if "://" not in store.url:
             return (str(path.parent), path.name) if path.is_file() else None
     folder, _, name = source.rstrip("/").rpartition("/")
-    return (folder, name) if _is_of(name, kind) and not folder.endswith("/") else None
+    if folder.endswith("/") or not _is_of(name, kind):
+        return None
+    # Spark writes folders that are named as files are.
+    with contextlib.closing(open_store(folder, options=options)) as store:
+        try:
+            store.read(name, offset=0, length=1)
+        except ObjectNotFoundError:
+            return None
+    return folder, name
 
 
 def _is_hidden(name: str) -> bool:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 _Made = TypeVar("_Made")
 
+_MOST_THREADS = 8
 _PIECE_BYTES = 64 << 20  # a shard's worth, as for other sources
 
 
@@ -69,7 +70,7 @@ def text_pieces(
         how: They are read.
         types: Of columns, where they are declared.
         options: How to reach them.
-        threads: To check with; `None` is one a core.
+        threads: To check with; `None` is one a core, at most 8.
         piece_bytes: Of text that one task reads.
         step_bytes: Of text that is held at once, or a record if one is larger.
 
@@ -81,7 +82,7 @@ def text_pieces(
         source, kind, encoding=how.encoding, options=options, step_bytes=step_bytes
     )
     refusals = Refusals(how.on_error == "skip")
-    with _Pool(threads or os.cpu_count() or 1) as pool:
+    with _Pool(threads or default_threads()) as pool:
         if kind == "json":
             made = _survey_json(files, types, refusals, piece_bytes)
         elif kind == "csv":
@@ -93,11 +94,16 @@ def text_pieces(
     return TextPieces(made.schema, made.pieces, made.settled, types, left_out)
 
 
+def default_threads() -> int:
+    """Return one a core, and at most 8: each takes some 100 MiB, and one cuts for all."""
+    return min(os.cpu_count() or 1, _MOST_THREADS)
+
+
 class _Pool:
     """Threads that work through an endless row of tasks, a few ahead, in its order."""
 
     def __init__(self, threads: int) -> None:
-        self._ahead = 2 * threads
+        self._ahead = threads + 4
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-check")
 
     def map(self, tasks: Iterable[Callable[[], _Made]]) -> Iterator[_Made]:
