@@ -120,11 +120,13 @@ def test_the_servers_settings_fit_their_containers() -> None:
     config, service = _config(), _SERVICES["headrace"]
     cache = config.cache_bytes // 2**20
     reads = min(config.fetch_threads * 8, cache // 4) + config.fetch_threads
-    wanted = 220 + cache + reads + config.max_streams * (4 * 1 + 2 * 3 + 1)
+    payloads = config.payload_bytes // 2**20
+    wanted = 220 + cache + reads + payloads + config.max_streams * 4
 
     assert ("0.0.0.0:50051",) == config.addresses
     assert service["ports"][0].endswith(":50051")
     assert int(service["stop_grace_period"].removesuffix("s")) >= config.drain_s + 5
+    assert config.max_streams * (4 * 1 + 2 * 3) == payloads
     assert wanted * 1.1 <= _mib(service["mem_limit"]) <= wanted * 1.15
     assert service["scale"] == 2
     assert service["restart"] == "unless-stopped"

@@ -26,9 +26,9 @@ _NARROW = ("label", "maybe", "text", "ragged")
 _WARM_BATCHES = 15
 _COUNTED_BATCHES = 16
 
-# Of Python and C functions, a batch of 64 samples and one of 4,096 with all columns; 82 and 133 of
+# Of Python and C functions, a batch of 64 samples and one of 4,096 with all columns; 89 and 148 of
 # them are measured.
-_MOST_CALLS = (90, 145)
+_MOST_CALLS = (95, 155)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def _calls_a_batch(url: str, batch_size: int, columns: Sequence[str] = ()) -> fl
         # Behind the small first windows of an epoch.
         request = _request(batch_size, pb.EpochStart(position=_SAMPLES // 2))
         request.columns.extend(columns)
-        messages = streams.open(request).messages()
+        messages = streams.sent(request)
         for _ in range(1 + _WARM_BATCHES):
             next(messages)
         calls = _calls_of(messages, _COUNTED_BATCHES)
@@ -82,7 +82,7 @@ def _calls_at(streams: Streams, epoch: int, position: int) -> int:
 
     def messages() -> Iterator[bytes]:
         start = pb.EpochStart(epoch=epoch, position=position)
-        yield from streams.open(_request(256, start, window=4096)).messages()
+        yield from streams.sent(_request(256, start, window=4096))
 
     opened = messages()
     calls = _calls_of(opened, 2)

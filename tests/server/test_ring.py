@@ -27,6 +27,7 @@ from headrace.server._ring_memory import RingMemory
 from headrace.server._ring_outlet import RingOutlet
 from headrace.server._ring_size import memory_limit, ring_size
 from headrace.server._rings import Rings, RingWish
+from headrace.server.shares import Budget, Share
 from headrace.v1 import shard_service_pb2 as pb
 
 _MIB = 1 << 20
@@ -75,7 +76,7 @@ def test_a_client_that_is_gone_leaves_no_ring(folder: Path) -> None:
     with closing(rings):
         rings.listen([f"unix:{path}"])
         wish = RingWish(1 << 20, check_payload=False, peer="unix:", on_end=lambda _: True)
-        attaching = rings.attach(wish, max_chunk_bytes=1 << 20)
+        attaching = rings.attach(wish, max_chunk_bytes=1 << 20, share=Share(Budget(1 << 30)))
         offer = pb.AttachRingResponse.FromString(next(attaching)).ring_offer
         _come(Path(ring_socket_of(path)), offer.ticket).close()
         before = _ring_descriptors()

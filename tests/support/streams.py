@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 
 from headrace.server._cache import BlockCache
 from headrace.server._contents import stream_contents
@@ -12,6 +12,7 @@ from headrace.server._metrics import Metrics
 from headrace.server._outlet import Outlet
 from headrace.server._stream import BatchStream, StreamLimits, StreamObserver
 from headrace.server._tally import StreamTally
+from headrace.server.shares import Budget, Share
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -33,6 +34,7 @@ class Streams:
         request: pb.ReadBatchesRequest,
         outlet: Outlet | None = None,
         observer: StreamObserver | None = None,
+        share: Share | None = None,
     ) -> BatchStream:
         """Return a stream that plans no batch before it is needed."""
         limits = StreamLimits(
@@ -50,7 +52,16 @@ class Streams:
             limits=limits,
             observer=observer or StreamTally(Metrics(), self.served.name, None),
             outlet=outlet,
+            share=share,
         )
+
+    def sent(self, request: pb.ReadBatchesRequest) -> Generator[bytes, None, None]:
+        """Yield the messages of a stream, each of which has left when the next is asked for."""
+        share = Share(Budget(1 << 30), message_bytes=1 << 21)
+        with closing(self.open(request, share=share).messages()) as messages:
+            for message in messages:
+                yield message
+                share.sent(len(message))
 
 
 @contextmanager

@@ -76,6 +76,12 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
     ),
     ("max_batch_bytes", SIZE, "1GiB", "Greatest payload of one batch."),
     (
+        "payload_bytes",
+        SIZE,
+        "2GiB",
+        "Greatest size of all batches and rings in memory, with what making them takes.",
+    ),
+    (
         "max_stream_s",
         float,
         "900",

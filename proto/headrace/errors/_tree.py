@@ -26,6 +26,7 @@
     │   ├── DrainingError            UNAVAILABLE           DRAINING        (retried)
     │   ├── ManifestCorruptError     DATA_LOSS             MANIFEST_CORRUPT
     │   ├── ObjectNotFoundError      NOT_FOUND             OBJECT_NOT_FOUND
+    │   ├── PayloadLimitError        RESOURCE_EXHAUSTED    PAYLOAD_LIMIT   (retried)
     │   ├── RebalanceError           UNAVAILABLE           REBALANCE       (retried)
     │   ├── RequestMissingError      UNAVAILABLE           REQUEST_MISSING (retried)
     │   ├── ServerBusyError          RESOURCE_EXHAUSTED    SERVER_BUSY     (retried)
@@ -225,6 +226,14 @@ class ObjectNotFoundError(WorldError):
 
     code = "NOT_FOUND"
     reason = "OBJECT_NOT_FOUND"
+
+
+class PayloadLimitError(WorldError):
+    """The server has no memory for a batch just now: others have what there is."""
+
+    code = "RESOURCE_EXHAUSTED"
+    reason = "PAYLOAD_LIMIT"
+    retryable = True
 
 
 class RebalanceError(WorldError):

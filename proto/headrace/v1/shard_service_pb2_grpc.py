@@ -131,7 +131,7 @@ class ShardServiceServicer(object):
         `INVALID_ARGUMENT` (`BAD_COORDINATES`, `COLUMN_NOT_FOUND`, `COLUMN_UNSUPPORTED`,
         `TOKEN_MALFORMED`), `FAILED_PRECONDITION` (`TOKEN_DATASET_CHANGED`, `TOKEN_SPEC_CHANGED`,
         `SKIPS_NOT_FOUND`, `STEP_FAILED`), `OUT_OF_RANGE` (`POSITION_PAST_END`), `DATA_LOSS`
-        (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`).
+        (`SHARD_CORRUPT`), `RESOURCE_EXHAUSTED` (`STREAM_LIMIT`, `PAYLOAD_LIMIT`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 
 import numpy as np
@@ -26,6 +26,12 @@ from headrace.server._parts import PartPieces, Pieces
 from headrace.server._payload import PayloadLayout, layout_of
 from headrace.v1 import shard_service_pb2 as pb
 
+# What a row takes besides itself while a batch is gathered: ids, places, and the spans of a column.
+_ROW_BYTES = 64
+# Less is claimed together with the payload.
+_WORTH_CLAIMING_BYTES = 1 << 20
+_SPAN_BYTES = 48
+
 _Spans = dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
@@ -40,6 +46,7 @@ class Assembler:
         max_batch_bytes: Greatest payload.
         frames: Says where each batch goes.
         kernels: The compiled functions, as soon as they are there.
+        claim: Is told how much memory a batch takes while it is made, before it takes it.
     """
 
     def __init__(
@@ -50,18 +57,28 @@ class Assembler:
         max_batch_bytes: int,
         frames: MakeFrames,
         kernels: Loader = KERNELS,
+        claim: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self._claim = claim
         self._columns = tuple(columns)
         self._projection = projection
         self._max_batch_bytes = max_batch_bytes
         self._frames = frames
         self._kernels = kernels
         self._at_once = AtOnce(self._columns, projection)
+        row_bytes = projection.layout.parts[0].row_bytes
+        ragged = sum(not entry.column.is_tensor for entry in projection.fields)
+        self._row_bytes = row_bytes + _ROW_BYTES + _SPAN_BYTES * ragged
         self._packed = np.empty(0, np.uint8)
         self._last_layout: tuple[tuple[int, tuple[int, ...]], PayloadLayout] | None = None
 
     def assemble(
-        self, rows: Rows, sample_ids: NDArray[np.int64], header: pb.BatchHeader
+        self,
+        rows: Rows,
+        sample_ids: NDArray[np.int64],
+        header: pb.BatchHeader,
+        *,
+        beside: int = 0,
     ) -> list[bytes]:
         """Assemble the messages of one batch.
 
@@ -69,15 +86,19 @@ class Assembler:
             rows: Its samples.
             sample_ids: ``(samples,) int64``: their ids; or ``(samples, 2)`` in mixtures.
             header: Its head; the fields about the payload are filled in.
+            beside: Memory that the samples take where they lie now.
 
         Raises:
             BadArgumentError: The payload would pass the limit.
         """
         kernels = self._kernels.module
+        beside += self._row_bytes * len(sample_ids)
+        if beside > _WORTH_CLAIMING_BYTES:
+            self._claim(beside)
         if kernels is not None and isinstance(rows, BlockRows):
             measured = self._at_once.measure(kernels, rows)
             layout = measured.layout(0)
-            frames = self._begin(layout, header)
+            frames = self._begin(layout, header, beside)
             pieces = frames.pieces(0, layout.size)
             if len(pieces) == 1:
                 target = (pieces[0].ctypes.data, layout.size, 0, 0)
@@ -98,12 +119,14 @@ class Assembler:
             ragged = self._spans(packed)
             sizes = tuple(int(lengths.sum()) for _, lengths in ragged.values())
             layout = self._layout(len(sample_ids), sizes)
-            frames = self._begin(layout, header)
+            frames = self._begin(layout, header, beside)
         self._write(rows, packed, ragged, sample_ids, buffers_of(layout, frames))
         return frames.finish()
 
-    def _begin(self, layout: PayloadLayout, header: pb.BatchHeader) -> Frames:
+    def _begin(self, layout: PayloadLayout, header: pb.BatchHeader, beside: int) -> Frames:
         refuse_large(layout.size, self._max_batch_bytes)
+        # A column may be gathered elsewhere before it is copied to where it goes.
+        self._claim(beside + 2 * layout.size)
         return self._frames(header, layout)
 
     def _spans(self, packed: NDArray[np.uint8]) -> _Spans:

@@ -25,8 +25,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 class ServerConfig:
     """Every setting of a server.
 
-    Memory is bounded by about ``cache_bytes`` + ``fetch_threads`` reads in flight + two batches
-    and one chunk for each open stream; docs/operations.md has the formula.
+    Memory is bounded by about ``cache_bytes`` + ``payload_bytes`` + ``fetch_threads`` reads in
+    flight + some MiB for each open stream; docs/operations.md has the formula.
 
     Attributes:
         datasets: Each dataset by the name under which it is served; at least one. A URL alone
@@ -63,6 +63,10 @@ class ServerConfig:
         max_streams_per_peer: Streams open at once from one address; 0 means as many as the server.
             Behind a proxy all callers have one address, so there is no limit by default.
         max_batch_bytes: Greatest payload of one batch. The default is arbitrary.
+        payload_bytes: Greatest size of all batches together that are being made or wait to be sent,
+            with all that their making takes, and of all rings. Callers have equal shares of it,
+            and streams of one caller equal shares of that. The default is 10 MiB for each of 200
+            streams, which batches of 1 MiB take at most.
         item_nulls: Whether lists may hold null items, in datasets that do not say so themselves;
             says which with a byte an item.
         max_stream_s: A stream is asked to reconnect after this time, give or take 20 %; 0 means
@@ -107,6 +111,7 @@ class ServerConfig:
     max_streams: int = 256
     max_streams_per_peer: int = 0
     max_batch_bytes: int = 1024 * _MIB
+    payload_bytes: int = 2048 * _MIB
     item_nulls: bool = False
     max_stream_s: float = 900.0
     drain_s: float = 30.0
@@ -199,6 +204,7 @@ class ServerConfig:
             ("max_streams", 1),
             ("max_streams_per_peer", 0),
             ("max_batch_bytes", 1),
+            ("payload_bytes", 1),
             ("transform_workers", 1),
             ("max_stream_s", 0),
             ("drain_s", 0),

@@ -32,6 +32,7 @@ class Contents:
         columns: The columns of each batch, in order.
         plans: Its batches and ends of epochs, worked out as they are taken.
         max_chunk_bytes: Greatest payload of one message.
+        row_count: Most samples of a batch.
         shown_ids: Gives what the column of sample ids shows of them.
         max_group_bytes: Greatest size of a message of several batches; 0 for none.
         job: Equal for streams that read the same samples at about the same time.
@@ -43,6 +44,7 @@ class Contents:
     columns: tuple[WireColumn, ...]
     plans: Iterator[Planned]
     max_chunk_bytes: int
+    row_count: int
     shown_ids: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     max_group_bytes: int = 0
     job: Hashable = None
@@ -91,7 +93,15 @@ def samples_contents(
         [planned_samples(ids, served.dataset)] for ids in (spec.sample_ids,)
     )
     title = f"{spec.sample_ids.size} samples"
-    return Contents(title, start, spec.columns, plans, spec.max_chunk_bytes, served.shown_ids)
+    return Contents(
+        title,
+        start,
+        spec.columns,
+        plans,
+        spec.max_chunk_bytes,
+        spec.sample_ids.size,
+        served.shown_ids,
+    )
 
 
 def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) -> pb.StreamStart:
@@ -169,6 +179,7 @@ def _contents(
         spec.columns,
         plans,
         spec.max_chunk_bytes,
+        greatest_rows(spec, served.readable),
         served.shown_ids,
         max_group_bytes=spec.max_group_bytes,
         job=job,

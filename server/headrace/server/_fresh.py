@@ -7,6 +7,7 @@ it: see ``PyBytes_FromStringAndSize`` with NULL.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 
 import numpy as np
@@ -46,6 +47,16 @@ def raw_bytes(size: int) -> tuple[bytes, int]:
     assert size > 1
     fresh: bytes = _new(None, size)
     return fresh, _address(fresh)
+
+
+def give_freed_memory_back() -> None:
+    """Give the system what the C library keeps of memory that was freed, from between what is used.
+
+    It takes milliseconds. With another C library than glibc nothing happens. *Source:*
+    malloc_trim(3).
+    """
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def keep_freed_memory() -> None:

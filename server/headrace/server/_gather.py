@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Protocol
@@ -98,11 +98,24 @@ class StagedRows:
         projection: What is needed.
         sample_count: Rows of the batch.
         max_bytes: Greatest size of the batch.
+        claim: Is told how much memory they take in all, before they take it.
     """
 
-    def __init__(self, projection: Projection, sample_count: int, *, max_bytes: int) -> None:
+    def __init__(
+        self,
+        projection: Projection,
+        sample_count: int,
+        *,
+        max_bytes: int,
+        claim: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._projection = projection
+        self._claim = claim
         parts = projection.layout.parts
+        staged = (parts[0].row_bytes, *(parts[part].row_bytes for part in projection.wide_parts))
+        # Of what comes at a time there is a copy besides, of one part after the other.
+        self._fixed_bytes = sample_count * (sum(staged) + max(staged))
+        claim(self._fixed_bytes)
         self._packed = np.empty((sample_count, parts[0].row_bytes), np.uint8)
         self._wide = {
             part: np.empty((sample_count, parts[part].row_bytes), np.uint8)
@@ -111,6 +124,11 @@ class StagedRows:
         self._pieces: list[NDArray[np.uint8]] = []
         self._piece_bytes = 0
         self._max_bytes = max_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory that they take, with the ragged values once more, joined."""
+        return self._fixed_bytes + 2 * self._piece_bytes
 
     @property
     def memory(self) -> Memory:
@@ -149,8 +167,10 @@ class StagedRows:
             if entry.column.is_tensor:
                 continue
             begins, lengths = spans(packed, entry)
-            piece = np.empty(int(lengths.sum()), np.uint8)
-            refuse_large(self._piece_bytes + piece.size, self._max_bytes)
+            size = int(lengths.sum())
+            refuse_large(self._piece_bytes + size, self._max_bytes)
+            self._claim(self.nbytes + 2 * size)
+            piece = np.empty(size, np.uint8)
             gather_spans(memory, begins, lengths, piece)
             begins[:] = np.cumsum(lengths) - lengths + self._piece_bytes
             self._pieces.append(piece)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +24,17 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _SIDE_LIMIT = 1 << 16
+# What decoding takes for each pixel, at most: as Pillow holds it, converted, and with 16 bits as
+# NumPy does; and what JPEG keeps of each pixel of the whole where it comes in several passes.
+_PIXEL_BYTES = 14
+_KEPT_BYTES = 6
 _MODES = {1: "L", 3: "RGB"}
 # Files are first decoded to no less than so many times the wanted size, where the format allows
 # it: Pillow's own choice for thumbnails, fast and hard to tell from the whole.
 _REDUCING_GAP = 2.0
+
+
+_Box: TypeAlias = tuple[float, float, float, float]
 
 
 class DecodeImage:
@@ -53,6 +62,30 @@ class DecodeImage:
     def columns(self, before: Columns) -> dict[str, WireColumn]:
         column = wanted_column(before, self._name, "decode_image", (pb.COLUMN_KIND_BYTES,))
         return {**before, self._name: replace(tensor_of(column, self._shape), logical_type="")}
+
+    def cost(self, batch: Batch) -> int:
+        found = batch.columns[self._name]
+        assert found.offsets is not None
+        content = memoryview(found.values.tobytes())
+        edges = itertools.pairwise(found.offsets.tolist())
+        scratch = [self._scratch_bytes(content[begin:end]) for begin, end in edges if begin < end]
+        pixels = batch.row_count * math.prod(self._shape)
+        return pixels + 2 * len(content) + max(scratch, default=0)
+
+    def _scratch_bytes(self, content: memoryview) -> int:
+        """Return the memory that decoding a file takes at most, from its head alone."""
+        from PIL import Image  # noqa: PLC0415 - of the [images] extra
+
+        try:
+            with _opened(content) as image:
+                pixels = image.width * image.height
+                check_work(decode_work(image.width, image.height, content))
+                kept = _KEPT_BYTES * pixels if "progressive" in image.info else 0
+                self._drafted(image)
+                return kept + _PIXEL_BYTES * image.width * image.height
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+            # It fails by name when it is decoded, and so it does where it is too large.
+            return 0
 
     def run(self, batch: Batch) -> Work[Batch]:
         found = batch.columns[self._name]
@@ -98,19 +131,8 @@ class DecodeImage:
         from PIL import Image  # noqa: PLC0415 - of the [images] extra
 
         height, width, channels = self._shape
-        box = self._box(image.width, image.height)
-        size = (width, height)
-        if self._fit == pb.IMAGE_FIT_CONTAIN:
-            scale = min(width / image.width, height / image.height)
-            size = (
-                max(1, min(width, round(image.width * scale))),
-                max(1, min(height, round(image.height * scale))),
-            )
+        box, size = self._drafted(image)
         mode = _MODES[channels]
-        drafted = image.draft(mode, _least_size(image, box, size))
-        if drafted is not None:
-            # The box is in the pixels that are really decoded.
-            box = self._box(image.width, image.height)
         scaled = _eight_bits(image)
         # To the same mode it would copy all pixels, and hold up all threads meanwhile.
         scaled = scaled if scaled.mode == mode else scaled.convert(mode)
@@ -119,7 +141,26 @@ class DecodeImage:
         target = out[top : top + size[1], left : left + size[0]]
         target[...] = np.asarray(scaled).reshape(target.shape)
 
-    def _box(self, image_width: int, image_height: int) -> tuple[float, float, float, float]:
+    def _drafted(self, image: Image.Image) -> tuple[_Box, tuple[int, int]]:
+        """Have an image decoded no larger than need be, where its format allows that.
+
+        Returns:
+            The part of it that is scaled, in the pixels that are really decoded, and to what size.
+        """
+        height, width, channels = self._shape
+        box = self._box(image.width, image.height)
+        size = (width, height)
+        if self._fit == pb.IMAGE_FIT_CONTAIN:
+            scale = min(width / image.width, height / image.height)
+            size = (
+                max(1, min(width, round(image.width * scale))),
+                max(1, min(height, round(image.height * scale))),
+            )
+        drafted = image.draft(_MODES[channels], _least_size(image, box, size))
+        # The box is in the pixels that are really decoded.
+        return box if drafted is None else self._box(image.width, image.height), size
+
+    def _box(self, image_width: int, image_height: int) -> _Box:
         """Return the part of an image that is scaled: left, top, right, bottom."""
         height, width, _ = self._shape
         if self._fit != pb.IMAGE_FIT_COVER:
@@ -154,9 +195,7 @@ def _opened(content: memoryview) -> Image.Image:
     return Image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
 
 
-def _least_size(
-    image: Image.Image, box: tuple[float, float, float, float], size: tuple[int, int]
-) -> tuple[int, int]:
+def _least_size(image: Image.Image, box: _Box, size: tuple[int, int]) -> tuple[int, int]:
     """Return the size to which a file may be reduced as it is decoded."""
     left, top, right, bottom = box
     wide = image.width * size[0] / (right - left) * _REDUCING_GAP

@@ -13,7 +13,7 @@ from headrace.server._source import Waiter
 
 # A plan holds some 30 bytes a sample; these bound what a stream keeps of them (arbitrary).
 _MAX_PLANS = 64
-_MAX_SAMPLES = 1 << 19
+_MAX_SAMPLES = 1 << 17
 
 # Plans worked out for one taken while all goes well: enough to get ahead, not so many that a
 # batch waits for them.
@@ -26,6 +26,22 @@ _ALONE_BYTES = 32 << 20
 
 _Entry: TypeAlias = tuple[PlannedBatch | PlannedEnd, int, int]
 """A plan, its samples, and the bytes that were asked for because of it."""
+
+
+# What a stream has for its plans and its tables without asking for it.
+_FREE_BYTES = 4 << 20
+_PLAN_BYTES = 32
+# While a batch is planned it takes some arrays of each of its samples.
+_PLANNING_BYTES = 200
+
+
+def plan_bytes(sample_count: int) -> int:
+    """Return the memory that plans of batches of so many samples take, beyond what each stream has.
+
+    Only batches of very many samples take any.
+    """
+    planned = min(_MAX_PLANS * sample_count, max(_MAX_SAMPLES, 2 * sample_count))
+    return max(0, _PLAN_BYTES * planned + _PLANNING_BYTES * sample_count - _FREE_BYTES)
 
 
 class Lookahead:

@@ -15,6 +15,7 @@ from prometheus_client import (
 )
 
 from headrace.server._stream_counts import StreamCounts
+from headrace.server.shares import Budget
 
 _FETCH_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _WAIT_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
@@ -120,6 +121,23 @@ class _RingMetrics:
         self._ring_full.inc(seconds)
 
 
+class _MemoryMetrics:
+    """Of what streams hold; see `headrace.server.shares`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._held_bytes = Gauge(
+            "headrace_payload_bytes",
+            "Bytes of payload_bytes that streams hold: batches that are made or wait to be sent, "
+            "and rings. At payload_bytes streams wait for one another: fewer of them, smaller "
+            "batches, or more payload_bytes by the formula of memory.",
+            registry=registry,
+        )
+
+    def watch_memory(self, budget: Budget) -> None:
+        """Show what streams hold of a budget."""
+        self._held_bytes.set_function(lambda: budget.held_bytes)
+
+
 class _CacheMetrics:
     """Of the cache, in memory and in its folder."""
 
@@ -222,7 +240,7 @@ class _StoreMetrics:
             self._fetch_errors.labels(dataset, reason).inc()
 
 
-class Metrics(_CallMetrics, _RingMetrics, _CacheMetrics, _StoreMetrics):
+class Metrics(_CallMetrics, _RingMetrics, _MemoryMetrics, _CacheMetrics, _StoreMetrics):
     """The metrics of one server, in a registry of its own.
 
     Attributes:
@@ -234,7 +252,7 @@ class Metrics(_CallMetrics, _RingMetrics, _CacheMetrics, _StoreMetrics):
         self.registry = CollectorRegistry()
         self.streams = StreamCounts()
         self.registry.register(self.streams)
-        for group in (_CallMetrics, _RingMetrics, _CacheMetrics, _StoreMetrics):
+        for group in (_CallMetrics, _RingMetrics, _MemoryMetrics, _CacheMetrics, _StoreMetrics):
             group.__init__(self, self.registry)
         Info(
             "headrace_build",

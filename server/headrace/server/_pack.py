@@ -27,6 +27,9 @@ from headrace.server._values import Batch, Values
 from headrace.v1 import shard_service_pb2 as pb
 
 _ROW_LIMIT = 1 << 24
+# What places take while they are looked for, as numbers of Python and of NumPy.
+_DOCUMENT_BYTES = 512
+_ROW_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +84,10 @@ class Pack:
         for each in made[1:3]:
             check_free(before, each.name, "pack")
         return {each.name: each for each in made}
+
+    def cost(self, batch: Batch) -> int:
+        rows = self._rows * (self._length * batch.columns[self._name].values.itemsize + _ROW_BYTES)
+        return rows + batch.row_count * _DOCUMENT_BYTES
 
     def run(self, batch: Batch) -> Work[Batch]:
         found = batch.columns[self._name]

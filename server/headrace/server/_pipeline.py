@@ -22,7 +22,7 @@ from headrace.server._steps import Cast, Pad, Stack, Step, Work
 from headrace.server._transform_pool import TransformPool
 from headrace.server._transform_step import TransformStep
 from headrace.server._turns import Turns
-from headrace.server._values import Batch, batch_messages, split_payload
+from headrace.server._values import Batch, Claim, batch_messages, made_bytes, split_payload
 from headrace.v1 import shard_service_pb2 as pb
 
 _MAX_STEPS = 64
@@ -56,6 +56,7 @@ class Pipeline:
         *,
         turns: Turns,
         timeout_s: float,
+        claim: Claim,
     ) -> Generator[None, None, Batch]:
         """Take all steps with a batch; yields now and then while it works and waits.
 
@@ -65,6 +66,7 @@ class Pipeline:
             buffer_bytes: The length of each of their buffers.
             turns: Shared by all streams, so that as many work as there are processors.
             timeout_s: How long each step may work on it; transforms have a time of their own.
+            claim: Is told how much memory the steps take besides, before they take it.
 
         Raises:
             StepFailedError: A step cannot be done with this batch, or takes too long.
@@ -73,9 +75,11 @@ class Pipeline:
         columns = split_payload(self.before, payload, buffer_bytes, row_count=count)
         batch = Batch(columns, count, self._keys(planned))
         for step in self.steps:
+            made = made_bytes(batch, payload)
             if isinstance(step, TransformStep):
-                batch = yield from step.run(batch)
+                batch = yield from step.run(batch, claim=_added(claim, made))
             else:
+                claim(made + step.cost(batch))
                 batch = yield from _in_time(step, batch, turns, timeout_s)
         return batch
 
@@ -86,9 +90,22 @@ class Pipeline:
         return sample_keys(self.seed, planned.epoch, positions)
 
     def frames(
-        self, batch: Batch, header: pb.BatchHeader, *, make_frames: MakeFrames
+        self,
+        batch: Batch,
+        header: pb.BatchHeader,
+        *,
+        payload: memoryview,
+        make_frames: MakeFrames,
+        claim: Claim,
     ) -> list[bytes]:
         """Return the messages of a batch that went through the steps.
+
+        Args:
+            batch: Its columns.
+            header: Its head; the fields about the payload are filled in.
+            payload: As for `run`.
+            make_frames: Says where it goes.
+            claim: As for `run`.
 
         Raises:
             BadArgumentError: The payload would pass the limit.
@@ -97,12 +114,18 @@ class Pipeline:
             header.row_count = batch.row_count
         header.overflow_sample_count = batch.overflow_sample_count
         header.overflow_element_count = batch.overflow_element_count
+        made = made_bytes(batch, payload)
         return batch_messages(
             batch,
             header,
             max_batch_bytes=self.max_batch_bytes,
             make_frames=make_frames,
+            claim=_added(claim, made),
         )
+
+
+def _added(claim: Claim, size: int) -> Claim:
+    return lambda more: claim(size + more)
 
 
 def _in_time(step: Step, batch: Batch, turns: Turns, timeout_s: float) -> Work[Batch]:

@@ -19,6 +19,7 @@ from headrace.server._ring_door import RingDoor, Ticket
 from headrace.server._ring_memory import IS_SUPPORTED, RingMemory
 from headrace.server._ring_outlet import RingOutlet
 from headrace.server._ring_size import RingSize, memory_limit, ring_size
+from headrace.server.shares import Share
 from headrace.v1 import shard_service_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -76,13 +77,20 @@ class Rings:
                 continue
             self._doors.append(door)
 
-    def attach(self, wish: RingWish, *, max_chunk_bytes: int) -> Generator[bytes, None, RingOutlet]:
+    def attach(
+        self, wish: RingWish, *, max_chunk_bytes: int, share: Share
+    ) -> Generator[bytes, None, RingOutlet]:
         """Make a ring for a call, and hand it over; yields the offer.
+
+        Args:
+            wish: What the call asked for.
+            max_chunk_bytes: Greatest payload of one message.
+            share: Of the stream, which the ring is a part of.
 
         Raises:
             RingUnavailableError: This client can have none.
         """
-        sized = self._sized(wish)
+        sized = self._sized(wish, share)
         try:
             connection = yield from self._met(wish, sized.warning)
             memory, channel = _handed_over(connection, sized.size)
@@ -124,7 +132,7 @@ class Rings:
             raise RingUnavailableError("the client did not come for its ring")
         return connection
 
-    def _sized(self, wish: RingWish) -> RingSize:
+    def _sized(self, wish: RingWish, share: Share) -> RingSize:
         """Return the size of a new ring, which counts from now on."""
         why_not = self._why_not
         if not self._doors:
@@ -140,6 +148,11 @@ class Rings:
                 limit=memory_limit(),
                 cache_bytes=self._config.cache_bytes,
                 open_bytes=self._open_bytes,
+            )
+        if not share.stand(sized.size):
+            raise RingUnavailableError(
+                f"the server has no memory for a ring of {sized.size} bytes just now: all batches "
+                f"and rings may take {self._config.payload_bytes} (--payload-bytes)"
             )
         self._count(1, sized.size)
         if sized.warning:

@@ -26,6 +26,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from headrace.server._access import Access
+from headrace.server._alarms import Alarms
 from headrace.server._cache import BlockCache
 from headrace.server._catalog import Catalog
 from headrace.server._config import ServerConfig, fixed_settings
@@ -99,6 +100,7 @@ class Server:
             max_batch_bytes=config.max_batch_bytes,
         )
         self._rings = Rings(config, metrics)
+        self._alarms = Alarms()
         service = ShardService(
             config,
             catalog=catalog,
@@ -108,6 +110,7 @@ class Server:
             transforms=self._transforms,
             pools=self._pools,
             rings=self._rings,
+            alarms=self._alarms,
             tracing=tracing,
         )
         methods = {
@@ -241,6 +244,7 @@ class Server:
                 self._metrics_endpoint.close()
             self._roster.close()
             self._transforms.close()
+            self._alarms.close()
             if self._tracing is not None:
                 self._tracing.close()
             self._ended.set()

@@ -12,10 +12,12 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from headrace.errors import HeadraceError, InternalError
+from headrace.errors import HeadraceError, InternalError, PayloadLimitError
 from headrace.server._access import Caller
 from headrace.server._ahead import Ahead, Messages
+from headrace.server._alarms import Alarms
 from headrace.server._cache import BlockCache
+from headrace.server._call_end import CallEnd
 from headrace.server._catalog import Catalog
 from headrace.server._config import ServerConfig
 from headrace.server._contents import (
@@ -27,6 +29,7 @@ from headrace.server._contents import (
 )
 from headrace.server._explain import explain
 from headrace.server._find import find
+from headrace.server._fresh import give_freed_memory_back
 from headrace.server._logs import event
 from headrace.server._metrics import Metrics
 from headrace.server._mixtures import Mixtures
@@ -41,6 +44,7 @@ from headrace.server._transform_pool import TransformPool
 from headrace.server._turns import Turns
 from headrace.server.front.calls import Call, Method, streaming, unary
 from headrace.server.front.pools import CallPools
+from headrace.server.shares import Budget, Share
 from headrace.v1 import shard_service_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ShardService"].full_name
@@ -86,8 +90,12 @@ class ShardService:
         transforms: TransformPool,
         pools: CallPools,
         rings: Rings,
+        alarms: Alarms,
         tracing: Tracing | None = None,
     ) -> None:
+        self._alarms = alarms
+        self._budget = Budget(config.payload_bytes, trim=give_freed_memory_back)
+        metrics.watch_memory(self._budget)
         self._config = config
         self._catalog = catalog
         self._cache = cache
@@ -166,15 +174,21 @@ class ShardService:
             return
         with self._streams.admit(call.caller, call.host):
             served = find(request, self._catalog, self._mixtures, caller=call.caller)
-            opened = _Opened(contents(served), served, call.caller, call.peer, _rank(request))
-            if wish is None:
-                yield from self._stream(opened, call)
-            else:
-                yield from self._stream_in_ring(opened, call, wish)
+            found = contents(served)
+            end = CallEnd(self._alarms, call.cancel)
+            with closing(self._share(call.caller, found, end)) as share:
+                rank = _rank(request)
+                opened = _Opened(found, served, call.caller, call.peer, rank, share, end)
+                if wish is None:
+                    yield from self._stream(opened, call)
+                else:
+                    yield from self._stream_in_ring(opened, call, wish)
 
     def _stream_in_ring(self, opened: _Opened, call: Call, wish: RingWish) -> Iterator[bytes]:
         chunk_bytes = opened.contents.max_chunk_bytes
-        outlet = yield from self._rings.attach(wish, max_chunk_bytes=chunk_bytes)
+        outlet = yield from self._rings.attach(
+            wish, max_chunk_bytes=chunk_bytes, share=opened.share
+        )
         # What the client finds at the end of the ring is then what the call ends with.
         with closing(outlet):
             yield from self._stream(opened, call, outlet)
@@ -193,7 +207,9 @@ class ShardService:
             outlet=outlet,
             turns=self._turns,
             step_turns=self._step_turns,
+            share=opened.share,
         )
+        opened.end.stream = stream
         reason, text = "CANCELLED", ""
         tally.begin()
         _log.log(opened.level, "stream opened", extra=event(**opened.fields))
@@ -202,7 +218,7 @@ class ShardService:
                 running = RingMessages(stream, outlet) if outlet else self._running(stream, opened)
                 if not call.on_end(running.cancel):
                     return
-                yield from tally.timed(running.messages())
+                yield from tally.timed(running.messages(), taken=opened.share.sent)
                 reason = "OK" if call.is_active else "CANCELLED"
         except HeadraceError as error:
             reason, text = error.reason, error.message
@@ -227,6 +243,15 @@ class ShardService:
         # each only costs: with 64 streams on two processors a fifth of the server's processor time.
         # And those that have one get more than others: streams that come first a third.
         return self._streams.count <= _PROCESSORS
+
+    def _share(self, caller: Caller, contents: Contents, end: CallEnd) -> Share:
+        return Share(
+            self._budget,
+            caller.name,
+            recall=lambda: end.end(_recalled_error()),
+            message_bytes=max(contents.max_chunk_bytes, contents.max_group_bytes),
+            streams=self._config.max_streams,
+        )
 
     def _limits(self, served: Served) -> StreamLimits:
         config = self._config
@@ -256,6 +281,8 @@ class _Opened:
     caller: Caller
     peer: str
     rank: int | None
+    share: Share
+    end: CallEnd
 
     @property
     def level(self) -> int:
@@ -271,6 +298,13 @@ class _Opened:
             "caller": self.caller.name,
             "peer": self.peer,
         }
+
+
+def _recalled_error() -> PayloadLimitError:
+    return PayloadLimitError(
+        "this stream held more than its share of the server's memory, and others need theirs; "
+        "read faster, use a smaller batch, or ask the operator for more --payload-bytes"
+    )
 
 
 def _rank(request: Message) -> int | None:

@@ -10,7 +10,8 @@ Contract:
 1. The messages are those that `headrace.server._assemble` makes of each batch by itself, or some of
    them in one message where the client has asked for that.
 2. All or none: where something of the batches is not in memory, or one of them is of a kind that is
-   made otherwise, nothing is made, nothing stays pinned and no place is taken.
+   made otherwise, or there is no memory for all of them, nothing is made, nothing stays pinned and
+   no place is taken.
 3. What is made together is not more than `TOGETHER_BYTES` of payload, or it is one batch.
 
 If the code differs, the code is wrong.
@@ -18,7 +19,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,10 +32,14 @@ from headrace.server._gather import BlockRows, Projection
 from headrace.server._kernels import KERNELS
 from headrace.server._outlet import Outlet, Places
 from headrace.server._plan import PlannedBatch
+from headrace.server.shares import ShortError
 
 TOGETHER_BYTES = 2 << 20
 """Payload that is made together: from there on what is shared is little (measured), and each stream
 holds as much twice."""
+
+# What a row takes besides its part of the payload: ids, places, spans of some columns.
+_ROW_BYTES = 128
 
 # Shorter payloads are hashed by other means.
 _LEAST_BYTES = 241
@@ -64,6 +69,7 @@ class Several:
         blocks: Holds the samples.
         outlet: Where batches go.
         max_batch_bytes: Greatest payload of one batch.
+        claim: Is told how much memory the batches take, before they take it.
 
     Attributes:
         most: How many batches to make next.
@@ -77,7 +83,9 @@ class Several:
         blocks: Blocks,
         outlet: Outlet,
         max_batch_bytes: int,
+        claim: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self._claim = claim
         self._contents = contents
         self._blocks = blocks
         self._outlet = outlet
@@ -114,6 +122,10 @@ class Several:
                 return None
             measured = self._at_once.measure(kernels, rows, len(batches))
             if not all(_LEAST_BYTES <= size <= self._most_bytes for size in measured.sizes):
+                return None
+            try:
+                self._claim(sum(measured.sizes) + _ROW_BYTES * found.offsets.size)
+            except ShortError:
                 return None
             places = self._outlet.places()
             self._begin(batches, measured, places)

@@ -30,8 +30,11 @@ Work: TypeAlias = Generator[None, None, _Made]
 INT64 = np.dtype("<i8")
 LENGTH_LIMIT = 1 << 31
 
-# What is between takes some 40 bytes an element (arbitrary: little memory, few calls).
+# Elements that are worked on at once (arbitrary: little memory, few calls); what lies between each
+# and the result, numbers of 8 bytes, marks and places; and numbers of Python for each row.
 _CHUNK_ELEMENTS = 1 << 16
+_ELEMENT_BYTES = 40
+_ROW_BYTES = 128
 # Longer rows are copied one by one: an index of each of their elements would take eight times as
 # much memory as most columns, and longer than the copy (the bound is arbitrary).
 _SHORT_ROW = 256
@@ -62,6 +65,9 @@ class Step(Protocol):
             HeadraceError: It cannot be done with them.
         """
 
+    def cost(self, batch: Batch) -> int:
+        """Return the bytes of memory that it takes at most to make them, result included."""
+
     def run(self, batch: Batch) -> Work[Batch]:
         """Make them; closing the generator leaves it at that.
 
@@ -88,6 +94,10 @@ class Cast:
             before, self._name, "cast", (pb.COLUMN_KIND_TENSOR, pb.COLUMN_KIND_RAGGED)
         )
         return {**before, self._name: self._cast(column)}
+
+    def cost(self, batch: Batch) -> int:
+        size = batch.columns[self._name].values.size
+        return size * self._dtype.itemsize + _between_bytes(size)
 
     def run(self, batch: Batch) -> Work[Batch]:
         found = batch.columns[self._name]
@@ -166,6 +176,9 @@ class Pad:
             )
         }
 
+    def cost(self, batch: Batch) -> int:
+        return padded_cost(batch.columns[self._name], batch.row_count, self._length)
+
     def run(self, batch: Batch) -> Work[Batch]:
         found = batch.columns[self._name]
         assert found.offsets is not None
@@ -210,6 +223,9 @@ class Stack:
         column = wanted_column(before, self._name, "stack", (pb.COLUMN_KIND_RAGGED,))
         return {**before, self._name: tensor_of(column, self._shape)}
 
+    def cost(self, batch: Batch) -> int:
+        return padded_cost(batch.columns[self._name], batch.row_count, self._length)
+
     def run(self, batch: Batch) -> Work[Batch]:
         found = batch.columns[self._name]
         assert found.offsets is not None
@@ -230,6 +246,17 @@ class Stack:
         column = tensor_of(found.column, self._shape)
         stacked = Values(column, rows.reshape(batch.row_count, *self._shape), None, found.valid)
         return replace(batch, columns={**batch.columns, self._name: stacked})
+
+
+def padded_cost(found: Values, row_count: int, length: int) -> int:
+    """Return the bytes of memory that `padded_rows` and what goes before it take at most."""
+    elements = row_count * length
+    made = elements * found.column.dtype.itemsize
+    return made + row_count * _ROW_BYTES + _between_bytes(elements)
+
+
+def _between_bytes(elements: int) -> int:
+    return min(elements, _CHUNK_ELEMENTS) * _ELEMENT_BYTES
 
 
 def padded_rows(

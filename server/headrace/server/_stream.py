@@ -27,14 +27,20 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import HeadraceError, RebalanceError, StoreUnavailableError
+from headrace.errors import (
+    BadArgumentError,
+    HeadraceError,
+    PayloadLimitError,
+    RebalanceError,
+    StoreUnavailableError,
+)
 from headrace.server._assemble import Assembler
 from headrace.server._blocks import Blocks
 from headrace.server._columns import SAMPLE_ID_COLUMN
@@ -42,13 +48,19 @@ from headrace.server._contents import Contents, batch_header
 from headrace.server._frames import message_frame
 from headrace.server._gather import StagedRows, projection_of
 from headrace.server._kernels import KERNELS, WORTH_LOADING_BYTES
-from headrace.server._lookahead import Lookahead
+from headrace.server._lookahead import Lookahead, plan_bytes
 from headrace.server._outlet import ClientGoneError, Outlet, WireOutlet
 from headrace.server._plan import PlannedBatch, PlannedEnd
 from headrace.server._several import Several
 from headrace.server._turns import Turns
-from headrace.server._values import Batch
+from headrace.server._values import Batch, Claim
+from headrace.server.shares import Budget, Share, ShortError
 from headrace.v1 import shard_service_pb2 as pb
+
+# How long a batch waits for memory while its client has nothing to read. Others drain within
+# milliseconds, or are called back within seconds (arbitrary).
+_MEMORY_WAIT_S = 20.0
+_NO_LIMIT = 1 << 62
 
 _WORTH_SAYING_S = 0.001
 """Shorter waits for the store are not told to the client; its unit is a millisecond."""
@@ -104,6 +116,7 @@ class BatchStream:
         outlet: Where batches go; None for the messages.
         turns: Shared with the streams that it takes turns with; None for no others.
         step_turns: The same for steps, which may take a second a row.
+        share: Its part of the server's memory; None for as much as it wants.
 
     Attributes:
         batch_bytes: Payload of what was made last, a batch or several.
@@ -120,8 +133,10 @@ class BatchStream:
         outlet: Outlet | None = None,
         turns: Turns | None = None,
         step_turns: Turns | None = None,
+        share: Share | None = None,
     ) -> None:
         self._contents = contents
+        self._share = Share(Budget(_NO_LIMIT)) if share is None else share
         self._turns = Turns() if turns is None else turns
         self._step_turns = Turns() if step_turns is None else step_turns
         self._dataset = dataset
@@ -133,7 +148,7 @@ class BatchStream:
         )
         self._waiter = blocks.waiter(contents.job)
         self._ending: HeadraceError | _CancelledError | None = None
-        self._overflow = self._sent_bytes = self.batch_bytes = 0
+        self._overflow = self._sent_bytes = self.batch_bytes = self._usual_bytes = 0
         names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
         self._projection = projection_of(blocks.layout, names)
         self._assembler = Assembler(
@@ -146,6 +161,7 @@ class BatchStream:
                 if contents.pipeline is None
                 else WireOutlet(limits.max_batch_bytes).frames
             ),
+            claim=self._share.claim,
         )
         self._several = Several(
             contents,
@@ -153,6 +169,7 @@ class BatchStream:
             blocks=blocks,
             outlet=self._outlet,
             max_batch_bytes=limits.max_batch_bytes,
+            claim=self._share.claim,
         )
         self._is_there = True
         self._lookahead = Lookahead(
@@ -173,7 +190,8 @@ class BatchStream:
     def messages(self) -> Generator[bytes, None, None]:
         """Yield the stream's messages as they go to the wire."""
         try:
-            yield message_frame(pb.ReadBatchesResponse(start=self._contents.start))
+            yield self._framed(pb.ReadBatchesResponse(start=self._contents.start))
+            yield from self._stood()
             yield from self._epochs()
         except (_CancelledError, ClientGoneError):
             return
@@ -190,7 +208,7 @@ class BatchStream:
         expires = time.monotonic() + self._limits.lifetime_s
         while (taken := self._take()) is not None:
             if isinstance(taken, PlannedEnd):
-                yield message_frame(pb.ReadBatchesResponse(epoch_end=self._epoch_end(taken)))
+                yield self._framed(pb.ReadBatchesResponse(epoch_end=self._epoch_end(taken)))
                 continue
             while taken:
                 if self._limits.lifetime_s and time.monotonic() >= expires:
@@ -222,6 +240,7 @@ class BatchStream:
         # Each is let go when it is sent.
         finished = deque(made.messages)
         made.messages.clear()
+        self._share.keep(sum([len(message) for message, _ in finished]))
         sent = 0
         try:
             while finished:
@@ -240,15 +259,62 @@ class BatchStream:
     def _alone(self, planned: PlannedBatch) -> Iterator[bytes]:
         """Make one batch by itself, as its blocks come."""
         began = time.monotonic()
-        header = batch_header(planned)
         self._is_there = True
-        frames = yield from self._frames(planned, header)
+        header, frames = yield from self._afforded(planned)
         self._observer.made(self._dataset, seconds=time.monotonic() - began, batches=1)
         self.batch_bytes = header.payload_bytes
         self._several.note(payload_bytes=header.payload_bytes, is_there=self._is_there)
         self._outlet.announce()
-        yield from frames
+        while frames:
+            # Each is let go when it is sent.
+            yield frames.popleft()
         self._count([planned], header.payload_bytes)
+
+    def _afforded(
+        self, planned: PlannedBatch
+    ) -> Generator[bytes, None, tuple[pb.BatchHeader, deque[bytes]]]:
+        """Make a batch, from the start again where its memory has to be waited for."""
+        while True:
+            header = batch_header(planned)
+            try:
+                frames = yield from self._frames(planned, header)
+            except ShortError as short:
+                making = short.making
+            else:
+                self._share.keep(sum(map(len, frames)))
+                self._overflow += header.overflow_sample_count
+                return header, deque(frames)
+            yield from self._waited_for(making)
+
+    def _stood(self) -> Iterator[bytes]:
+        """Have memory for what is planned, for as long as the stream is open."""
+        size = plan_bytes(self._contents.row_count)
+        try:
+            self._share.claim(size)
+        except ShortError:
+            yield from self._waited_for(size)
+        self._share.stand(size)
+
+    def _waited_for(self, making: int) -> Iterator[bytes]:
+        """Wait until there is memory to make a batch, of which nothing is made yet."""
+        self._outlet.flush()
+        began = said = time.monotonic()
+        with self._share.line(making) as place:
+            while not place.wait():
+                self._check_ending()
+                now = time.monotonic()
+                if self._share.waiting:
+                    # It is the client that has something to do.
+                    began = said = now
+                elif now - began >= _MEMORY_WAIT_S:
+                    raise PayloadLimitError(
+                        f"a batch takes {making} bytes while it is made, which other streams "
+                        f"have held for {now - began:.0f} s; wait, use a smaller batch, or ask "
+                        "the operator for more --payload-bytes"
+                    )
+                elif now - said >= self._limits.heartbeat_s:
+                    said = now
+                    yield self._heartbeat(now - began)
 
     def _count(self, batches: list[PlannedBatch], payload_bytes: int) -> None:
         samples = sum([planned.sample_count for planned in batches])
@@ -268,16 +334,30 @@ class BatchStream:
         gathered = pb.BatchHeader()
         (message,) = yield from self._gathered(planned, gathered)
         payload = memoryview(message)[len(message) - gathered.payload_bytes :]
+        claim = self._claim_beside(len(message))
+        # All at once what the batch before took, since it is done again where that is too little.
+        usual_bytes, self._usual_bytes = self._usual_bytes, 0
+        with suppress(BadArgumentError):
+            claim(usual_bytes)
         steps = pipeline.run(
             planned,
             payload,
             gathered.buffer_bytes,
             turns=self._step_turns,
             timeout_s=self._limits.step_timeout_s,
+            claim=claim,
         )
         batch = yield from self._stepped(steps)
-        self._overflow += batch.overflow_sample_count
-        return pipeline.frames(batch, header, make_frames=self._outlet.frames)
+        return pipeline.frames(
+            batch, header, payload=payload, make_frames=self._outlet.frames, claim=claim
+        )
+
+    def _claim_beside(self, size: int) -> Claim:
+        def claim(more: int) -> None:
+            self._usual_bytes = max(self._usual_bytes, more)
+            self._share.claim(size + more)
+
+        return claim
 
     def _stepped(self, steps: Generator[None, None, Batch]) -> Generator[bytes, None, Batch]:
         """Run the steps of a batch, with signs of life while they take long."""
@@ -294,7 +374,7 @@ class BatchStream:
                 now = time.monotonic()
                 if now - said >= self._limits.heartbeat_s:
                     said = now
-                    yield _heartbeat(now - began)
+                    yield self._heartbeat(now - began)
 
     def _gathered(
         self, planned: PlannedBatch, header: pb.BatchHeader
@@ -305,7 +385,9 @@ class BatchStream:
                 rows = self._blocks.rows(found.blocks, found.offsets)
                 return self._assembler.assemble(rows, self._shown_ids(planned), header)
         staged = yield from self._staged(planned)
-        return self._assembler.assemble(staged, self._shown_ids(planned), header)
+        return self._assembler.assemble(
+            staged, self._shown_ids(planned), header, beside=staged.nbytes
+        )
 
     def _epoch_end(self, planned: PlannedEnd) -> pb.EpochEnd:
         overflow, self._overflow = self._overflow, 0
@@ -329,7 +411,10 @@ class BatchStream:
         self._outlet.flush()
         self._lookahead.advance()
         staged = StagedRows(
-            self._projection, planned.sample_count, max_bytes=self._limits.max_batch_bytes
+            self._projection,
+            planned.sample_count,
+            max_bytes=self._limits.max_batch_bytes,
+            claim=self._share.claim,
         )
         began = progress = time.monotonic()
         missing = planned.found.touched
@@ -341,12 +426,12 @@ class BatchStream:
             if missing.size:
                 self._check_ending()
                 self._check_progress(now - progress, missing)
-                yield _heartbeat(now - began)
+                yield self._heartbeat(now - began)
         waited_s = time.monotonic() - began
         self._observer.starved(self._dataset, seconds=waited_s)
         if waited_s >= _WORTH_SAYING_S:
             # So that the client knows whom its loop waited for.
-            yield _heartbeat(waited_s)
+            yield self._heartbeat(waited_s)
         return staged
 
     def _copy_arrivals(
@@ -377,7 +462,11 @@ class BatchStream:
                 dataset=self._dataset,
             )
 
+    def _heartbeat(self, waited_s: float) -> bytes:
+        heartbeat = pb.Heartbeat(waiting_ms=round(waited_s * 1000))
+        return self._framed(pb.ReadBatchesResponse(heartbeat=heartbeat))
 
-def _heartbeat(waited_s: float) -> bytes:
-    heartbeat = pb.Heartbeat(waiting_ms=round(waited_s * 1000))
-    return message_frame(pb.ReadBatchesResponse(heartbeat=heartbeat))
+    def _framed(self, response: pb.ReadBatchesResponse) -> bytes:
+        frame = message_frame(response)
+        self._share.note(len(frame))
+        return frame

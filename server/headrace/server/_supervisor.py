@@ -348,6 +348,7 @@ def _settings(config: ServerConfig, addresses: tuple[str, ...]) -> dict[str, obj
         # Streams share what is fetched ahead of need by the number of their worker's streams.
         cache_bytes=max(1, config.cache_bytes // config.workers),
         max_streams=math.ceil(config.max_streams / config.workers),
+        payload_bytes=max(1, config.payload_bytes // config.workers),
         workers=0,
     )
     settings = {one.name: getattr(own, one.name) for one in fields(own)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from headrace.server._metrics import Metrics
 from headrace.server._stream_counts import Counts
@@ -54,8 +54,15 @@ class StreamTally:
         self.counts.store_wait_s += seconds
         self._metrics.starved(dataset, seconds=seconds)
 
-    def timed(self, messages: Generator[bytes, None, None]) -> Iterator[bytes]:
-        """Yield messages, and count the time until each has been taken."""
+    def timed(
+        self, messages: Generator[bytes, None, None], *, taken: Callable[[int], None]
+    ) -> Iterator[bytes]:
+        """Yield messages, and count the time until each has been taken.
+
+        Args:
+            messages: Of the stream.
+            taken: Is told the bytes of each then.
+        """
         counts = self.counts
         try:
             for message in messages:
@@ -66,6 +73,7 @@ class StreamTally:
                 finally:
                     counts.client_wait_s += time.monotonic() - began
                     counts.in_flight_bytes = 0
+                taken(len(message))
         finally:
             messages.close()
 

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 import pyarrow as pa
 
@@ -73,11 +73,14 @@ class _Worker:
                     self._check(deadline)
                     yield
 
-    def receive(self, deadline: float, limit: int) -> Generator[None, None, tuple[bytes, bytes]]:
-        """Wait for one message of at most ``limit`` bytes."""
+    def receive(
+        self, deadline: float, limit: int, claim: Callable[[int], None] = lambda _: None
+    ) -> Generator[None, None, tuple[bytes, bytes]]:
+        """Wait for one message of at most ``limit`` bytes, whose length is claimed first."""
         kind, length = HEAD.unpack((yield from self._exactly(HEAD.size, deadline)))
         if length > limit:
             raise ConnectionError(f"an answer of {length} bytes, more than {limit}")
+        claim(length)
         return kind, (yield from self._exactly(length, deadline))
 
     def end(self) -> str:
@@ -181,13 +184,22 @@ class TransformPool:
                 self._schemas[key] = known
         return known
 
-    def run(self, name: str, batch: pa.RecordBatch, keys: pa.UInt64Array) -> Waiting:
+    def run(
+        self,
+        name: str,
+        batch: pa.RecordBatch,
+        keys: pa.UInt64Array,
+        *,
+        claim: Callable[[int], None] = lambda _: None,
+    ) -> Waiting:
         """Transform a batch; the contract is above.
 
         Args:
             name: Of the transform.
             batch: What it gets.
             keys: ``(rows,)``: what random choices about each row are to be made from.
+            claim: Is told the bytes of the answer before they are received. What it raises ends
+                the process, as whatever else ends a call.
 
         Raises:
             StepFailedError: It fails, crashes or takes too long.
@@ -195,7 +207,7 @@ class TransformPool:
         content = batch_bytes(batch.append_column(pa.field(KEY_COLUMN, pa.uint64()), keys))
         worker = yield from self._take(name)
         try:
-            kind, answer = yield from self._ask(name, worker, content)
+            kind, answer = yield from self._ask(name, worker, content, claim)
         except BaseException:
             self._give(name, None)
             raise
@@ -216,7 +228,7 @@ class TransformPool:
             worker.end()
 
     def _ask(
-        self, name: str, worker: _Worker, content: bytes
+        self, name: str, worker: _Worker, content: bytes, claim: Callable[[int], None]
     ) -> Generator[None, None, tuple[bytes, bytes]]:
         try:
             if not worker.is_ready:
@@ -227,7 +239,7 @@ class TransformPool:
                 worker.is_ready = True
             deadline = time.monotonic() + self._timeout_s
             yield from worker.send(content, deadline)
-            return (yield from worker.receive(deadline, self._limit))
+            return (yield from worker.receive(deadline, self._limit, claim))
         except _LateError:
             worker.end()
             raise self._failure(name, f"it took longer than {self._timeout_s:g} s") from None

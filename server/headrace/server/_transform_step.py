@@ -14,8 +14,12 @@ from headrace.server._columns import SAMPLE_ID_COLUMN, WireColumn
 from headrace.server._steps import Columns
 from headrace.server._transform_config import TransformConfig
 from headrace.server._transform_pool import TransformPool
-from headrace.server._values import Batch
+from headrace.server._values import Batch, Claim
 from headrace.v1 import shard_service_pb2 as pb
+
+# A batch lies in Arrow's columns, in what is written of them, which grows by doubling, and in the
+# bytes that are sent; an answer in what is received, in its bytes, and in columns.
+_COPIES = 4
 
 
 class TransformStep:
@@ -40,16 +44,27 @@ class TransformStep:
             made[SAMPLE_ID_COLUMN] = before[SAMPLE_ID_COLUMN]
         return made
 
-    def run(self, batch: Batch) -> Generator[None, None, Batch]:
+    def run(self, batch: Batch, *, claim: Claim) -> Generator[None, None, Batch]:
         """Transform a batch; yields while it waits.
+
+        Args:
+            batch: Its columns.
+            claim: Is told how much memory that takes, before it takes it.
 
         Raises:
             StepFailedError: The function fails, crashes, takes too long or makes other columns.
         """
         columns = dict(batch.columns)
+        sent = _COPIES * sum(each.nbytes for each in columns.values())
+        claim(sent)
         ids = columns.pop(SAMPLE_ID_COLUMN, None)
         keys = pa.array(batch.keys, pa.uint64())
-        made = yield from self._pool.run(self._config.name, arrow_batch(columns), keys)
+        made = yield from self._pool.run(
+            self._config.name,
+            arrow_batch(columns),
+            keys,
+            claim=lambda size: claim(sent + _COPIES * size),
+        )
         if not made.schema.equals(self._schema):
             raise StepFailedError(
                 f"the transform {self._config.title} made the columns {_text(made.schema)}, and "

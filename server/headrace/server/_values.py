@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from headrace.server._gather import refuse_large
 from headrace.server._outlet import MakeFrames
 from headrace.server._payload import ALIGNMENT, layout_of
 from headrace.v1 import shard_service_pb2 as pb
+
+Claim: TypeAlias = Callable[[int], None]
+"""Is told how many bytes of memory are taken in all, before they are; `headrace.server.shares`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +35,11 @@ class Values:
     values: NDArray[np.generic]
     offsets: NDArray[np.int64] | None = None
     valid: NDArray[np.uint8] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all its parts."""
+        return sum(part.nbytes for part in _parts(self))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,8 +82,24 @@ def split_payload(
     return found
 
 
+def made_bytes(batch: Batch, payload: memoryview) -> int:
+    """Return the bytes of those columns that do not lie in the payload they were gathered in."""
+    begin = np.frombuffer(payload, np.uint8).ctypes.data
+    return sum(
+        part.nbytes
+        for values in batch.columns.values()
+        for part in _parts(values)
+        if not begin <= part.ctypes.data < begin + len(payload)
+    )
+
+
 def batch_messages(
-    batch: Batch, header: pb.BatchHeader, *, max_batch_bytes: int, make_frames: MakeFrames
+    batch: Batch,
+    header: pb.BatchHeader,
+    *,
+    max_batch_bytes: int,
+    make_frames: MakeFrames,
+    claim: Claim,
 ) -> list[bytes]:
     """Return the messages of a batch.
 
@@ -83,6 +108,7 @@ def batch_messages(
         header: Its head; the fields about the payload are filled in.
         max_batch_bytes: Greatest payload.
         make_frames: Says where it goes.
+        claim: Is told of the payload's size before it is made.
 
     Raises:
         BadArgumentError: The payload would pass the limit.
@@ -91,6 +117,7 @@ def batch_messages(
     ragged = [each.values.nbytes for each in batch.columns.values() if each.offsets is not None]
     layout = layout_of(columns, batch.row_count, ragged)
     refuse_large(layout.size, max_batch_bytes)
+    claim(layout.size)
     frames = make_frames(header, layout)
     buffers = buffers_of(layout, frames)
     for each in batch.columns.values():

@@ -1,0 +1,86 @@
+"""Do things at their time, whatever else the server is at: one thread for all of them.
+
+Contract:
+
+1. What is set is done once, at its time or as soon after it as what was set for earlier is done;
+   so it must not wait for anything.
+2. What is called off before its time is not done.
+3. `close` does nothing more, and leaves no thread behind.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+
+class Alarm:
+    """Something that is to be done; `Alarms.after` makes one."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        self.action: Callable[[], object] | None = action
+
+    def call_off(self) -> None:
+        """Leave it undone."""
+        self.action = None
+
+
+class Alarms:
+    """Does things at their time; safe for several threads. The contract is above."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: list[tuple[float, int, Alarm]] = []
+        self._numbers = itertools.count()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="headrace-alarms", daemon=True)
+        self._thread.start()
+
+    def after(self, seconds: float, action: Callable[[], object]) -> Alarm:
+        """Do something when so much time has passed."""
+        alarm = Alarm(action)
+        with self._changed:
+            entry = (time.monotonic() + seconds, next(self._numbers), alarm)
+            heapq.heappush(self._due, entry)
+            if self._due[0] is entry:
+                self._changed.notify()
+        return alarm
+
+    def close(self) -> None:
+        """Do nothing more."""
+        with self._changed:
+            self._is_closed = True
+            self._due.clear()
+            self._changed.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (alarm := self._next()) is not None:
+            action = alarm.action
+            if action is None:
+                continue
+            try:
+                action()
+            except Exception:  # noqa: BLE001 - the others are due all the same
+                _log.exception("something that was due failed; this is a bug of headrace")
+
+    def _next(self) -> Alarm | None:
+        """Return what is due, when it is; None when there will be nothing."""
+        with self._changed:
+            while not self._is_closed:
+                left_s = self._due[0][0] - time.monotonic() if self._due else None
+                if left_s is not None and left_s <= 0:
+                    return heapq.heappop(self._due)[2]
+                self._changed.wait(left_s)
+        return None

@@ -1,0 +1,271 @@
+"""One budget of bytes for all streams, fair shares of it, and the line of those that wait.
+
+Contract:
+
+1. All holders together never hold more than the budget.
+2. Each caller with a stream has an equal share of it, and each of its streams an equal share of
+   that. What nobody else wants may be lent beyond a share.
+3. Of those that wait, first is served who stays within its share, then whose caller holds no more
+   than its own, then the others, those of the caller that holds least first; among equals who came
+   first. Nobody is served before one that is ahead of it.
+4. Where a wish that stays within a share waits for `RECALL_S`, what others hold beyond theirs is
+   called back, the most first, until there is enough. Who is called back must leave.
+5. What was given back counts beside what is held until the next `trim`, since its memory may not
+   be the system's before; when both come to more than the budget there is one.
+6. A holder waits once at a time, and gives its place up when it leaves.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+# How long somebody waits within its share before others must leave for it. What streams hold beyond
+# their shares drains within milliseconds where clients read (arbitrary).
+RECALL_S = 1.0
+
+_LOOK_S = 0.25
+
+_WITHIN_SHARE, _WITHIN_CALLER, _BEYOND = range(3)
+
+
+@dataclass(eq=False, slots=True)
+class _Account:
+    """The holders of one caller.
+
+    Attributes:
+        name: Of the caller.
+        held: Bytes of all its holders.
+        holders: Its streams.
+    """
+
+    name: str
+    held: int = 0
+    holders: set[Holder] = field(default_factory=set)
+
+
+class Holder:
+    """One stream, as the budget sees it.
+
+    Attributes:
+        held: Bytes that it has.
+    """
+
+    __slots__ = ("account", "held", "is_recalled", "recall")
+
+    def __init__(self, account: _Account, recall: Callable[[], None]) -> None:
+        self.account = account
+        self.recall = recall
+        self.held = 0
+        self.is_recalled = False
+
+
+class Place:
+    """A place in the line, as a context; `Budget.line` makes one."""
+
+    def __init__(self, budget: Budget, holder: Holder, size: int) -> None:
+        self._budget = budget
+        self.holder = holder
+        self.size = size
+        self.since = self.recalled_at = time.monotonic()
+        self.granted = threading.Event()
+
+    def wait(self) -> bool:
+        """Return whether the bytes are there, after a quarter of a second at most."""
+        if not self.granted.wait(_LOOK_S):
+            self._budget.call_back(self)
+        if not self.granted.is_set():
+            return False
+        self._budget.trim_stale()
+        return True
+
+    def resize(self, size: int) -> None:
+        """Want another number of bytes."""
+        self._budget.resize(self, size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._budget.leave_line(self)
+
+
+class Budget:
+    """Bytes that streams share; safe for several threads. The contract is above.
+
+    Args:
+        total: All of them.
+        trim: Gives memory that was freed back to the system.
+
+    Attributes:
+        is_wanted: Whether anybody waits.
+    """
+
+    def __init__(self, total: int, *, trim: Callable[[], None] = lambda: None) -> None:
+        self.total = total
+        self._trim = trim
+        # Given back since the last trim; and whether the next one is due.
+        self._stale = 0
+        self._is_stale = False
+        self._free = total
+        self._lock = threading.Lock()
+        self._accounts: dict[str, _Account] = {}
+        self._line: list[Place] = []
+        self.is_wanted = False
+
+    @property
+    def held_bytes(self) -> int:
+        """Return what all holders have."""
+        return self.total - self._free
+
+    def held_of(self, caller: str) -> int:
+        """Return what the streams of one caller have."""
+        with self._lock:
+            account = self._accounts.get(caller)
+            return 0 if account is None else account.held
+
+    def join(self, caller: str, recall: Callable[[], None]) -> Holder:
+        """Let a stream in; `leave` must follow.
+
+        Args:
+            caller: Whose it is.
+            recall: Ends the stream soon, from any thread, because others need what it holds.
+        """
+        with self._lock:
+            account = self._accounts.setdefault(caller, _Account(caller))
+            holder = Holder(account, recall)
+            account.holders.add(holder)
+            return holder
+
+    def leave(self, holder: Holder) -> None:
+        """Take all back that a stream holds, and let it go."""
+        with self._lock:
+            self._move(holder, -holder.held)
+            account = holder.account
+            account.holders.discard(holder)
+            if not account.holders:
+                self._accounts.pop(account.name, None)
+            self._serve()
+
+    def try_take(self, holder: Holder, size: int) -> bool:
+        """Take bytes if they are there and nobody is ahead; return whether that is so."""
+        with self._lock:
+            if size > self._free:
+                return False
+            if self._line:
+                mine = self._rank(holder, size)
+                if any(self._rank(place.holder, place.size) <= mine for place in self._line):
+                    return False
+            self._move(holder, size)
+        self.trim_stale()
+        return True
+
+    def give(self, holder: Holder, size: int) -> None:
+        """Give bytes back."""
+        with self._lock:
+            self._move(holder, -size)
+            self._serve()
+
+    def line(self, holder: Holder, size: int) -> Place:
+        """Return a place in the line for so many more bytes."""
+        place = Place(self, holder, size)
+        with self._lock:
+            self._line.append(place)
+            self._serve()
+        return place
+
+    def leave_line(self, place: Place) -> None:
+        """Give a place up, if it was not served."""
+        with self._lock:
+            if place in self._line:
+                self._line.remove(place)
+            self._serve()
+
+    def resize(self, place: Place, size: int) -> None:
+        """Change what somebody waits for, if it was not served meanwhile."""
+        with self._lock:
+            if not place.granted.is_set():
+                place.size = size
+                self._serve()
+
+    def trim_stale(self) -> None:
+        """Give freed memory to the system where it is time for that; before more is taken."""
+        if self._is_stale:
+            self._is_stale = False
+            self._trim()
+
+    def call_back(self, place: Place) -> None:
+        """Call back what others hold beyond their shares, where it is time for that."""
+        now = time.monotonic()
+        with self._lock:
+            if place.granted.is_set() or now - place.recalled_at < RECALL_S:
+                return
+            place.recalled_at = now
+            called = self._victims(place)
+            for holder in called:
+                holder.is_recalled = True
+        for holder in called:
+            holder.recall()
+
+    def _victims(self, place: Place) -> list[Holder]:
+        caller_share = self._caller_share()
+        is_within = self._rank(place.holder, place.size) == _WITHIN_SHARE
+        if not is_within and place.holder.account.held + place.size > caller_share:
+            return []
+        beyond: list[tuple[int, Holder]] = []
+        missing = place.size - self._free
+        for account in self._accounts.values():
+            share = caller_share // len(account.holders)
+            is_own = account is place.holder.account
+            may_call = account.held > caller_share or (is_own and is_within)
+            for holder in account.holders:
+                if holder.is_recalled:
+                    missing -= holder.held
+                elif may_call and holder.held > share and holder is not place.holder:
+                    beyond.append((holder.held - share, holder))
+        beyond.sort(key=lambda one: one[0], reverse=True)
+        called = []
+        for _, holder in beyond:
+            if missing <= 0:
+                break
+            missing -= holder.held
+            called.append(holder)
+        return called
+
+    def _serve(self) -> None:
+        """Give to those in the line what is there, in order."""
+        while self._line:
+            first = min(self._line, key=self._order)
+            if first.size > self._free:
+                break
+            self._line.remove(first)
+            self._move(first.holder, max(0, first.size))
+            first.granted.set()
+        self.is_wanted = bool(self._line)
+
+    def _order(self, place: Place) -> tuple[int, int, float]:
+        rank = self._rank(place.holder, place.size)
+        return rank, place.holder.account.held if rank == _BEYOND else 0, place.since
+
+    def _rank(self, holder: Holder, size: int) -> int:
+        account, share = holder.account, self._caller_share()
+        if holder.held + size <= share // max(1, len(account.holders)):
+            return _WITHIN_SHARE
+        return _WITHIN_CALLER if account.held <= share else _BEYOND
+
+    def _caller_share(self) -> int:
+        return self.total // max(1, len(self._accounts))
+
+    def _move(self, holder: Holder, size: int) -> None:
+        self._free -= size
+        if size < 0:
+            self._stale -= size
+        elif size and self._stale > self._free:
+            self._is_stale, self._stale = True, 0
+        holder.held += size
+        holder.account.held += size
