@@ -436,6 +436,16 @@ def test_a_client_that_reads_nothing_is_waited_for_and_can_be_cut() -> None:
         assert sent.is_set()
 
 
+@pytest.mark.parametrize("said", [bytes(64), b"\xff" * 64, b"GET / HTTP/1.1\r\n" * 8])
+def test_garbage_on_the_socket_is_the_clients_fault(said: bytes) -> None:
+    """It ends as INVALID_ARGUMENT, which nobody takes for damaged data."""
+    ours, theirs = socket.socketpair()
+    with theirs, closing(RingChannel(ours)) as channel:
+        theirs.send(said)
+        with pytest.raises(BadArgumentError, match="no record"):
+            channel.take()
+
+
 def test_a_ring_is_given_up_once() -> None:
     """Closing twice, and waking after it, changes nothing."""
     ring = _Ring(4096)

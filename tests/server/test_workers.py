@@ -174,6 +174,20 @@ def test_a_killed_worker_costs_nothing(supervisor: Supervisor) -> None:
     assert block_count == _metric(supervisor, "headrace_store_fetched_blocks_total")
 
 
+@pytest.mark.long
+def test_a_stopped_worker_is_replaced(supervisor: Supervisor) -> None:
+    """One that is alive and says nothing, as after SIGSTOP, is killed, and another serves."""
+    pids = supervisor.worker_pids
+    stopped = pids[0]
+    assert stopped is not None
+
+    os.kill(stopped, signal.SIGSTOP)
+
+    assert _eventually(lambda: stopped not in supervisor.worker_pids)
+    assert _eventually(lambda: None not in supervisor.worker_pids)
+    assert pids[1:] == supervisor.worker_pids[1:]
+
+
 def test_workers_share_a_small_cache(url: str) -> None:
     """While blocks are evicted under the readers of two processes every sample is right."""
     config = ServerConfig(

@@ -5,7 +5,8 @@ Contract:
 1. `send` returns True when the records are on their way. While the client reads none it waits, and
    takes what the client says meanwhile, so that two full sockets never wait for each other.
 2. `wake`, from any thread, ends every wait, now and from then on.
-3. A client that is gone is `ClientGoneError`, in whatever is asked next.
+3. A client that is gone is `ClientGoneError`, in whatever is asked next, and one that says what
+   nobody understands `BadArgumentError`.
 
 If the code differs, the code is wrong.
 """
@@ -16,6 +17,7 @@ import os
 import select
 import socket
 
+from headrace.errors import BadArgumentError, StreamCorruptError
 from headrace.ring import Record, RecordReader
 from headrace.server._outlet import ClientGoneError
 
@@ -85,7 +87,15 @@ class RingChannel:
             raise ClientGoneError from error
         if not said:
             raise ClientGoneError
-        self._received += self._reader.feed(said)
+        try:
+            self._received += self._reader.feed(said)
+        except StreamCorruptError as error:
+            # It is the client's fault, and none of the data's.
+            raise BadArgumentError(
+                f"the client said on its ring's socket what is no record: {error.message}; use a "
+                "client of this version",
+                field="ring",
+            ) from error
 
     def _poll(self, events: int) -> None:
         poll = select.poll()

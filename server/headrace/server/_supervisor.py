@@ -4,8 +4,9 @@ Contract:
 
 1. All workers listen on the same ports; the kernel gives each connection to one of them. Streams
    are evened out by asking some to reconnect.
-2. A worker that ends without being told is replaced, at once the first time, and later the later
-   the oftener it happens. Its streams reconnect to others; those of others notice nothing.
+2. A worker that ends without being told, or says nothing for `SILENCE_S`, is replaced, at once the
+   first time, and later the later the oftener it happens. Its streams reconnect to others; those of
+   others notice nothing.
 3. A worker holds nothing that outlives it: its session gives all of it back.
 4. `drain` asks every worker to drain, and waits ``drain_s`` and some seconds; what is left then is
    killed. `stop` kills at once. Both leave no process, no thread and no socket.
@@ -64,6 +65,9 @@ _END_TIMEOUT_S = 15.0
 _STEADY_S = 30.0
 _LONGEST_PAUSE_S = 30.0
 _TICK_S = 0.25
+# Workers report twice a second. One that is stopped, or hangs in what holds Python's lock, says
+# nothing; a machine that is short of processors holds one up for some seconds (arbitrary).
+SILENCE_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +81,7 @@ class _Member:
         session: What it asks for.
         stream_count: Its streams, as last reported; None while it does not serve.
         failure: Why it could not start.
+        reported_at: When it last said how it is; of a monotonic clock.
     """
 
     def __init__(self, index: int) -> None:
@@ -85,6 +90,7 @@ class _Member:
         self.session: Session | None = None
         self.stream_count: int | None = None
         self.failure: HeadraceError | None = None
+        self.reported_at = 0.0
 
 
 class Supervisor:
@@ -292,18 +298,36 @@ class Supervisor:
             match message:
                 case Ready():
                     member.stream_count = 0
+                    member.reported_at = time.monotonic()
                 case CannotStart(error):
                     member.failure = error
                 case Report(stream_count, metrics):
                     member.stream_count = stream_count
+                    member.reported_at = time.monotonic()
                     self._sum.report(member.index, metrics)
                 case _:
                     raise AssertionError(message)
             self._changed.notify_all()
 
+    def _kill_silent(self) -> None:
+        """Kill workers that serve and have said nothing for long; they are replaced."""
+        long_ago = time.monotonic() - SILENCE_S
+        with self._changed:
+            for member in self._members:
+                is_silent = member.stream_count is not None and member.reported_at < long_ago
+                if is_silent and member.process is not None:
+                    _log.error(
+                        "worker %d has said nothing for %.0f s; it is killed",
+                        member.index,
+                        SILENCE_S,
+                    )
+                    member.process.kill()
+                    member.stream_count = None
+
     def _spread(self) -> None:
         spread = Spread()
         while not self._ending.wait(_TICK_S):
+            self._kill_silent()
             with self._changed:
                 counts = {
                     member.index: member.stream_count
