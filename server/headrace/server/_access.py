@@ -73,6 +73,7 @@ class Access:
         self._path = path
         self._lock = threading.Lock()
         self._entries: tuple[_Entry, ...] = ()
+        self._changes = 0
         self._stamp: tuple[int, int, int] | None = None
         if path is not None:
             self._stamp = _stamp(path)
@@ -82,6 +83,12 @@ class Access:
     def is_open(self) -> bool:
         """Whether everybody may read everything."""
         return self._path is None
+
+    def changes(self) -> int:
+        """Return how often the file has changed since the start, after a look at it."""
+        if self._path is not None:
+            self._refresh(self._path)
+        return self._changes
 
     def caller(
         self, metadata: Iterable[tuple[str, str | bytes]], subjects: Iterable[str] = ()
@@ -132,6 +139,7 @@ class Access:
                     return
                 self._stamp = stamp
                 self._entries = read_tokens(path)
+                self._changes += 1
             except ConfigurationError as error:
                 _log.error("the callers stay as they were: %s", error.message)
             else:

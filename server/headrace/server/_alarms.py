@@ -35,6 +35,33 @@ class Alarm:
         self.action = None
 
 
+class Repeated:
+    """Something that is done again and again, so long after the last time.
+
+    Args:
+        alarms: Do it.
+        seconds: Between two times.
+        action: What is done.
+    """
+
+    def __init__(self, alarms: Alarms, seconds: float, action: Callable[[], object]) -> None:
+        self._alarms = alarms
+        self._seconds = seconds
+        self._action = action
+        self._is_off = False
+        self._alarm = alarms.after(seconds, self._run)
+
+    def call_off(self) -> None:
+        """Do it no more."""
+        self._is_off = True
+        self._alarm.call_off()
+
+    def _run(self) -> None:
+        self._action()
+        if not self._is_off:
+            self._alarm = self._alarms.after(self._seconds, self._run)
+
+
 class Alarms:
     """Does things at their time; safe for several threads. The contract is above."""
 

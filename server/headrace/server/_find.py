@@ -51,6 +51,14 @@ def find(
     return catalog.get(request.dataset, caller).version(_fingerprint(request))
 
 
+def names_of(request: Request) -> frozenset[str]:
+    """Return the names of the datasets that a request reads."""
+    several = (
+        request.datasets if isinstance(request, pb.GetSamplesRequest) else request.mixture.datasets
+    )
+    return frozenset([dataset.name for dataset in several] or [request.dataset])
+
+
 def _refuse_both(request: Request, *, other: str) -> None:
     given = {field.name for field, _ in request.ListFields()}
     for field in ("dataset", "fingerprint", "skips", "token_skips"):

@@ -6,16 +6,22 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from headrace.errors import HeadraceError, InternalError, PayloadLimitError
+from headrace.errors import (
+    HeadraceError,
+    InternalError,
+    PayloadLimitError,
+    RebalanceError,
+    UnauthenticatedError,
+)
 from headrace.server._access import Caller
 from headrace.server._ahead import Ahead, Messages
-from headrace.server._alarms import Alarms
+from headrace.server._alarms import Alarm, Alarms, Repeated
 from headrace.server._cache import BlockCache
 from headrace.server._call_end import CallEnd
 from headrace.server._catalog import Catalog
@@ -28,7 +34,7 @@ from headrace.server._contents import (
     transform_message,
 )
 from headrace.server._explain import explain
-from headrace.server._find import find
+from headrace.server._find import find, names_of
 from headrace.server._fresh import give_freed_memory_back
 from headrace.server._logs import event
 from headrace.server._metrics import Metrics
@@ -54,6 +60,9 @@ _LIFETIME_JITTER = 0.2
 
 # The part of the cache that all streams together may fill ahead of need.
 _PREFETCH_SHARE = 4
+
+# How often it is looked whether callers have changed, for each open stream: one look at a file.
+ACCESS_CHECK_S = 0.5
 
 _PROCESSORS = os.cpu_count() or 1
 
@@ -178,7 +187,9 @@ class ShardService:
             end = CallEnd(self._alarms, call.cancel)
             with closing(self._share(call.caller, found, end)) as share:
                 rank = _rank(request)
-                opened = _Opened(found, served, call.caller, call.peer, rank, share, end)
+                opened = _Opened(
+                    found, served, call.caller, call.peer, rank, share, end, names_of(request)
+                )
                 if wish is None:
                     yield from self._stream(opened, call)
                 else:
@@ -198,11 +209,12 @@ class ShardService:
     ) -> Iterator[bytes]:
         served = opened.served
         tally = StreamTally(self._metrics, served.name, opened.rank)
+        limits = self._limits(served)
         stream = BatchStream(
             opened.contents,
             dataset=served.name,
             blocks=served.blocks(self._cache),
-            limits=self._limits(served),
+            limits=limits,
             observer=tally,
             outlet=outlet,
             turns=self._turns,
@@ -214,7 +226,10 @@ class ShardService:
         tally.begin()
         _log.log(opened.level, "stream opened", extra=event(**opened.fields))
         try:
-            with self._streams.track(stream, served.retirements):
+            with (
+                self._streams.track(stream, served.retirements),
+                self._bounded(opened, call, limits.lifetime_s),
+            ):
                 running = RingMessages(stream, outlet) if outlet else self._running(stream, opened)
                 if not call.on_end(running.cancel):
                     return
@@ -231,6 +246,23 @@ class ShardService:
             _log.log(opened.level, "stream ended", extra=event(**ended))
             if self._tracing is not None:
                 self._tracing.streamed(ended, call.metadata, seconds=tally.seconds, reason=reason)
+
+    @contextmanager
+    def _bounded(self, opened: _Opened, call: Call, lifetime_s: float) -> Iterator[None]:
+        """End a stream when its time is over, or its caller may not read any more.
+
+        It looks at its time between two batches; this is for one that does not come to that,
+        because its client does not read.
+        """
+        told = Repeated(self._alarms, ACCESS_CHECK_S, opened.checked(call))
+        alarms: list[Alarm | Repeated] = [told]
+        if lifetime_s:
+            alarms.append(self._alarms.after(lifetime_s, lambda: opened.end.end(_worn_error())))
+        try:
+            yield
+        finally:
+            for alarm in alarms:
+                alarm.call_off()
 
     def _running(self, stream: BatchStream, opened: _Opened) -> Messages:
         # One batch alone has nothing to be sent beside.
@@ -283,6 +315,26 @@ class _Opened:
     rank: int | None
     share: Share
     end: CallEnd
+    names: frozenset[str]
+
+    def checked(self, call: Call) -> Callable[[], None]:
+        """Return what ends the call if its caller may not go on, when callers have changed."""
+        seen = call.callers_changed()
+
+        def check() -> None:
+            nonlocal seen
+            if (now := call.callers_changed()) == seen:
+                return
+            seen = now
+            try:
+                caller = call.known_caller()
+            except HeadraceError as error:
+                self.end.end(error)
+                return
+            if not all(map(caller.may_read, self.names)):
+                self.end.end(UnauthenticatedError("the caller may not read this any more"))
+
+        return check
 
     @property
     def level(self) -> int:
@@ -305,6 +357,10 @@ def _recalled_error() -> PayloadLimitError:
         "this stream held more than its share of the server's memory, and others need theirs; "
         "read faster, use a smaller batch, or ask the operator for more --payload-bytes"
     )
+
+
+def _worn_error() -> RebalanceError:
+    return RebalanceError("this stream has had its time; reconnect to go on")
 
 
 def _rank(request: Message) -> int | None:

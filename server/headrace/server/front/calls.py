@@ -221,6 +221,19 @@ class Call:
         """Cut the call."""
         self._wire.cancel()
 
+    def callers_changed(self) -> int:
+        """Return how often the server's callers have changed, now too."""
+        return self._desk.access.changes()
+
+    def known_caller(self) -> Caller:
+        """Return who calls, by the callers as they are now.
+
+        Raises:
+            HeadraceError: As when the call came.
+        """
+        context = self._wire.context
+        return self._desk.access.caller(context.invocation_metadata(), subjects_of(context))
+
     def on_end(self, callback: Callable[[], None]) -> bool:
         """Have something called when the last of the call is out; return False if it already is."""
         return self._wire.on_end(callback)
