@@ -21,6 +21,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import cloudpickle
 
+from headrace.arguments import number, text
+from headrace.converter._arguments import (
+    check_declared,
+    check_frame,
+    check_means,
+    check_sizes,
+    columns_of,
+)
 from headrace.converter._cache import ConversionCache, Record
 from headrace.converter._conversion import Conversion
 from headrace.converter._function import Function
@@ -30,7 +38,6 @@ from headrace.converter._progress import Progress
 from headrace.converter._schema import Shape
 from headrace.converter._write import Settings, write_shards
 from headrace.errors import (
-    BadArgumentError,
     CommitConflictError,
     ConfigurationError,
     NotADatasetError,
@@ -93,11 +100,15 @@ def make_converter(
         ConfigurationError: There is no ``cache_dir``, and Spark is not in local mode.
         HeadraceError: As `write_shards`.
     """
-    if expire_after_s is not None and expire_after_s < 0:
-        raise BadArgumentError(
-            f"expire_after_s is {expire_after_s}, wanted seconds >= 0 or None",
-            field="expire_after_s",
-        )
+    check_frame(df)
+    if cache_dir is not None:
+        text("cache_dir", cache_dir, wanted="a folder or a URL as a str, or None")
+    if expire_after_s is not None:
+        number("expire_after_s", expire_after_s, least=0)
+    check_declared(types=types, shapes=shapes)
+    check_sizes(shard_bytes=shard_bytes, block_bytes=block_bytes)
+    check_means(options=options, progress=progress, function=function)
+    columns = columns_of(columns)
     now_s = time.time()
     place = cache_dir or _default_place(df.sparkSession)
     given = options or StoreOptions()

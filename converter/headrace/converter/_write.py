@@ -10,6 +10,15 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
 
 import pyarrow as pa
 
+from headrace.converter._arguments import (
+    check_declared,
+    check_frame,
+    check_means,
+    check_place,
+    check_seeds,
+    check_sizes,
+    columns_of,
+)
 from headrace.converter._commit import Written
 from headrace.converter._function import Function
 from headrace.converter._handover import bounded_handover, plain_handover
@@ -176,8 +185,14 @@ def write_shards(
         ConfigurationError: Executors lack a package or share no path with the driver, which a
             probing task tells before the job; or Spark failed for reasons of its own.
     """
+    check_frame(df)
+    check_place(url, mode=mode)
+    check_declared(types=types, shapes=shapes, formats=formats)
+    check_seeds(shuffle_seed=shuffle_seed, split_seed=split_seed)
+    check_sizes(shard_bytes=shard_bytes, block_bytes=block_bytes)
+    check_means(options=options, progress=progress, function=function)
     wanted = Wanted(
-        columns=columns,
+        columns=columns_of(columns),
         declared=Declared(shapes=shapes or {}, types=types or {}, formats=formats or {}),
         function=function,
         shuffle_seed=shuffle_seed,
