@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
-import struct
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from PIL import Image
 from headrace.bench._children import serving
 from headrace.server import ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
+from support.bombs import claimed_png, scanned_jpeg
 from support.datasets import write_dataset
 from support.served import failure_of, messages_of, read_until_failure, stub_of
 from support.waiting import until
@@ -32,23 +31,6 @@ _SOON_S = 2.0
 _TESTS = Path(__file__).parents[1]
 
 
-def _head(width: int, height: int) -> bytes:
-    """A PNG that ends after its head."""
-    head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    ends = struct.pack(">I", zlib.crc32(head)) + struct.pack(">I", 100) + b"IDAT"
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + head + ends
-
-
-def _scans(count: int) -> bytes:
-    """A JPEG of a moderate size with many scans, most of which do nothing."""
-    file = io.BytesIO()
-    Image.fromarray(np.zeros((3000, 3000), np.uint8)).save(file, "JPEG", progressive=True)
-    content = file.getvalue()
-    first = content.index(b"\xff\xda")
-    second = content.index(b"\xff\xda", first + 2)
-    return content[:second] + content[first:second] * count + content[second:]
-
-
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Datasets of images: large ones, some that only claim to be, and one of many scans."""
@@ -56,8 +38,8 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     Image.fromarray(np.zeros((_SIDE, _SIDE, 3), np.uint8)).save(file, "PNG", compress_level=1)
     columns = {
         "large": [file.getvalue()] * _ROWS,
-        "claimed": [_head(8000, 8000)] * 80,
-        "scanned": [_scans(400)],
+        "claimed": [claimed_png(8000, 8000)] * 80,
+        "scanned": [scanned_jpeg(3000, 400)],
     }
     urls = {}
     for name, photos in columns.items():
