@@ -42,7 +42,8 @@ for _ in range(1 + text):
 print(rows)
 """
 _SPARK = """
-import sys
+import os, sys
+os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
 from headrace.converter import write_shards
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false").getOrCreate()
