@@ -47,7 +47,7 @@ def _reset(connection: socket.socket, blocks: list[bytes], request: bytes, until
     return resets
 
 
-# gRPC has one queue for the calls of all connections, and Python's server looks at them one by one:
+# A method has one queue for the calls of all connections, and Python looks at them one by one:
 # an honest call waits behind the 2,048 that one connection may have in it. It must not fail.
 ATTACK = Attack("rapid reset", _strike, least_share=0.0)
 

@@ -43,7 +43,7 @@ from headrace.server._tls import tls_credentials
 from headrace.server._tracing import Tracing, start_tracing
 from headrace.server._transform_config import transform_configs
 from headrace.server._transform_pool import TransformPool
-from headrace.server.front.calls import MOST_WAITING, Desk, Methods
+from headrace.server.front.calls import MOST_WAITING, Desk, add_methods
 from headrace.server.front.descriptors import most_connections, raise_limit
 from headrace.server.front.doorkeeper import Doorkeeper
 from headrace.server.front.health import SERVICE as HEALTH_SERVICE
@@ -52,7 +52,7 @@ from headrace.server.front.pools import CallPools
 from headrace.server.front.reflection import reflection_methods
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
-from headrace.server.front.wire import WireCall
+from headrace.server.front.wire import AT_ONCE
 
 # How long cut calls may take to end; they have nothing left to do.
 _CUT_TIMEOUT_S = 10.0
@@ -90,7 +90,7 @@ class Server:
         self._door = Doorkeeper(connections)
         self._waiting = Waiting(most=MOST_WAITING, timeout_s=config.request_timeout_s)
         self._grpc = grpc.server(
-            WireCall.experimental_thread_pool,
+            AT_ONCE,
             options=(*options, ("grpc.max_allowed_incoming_connections", connections)),
         )
         self._transforms = TransformPool(
@@ -120,7 +120,7 @@ class Server:
         }
         malformed = TalliedLog(_log, "malformed requests: %d since the last such line, last: %s")
         desk = Desk(access, metrics, self._waiting, self._door, malformed)
-        self._grpc.add_generic_rpc_handlers((Methods(methods, desk),))
+        add_methods(self._grpc, methods, desk)
         self._metrics = metrics
         self._tracing = tracing
         self._roster = Roster(

@@ -23,6 +23,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import grpc
@@ -42,7 +43,7 @@ from headrace.server.front.doorkeeper import Doorkeeper
 from headrace.server.front.pools import Pool
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
-from headrace.server.front.wire import WireCall
+from headrace.server.front.wire import WireCall, handler_of
 
 MOST_WAITING = 512
 """Calls whose request has not come, or whose answer was not taken; each may hold 1 MiB."""
@@ -110,9 +111,10 @@ class Call:
         self._is_wanting = True
         self.caller: Caller = ANYBODY
 
-    def handler(self) -> grpc.RpcMethodHandler[Any, Any]:
-        """Return what gRPC asks for."""
-        return self._wire.handler()
+    @property
+    def wire(self) -> WireCall:
+        """The call as gRPC has it."""
+        return self._wire
 
     def arrived(self) -> None:
         """Look at the headers, and ask for the request."""
@@ -342,22 +344,19 @@ def streaming(
     return Pooled(kind, pool, respond)
 
 
-class Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs alone
-    """The methods of a server, for gRPC.
+def add_methods(server: grpc.Server, methods: Mapping[str, Method], desk: Desk) -> None:
+    """Let a server answer methods; gRPC keeps a queue of calls for each of them.
 
     Args:
+        server: Not started yet.
         methods: By their full names, as ``/package.Service/Method``.
         desk: Shared by their calls.
     """
+    for full_name, method in methods.items():
+        _, service, name = full_name.split("/")
+        handler = handler_of(partial(_call_of, full_name, method, desk))
+        server.add_registered_method_handlers(service, {name: handler})  # type: ignore[attr-defined]  # newer than the stubs
 
-    def __init__(self, methods: Mapping[str, Method], desk: Desk) -> None:
-        self._methods = dict(methods)
-        self._desk = desk
 
-    def service(
-        self, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Return how a call is handled; None where there is no such method."""
-        name = str(handler_call_details.method)
-        method = self._methods.get(name)
-        return None if method is None else Call(name, method, self._desk).handler()
+def _call_of(name: str, method: Method, desk: Desk) -> WireCall:
+    return Call(name, method, desk).wire

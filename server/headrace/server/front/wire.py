@@ -55,6 +55,27 @@ class _AtOnce(ThreadPoolExecutor):
         return future
 
 
+AT_ONCE = _AtOnce()
+"""What gRPC is to take for a pool."""
+
+
+def handler_of(make: Callable[[], WireCall]) -> grpc.RpcMethodHandler[Any, Any]:
+    """Return how gRPC is to handle the calls of a method.
+
+    Args:
+        make: Makes each of them.
+    """
+
+    def behave(
+        _requests: object, context: grpc.ServicerContext, send: Callable[[Any], None]
+    ) -> None:
+        make().take(context, send)
+
+    behave.experimental_non_blocking = True  # type: ignore[attr-defined]  # functions have them
+    behave.experimental_thread_pool = AT_ONCE  # type: ignore[attr-defined]
+    return grpc.stream_stream_rpc_method_handler(behave)
+
+
 class WireCall:
     """One call; safe for several threads.
 
@@ -62,19 +83,10 @@ class WireCall:
         receiver: Is told of it.
     """
 
-    experimental_non_blocking = True
-    experimental_thread_pool = _AtOnce()
-
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
 
-    def handler(self) -> grpc.RpcMethodHandler[Any, Any]:
-        """Return what gRPC asks for: how this one call is handled."""
-        return grpc.stream_stream_rpc_method_handler(self)
-
-    def __call__(
-        self, _requests: object, context: grpc.ServicerContext, send: Callable[[Any], None]
-    ) -> None:
+    def take(self, context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
         """Take the call over from gRPC."""
         self.context = context
         self._send = send
