@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from headrace.storage import OpenDataset
 
 
+_MOST_SHOWN = 20  # classes; two lines of a terminal
+
+
 @click.command(name="inspect")
 @click.argument("url", metavar="URL")
 @click.option("--fingerprint", help="An older version, by its fingerprint.")
@@ -37,6 +40,7 @@ def command(*, url: str, fingerprint: str | None, as_json: bool) -> None:
         return
     _show_facts(facts)
     _show_columns(columns)
+    _show_classes(columns)
     _show_versions(versions, shown=str(facts["fingerprint"]))
 
 
@@ -53,6 +57,8 @@ def _facts(url: str, dataset: OpenDataset) -> dict[str, object]:
 
 
 def _columns(dataset: OpenDataset) -> list[dict[str, object]]:
+    from headrace.storage import classes_of  # noqa: PLC0415 - needs the [storage] extra
+
     forms = column_forms(dataset.schema)
     return [
         {
@@ -60,6 +66,7 @@ def _columns(dataset: OpenDataset) -> list[dict[str, object]]:
             "type": str(field.type),
             "nullable": field.nullable,
             "format": forms.get(field.name),
+            "classes": classes_of(field),
         }
         for field in dataset.schema
     ]
@@ -90,6 +97,15 @@ def _show_columns(columns: list[dict[str, object]]) -> None:
         form = f" ({column['format']})" if column["format"] else ""
         table.add_row(escape(str(column["name"])), escape(f"{column['type']}{form}"), nulls)
     Console().print(table)
+
+
+def _show_classes(columns: list[dict[str, Any]]) -> None:
+    for column in columns:
+        names = column["classes"]
+        if names:
+            shown = ", ".join(f"{number} {name}" for number, name in enumerate(names[:_MOST_SHOWN]))
+            more = f", … (--json has all {len(names):,})" if len(names) > _MOST_SHOWN else ""
+            click.echo(f"classes of {column['name']}: {shown}{more}")
 
 
 def _show_versions(versions: list[dict[str, Any]], *, shown: str) -> None:

@@ -50,7 +50,7 @@ def fetch_from_any(
     *,
     deadlines: Deadlines,
     backoff: Backoff | None = None,
-) -> list[pb.Dataset]:
+) -> list[pb.GetDatasetResponse]:
     """Ask servers in turn for some datasets, until one answers; the head holds the contract.
 
     Args:
@@ -101,7 +101,7 @@ def fetch_dataset(target: str, name: str, *, deadlines: Deadlines, access: Acces
     """
     wanted = [pb.GetDatasetRequest(name=name)]
     endpoints = fixed_endpoints([target], access, seat=Seat())
-    return fetch_from_any(endpoints, wanted, deadlines=deadlines)[0]
+    return fetch_from_any(endpoints, wanted, deadlines=deadlines)[0].dataset
 
 
 def _limit_s(
@@ -122,7 +122,7 @@ def _title(wanted: Sequence[pb.GetDatasetRequest]) -> str:
 
 def _fetch(
     endpoint: Endpoint, wanted: Sequence[pb.GetDatasetRequest], *, limit_s: float
-) -> list[pb.Dataset]:
+) -> list[pb.GetDatasetResponse]:
     """Ask one server, once; all calls together end within ``limit_s``."""
     access, until = endpoint.access, time.monotonic() + limit_s
     with access.open_channel(endpoint.address) as channel:
@@ -134,7 +134,7 @@ def _fetch(
                         request,
                         timeout=max(_LEAST_CALL_S, until - time.monotonic()),
                         metadata=access.metadata(),
-                    ).dataset,
+                    ),
                     target=endpoint.address,
                 )
                 for request in wanted
@@ -143,8 +143,9 @@ def _fetch(
             raise error_from_call(failure, target=endpoint.address) from failure
 
 
-def _checked(found: pb.Dataset, *, target: str) -> pb.Dataset:
+def _checked(answer: pb.GetDatasetResponse, *, target: str) -> pb.GetDatasetResponse:
     """Refuse a description that no dataset can have."""
+    found = answer.dataset
     if not 0 <= found.sample_count < _COUNT_LIMIT:
         raise StreamCorruptError(
             f"{target} says that {found.name[:100]!r} has the sample_count {found.sample_count}; "
@@ -157,4 +158,4 @@ def _checked(found: pb.Dataset, *, target: str) -> pb.Dataset:
             f"{found.fingerprint[:100]!r}; wanted 32 lower-case hexadecimal digits",
             target=target,
         )
-    return found
+    return answer

@@ -27,6 +27,7 @@ from headrace.client._arguments import (
 from headrace.client._assembler import BatchEvent
 from headrace.client._batch import Batch
 from headrace.client._call import fetch_from_any
+from headrace.client._classes import Classes
 from headrace.client._config import (
     DEFAULT_MAX_BATCH_BYTES,
     DEFAULT_PREFETCH_BYTES,
@@ -247,6 +248,7 @@ class RemoteDataset(IterableDataset[Batch]):
         self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))
         self._progress = Progress()
         self._turns = Turns()
+        self._classes: Classes | None = None
         self._key = uuid.uuid4().hex
         self._side = WorkerSide(self._key)
         register_owner(self._key, self)
@@ -345,6 +347,24 @@ class RemoteDataset(IterableDataset[Batch]):
             HeadraceError: No server answers, or it has no such dataset.
         """
         return self._plan(0).batch_count
+
+    @property
+    def classes(self) -> Classes:
+        """Names of the classes of columns of labels: ``dataset.classes["label"][i]`` is what i is.
+
+        Those of the version that is read. Asks the server when it is first looked at, and after a
+        state of another version was loaded. -1 in a column means no class, and is no place to
+        look at in the names.
+
+        Raises:
+            HeadraceError: No server answers, or it has no such dataset.
+        """
+        self._describe()
+        wanted = self._reading.subject.requests()
+        known = [(request.name, request.fingerprint) for request in wanted]
+        if self._classes is None or self._classes.versions != known:
+            self._classes = Classes(self._ask(wanted))
+        return self._classes
 
     def seek(self, epoch: int, position: int = 0) -> None:
         """Move to a place of the order; the next ``for`` begins there.
@@ -495,6 +515,9 @@ class RemoteDataset(IterableDataset[Batch]):
 
     def _describe(self) -> None:
         def fetch(wanted: Sequence[pb.GetDatasetRequest]) -> list[pb.Dataset]:
-            return fetch_from_any(self._endpoints, wanted, deadlines=self._deadlines)
+            return [answer.dataset for answer in self._ask(wanted)]
 
         self._reading = replace(self._reading, subject=self._reading.subject.described(fetch))
+
+    def _ask(self, wanted: Sequence[pb.GetDatasetRequest]) -> list[pb.GetDatasetResponse]:
+        return fetch_from_any(self._endpoints, wanted, deadlines=self._deadlines)

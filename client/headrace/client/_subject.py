@@ -58,17 +58,21 @@ class Subject:
         """
         if self.sample_counts:
             return self
-        if self.mixture is None:
-            wanted = [(self.name, self.fingerprint)]
-        else:
-            wanted = [(entry.name, entry.fingerprint) for entry in self.mixture.datasets]
-        found = fetch([pb.GetDatasetRequest(name=name, fingerprint=f) for name, f in wanted])
+        found = fetch(self.requests())
         counts = tuple(dataset.sample_count for dataset in found)
         prints = [dataset.fingerprint for dataset in found]
         self._check_skips(found)
         if self.mixture is None:
             return replace(self, fingerprint=prints[0], sample_counts=counts)
         return replace(self, mixture=self.mixture.pinned(prints), sample_counts=counts)
+
+    def requests(self) -> list[pb.GetDatasetRequest]:
+        """Return what to ask a server for: each dataset, in its version if that is known."""
+        if self.mixture is None:
+            wanted = [(self.name, self.fingerprint)]
+        else:
+            wanted = [(entry.name, entry.fingerprint) for entry in self.mixture.datasets]
+        return [pb.GetDatasetRequest(name=name, fingerprint=f) for name, f in wanted]
 
     def _check_skips(self, found: Sequence[pb.Dataset]) -> None:
         given = (

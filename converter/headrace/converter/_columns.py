@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.converter._cast import checked_cast
 from headrace.converter._vectors import dense_lists
 from headrace.errors import BadArgumentError
+from headrace.storage import classes_of
 
 if TYPE_CHECKING:
     # pyarrow's stubs have these generic, pyarrow itself has not.
@@ -29,11 +32,17 @@ class ColumnPlan:
         shape: Sides of the tensor that each sample's array fills, or `None` for plain values
             and for lists whose lengths are not declared.
         is_vector: Whether values come as vectors of Spark's ML package.
+        class_count: Classes that values may be the numbers of, or `None` for any values.
     """
 
     field: Field
     shape: tuple[int, ...] | None = None
     is_vector: bool = False
+    class_count: int | None = dataclasses.field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        names = classes_of(self.field)
+        object.__setattr__(self, "class_count", None if names is None else len(names))
 
 
 def stored_batch(
@@ -58,6 +67,35 @@ def stored_batch(
 
 
 def _stored_column(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
+    stored = _typed_column(column, plan, first_sample)
+    if plan.class_count is not None:
+        _refuse_strange_classes(stored, plan, plan.class_count, first_sample)
+    return stored
+
+
+def _refuse_strange_classes(
+    stored: Array, plan: ColumnPlan, class_count: int, first_sample: int
+) -> None:
+    """Refuse numbers that no class has; -1 is no class, as Hugging Face's datasets have it."""
+    values: Array = stored
+    while not pa.types.is_integer(values.type):
+        assert isinstance(values, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray)
+        values = values.flatten()
+    if values.null_count == len(values):
+        return
+    least, most = int(pc.min(values).as_py()), int(pc.max(values).as_py())
+    if least >= -1 and most < class_count:
+        return
+    wrong = most if least >= -1 else least
+    raise BadArgumentError(
+        f"column {plan.field.name!r}: among the samples from {first_sample} on of their partition "
+        f"is the number {wrong}, and there are {class_count} classes; wanted [0, {class_count}), "
+        "or -1 for none",
+        field=plan.field.name,
+    )
+
+
+def _typed_column(column: Array, plan: ColumnPlan, first_sample: int) -> Array:
     if plan.is_vector:
         column = dense_lists(column)
     if plan.shape is not None:

@@ -9,7 +9,7 @@ and ``dataset_dict.json``.
 | ``Image``, ``Audio`` | binary: the encoded file |
 | ``Array2D`` … ``Array5D`` of a whole shape | tensor |
 | lists of numbers | list, or tensor where all have one length |
-| ``ClassLabel`` | int64; the names stay in ``dataset_info.json`` |
+| ``ClassLabel``, and lists of them | int64, with the names as the column's classes; -1 is none |
 | everything else | its Arrow type |
 """
 
@@ -27,7 +27,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import BadArgumentError, NotADatasetError, ObjectNotFoundError
-from headrace.storage import SHAPE_AUTO, SHAPE_KEY, Store, StoreOptions, open_store
+from headrace.storage import (
+    SHAPE_AUTO,
+    SHAPE_KEY,
+    Store,
+    StoreOptions,
+    classes_in_features,
+    holds_classes,
+    open_store,
+    with_classes,
+)
 
 if TYPE_CHECKING:
     # pyarrow's stubs have these generic, pyarrow itself has not.
@@ -124,10 +133,11 @@ def hugging_face_pieces(url: str, *, options: StoreOptions) -> HuggingFacePieces
             )
         stored = _read_schema(store, names[0])
         features = (_read_json(store, _INFO_NAME) or {}).get("features") or {}
+    fields = [_field(column, features.get(column.name)) for column in stored]
     return HuggingFacePieces(
         url=url,
         names=names,
-        schema=pa.schema([_field(column, features.get(column.name)) for column in stored]),
+        schema=_with_classes(pa.schema(fields), features),
         files=frozenset(name for name in features if _kind(features[name]) in _FILES),
         options=options,
     )
@@ -147,6 +157,14 @@ def _field(stored: Field, feature: object) -> Field:
     if isinstance(plain, pa.ListType | pa.FixedSizeListType):
         return _list_field(stored.name, plain)
     return pa.field(stored.name, plain)
+
+
+def _with_classes(schema: pa.Schema, features: object) -> pa.Schema:
+    for name, names in classes_in_features(features).items():
+        at = schema.get_field_index(name)
+        if at >= 0 and holds_classes(schema.field(at).type):
+            schema = schema.set(at, with_classes(schema.field(at), names))
+    return schema
 
 
 def _list_field(name: str, kind: pa.ListType[Any] | pa.FixedSizeListType[Any, Any]) -> Field:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
@@ -14,7 +15,7 @@ from headrace.converter._sinks import Format, Writing, mds_compression
 from headrace.converter._splits import ByColumn, Splits, make_splitter
 from headrace.converter._tasks import SamplePlan
 from headrace.errors import BadArgumentError, ColumnNotFoundError
-from headrace.storage import DEFAULT_BLOCK_BYTES, Mode, StoreOptions, check_blocks
+from headrace.storage import CLASSES_KEY, DEFAULT_BLOCK_BYTES, Mode, StoreOptions, check_blocks
 from headrace.storage.mds import DEFAULT_HASHES, check_columns, check_writing
 
 if TYPE_CHECKING:
@@ -106,14 +107,24 @@ def plan_samples(schema: spark.StructType | pa.Schema, wanted: Wanted) -> Sample
     splits, declared = wanted.splits, wanted.declared
     splitter = None if splits is None else make_splitter(splits, seed=wanted.split_seed)
     if isinstance(splitter, ByColumn):
-        declared = _with_split(declared, splitter.column, schema.names)
+        labels = {*declared.classes, *_noted_labels(schema)}
+        declared = _with_split(declared, splitter.column, schema.names, labels)
     plan = SamplePlan(plan_columns(schema, declared), wanted.writing, splitter)
     if wanted.writing.format == "mds":
         check_columns(plan.schema)
     return plan
 
 
-def _with_split(declared: Declared, column: str, names: list[str]) -> Declared:
+def _noted_labels(schema: spark.StructType | pa.Schema) -> list[str]:
+    """Return the columns that come with the names of classes."""
+    if not isinstance(schema, pa.Schema):
+        return []
+    return [field.name for field in schema if CLASSES_KEY in (field.metadata or {})]
+
+
+def _with_split(
+    declared: Declared, column: str, names: list[str], labels: AbstractSet[str]
+) -> Declared:
     if column not in names:
         raise ColumnNotFoundError(
             f"splits names the column {column!r}, the samples have {', '.join(names)}",
@@ -122,6 +133,18 @@ def _with_split(declared: Declared, column: str, names: list[str]) -> Declared:
     if len(names) == 1:
         raise BadArgumentError(
             f"the samples have no column beside {column!r}, which names their split",
+            field="splits",
+        )
+    if column in declared.classes:
+        raise BadArgumentError(
+            f"splits names the column {column!r}, whose values are numbers of classes; wanted a "
+            "column that holds the names of splits",
+            field="splits",
+        )
+    if column in labels:
+        raise BadArgumentError(
+            f"splits names the column {column!r}, whose values are numbers of classes; wanted a "
+            "column that holds the names of splits",
             field="splits",
         )
     return replace(declared, types={**declared.types, column: pa.string()})

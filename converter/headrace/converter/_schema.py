@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -12,7 +12,15 @@ import pyarrow as pa
 from headrace.converter._columns import ColumnPlan
 from headrace.converter._type_names import named_type
 from headrace.errors import BadArgumentError, ColumnNotFoundError, UnsupportedColumnError
-from headrace.storage import FORMAT_KEY, SHAPE_AUTO, SHAPE_KEY, schema_texts
+from headrace.storage import (
+    CLASSES_KEY,
+    FORMAT_KEY,
+    SHAPE_AUTO,
+    SHAPE_KEY,
+    holds_classes,
+    schema_texts,
+    with_classes,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import types as spark
@@ -37,11 +45,13 @@ class Declared:
         shapes: Sides of tensors, or ``"ragged"``.
         types: What to cast to; for arrays, what to cast their innermost items to.
         formats: What the bytes of a binary column are, such as ``jpeg``.
+        classes: Names of the values of a column of integers; value i means the i-th.
     """
 
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     types: Mapping[str, str | pa.DataType] = field(default_factory=dict)
     formats: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def plan_columns(
@@ -61,7 +71,7 @@ def plan_columns(
         BadArgumentError: There are no columns, or a declaration makes no sense.
     """
     said = declared or Declared()
-    for argument in ("shapes", "types", "formats"):
+    for argument in ("shapes", "types", "formats", "classes"):
         _refuse_strangers(argument, getattr(said, argument), schema.names)
     if not schema.names:
         raise BadArgumentError("the DataFrame has no columns", field="df")
@@ -93,9 +103,20 @@ def _plan(name: str, schema: spark.StructType | pa.Schema, said: Declared) -> Co
     stored, sides = _shaped(name, kind, said.shapes.get(name))
     if sides is None and stored == kind and _is_plain_list(kind) and name not in said.shapes:
         metadata[SHAPE_KEY] = SHAPE_AUTO
-    return ColumnPlan(
-        pa.field(name, stored, metadata=metadata or None), shape=sides, is_vector=vector
-    )
+    planned = _with_classes(pa.field(name, stored, metadata=metadata or None), said)
+    return ColumnPlan(planned, shape=sides, is_vector=vector)
+
+
+def _with_classes(planned: Field, said: Declared) -> Field:
+    if planned.name in said.classes:
+        return with_classes(planned, said.classes[planned.name])
+    if CLASSES_KEY in (planned.metadata or {}) and not holds_classes(planned.type):
+        raise BadArgumentError(
+            f"column {planned.name!r} holds the numbers of classes, and types wants "
+            f"{planned.type}; wanted an integer type, beside which their names can stand",
+            field="types",
+        )
+    return planned
 
 
 def _of_spark(name: str, kind: spark.DataType) -> tuple[pa.DataType, bool]:

@@ -52,6 +52,7 @@ class Settings(TypedDict, total=False):
     types: Mapping[str, str | pa.DataType] | None
     shapes: Mapping[str, Shape] | None
     formats: Mapping[str, str] | None
+    classes: Mapping[str, Sequence[str]] | None
     function: Function | None
     shuffle_seed: int | None
     split_seed: int
@@ -109,6 +110,7 @@ def write_shards(
     types: Mapping[str, str | pa.DataType] | None = None,
     shapes: Mapping[str, Shape] | None = None,
     formats: Mapping[str, str] | None = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
     function: Function | None = None,
     shuffle_seed: int | None = None,
     splits: Splits | None = None,
@@ -142,6 +144,9 @@ def write_shards(
             ``"ragged"`` for lists that must stay lists.
         formats: What the bytes of stored columns are, such as ``{"image": "jpeg"}``; readers get
             it with the column.
+        classes: Names of the values of stored columns of integers, such as
+            ``{"label": ["cat", "dog"]}``: 0 is a cat. Values are in [0, names), or -1 for none.
+            With ``mode="append"`` the dataset's own names come first, in their order.
         function: Makes samples of rows; then stored columns are those of its schema.
         shuffle_seed: Put the rows into a random order before anything else sees them; ``None``
             keeps the order of partitions and of rows in them.
@@ -193,7 +198,9 @@ def write_shards(
     check_means(options=options, progress=progress, function=function)
     wanted = Wanted(
         columns=columns_of(columns),
-        declared=Declared(shapes=shapes or {}, types=types or {}, formats=formats or {}),
+        declared=Declared(
+            shapes=shapes or {}, types=types or {}, formats=formats or {}, classes=classes or {}
+        ),
         function=function,
         shuffle_seed=shuffle_seed,
         splits=splits,
@@ -209,19 +216,24 @@ def write_shards(
         mode=mode,
         options=options_with_environment(options or StoreOptions()),
     )
-    written = _write_rows(df, url, wanted=wanted, progress=progress)
+    written = write_rows(df, url, wanted=wanted, progress=progress)
     if splits is None:
         return written[""]
     return cast("dict[str, Manifest] | dict[str, Index]", written)
 
 
-def _write_rows(
+def write_rows(
     df: DataFrame,
     url: str,
     *,
     wanted: Wanted,
     progress: Callable[[Progress], None] | Literal["bar"] | None,
 ) -> dict[str, Written]:
+    """Write the rows of ``df``, by split; as `write_shards`.
+
+    Raises:
+        HeadraceError: As `write_shards`.
+    """
     rows, plan = plan_rows(df, wanted)
     context = context_of(df)
     counters = make_counters(context) if progress else None

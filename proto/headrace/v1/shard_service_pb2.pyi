@@ -115,12 +115,24 @@ class GetDatasetRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class GetDatasetResponse(_message.Message):
-    __slots__ = ("dataset", "transforms")
+    __slots__ = ("dataset", "transforms", "classes")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     TRANSFORMS_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
     dataset: Dataset
     transforms: _containers.RepeatedCompositeFieldContainer[Transform]
-    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., transforms: _Optional[_Iterable[_Union[Transform, _Mapping]]] = ...) -> None: ...
+    classes: _containers.RepeatedCompositeFieldContainer[ColumnClasses]
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., transforms: _Optional[_Iterable[_Union[Transform, _Mapping]]] = ..., classes: _Optional[_Iterable[_Union[ColumnClasses, _Mapping]]] = ...) -> None: ...
+
+class ColumnClasses(_message.Message):
+    __slots__ = ("column", "names", "class_count")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    CLASS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    class_count: int
+    def __init__(self, column: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., class_count: _Optional[int] = ...) -> None: ...
 
 class Dataset(_message.Message):
     __slots__ = ("name", "fingerprint", "sample_count", "shard_count", "raw_bytes", "stored_bytes", "columns", "skip_lists")

@@ -105,8 +105,8 @@ class ShardServiceServicer(object):
     def GetDataset(self, request, context):
         """Gets one dataset: its columns, counts and fingerprint.
 
-        Idempotent. Under 1 MiB for some thousand columns. `NOT_FOUND` with reason
-        `DATASET_NOT_FOUND` if the server serves none of that name.
+        Idempotent. Under 2 MiB for some thousand columns and all classes that fit. `NOT_FOUND` with
+        reason `DATASET_NOT_FOUND` if the server serves none of that name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

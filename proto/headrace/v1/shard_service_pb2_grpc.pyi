@@ -49,8 +49,8 @@ class ShardServiceStub:
     ]
     """Gets one dataset: its columns, counts and fingerprint.
 
-    Idempotent. Under 1 MiB for some thousand columns. `NOT_FOUND` with reason
-    `DATASET_NOT_FOUND` if the server serves none of that name.
+    Idempotent. Under 2 MiB for some thousand columns and all classes that fit. `NOT_FOUND` with
+    reason `DATASET_NOT_FOUND` if the server serves none of that name.
     """
 
     ReadBatches: grpc.UnaryStreamMultiCallable[
@@ -168,8 +168,8 @@ class ShardServiceAsyncStub:
     ]
     """Gets one dataset: its columns, counts and fingerprint.
 
-    Idempotent. Under 1 MiB for some thousand columns. `NOT_FOUND` with reason
-    `DATASET_NOT_FOUND` if the server serves none of that name.
+    Idempotent. Under 2 MiB for some thousand columns and all classes that fit. `NOT_FOUND` with
+    reason `DATASET_NOT_FOUND` if the server serves none of that name.
     """
 
     ReadBatches: grpc.aio.UnaryStreamMultiCallable[
@@ -291,8 +291,8 @@ class ShardServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[headrace.v1.shard_service_pb2.GetDatasetResponse, collections.abc.Awaitable[headrace.v1.shard_service_pb2.GetDatasetResponse]]:
         """Gets one dataset: its columns, counts and fingerprint.
 
-        Idempotent. Under 1 MiB for some thousand columns. `NOT_FOUND` with reason
-        `DATASET_NOT_FOUND` if the server serves none of that name.
+        Idempotent. Under 2 MiB for some thousand columns and all classes that fit. `NOT_FOUND` with
+        reason `DATASET_NOT_FOUND` if the server serves none of that name.
         """
 
     @abc.abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from headrace.order import Order, OrderSpec, ShardTable, Skips, Token, check_wit
 from headrace.server._block import block_layout
 from headrace.server._blocks import Blocks, DatasetBlocks
 from headrace.server._cache import BlockCache
+from headrace.server._classes import class_messages
 from headrace.server._columns import split_schema
 from headrace.server._dataset_config import DatasetConfig
 from headrace.server._disk_blocks import DiskBlocks
@@ -114,6 +116,11 @@ class ServedDataset:
         self._finders: OrderedDict[tuple[OrderSpec, str], WindowFinder] = OrderedDict()
         self._lock = threading.Lock()
         self.versions: Versions[ServedDataset] | None = None
+
+    @functools.cached_property
+    def classes(self) -> list[pb.ColumnClasses]:
+        """What the values of its columns of labels mean, as far as a response holds it."""
+        return class_messages(self.dataset.schema)
 
     def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
         """Return the samples that a request leaves out.

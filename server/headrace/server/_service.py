@@ -140,7 +140,11 @@ class ShardService:
     def _get_dataset(self, request: pb.GetDatasetRequest, caller: Caller) -> pb.GetDatasetResponse:
         served = self._catalog.get(request.name, caller).version(request.fingerprint)
         transforms = map(transform_message, self._transforms.configs.values())
-        return pb.GetDatasetResponse(dataset=served.to_proto(), transforms=transforms)
+        return pb.GetDatasetResponse(
+            dataset=served.to_proto(),
+            transforms=transforms,
+            classes=served.classes,
+        )
 
     def _explain_batch(
         self, request: pb.ExplainBatchRequest, caller: Caller

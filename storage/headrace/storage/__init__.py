@@ -1,6 +1,16 @@
 """The bytes in the bucket: shards, manifests, checksums, and the stores that hold them."""
 
 from headrace.storage._block import BLOCK_DTYPE, BlockPlace
+from headrace.storage._classes import (
+    CLASSES_KEY,
+    MAX_CLASSES_BYTES,
+    classes_in_features,
+    classes_of,
+    holds_classes,
+    merged_classes,
+    with_classes,
+    without_classes,
+)
 from headrace.storage._columns import FORMAT_KEY, SHAPE_AUTO, SHAPE_KEY, ColumnStats
 from headrace.storage._commit import Mode, check_mode, commit_dataset
 from headrace.storage._dataset import Dataset
@@ -46,12 +56,14 @@ from headrace.storage._versions import DatasetVersion, list_versions
 
 __all__ = [
     "BLOCK_DTYPE",
+    "CLASSES_KEY",
     "DEFAULT_BLOCK_BYTES",
     "DEFAULT_KEEP",
     "DEFAULT_OLDER_THAN_S",
     "DEFAULT_VERIFY_THREADS",
     "FORMAT_KEY",
     "HIDDEN",
+    "MAX_CLASSES_BYTES",
     "MAX_RANGE_BYTES",
     "SHAPE_AUTO",
     "SHAPE_KEY",
@@ -88,9 +100,13 @@ __all__ = [
     "Version",
     "check_blocks",
     "check_mode",
+    "classes_in_features",
+    "classes_of",
     "collect_garbage",
     "commit_dataset",
+    "holds_classes",
     "list_versions",
+    "merged_classes",
     "open_dataset",
     "open_store",
     "options_with_environment",
@@ -105,4 +121,6 @@ __all__ = [
     "type_text",
     "verify_blocks",
     "verify_shards",
+    "with_classes",
+    "without_classes",
 ]

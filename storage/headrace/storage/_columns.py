@@ -16,6 +16,12 @@ import pyarrow as pa
 
 from headrace.errors import BadArgumentError
 from headrace.storage._buffers import offsets_of
+from headrace.storage._classes import (
+    classes_of,
+    merged_classes,
+    with_classes,
+    without_classes,
+)
 
 if TYPE_CHECKING:
     # pyarrow's stubs have these generic, pyarrow itself has not.
@@ -92,6 +98,65 @@ def served_schema(
         for index, field in enumerate(stored)
     ]
     return pa.schema(fields)
+
+
+def joined_schema(before: pa.Schema, after: pa.Schema, *, place: str) -> pa.Schema | None:
+    """Return the stored schema of a dataset to which samples are appended.
+
+    Columns, types and what their values mean must be the same, with two exceptions: new classes
+    may stand behind the old ones, and a binary column of which the new samples hold another
+    format, or one that is not known, says no format any more.
+
+    Args:
+        before: Of the dataset.
+        after: Of the new samples.
+        place: Of the dataset, for the error.
+
+    Returns:
+        The schema, or `None` where the columns differ.
+
+    Raises:
+        BadArgumentError: A class has one number here and another there.
+    """
+    if before.names != after.names:
+        return None
+    fields = [_joined_field(old, new, place) for old, new in zip(before, after, strict=True)]
+    kept = [field for field in fields if field is not None]
+    return pa.schema(kept) if len(kept) == len(fields) else None
+
+
+def _joined_field(before: Field, after: Field, place: str) -> Field | None:
+    if not _without_notes(before).equals(_without_notes(after), check_metadata=True):
+        return None
+    joined = before
+    if _format_of(before) != _format_of(after):
+        joined = _without(joined, FORMAT_KEY)
+    old, new = classes_of(before), classes_of(after)
+    if (old is None) != (new is None):
+        return None  # numbers with names and numbers without are not known to be the same
+    if old is None or new is None:
+        return joined
+    return with_classes(joined, merged_classes(old, new, column=before.name, place=place))
+
+
+def _without_notes(field: Field) -> Field:
+    """Return what two fields must have in common for their values to go together."""
+    return without_classes(_without(field, FORMAT_KEY) if _is_binary(field.type) else field)
+
+
+def _without(field: Field, key: bytes) -> Field:
+    metadata: dict[bytes | str, bytes | str] = {
+        name: value for name, value in (field.metadata or {}).items() if name != key
+    }
+    return field.with_metadata(metadata) if metadata else field.remove_metadata()
+
+
+def _format_of(field: Field) -> bytes | None:
+    return (field.metadata or {}).get(FORMAT_KEY)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
 def _served_field(field: Field, stats: ColumnStats, before: Field | None) -> Field:

@@ -26,7 +26,7 @@ from headrace.errors import (
     ObjectNotFoundError,
 )
 from headrace.storage._block_table import concatenated, encode_block_table
-from headrace.storage._columns import ColumnStats, served_schema
+from headrace.storage._columns import ColumnStats, joined_schema, served_schema
 from headrace.storage._fingerprint import fingerprint_of
 from headrace.storage._manifest import Manifest
 from headrace.storage._occupied import refuse_other_kinds
@@ -191,13 +191,14 @@ def _build(
 
 
 def _same_schema(schema: pa.Schema, before: pa.Schema, place: str) -> pa.Schema:
-    if not schema.equals(before, check_metadata=True):
+    joined = joined_schema(before, schema, place=place)
+    if joined is None:
         raise BadArgumentError(
             f"the samples to append have columns {_columns_text(schema)}, the dataset {place} has "
             f"{_columns_text(before)}; select and cast them to match, or write a new dataset",
             field="schema",
         )
-    return before
+    return joined
 
 
 def _columns_text(schema: pa.Schema) -> str:

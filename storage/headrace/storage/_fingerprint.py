@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headrace.storage._classes import classes_of
 from headrace.storage._types import schema_texts
 
 FINGERPRINT_BYTES = 16
@@ -46,7 +47,8 @@ def fingerprint_of(
     """Return the fingerprint, 32 hexadecimal digits.
 
     The hash runs over the prefix ``headrace manifest v1`` and a line feed; the length and the
-    bytes of the JSON text ``[served columns, stored columns]``; the number of shards; for each
+    bytes of the JSON text ``[served columns, stored columns]``, where a served column with classes
+    also has their names; the number of shards; for each
     shard its samples, raw bytes and blocks; the number of pages; their digests. Numbers are
     little-endian 64-bit integers.
 
@@ -59,7 +61,7 @@ def fingerprint_of(
         page_digests: One for each page of the block table.
     """
     texts = json.dumps(
-        [schema_texts(served), schema_texts(stored)], separators=(",", ":"), ensure_ascii=True
+        [_served_texts(served), schema_texts(stored)], separators=(",", ":"), ensure_ascii=True
     ).encode()
     shards = np.column_stack([sample_counts, raw_bytes, block_counts]).astype("<i8")
     digest = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
@@ -68,6 +70,17 @@ def fingerprint_of(
     digest.update(_number(len(shards)) + shards.tobytes())
     digest.update(_number(len(page_digests)) + b"".join(page_digests))
     return digest.hexdigest()
+
+
+def _served_texts(served: pa.Schema) -> list[list[object]]:
+    """Return the columns, and after each that has classes their names.
+
+    The same numbers with other names are other samples; numbers without names stay what they were.
+    """
+    return [
+        [*text, *([list(names)] if (names := classes_of(field)) is not None else [])]
+        for text, field in zip(schema_texts(served), served, strict=True)
+    ]
 
 
 def _number(value: int) -> bytes:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headrace.errors import ManifestCorruptError, UnsupportedColumnError
 from headrace.storage._block_table import PAGE_BLOCKS, PageEntry
 from headrace.storage._buffers import values_of
+from headrace.storage._classes import classes_of
 from headrace.storage._fingerprint import fingerprint_of
 from headrace.storage._message import check_plain_file
 from headrace.storage._names import name_problem
@@ -174,6 +175,8 @@ def _decode(content: bytes, fingerprint: str) -> Manifest:
     )
     _check_numbers(manifest)
     _check_names(manifest.names)
+    for field in (*manifest.schema, *manifest.stored_schema):
+        classes_of(field)  # raises for what are none
     found = _fingerprint(manifest)
     if found != fingerprint:
         raise _DamageError(f"fingerprint {found} found, {fingerprint} wanted")

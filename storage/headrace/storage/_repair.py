@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import BadArgumentError, ObjectNotFoundError, ShardCorruptError
+from headrace.storage._columns import joined_schema
 from headrace.storage._commit import build_manifest
 from headrace.storage._publish import publish
 from headrace.storage._remains import Remains, find_remains
@@ -83,8 +84,9 @@ def repair_manifest(
     schema = remains.schema
     for done, shard in enumerate(_scanned(store, remains), start=1):
         schema = schema or shard.schema
-        fits = shard.entry is None or schema is None or _is_same(schema, shard)
-        found = shard if fits or schema is None else of_another_schema(shard, schema)
+        joined = schema if shard.entry is None else _joined(schema, shard, store.url)
+        found = shard if joined or schema is None else of_another_schema(shard, schema)
+        schema = schema if remains.schema else joined or schema
         lost += found.lost
         if found.entry is not None:
             entries.append(found.entry)
@@ -99,8 +101,14 @@ def repair_manifest(
     return _committed(store, remains, schema, entries=entries, lost=lost)
 
 
-def _is_same(schema: pa.Schema, shard: ScannedShard) -> bool:
-    return shard.schema is not None and shard.schema.equals(schema, check_metadata=True)
+def _joined(schema: pa.Schema | None, shard: ScannedShard, place: str) -> pa.Schema | None:
+    """Return the schema of the shards so far and of one more, or nothing if it is another one."""
+    if schema is None or shard.schema is None:
+        return None
+    try:
+        return joined_schema(schema, shard.schema, place=place)
+    except BadArgumentError:  # a number means one class here and another there
+        return None
 
 
 def _committed(

@@ -24,7 +24,13 @@ from headrace.storage.parquet._row_groups import (
     row_group_table,
     without,
 )
-from headrace.storage.parquet._unify import FileSchema, unified_schema, with_columns
+from headrace.storage.parquet._unify import (
+    FileSchema,
+    noted_classes,
+    unified_schema,
+    with_columns,
+    with_common_classes,
+)
 
 if TYPE_CHECKING:
     Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
@@ -114,15 +120,16 @@ def _read_footers(
     files: FileStore, entries: Sequence[FileEntry], threads: int
 ) -> Iterator[_OpenedFile]:
     """Yield what each footer says, in order; the pool ends with the generator."""
-    known: dict[tuple[bytes, frozenset[str]], FileSchema] = {}
+    known: dict[tuple[object, ...], FileSchema] = {}
 
     def read(entry: FileEntry) -> _OpenedFile:
         footer = read_footer(files, entry)
         with footer.file() as file:
             table = row_group_table(file.metadata, footer)
-            schema = file.schema_arrow.remove_metadata()
-        key = (schema.serialize().to_pybytes(), table.null_free)
-        columns = known.setdefault(key, FileSchema(entry.name, schema, table.null_free))
+            stated = file.schema_arrow
+        schema, classes = stated.remove_metadata(), noted_classes(stated)
+        key = (schema.serialize().to_pybytes(), table.null_free, tuple(classes.items()))
+        columns = known.setdefault(key, FileSchema(entry.name, schema, table.null_free, classes))
         return _OpenedFile(entry, len(footer.content), footer.digest, columns, table)
 
     pool = ThreadPoolExecutor(min(threads, max(1, len(entries))), "headrace-footer")
@@ -143,7 +150,7 @@ def _schemas(layout: Layout, opened: Sequence[_OpenedFile]) -> tuple[pa.Schema, 
         return _delta_schemas(layout, opened)
     unified = with_columns(unified_schema(_distinct(opened)), layout.constants.schema)
     schema_texts(unified)  # raises for what cannot be served
-    return unified, unified
+    return with_common_classes(unified, _distinct(opened)), unified
 
 
 def _delta_schemas(layout: Layout, opened: Sequence[_OpenedFile]) -> tuple[pa.Schema, pa.Schema]:

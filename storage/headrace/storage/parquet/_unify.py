@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from headrace.errors import UnsupportedColumnError
+from headrace.storage._classes import classes_in_features, holds_classes, with_classes
 from headrace.storage._types import schema_texts
 from headrace.storage.parquet._plain_types import plain_field, wider_field
 
@@ -24,11 +26,13 @@ class FileSchema:
         file: Name of the first, for errors.
         schema: As Arrow reads it.
         null_free: Columns of which the footer says that they hold no null.
+        classes: Names of the values of columns of labels, as Hugging Face's datasets note them.
     """
 
     file: str
     schema: pa.Schema
     null_free: frozenset[str]
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def plain_schema(file: FileSchema) -> pa.Schema:
@@ -69,6 +73,39 @@ def unified_schema(files: Iterable[FileSchema]) -> pa.Schema:
     unified = pa.schema(list(fields.values()))
     schema_texts(unified)  # raises for what cannot be served
     return unified
+
+
+def noted_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """Return the classes that Hugging Face's datasets have noted in a file, by column."""
+    text = (schema.metadata or {}).get(b"huggingface", b"")
+    try:
+        noted = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    info = noted.get("info") if isinstance(noted, dict) else None
+    return classes_in_features(info.get("features")) if isinstance(info, dict) else {}
+
+
+def with_common_classes(schema: pa.Schema, files: Iterable[FileSchema]) -> pa.Schema:
+    """Return a dataset's columns with the classes in which all of its files agree.
+
+    Where files differ, or one of them says nothing, a number has no one meaning, and the column
+    has no classes.
+    """
+    noted = [file.classes for file in files]
+    common = {
+        name: names
+        for name, names in (noted[0] if noted else {}).items()
+        if all(other.get(name) == names for other in noted)
+    }
+    return pa.schema(
+        [
+            with_classes(field, common[field.name])
+            if field.name in common and holds_classes(field.type)
+            else field
+            for field in schema
+        ]
+    )
 
 
 def with_columns(schema: pa.Schema, fields: Iterable[Field]) -> pa.Schema:

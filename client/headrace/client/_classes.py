@@ -1,0 +1,91 @@
+"""What the numbers in a column of labels mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from headrace.errors import UnsupportedColumnError
+from headrace.v1 import shard_service_pb2 as pb
+
+
+class Classes(Mapping[str, tuple[str, ...]]):
+    """Names of classes by column: value i of the column means the i-th name.
+
+    Of a mixture, those on which its datasets agree: one of them may have more classes than
+    another behind the same ones. Looking at a column in which they do not agree is an error.
+
+    Attributes:
+        versions: Name and fingerprint of the datasets that were asked for.
+    """
+
+    def __init__(self, answers: Sequence[pb.GetDatasetResponse]) -> None:
+        """Take what servers said of the datasets, in their order."""
+        self.versions = [(answer.dataset.name, answer.dataset.fingerprint) for answer in answers]
+        self._columns: dict[str, dict[str, pb.ColumnClasses]] = {}
+        for answer in answers:
+            for noted in answer.classes:
+                self._columns.setdefault(noted.column, {})[answer.dataset.name] = noted
+
+    def __getitem__(self, column: str) -> tuple[str, ...]:
+        """Return the names of a column's classes.
+
+        Raises:
+            KeyError: The column has no classes.
+            UnsupportedColumnError: They are too many for a server to send, or the datasets of a
+                mixture do not agree in them.
+        """
+        if column not in self._columns:
+            known = ", ".join(sorted(self._columns)) or "no column"
+            raise KeyError(f"column {column!r} has no classes; there are those of {known}")
+        longest: tuple[str, ...] = ()
+        holder = ""
+        for name, _ in self.versions:
+            found = self._names(column, name)
+            _check_agree(column, (holder, longest), (name, found))
+            if len(found) > len(longest):
+                holder, longest = name, found
+        return longest
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        counts = {
+            column: max(noted.class_count for noted in members.values())
+            for column, members in self._columns.items()
+        }
+        return f"Classes({', '.join(f'{column}: {n:,}' for column, n in counts.items())})"
+
+    def _names(self, column: str, dataset: str) -> tuple[str, ...]:
+        noted = self._columns[column].get(dataset)
+        if noted is None:
+            others = ", ".join(sorted(self._columns[column]))
+            raise UnsupportedColumnError(
+                f"column {column!r} has classes in {others} and none in {dataset}, so that its "
+                "numbers may mean something else there; convert one like the other, or look at "
+                "each dataset by itself",
+                column=column,
+            )
+        if noted.class_count != len(noted.names):
+            raise UnsupportedColumnError(
+                f"column {column!r} of {dataset} has {noted.class_count:,} classes, whose names "
+                "are more than a server sends; read them from the store, with `headrace inspect "
+                "URL --json`",
+                column=column,
+            )
+        return tuple(noted.names)
+
+
+def _check_agree(
+    column: str, one: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]
+) -> None:
+    for number, (left, right) in enumerate(zip(one[1], other[1], strict=False)):
+        if left != right:
+            raise UnsupportedColumnError(
+                f"{number} in column {column!r} is {left!r} in {one[0]} and {right!r} in "
+                f"{other[0]}; convert them with the same classes, or draw from one of them alone",
+                column=column,
+            )

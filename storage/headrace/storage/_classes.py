@@ -1,0 +1,168 @@
+"""The names of a column's classes: ``headrace.classes``, in a field's metadata.
+
+A column of labels holds integers; value i means ``names[i]``. The names stand beside the column, in
+the schema of the shards and of the manifest, so that they are stored, versioned and fingerprinted
+with the samples they explain. A version that appends may add names at the end, and only there: a
+stored value never changes its meaning.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.errors import BadArgumentError
+
+if TYPE_CHECKING:
+    Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+
+CLASSES_KEY = b"headrace.classes"
+"""Metadata of a field of integers, or of lists of them: a JSON list of the names of its values."""
+
+MAX_CLASSES_BYTES = 4 << 20  # of the JSON; each shard holds it twice, and a shard has 64 MiB
+
+
+def holds_classes(kind: pa.DataType) -> bool:
+    """Say whether values of a type can be the numbers of classes: integers, or lists of them."""
+    while isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+        kind = kind.value_type
+    return pa.types.is_integer(kind)
+
+
+def classes_of(field: Field) -> tuple[str, ...] | None:
+    """Return the names of a column's classes; value i of the column means the i-th.
+
+    Returns:
+        The names, or `None` where the column has none.
+
+    Raises:
+        ValueError: What stands in the metadata is no list of different names, or the column holds
+            no integers.
+    """
+    text = (field.metadata or {}).get(CLASSES_KEY)
+    if text is None:
+        return None
+    names = json.loads(text)
+    problem = "no list" if not isinstance(names, list) else _problem(names, field.type)
+    if problem is not None:
+        raise ValueError(f"the classes of column {field.name!r} are {problem}")
+    return tuple(names)
+
+
+def with_classes(field: Field, names: Sequence[str]) -> Field:
+    """Return a field that says what its values mean.
+
+    Args:
+        field: Of integers, or of lists of them.
+        names: Of the classes; value i means ``names[i]``.
+
+    Raises:
+        BadArgumentError: The names are empty, equal, no text or too many, or the column holds no
+            integers.
+    """
+    problem = _problem(names, field.type)
+    if problem is not None:
+        raise BadArgumentError(
+            f"the classes of column {field.name!r} are {problem}; wanted different names, value i "
+            "meaning the i-th, for a column of integers",
+            field="classes",
+        )
+    metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
+    return field.with_metadata({**metadata, CLASSES_KEY: _encoded(names)})
+
+
+def without_classes(field: Field) -> Field:
+    """Return a field that says nothing of classes."""
+    metadata: dict[bytes | str, bytes | str] = {
+        key: value for key, value in (field.metadata or {}).items() if key != CLASSES_KEY
+    }
+    return field.with_metadata(metadata) if metadata else field.remove_metadata()
+
+
+def merged_classes(
+    before: Sequence[str], after: Sequence[str], *, column: str, place: str
+) -> tuple[str, ...]:
+    """Return the classes of samples together with those that are appended to them.
+
+    Args:
+        before: Names of the dataset.
+        after: Names that the new samples were written with.
+        column: Of the labels, for the error.
+        place: Of the dataset, for the error.
+
+    Raises:
+        BadArgumentError: A number means one class here and another there.
+    """
+    for number, (old, new) in enumerate(zip(before, after, strict=False)):
+        if old != new:
+            raise BadArgumentError(
+                f"class {number} of column {column!r} is {old!r} in the dataset {place} and "
+                f"{new!r} in the samples to append; number them as the dataset does, new classes "
+                "at its end. If another append came between, convert again",
+                field="classes",
+            )
+    return tuple(after if len(after) > len(before) else before)
+
+
+def classes_in_features(features: object) -> dict[str, tuple[str, ...]]:
+    """Return the classes that Hugging Face's datasets note of columns, by column.
+
+    Args:
+        features: The ``features`` of its metadata; what is not as it writes them is left out.
+    """
+    known: Mapping[str, object] = features if isinstance(features, Mapping) else {}
+    found = {str(name): _label_names(feature) for name, feature in known.items()}
+    return {name: names for name, names in found.items() if names}
+
+
+def _label_names(feature: object) -> tuple[str, ...]:
+    """Return the names of a ``ClassLabel``, or of a list of them."""
+    if isinstance(feature, list) and len(feature) == 1:
+        return _label_names(feature[0])
+    if not isinstance(feature, Mapping):
+        return ()
+    kind = feature.get("_type")
+    if kind in {"Sequence", "List", "LargeList"}:
+        return _label_names(feature.get("feature"))
+    names = feature.get("names")
+    fits = kind == "ClassLabel" and isinstance(names, list) and not _names_problem(names)
+    return tuple(names) if fits and isinstance(names, list) else ()
+
+
+def _problem(names: Sequence[object], kind: pa.DataType) -> str | None:
+    if not holds_classes(kind):
+        return f"names for {kind}"
+    return _names_problem(names)
+
+
+def _names_problem(names: Sequence[object]) -> str | None:
+    if not names or isinstance(names, str):
+        return "no names"
+    for name in names:
+        if not isinstance(name, str) or not name:
+            return f"not all names: {name!r} is among them"
+        if not _is_unicode(name):
+            return f"not all Unicode: {name!a} is among them"
+    if len(set(names)) < len(names):
+        twice, _ = Counter(names).most_common(1)[0]
+        return f"not different: {twice!r} occurs twice"
+    size = len(_encoded(names))
+    if size > MAX_CLASSES_BYTES:
+        return f"{len(names):,} names of {size:,} bytes, above the limit of {MAX_CLASSES_BYTES:,}"
+    return None
+
+
+def _encoded(names: Sequence[object]) -> bytes:
+    return json.dumps(list(names), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
