@@ -143,12 +143,12 @@ def _write_with(spark: SparkSession | None, copies: _Copies) -> None:
 
 
 def _make_images(folder: Path, count: int, size: int) -> list[Path]:
-    """Write files that do not compress, as those of a camera do not."""
+    """Write files that begin and end as JPEG does, and do not compress."""
     files = []
     for number in range(count):
         path = folder / f"label-{number % _LABELS}" / f"{number:05d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"\xff\xd8\xff\xe0" + os.urandom(size - 4))
+        path.write_bytes(b"\xff\xd8\xff\xda" + os.urandom(size - 6) + b"\xff\xd9")
         files.append(path)
     return files
 

@@ -180,19 +180,16 @@ def test_spark_shuffles_and_splits_json(tmp_path: Path) -> None:
 
 
 def test_spark_reads_the_other_formats(spark: SparkSession, tmp_path: Path) -> None:
-    """ORC, Parquet and images, if Spark is to read them."""
+    """ORC and Parquet, if Spark is to read them."""
     table = pa.table({"x": [1, 2]})
     orc.write_table(table, str(tmp_path / "x.orc"))
     pq.write_table(table, tmp_path / "x.parquet")
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "cat" / "1.png").write_bytes(b"png")
 
     def rows(name: str, kind: str) -> list[dict[str, object]]:
         frame = read_frame(spark, str(tmp_path / name), file_format=kind)
         return [row.asDict() for row in frame.collect()]
 
     assert [{"x": 1}, {"x": 2}] == rows("x.orc", "orc") == rows("x.parquet", "parquet")
-    assert [{"image": b"png", "label": "cat"}] == rows("cat", "images")
 
 
 def test_a_store_that_spark_cannot_read_is_named(spark: SparkSession) -> None:

@@ -19,8 +19,9 @@ from headrace.errors import (
     DatasetExistsError,
     NotADatasetError,
 )
-from headrace.storage import FORMAT_KEY, open_dataset, open_store
+from headrace.storage import FORMAT_KEY, classes_of, open_dataset, open_store
 from headrace.storage.mds import MdsWriter, commit_mds
+from support.images import image_bytes, write_images
 from support.s3 import S3
 
 HUGGING_FACE = Path(__file__).parent / "golden" / "hugging_face"
@@ -130,37 +131,40 @@ def test_a_delta_table_is_read_at_its_version(tmp_path: Path) -> None:
     assert [{"x": 3}] == _samples(str(tmp_path / "out"))
 
 
-def test_images_come_with_the_names_of_their_folders(tmp_path: Path, s3: S3) -> None:
+def test_images_come_with_the_numbers_of_their_folders(tmp_path: Path, s3: S3) -> None:
     """Every image file below the URL in the order of paths; other files are left out."""
-    for label, number in (("cat", 3), ("dog", 12)):
-        for index in range(number):
-            path = tmp_path / "photos" / label / f"{index:02d}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(PNG + bytes([index]))
+    names = [f"{kind}/{i:02d}.png" for kind, n in (("cat", 3), ("dog", 12)) for i in range(n)]
+    images = write_images(tmp_path / "photos", *names)
     (tmp_path / "photos" / "notes.txt").write_text("none")
     convert_files(str(tmp_path / "photos"), s3.url("photos"), source_format="images")
     samples = _samples(s3.url("photos"))
+    schema = _schema(s3.url("photos"))
 
-    assert ["cat"] * 3 + ["dog"] * 12 == [sample["label"] for sample in samples]
-    assert PNG + bytes([11]) == samples[-1]["image"]
-    assert b"png" == (_schema(s3.url("photos")).field("image").metadata or {})[FORMAT_KEY]
+    assert [0] * 3 + [1] * 12 == [sample["label"] for sample in samples]
+    assert ("cat", "dog") == classes_of(schema.field("label"))
+    assert list(images.values()) == [sample["image"] for sample in samples]
+    assert b"png" == (schema.field("image").metadata or {})[FORMAT_KEY]
 
 
 def test_images_that_are_compressed_are_not_compressed_again(tmp_path: Path) -> None:
     """A PNG's bytes are in the shard as they are; bitmaps are made smaller, and by a wish PNGs."""
-    content = PNG + bytes(50_000)
     for name in ("a.png", "b.bmp"):
         folder = tmp_path / name[-3:] / "label"
         folder.mkdir(parents=True)
-        (folder / name).write_bytes(content)
+        (folder / name).write_bytes(image_bytes(name[-3:], side=200))
     convert_files(str(tmp_path / "png"), str(tmp_path / "plain"), source_format="images")
     convert_files(str(tmp_path / "bmp"), str(tmp_path / "smaller"), source_format="images")
     convert_files(
         str(tmp_path / "png"), str(tmp_path / "asked"), source_format="images", compression="lz4"
     )
+    contents = {
+        "plain": image_bytes("png", side=200),
+        "smaller": image_bytes("bmp", side=200),
+        "asked": image_bytes("png", side=200),
+    }
     kept = {
         name: content in next((tmp_path / name).glob("shards/*")).read_bytes()
-        for name in ("plain", "smaller", "asked")
+        for name, content in contents.items()
     }
 
     assert {"plain": True, "smaller": False, "asked": False} == kept

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -45,7 +47,15 @@ _SUFFIXES = {
     ".webp": "images",
 }
 _PACKED = {".bz2", ".gz", ".zst"}
-_MOST_NAMES = 1000  # arbitrary: a page of an S3 listing
+_DOCUMENTS = {
+    *("authors", "changelog", "changes", "citation", "classes", "contributing", "copying"),
+    *("description", "labels", "licence", "license", "manifest", "notes", "notice", "readme"),
+    *("requirements", "version"),
+}
+"""Stems of files that stand beside data of any kind, and tell nothing of it."""
+
+_MOST_NAMES = 20_000  # arbitrary: 20 pages of an S3 listing, some 2 s
+_CLEAR_SHARE = 2 / 3  # arbitrary: twice as many as of all other kinds together
 
 
 def guess_format(source: str) -> str:
@@ -70,7 +80,7 @@ def guess_format(source: str) -> str:
         return marked
     if any(name.startswith("_delta_log/") for name in names):
         return "delta"
-    told = next(filter(None, map(_format_of, names)), of_file)
+    told = _most(source, names) or of_file
     if told is not None:
         return told
     if not names:
@@ -80,6 +90,33 @@ def guess_format(source: str) -> str:
         f"{', '.join(sorted(FORMATS))}",
         field="format",
     )
+
+
+def _most(source: str, names: Sequence[str]) -> str | None:
+    """Return the format that most files have; hidden ones and documents are left aside.
+
+    Raises:
+        BadArgumentError: No format has two thirds of those that tell one.
+    """
+    telling = [name for name in names if not _is_beside_the_data(name)]
+    counts = Counter(filter(None, map(_format_of, telling or names)))
+    if not counts:
+        return None
+    (most, count), total = counts.most_common(1)[0], counts.total()
+    if count < _CLEAR_SHARE * total:
+        found = ", ".join(f"{number:,} of {kind}" for kind, number in counts.most_common())
+        raise BadArgumentError(
+            f"the names at {source} tell of several formats: {found}; say --format, or move apart "
+            "what does not belong together",
+            field="format",
+        )
+    return most
+
+
+def _is_beside_the_data(name: str) -> bool:
+    path = PurePosixPath(name)
+    is_hidden = any(part.startswith((".", "__MACOSX")) for part in path.parts)
+    return is_hidden or path.name.split(".", 1)[0].lower() in _DOCUMENTS
 
 
 def _holds(store: Store, name: str) -> bool:

@@ -102,8 +102,6 @@ def text_rows(
 def read_frame(spark: SparkSession, source: str, *, file_format: str) -> DataFrame:
     """Make a DataFrame of files.
 
-    ``images`` gives the columns ``image`` (the file's bytes) and ``label`` (its folder's name).
-
     Raises:
         BadArgumentError: Spark cannot read them.
     """
@@ -111,8 +109,6 @@ def read_frame(spark: SparkSession, source: str, *, file_format: str) -> DataFra
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     try:
-        if file_format == "images":
-            return _image_frame(spark, source)
         # Spark must not take it for a path of Hadoop's default file system.
         return spark.read.format(file_format).load(_absolute(source))
     except (PySparkException, Py4JJavaError) as error:
@@ -133,13 +129,3 @@ def _refusal(source: str, file_format: str, text: str) -> str:
 def _absolute(source: str) -> str:
     is_url = re.match(r"[a-z][a-z0-9+.-]*:", source) is not None
     return source if is_url else Path(source).absolute().as_uri()
-
-
-def _image_frame(spark: SparkSession, source: str) -> DataFrame:
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
-    files = spark.read.format("binaryFile").option("recursiveFileLookup", value=True).load(source)
-    return files.where(f.lower("path").rlike(r"\.(bmp|gif|jpe?g|png|tiff?|webp)$")).select(
-        f.col("content").alias("image"),
-        f.regexp_extract("path", r"([^/]+)/[^/]+$", 1).alias("label"),
-    )

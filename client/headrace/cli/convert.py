@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -15,7 +15,9 @@ from headrace.cli._types import SIZE
 from headrace.errors import BadArgumentError
 
 if TYPE_CHECKING:
-    from headrace.converter import SourceFormat
+    from pyspark.sql import SparkSession
+
+    from headrace.converter import FilesLeftOut, SourceFormat
     from headrace.converter.text import LeftOut
     from headrace.converter.text.options import TextKind
     from headrace.storage import Manifest
@@ -97,8 +99,14 @@ _MOST_FILES = 20  # names in a line that a person reads
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="What becomes of records of CSV, JSON and text that cannot be read: name them and write "
-    "nothing, or leave them out and list them.",
+    help="What becomes of records of CSV, JSON and text that cannot be read, and of files that are "
+    "no whole images: name them and write nothing, or leave them out and list them.",
+)
+@click.option(
+    "--label",
+    type=click.Choice(["first", "last", "none"]),
+    help="Which folder is an image's class, where folders lie in one another: the first below SRC "
+    "or its split, the last one, or none.",
 )
 @click.option(
     "--table-version", type=click.IntRange(min=0), help="Version of a Delta table; default newest."
@@ -168,6 +176,7 @@ def command(
     delimiter: str | None,
     no_header: bool,
     on_error: Literal["refuse", "skip"],
+    label: Literal["first", "last", "none"] | None,
     table_version: int | None,
     allow_pickle: bool,
     written_as: Literal["arrow", "mds"],
@@ -183,7 +192,7 @@ def command(
     """Convert what lies at SRC into a dataset at DST.
 
     SRC is a file or folder: CSV, JSON, lines of text, Parquet, a Delta table, images in folders
-    named by their label, a MosaicML Streaming dataset, a folder of Hugging Face's save_to_disk,
+    of their classes, a MosaicML Streaming dataset, a folder of Hugging Face's save_to_disk,
     WebDataset tars, or a dataset of headrace; or ORC, which Spark reads and which needs Java. SRC
     and DST are local paths or s3://BUCKET/PREFIX.
 
@@ -227,18 +236,23 @@ def command(
             "null_values": null_values,
             "on_error": on_error,
         },
+        images={"label": label, "on_error": on_error},
         table_version=table_version,
         allow_pickle=allow_pickle,
     )
+    left: Sequence[LeftOut | FilesLeftOut]
     if _needs_spark(found, master=master, shuffle_seed=shuffle_seed):
         written, left = _with_spark(reading, what, shuffle_seed)
     else:
         written, left = _without_spark(reading, what)
-    _tell_left_out(left)
+    for each in left:
+        _tell_left_out(each)
     facts = {name: _facts(_place(url, name), part) for name, part in written.items()}
     if as_json:
         one = facts.get("", {"url": url, "splits": facts})
-        click.echo(json.dumps({**one, "left_out": left.count} if left else one))
+        click.echo(
+            json.dumps({**one, "left_out": sum(each.count for each in left)} if left else one)
+        )
         return
     for fact in facts.values():
         click.echo(
@@ -265,6 +279,7 @@ class _Reading:
     master: str
     verbose: bool
     text: Mapping[str, Any]
+    images: Mapping[str, Any]
     table_version: int | None
     allow_pickle: bool
 
@@ -285,7 +300,7 @@ def _needs_spark(file_format: str, *, master: str | None, shuffle_seed: int | No
 
 def _with_spark(
     reading: _Reading, what: _What, shuffle_seed: int | None
-) -> tuple[dict[str, Manifest | Index], LeftOut | None]:
+) -> tuple[dict[str, Manifest | Index], list[LeftOut | FilesLeftOut]]:
     from headrace.cli._progress import conversion_progress  # noqa: PLC0415
     from headrace.cli._spark import read_frame, start_spark, text_rows  # noqa: PLC0415
 
@@ -293,12 +308,15 @@ def _with_spark(
     from headrace.converter import write_shards  # noqa: PLC0415 - needs the [converter] extra
 
     settings = {**what.settings, "shuffle_seed": shuffle_seed}
-    left: LeftOut | None = None
+    left: list[LeftOut | FilesLeftOut] = []
     try:
+        if reading.file_format == "images":
+            return _without_spark(reading, what, spark, shuffle_seed)
         if reading.file_format in _TEXT:
-            frame, settings, left = text_rows(
+            frame, settings, found = text_rows(
                 spark, reading.source, cast("TextKind", reading.file_format), reading.text, settings
             )
+            left.append(found)
         else:
             frame = read_frame(spark, reading.source, file_format=reading.file_format)
         with conversion_progress() as progress:
@@ -309,14 +327,17 @@ def _with_spark(
 
 
 def _without_spark(
-    reading: _Reading, what: _What
-) -> tuple[dict[str, Manifest | Index], LeftOut | None]:
+    reading: _Reading,
+    what: _What,
+    spark: SparkSession | None = None,
+    shuffle_seed: int | None = None,
+) -> tuple[dict[str, Manifest | Index], list[LeftOut | FilesLeftOut]]:
     from headrace.cli._progress import conversion_progress  # noqa: PLC0415
-    from headrace.converter import convert_files  # noqa: PLC0415 - needs the [converter] extra
+    from headrace.converter import ImageOptions, convert_files  # noqa: PLC0415 - needs the [converter] extra
     from headrace.converter.text import TextOptions  # noqa: PLC0415 - as above
     from headrace.storage import SourceOptions  # noqa: PLC0415
 
-    left: list[LeftOut] = []
+    left: list[LeftOut | FilesLeftOut] = []
     with conversion_progress() as progress:
         written = convert_files(
             reading.source,
@@ -326,16 +347,22 @@ def _without_spark(
                 allow_pickle=reading.allow_pickle, table_version=reading.table_version
             ),
             text=TextOptions(**reading.text),
+            images=ImageOptions(**reading.images),
+            spark=spark,
+            shuffle_seed=shuffle_seed,
             left_out=left.append,
             progress=progress,
             **what.settings,
         )
-    return written, left[0] if left else None
+    return written, left
 
 
-def _tell_left_out(left: LeftOut | None) -> None:
+def _tell_left_out(left: LeftOut | FilesLeftOut) -> None:
     """List what is in SRC and not in the dataset."""
-    if left is None:
+    from headrace.converter import FilesLeftOut  # noqa: PLC0415 - needs the [converter] extra
+
+    if isinstance(left, FilesLeftOut):
+        click.echo(f"left out {left}", err=True)
         return
     if left.files:
         shown = ", ".join(left.files[:_MOST_FILES])

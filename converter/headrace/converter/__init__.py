@@ -15,6 +15,7 @@ from headrace.converter._progress import Progress
 from headrace.converter._schema import Shape
 from headrace.converter._sinks import Format
 from headrace.converter._splits import Splits
+from headrace.converter.images import FilesLeftOut, ImageOptions
 
 if TYPE_CHECKING:
     from headrace.converter._conversion import Conversion
@@ -25,8 +26,10 @@ __all__ = [
     "CACHE_SETTING",
     "DEFAULT_SHARD_BYTES",
     "Conversion",
+    "FilesLeftOut",
     "Format",
     "Function",
+    "ImageOptions",
     "Over",
     "Progress",
     "Settings",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
 from headrace.converter._commit import Written
+from headrace.converter._folder import open_folder, own_splits, write_folder
 from headrace.converter._hugging_face import find_splits, hugging_face_pieces
-from headrace.converter._images import ImagePieces, image_pieces
 from headrace.converter._local import write_pieces
 from headrace.converter._pieces import Pieces, dataset_pieces
 from headrace.converter._plan import DEFAULT_SHARD_BYTES, Wanted, checked_writing
@@ -21,6 +20,7 @@ from headrace.converter._sinks import Format
 from headrace.converter._splits import Splits
 from headrace.converter._tasks import split_url
 from headrace.converter._type_names import named_type
+from headrace.converter.images import FilesLeftOut, ImageOptions
 from headrace.converter.text import LeftOut, TextOptions, text_pieces
 from headrace.converter.text.declared import read_types
 from headrace.converter.text.options import TextKind
@@ -32,6 +32,9 @@ from headrace.storage import (
     StoreOptions,
     options_with_environment,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SourceFormat = Literal[
     "csv",
@@ -62,10 +65,12 @@ def convert_files(
     source_format: SourceFormat,
     source_options: SourceOptions | None = None,
     text: TextOptions | None = None,
-    left_out: Callable[[LeftOut], None] | None = None,
+    images: ImageOptions | None = None,
+    left_out: Callable[[LeftOut | FilesLeftOut], None] | None = None,
     columns: Sequence[str] | Mapping[str, str] | None = None,
     types: Mapping[str, str | pa.DataType] | None = None,
     shapes: Mapping[str, Shape] | None = None,
+    classes: Mapping[str, Sequence[str]] | None = None,
     splits: Splits | None = None,
     split_seed: int = 0,
     format: Format = "arrow",  # noqa: A002 - as in write_shards
@@ -78,6 +83,8 @@ def convert_files(
     options: StoreOptions | None = None,
     progress: Callable[[Progress], None] | Literal["bar"] | None = None,
     threads: int | None = None,
+    spark: SparkSession | None = None,
+    shuffle_seed: int | None = None,
 ) -> dict[str, Written]:
     """Write the samples at ``source`` as a dataset at ``url``; needs neither Spark nor Java.
 
@@ -88,18 +95,20 @@ def convert_files(
         source: A local path, or a URL such as ``s3://bucket/name``.
         url: Where the dataset is or will be; with splits, the folder of the datasets.
         source_format: What lies there: ``mds`` (MosaicML Streaming), ``huggingface`` (a folder
-            that ``save_to_disk`` wrote, also of a ``DatasetDict``), ``images`` (in folders named
-            by label), ``parquet`` (files, a folder of them, partitions), ``delta``,
-            ``webdataset`` (tar files), ``csv``, ``json`` (objects) or ``text`` (lines), or
-            ``headrace`` (a dataset of ours, to write it anew).
+            that ``save_to_disk`` wrote, also of a ``DatasetDict``), ``images`` (files, in folders
+            of their classes and splits), ``parquet`` (files, a folder of them, partitions),
+            ``delta``, ``webdataset`` (tar files), ``csv``, ``json`` (objects) or ``text``
+            (lines), or ``headrace`` (a dataset of ours, to write it again).
         source_options: How it is read.
         text: How CSV, JSON and text are read.
+        images: How folders of images are read.
         left_out: Called once with what is not read of CSV, JSON and text, before anything is
-            written.
+            written; of images at the end, once for each reason.
         columns: As for `write_shards`.
         types: As for `write_shards`.
         shapes: As for `write_shards`.
-        splits: As for `write_shards`; not for a ``DatasetDict``, which has splits.
+        classes: As for `write_shards`, beside those that the source notes.
+        splits: As for `write_shards`; not for a ``DatasetDict`` or a folder that has splits.
         split_seed: As for `write_shards`.
         format: As for `write_shards`.
         compression: As for `write_shards`; the default of images is ``none`` where their own
@@ -112,6 +121,8 @@ def convert_files(
         options: How to reach both stores; what is not set is taken from the ``AWS_`` variables.
         progress: As for `write_shards`.
         threads: Parts to convert side by side; `None` is one a core, of text at most 8.
+        spark: A session whose executors convert images; `None` does it on this machine.
+        shuffle_seed: As for `write_shards`; only with ``spark``.
 
     Returns:
         The manifest (``mds``: the index) of what was written, by split; ``""`` without splits.
@@ -122,7 +133,8 @@ def convert_files(
     """
     wanted = Wanted(
         columns=columns,
-        declared=Declared(shapes=shapes or {}, types=types or {}),
+        declared=Declared(shapes=shapes or {}, types=types or {}, classes=classes or {}),
+        shuffle_seed=shuffle_seed,
         splits=splits,
         split_seed=split_seed,
         writing=checked_writing(
@@ -136,6 +148,20 @@ def convert_files(
         mode=mode,
         options=options_with_environment(options or StoreOptions()),
     )
+    _check_spark(spark, source_format, images or ImageOptions(), shuffle_seed)
+    if source_format == "images":
+        folder = open_folder(
+            source,
+            url,
+            wanted=wanted,
+            how=images or ImageOptions(),
+            keeps_bytes=compression is None,
+        )
+        done = write_folder(folder, url, spark=spark, progress=progress, threads=threads)
+        if left_out is not None:
+            for what in folder.left_out:
+                left_out(what)
+        return done
     how = source_options or SourceOptions()
     parts: Mapping[str, Pieces]
     if source_format in {"csv", "json", "text"}:
@@ -151,14 +177,8 @@ def convert_files(
         parts = {"": pieces}
     else:
         parts = _parts(source, source_format, how, wanted.options)
-    if format == "arrow" and compression is None and all(map(_is_compressed, parts.values())):
-        wanted = replace(wanted, writing=replace(wanted.writing, compression="none"))
     if splits is not None and "" not in parts:
-        raise BadArgumentError(
-            f"{source} has splits of its own, {', '.join(parts)}; convert without other ones, or "
-            f"one of them: {source.rstrip('/')}/{next(iter(parts))}",
-            field="splits",
-        )
+        raise own_splits(source, list(parts))
     written: dict[str, Written] = {}
     with shown(progress) as tell:
         for name, pieces in parts.items():
@@ -193,15 +213,29 @@ def _text(
     return pieces
 
 
-def _is_compressed(pieces: Pieces) -> bool:
-    return isinstance(pieces, ImagePieces) and pieces.is_compressed
+def _check_spark(
+    spark: SparkSession | None,
+    source_format: SourceFormat,
+    how: ImageOptions,
+    shuffle_seed: int | None,
+) -> None:
+    if spark is None and shuffle_seed is not None:
+        raise BadArgumentError(
+            f"shuffle_seed is {shuffle_seed} and there is no spark, which shuffles; leave it out "
+            "(servers shuffle as they serve), or give a session",
+            field="shuffle_seed",
+        )
+    if spark is not None and (source_format != "images" or how.on_error != "refuse"):
+        raise BadArgumentError(
+            f"spark is given for {source_format} with on_error={how.on_error!r}; wanted images and "
+            "'refuse', or no spark (on the command line: no --master and no --shuffle-seed)",
+            field="spark",
+        )
 
 
 def _parts(
     source: str, source_format: SourceFormat, how: SourceOptions, reach: StoreOptions
 ) -> dict[str, Pieces]:
-    if source_format == "images":
-        return {"": image_pieces(source, options=reach)}
     if source_format != "huggingface":
         kind = SourceOptions(
             source=_SOURCES[source_format],

@@ -19,6 +19,7 @@ UNKNOWN = ""
 _WIDTH = 12  # bytes that tell all of them apart
 # Bytes by their places, as each format's own specification has them at the start of a file.
 _MARKS: dict[str, dict[int, bytes]] = {
+    "bmp": {0: b"BM", 6: b"\0\0\0\0"},
     "gif": {0: b"GIF8"},
     "jpeg": {0: b"\xff\xd8\xff"},
     "png": {0: b"\x89PNG\r\n\x1a\n"},

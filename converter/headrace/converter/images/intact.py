@@ -1,0 +1,100 @@
+"""Whether a file is a whole image, as far as that can be told without decoding it.
+
+Told is what copies and downloads do to files: none of the image, a page of HTML in its place, an
+end that is missing (of TIFF only its directory), and in PNG any flipped bit. A JPEG with a damaged
+middle passes.
+
+*Sources:* ITU-T T.81 (JPEG) annex B; the PNG specification, chapter 5; GIF89a; RFC 9649 (WebP);
+TIFF 6.0, section 2.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Literal
+
+_PNG_START = b"\x89PNG\r\n\x1a\n"
+_PNG_CHUNK_BYTES = 12  # length, type and check of a chunk beside what it holds
+_BMP_HEAD_BYTES = 26  # of the smallest kind
+_TIFF_ENTRY_BYTES = 12
+_JPEG_END = b"\xff\xd9"
+_JPEG_SCAN = 0xDA
+_JPEG_BARE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a length
+
+
+def problem_of(content: bytes) -> str | None:
+    """Return why a file's content is no whole image, or nothing."""
+    for starts, check in _CHECKS:
+        if content.startswith(starts):
+            return check(content)
+    return f"it begins as no image does, with {content[:8]!r}" if content else "it is empty"
+
+
+def _jpeg_problem(content: bytes) -> str | None:
+    at = 2
+    while at + 4 <= len(content) and content[at] == 0xFF:  # noqa: PLR2004 - the mark of a marker
+        kind = content[at + 1]
+        if kind == _JPEG_SCAN:
+            has_end = content.find(_JPEG_END, at) >= 0
+            return None if has_end else "its end is missing"
+        if kind == 0xFF or kind in _JPEG_BARE:  # noqa: PLR2004 - fill bytes may stand before a marker
+            at += 1 if kind == 0xFF else 2  # noqa: PLR2004
+            continue
+        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
+    return "it has no image behind its head"
+
+
+def _png_problem(content: bytes) -> str | None:
+    at = len(_PNG_START)
+    view = memoryview(content)
+    while at + _PNG_CHUNK_BYTES <= len(content):
+        length, kind = struct.unpack_from(">I4s", content, at)
+        end = at + _PNG_CHUNK_BYTES + length
+        if end > len(content):
+            break
+        if zlib.crc32(view[at + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
+            return f"its part at byte {at} does not match its check"
+        if kind == b"IEND":
+            return None
+        at = end
+    return "its end is missing"
+
+
+def _gif_problem(content: bytes) -> str | None:
+    return None if content.rstrip(b"\0").endswith(b";") else "its end is missing"
+
+
+def _webp_problem(content: bytes) -> str | None:
+    if content[8:12] != b"WEBP":
+        return "it is a RIFF file, and no WebP"
+    return _too_short(content, 8 + int.from_bytes(content[4:8], "little"))
+
+
+def _bmp_problem(content: bytes) -> str | None:
+    return _too_short(content, max(_BMP_HEAD_BYTES, int.from_bytes(content[2:6], "little")))
+
+
+def _tiff_problem(content: bytes) -> str | None:
+    order: Literal["little", "big"] = "little" if content.startswith(b"II") else "big"
+    directory = int.from_bytes(content[4:8], order)
+    entries = int.from_bytes(content[directory : directory + 2], order)
+    return _too_short(content, directory + 2 + _TIFF_ENTRY_BYTES * max(1, entries))
+
+
+def _too_short(content: bytes, stated: int) -> str | None:
+    missing = stated - len(content)
+    return None if missing <= 0 else f"{missing:,} of its {stated:,} bytes are missing"
+
+
+_CHECKS: tuple[tuple[bytes, Callable[[bytes], str | None]], ...] = (
+    (b"\xff\xd8\xff", _jpeg_problem),
+    (_PNG_START, _png_problem),
+    (b"GIF87a", _gif_problem),
+    (b"GIF89a", _gif_problem),
+    (b"RIFF", _webp_problem),
+    (b"BM", _bmp_problem),
+    (b"II*\0", _tiff_problem),
+    (b"MM\0*", _tiff_problem),
+)

@@ -1,0 +1,297 @@
+"""Which splits and classes a folder of images has, told from its names alone.
+
+What the names leave open is refused with what was found, never guessed: a label that is wrong
+would be wrong in silence.
+
+| names below SRC | what they mean |
+| --- | --- |
+| ``x.jpg`` alone | no labels |
+| ``class/x.jpg`` alone | the folder is the class |
+| ``train/…``, ``val/…``, ``test/…`` and nothing else | splits; below each, one of the two above |
+| anything else | refused, unless ``label`` says which folder is the class |
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from headrace.converter.images.listing import Listing
+from headrace.converter.images.options import ImageOptions, Label
+from headrace.errors import BadArgumentError
+
+IMAGE_FORMATS = {
+    ".bmp": "bmp",
+    ".gif": "gif",
+    ".jpeg": "jpeg",
+    ".jpg": "jpeg",
+    ".png": "png",
+    ".tif": "tiff",
+    ".tiff": "tiff",
+    ".webp": "webp",
+}
+"""Formats by what names end with, in small letters."""
+
+SPLIT_NAMES = frozenset(
+    ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
+)
+
+MAX_IMAGE_BYTES = (1 << 31) - (1 << 20)
+"""Of one file: a block has less than 2 GiB, the label and the offsets among it."""
+
+_MAX_NAME_BYTES = 512  # as stores have it
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FilesLeftOut:
+    """What of SRC is in no dataset, for one reason.
+
+    Attributes:
+        kind: What it is: ``file``, ``folder`` or ``link``.
+        reason: Why: ``no image by its name``.
+        names: Of the files.
+    """
+
+    kind: str
+    reason: str
+    names: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """How many files there are."""
+        return len(self.names)
+
+    def __str__(self) -> str:
+        kind = self.kind if self.count == 1 else f"{self.kind}s"
+        return f"{self.count:,} {kind} ({self.reason}): {shown_names(self.names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderPlan:
+    """What a folder of images becomes.
+
+    Attributes:
+        splits: The images of each split, in the order of their names: name, size in bytes, and
+            number of the class, or `None` in a split without labels. ``""`` is all of them.
+        classes: Names of the classes; empty without labels.
+        left_out: What is in none of them.
+    """
+
+    splits: Mapping[str, Sequence[tuple[str, int, int | None]]]
+    classes: tuple[str, ...]
+    left_out: tuple[FilesLeftOut, ...]
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """Files on their way into the plan."""
+
+    place: str
+    skip: bool
+    left_out: list[FilesLeftOut] = field(default_factory=list)
+
+    def leave_out(self, kind: str, reason: str, names: Iterable[str]) -> None:
+        if found := tuple(sorted(names)):
+            self.left_out.append(FilesLeftOut(kind, reason, found))
+
+    def fault(self, reason: str, names: Iterable[str], advice: str) -> None:
+        """Leave out what is wrong if that was asked for, else refuse it."""
+        if not (found := tuple(names)):
+            return
+        if not self.skip:
+            raise BadArgumentError(
+                f"below {self.place}: {FilesLeftOut('file', reason, found)}; {advice}, or leave "
+                "such files out with on_error='skip' (--on-error skip)",
+                field="SRC",
+            )
+        self.leave_out("file", reason, found)
+
+
+def plan_folder(
+    listing: Listing,
+    *,
+    place: str,
+    known: Sequence[str] = (),
+    how: ImageOptions | None = None,
+) -> FolderPlan:
+    """Say which splits and classes a folder has.
+
+    Args:
+        listing: What lies there.
+        place: Where, for errors.
+        known: Classes of the dataset that is appended to; new ones get numbers after them.
+        how: What the caller says of it; `None` says nothing.
+
+    Raises:
+        BadArgumentError: There is no image, names leave open what is meant, or a name cannot be
+            stored; lists what was found.
+    """
+    label = how.label if how else None
+    sorting = _Sorted(place, skip=how is not None and how.on_error == "skip")
+    images = _images(listing, sorting)
+    split_of = _split_finder(images, place)
+    parts: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for name, size in images:
+        parts[split_of(name)].append((name, size))
+    classed = {
+        split: _with_class_names(split, files, label, sorting) for split, files in parts.items()
+    }
+    found = {of for files in classed.values() for _, _, of in files if of is not None}
+    if label is None:
+        _refuse_look_alikes({*found, *known}, place)
+    classes = (*known, *sorted(found - set(known)))
+    _note_empty_folders(listing, classed, sorting)
+    numbers = {name: number for number, name in enumerate(classes)}
+    return FolderPlan(
+        {
+            split: [(name, size, None if of is None else numbers[of]) for name, size, of in files]
+            for split, files in sorted(classed.items())
+        },
+        classes if found else (),
+        tuple(sorting.left_out),
+    )
+
+
+def format_by_name(name: str) -> str | None:
+    """Return the format that a file's name tells, or nothing."""
+    return IMAGE_FORMATS.get(PurePosixPath(name).suffix.lower())
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """Write some names for people; bytes that are no text come as escapes."""
+    listed = ", ".join(name if name.isprintable() else ascii(name)[1:-1] for name in names[:_SHOWN])
+    return listed if len(names) <= _SHOWN else f"{listed} and {len(names) - _SHOWN:,} more"
+
+
+def _images(listing: Listing, sorting: _Sorted) -> list[tuple[str, int]]:
+    images = [(name, size) for name, size in listing.files if format_by_name(name)]
+    others = [name for name, _ in listing.files if not format_by_name(name)]
+    if not images:
+        raise BadArgumentError(
+            f"there is no image below {sorting.place}; found {_kinds(others) or 'nothing'}, wanted "
+            f"names that end with {', '.join(sorted(IMAGE_FORMATS))}",
+            field="SRC",
+        )
+    sorting.leave_out("file", f"no image by its name, {_kinds(others)}", others)
+    sorting.leave_out("link", "back to a folder that it lies in", listing.loops)
+    sorting.leave_out("link", "to nothing, or no file", listing.strange)
+    bad = {name for name, _ in images if not _is_plain(name)}
+    sorting.fault(
+        f"its name is no printable UTF-8 of at most {_MAX_NAME_BYTES} bytes",
+        sorted(bad),
+        "rename them",
+    )
+    large = {name for name, size in images if size > MAX_IMAGE_BYTES}
+    sorting.fault(f"more than {MAX_IMAGE_BYTES:,} bytes", sorted(large), "make them smaller")
+    empty = {name for name, size in images if not size}
+    sorting.fault("empty", sorted(empty), "copy them again")
+    return [(name, size) for name, size in images if name not in bad | large | empty]
+
+
+def _is_plain(name: str) -> bool:
+    is_short = len(name.encode(errors="replace")) <= _MAX_NAME_BYTES
+    return is_short and name.isprintable() and "\\" not in name
+
+
+def _kinds(names: Sequence[str]) -> str:
+    counts = Counter(PurePosixPath(name).suffix.lower() or "no ending" for name in names)
+    return ", ".join(f"{count:,} {suffix}" for suffix, count in counts.most_common(_SHOWN))
+
+
+def _split_finder(images: Sequence[tuple[str, int]], place: str) -> Callable[[str], str]:
+    """Return what says of a file's name which split it is in."""
+    tops = Counter(name.split("/", 1)[0] if "/" in name else "" for name, _ in images)
+    named = {top for top in tops if top.lower() in SPLIT_NAMES}
+    if named and len(named) == len(tops):
+        return lambda name: name.split("/", 1)[0]
+    nested = any(name.split("/", 1)[0] in named and name.count("/") > 1 for name, _ in images)
+    if len(named) > 1 or nested:
+        found = ", ".join(
+            f"{count:,} in {top}/" if top else f"{count:,} in no folder"
+            for top, count in tops.most_common(2 * _SHOWN)
+        )
+        raise BadArgumentError(
+            f"{', '.join(sorted(named))} below {place} may be splits or classes, since there are "
+            f"images beside them: {found}; move what is no split elsewhere, or convert one folder "
+            "at a time",
+            field="SRC",
+        )
+    return lambda _: ""
+
+
+def _with_class_names(
+    split: str, files: Sequence[tuple[str, int]], label: Label | None, sorting: _Sorted
+) -> list[tuple[str, int, str | None]]:
+    folders = {name: _folders(split, name) for name, _ in files}
+    depths = Counter(len(above) for above in folders.values())
+    if label == "none" or (label is None and set(depths) == {0}):
+        return [(name, size, None) for name, size in files]
+    if label is None and set(depths) != {1}:
+        raise BadArgumentError(_doubt(sorting.place, split, folders), field="label")
+    at = -1 if label == "last" else 0
+    loose = [name for name, above in folders.items() if not above]
+    sorting.fault("in no folder that could be its class", loose, "move them into one each")
+    return [(name, size, folders[name][at]) for name, size in files if folders[name]]
+
+
+def _folders(split: str, name: str) -> list[str]:
+    below = name[len(split) + 1 :] if split else name
+    return below.split("/")[:-1]
+
+
+def _doubt(place: str, split: str, folders: Mapping[str, Sequence[str]]) -> str:
+    where = f"{place}/{split}" if split else place
+    examples: dict[int, list[str]] = defaultdict(list)
+    for name, above in folders.items():
+        examples[len(above)].append(name)
+    found = "; ".join(
+        f"{len(names):,} in {depth} folders, such as {names[0]}"
+        if depth
+        else f"{len(names):,} in no folder, such as {names[0]}"
+        for depth, names in sorted(examples.items())
+    )
+    return (
+        f"images below {where} lie at several depths, or more than one folder deep, which leaves "
+        f"open what their class is: {found}; say label='first', 'last' or 'none' (--label first: "
+        "the folder right below it, last: the one that holds the image, none: no labels)"
+    )
+
+
+def _refuse_look_alikes(names: Iterable[str], place: str) -> None:
+    """Refuse classes that differ by case, composition of letters or blanks: they may be one."""
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        alike[unicodedata.normalize("NFC", name).casefold().strip()].append(name)
+    doubles = [group for group in alike.values() if len(group) > 1]
+    if doubles:
+        shown = "; ".join(" and ".join(map(repr, group)) for group in doubles[:_SHOWN])
+        raise BadArgumentError(
+            f"classes of {place} may be one, and would be two: {shown}; rename one of the folders, "
+            "or say label='first' (--label first) to have them as they are",
+            field="label",
+        )
+
+
+def _note_empty_folders(
+    listing: Listing,
+    classed: Mapping[str, Sequence[tuple[str, int, str | None]]],
+    sorting: _Sorted,
+) -> None:
+    """Count the folders beside those of classes that hold no image: they are no classes."""
+    for split, files in classed.items():
+        if all(of is None for _, _, of in files):
+            continue
+        held = {_folders(split, name)[0] for name, _, _ in files if _folders(split, name)}
+        prefix = f"{split}/" if split else ""
+        empty = [
+            folder
+            for folder in listing.folders
+            if folder.startswith(prefix)
+            and "/" not in folder[len(prefix) :]
+            and folder[len(prefix) :] not in held
+        ]
+        sorting.leave_out("folder", "no image in it, so no class", sorted(empty))

@@ -1,0 +1,188 @@
+"""The images of a plan as pieces that tasks read."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from headrace.converter.images.intact import problem_of
+from headrace.converter.images.layout import FilesLeftOut, FolderPlan, format_by_name
+from headrace.errors import BadArgumentError
+from headrace.storage import DEFAULT_BLOCK_BYTES, Store, StoreOptions, open_store, with_classes
+
+SPLIT_COLUMN = "split"
+"""Names the split of each image, where the folder has splits; no dataset holds it."""
+
+_COMPRESSED = {"gif", "jpeg", "png", "webp"}  # of what LZ4 would make no less
+_PIECE_BYTES = 64 << 20
+_PIECE_FILES = 4096
+_READERS = 8  # a store answers in some 20 ms, and files are small
+_BATCH_BYTES = DEFAULT_BLOCK_BYTES  # so that a batch is a block, and is not copied to be one
+
+File: TypeAlias = tuple[str, str, int | None]
+"""Name, split, number of the class."""
+
+
+class SkippedFiles:
+    """Files that are no whole images, noted from any thread of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: list[tuple[str, str]] = []
+
+    def add(self, name: str, problem: str) -> None:
+        """Take note of a file that is left out."""
+        with self._lock:
+            self._found.append((name, problem))
+
+    @property
+    def left_out(self) -> tuple[FilesLeftOut, ...]:
+        """What was noted so far, as one entry, or none."""
+        with self._lock:
+            names = tuple(f"{name} ({problem})" for name, problem in sorted(self._found))
+        return (FilesLeftOut("file", "no whole image", names),) if names else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePieces:
+    """Images with the columns ``image`` (the file's bytes) and, where there are classes, ``label``.
+
+    Picklable where ``skipped`` is `None`.
+
+    Attributes:
+        url: Of the outermost folder.
+        files: Of each piece.
+        schema: Of the batches.
+        is_compressed: Whether the formats that all names tell are.
+        options: How to reach them.
+        skipped: Takes note of files that are no whole images; `None` refuses them.
+    """
+
+    url: str
+    files: tuple[tuple[File, ...], ...]
+    schema: pa.Schema
+    is_compressed: bool
+    options: StoreOptions = field(repr=False)
+    skipped: SkippedFiles | None = field(default=None, repr=False)
+
+    @property
+    def count(self) -> int:
+        """How many pieces there are."""
+        return len(self.files)
+
+    def read(self, piece: int) -> Iterator[pa.RecordBatch]:
+        """Yield the images of one piece.
+
+        Raises:
+            BadArgumentError: A file is no whole image, and they are not left out.
+        """
+        with contextlib.closing(open_store(self.url, options=self.options)) as store:
+            rows: list[tuple[bytes, File]] = []
+            size = 0
+            for file, image in zip(self.files[piece], self._contents(store, piece), strict=True):
+                if not self._is_whole(file[0], image):
+                    continue
+                if rows and size + len(image) > _BATCH_BYTES:
+                    yield self._batch(rows)
+                    rows, size = [], 0
+                rows.append((image, file))
+                size += len(image) + 8
+            if rows:
+                yield self._batch(rows)
+
+    def _is_whole(self, name: str, image: bytes) -> bool:
+        problem = problem_of(image)
+        if problem is None:
+            return True
+        if self.skipped is None:
+            raise BadArgumentError(
+                f"{name} in {self.url} is no whole image: {problem}; restore or remove it, or "
+                "leave out all that are like it with on_error='skip' (--on-error skip)",
+                field="SRC",
+            )
+        self.skipped.add(name, problem)
+        return False
+
+    def _contents(self, store: Store, piece: int) -> Iterator[bytes]:
+        names = [name for name, _, _ in self.files[piece]]
+        if "://" not in store.url:  # of a disk, threads cost more than they hide
+            yield from map(store.read, names)
+            return
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="headrace-images") as pool:
+            coming: deque[Future[bytes]] = deque()
+            for name in names:
+                coming.append(pool.submit(store.read, name))
+                if len(coming) > _READERS:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+
+    def _batch(self, rows: Sequence[tuple[bytes, File]]) -> pa.RecordBatch:
+        columns: dict[str, list[object]] = {"image": [image for image, _ in rows]}
+        if "label" in self.schema.names:
+            columns["label"] = [label for _, (_, _, label) in rows]
+        if SPLIT_COLUMN in self.schema.names:
+            columns[SPLIT_COLUMN] = [split for _, (_, split, _) in rows]
+        return pa.record_batch(columns, schema=self.schema)
+
+
+def image_pieces(
+    url: str, plan: FolderPlan, *, options: StoreOptions, skipped: SkippedFiles | None = None
+) -> list[ImagePieces]:
+    """Cut the images of a folder into pieces of about 64 MiB, in the order of their names.
+
+    Returns:
+        One for all splits with labels and one for all without, as far as there are any: datasets
+        of one have the same columns.
+    """
+    made = []
+    for has_labels in (True, False):
+        parts = {
+            split: files
+            for split, files in plan.splits.items()
+            if files and (files[0][2] is not None) == has_labels
+        }
+        if parts:
+            made.append(
+                ImagePieces(
+                    url,
+                    _cut(parts),
+                    _schema(plan.classes if has_labels else (), has_splits="" not in parts),
+                    {format_by_name(f[0]) for files in parts.values() for f in files}
+                    <= _COMPRESSED,
+                    options,
+                    skipped,
+                )
+            )
+    return made
+
+
+def _schema(classes: Sequence[str], *, has_splits: bool) -> pa.Schema:
+    # What the bytes are is told by the bytes: a name may be wrong.
+    fields: list[pa.Field[pa.DataType]] = [pa.field("image", pa.binary())]
+    if classes:
+        fields.append(with_classes(pa.field("label", pa.int64()), classes))
+    if has_splits:
+        fields.append(pa.field(SPLIT_COLUMN, pa.string()))
+    return pa.schema(fields)
+
+
+def _cut(parts: dict[str, Sequence[tuple[str, int, int | None]]]) -> tuple[tuple[File, ...], ...]:
+    pieces: list[list[File]] = [[]]
+    size = 0
+    for split, files in parts.items():
+        for name, stored_bytes, label in files:
+            is_full = size + stored_bytes > _PIECE_BYTES or len(pieces[-1]) == _PIECE_FILES
+            if pieces[-1] and (is_full or pieces[-1][-1][1] != split):
+                pieces.append([])
+                size = 0
+            pieces[-1].append((name, split, label))
+            size += stored_bytes
+    return tuple(map(tuple, pieces))
