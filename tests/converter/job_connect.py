@@ -11,6 +11,7 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import SparkSession
 
 from headrace.converter import Function, Progress, write_shards
+from headrace.converter.keys import conversion_key
 from headrace.errors import BadArgumentError
 
 
@@ -45,6 +46,7 @@ def main(folder: str) -> None:
             "shards": seen[-1].shard_count,
             "message": error.message,
             "row": error.metadata["row"],
+            "keys": [conversion_key(frame, {}, name=name).text for name in (None, None, "a", "a")],
         }
         sys.stdout.write(json.dumps(found) + "\n")
     spark.stop()

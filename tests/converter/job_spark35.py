@@ -12,6 +12,7 @@ from pyspark.ml.linalg import Vectors
 from pyspark.sql import SparkSession
 
 from headrace.converter import Function, make_converter, write_shards
+from headrace.converter.keys import conversion_key
 from headrace.errors import BadArgumentError
 from headrace.storage import open_dataset, open_store
 
@@ -24,6 +25,16 @@ def doubled(rows: Iterator[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         if row["id"] == 17:
             raise ValueError("no seventeen")
         yield {"twice": [row["id"], row["id"]]}
+
+
+def _keys(spark: SparkSession, folder: str) -> list[Any]:
+    """Tell what is unknown in a table's plan, and how many keys three plans have, one twice."""
+    spark.range(9).selectExpr("id", "string(id) t").write.parquet(f"{folder}/parquet")
+    table = spark.read.parquet(f"{folder}/parquet")
+    conditions = ("t in ('a,b')", "t in ('a', 'b')", "t in ('a', 'b')", "split(t, ',')[0] = 'a'")
+    keys = [conversion_key(table.where(text), {}) for text in conditions]
+    literals = conversion_key(spark.sql("select * from values (1, 'a') as t(x, y)"), {})
+    return [*keys[0].unknown, *literals.unknown, len({key.text for key in keys})]
 
 
 def _samples(url: str) -> list[dict[str, Any]]:
@@ -65,6 +76,7 @@ def main(folder: str) -> None:
         "vectors": _samples(f"{folder}/vectors"),
         "mds": int(index.sample_counts.sum()),
         "conversion": len(conversion),
+        "keys": _keys(spark, folder),
     }
     try:
         write_shards(spark.range(0, 30, 1, 3), f"{folder}/failed", function=function)

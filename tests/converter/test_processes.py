@@ -71,6 +71,8 @@ def test_spark_connect_converts_as_classic_spark_does(tmp_path: Path) -> None:
     assert "ValueError: no seventeen" in answer["message"]
     assert "in fragile\n" in answer["message"]
     assert answer["row"] == "7"
+    assert 3 == len(set(answer["keys"]))
+    assert answer["keys"][2] == answer["keys"][3]
     with open_dataset(f"{tmp_path}/vectors") as dataset:
         assert [{"v": [1.0, 2.0]}] == dataset.read_block(0).to_pylist()
     assert list(open_store(f"{tmp_path}/failed").list()) == []
@@ -147,6 +149,7 @@ def test_spark_35_converts_as_spark_4_does(tmp_path: Path) -> None:
         "vectors": [{"v": [1.0, 2.0]}],
         "mds": 100,
         "conversion": 10,
+        "keys": [3],
         "row": "7",
         "left": [],
     }

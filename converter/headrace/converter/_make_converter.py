@@ -2,24 +2,25 @@
 
 Contract of `make_converter`:
 
-1. The same plan over the same files with the same options is converted once for all drivers that
-   share the cache, until it expires or is deleted.
+1. The same plan over the same files with the same settings is converted once for all drivers that
+   share the cache, until it expires or is deleted. What is equal says `headrace.converter.keys`.
 2. Of two drivers that convert the same at the same moment both go on with one result.
-3. What expired is converted anew, and removed by whoever calls `make_converter` there next.
-4. Failure or interrupt: as `write_shards`; the cache holds no half conversion.
+3. What expired is converted again, and removed by whoever calls `make_converter` there next.
+4. Failure or interrupt: as `write_shards`; the cache holds no half conversion, and none of files
+   that changed while they were read.
+5. What nobody can look into is converted by each call, unless the caller names it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark import cloudpickle
 
 from headrace.arguments import number, text
 from headrace.converter._arguments import (
@@ -33,11 +34,13 @@ from headrace.converter._cache import ConversionCache, Record
 from headrace.converter._conversion import Conversion
 from headrace.converter._function import Function
 from headrace.converter._plan import DEFAULT_SHARD_BYTES
-from headrace.converter._plan_key import plan_key
 from headrace.converter._progress import Progress
 from headrace.converter._schema import Shape
+from headrace.converter._type_names import named_type
 from headrace.converter._write import Settings, write_shards
+from headrace.converter.keys import ConversionKey, conversion_key, refuse_changed_files
 from headrace.errors import (
+    BadArgumentError,
     CommitConflictError,
     ConfigurationError,
     NotADatasetError,
@@ -52,6 +55,7 @@ from headrace.storage import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_LOG = logging.getLogger(__name__)
 CACHE_SETTING = "spark.headrace.cacheDir"
 """The setting of Spark that names the cache where ``cache_dir`` does not."""
 
@@ -59,6 +63,7 @@ CACHE_SETTING = "spark.headrace.cacheDir"
 def make_converter(
     df: DataFrame,
     *,
+    key: str | None = None,
     cache_dir: str | None = None,
     expire_after_s: float | None = None,
     columns: Sequence[str] | Mapping[str, str] | None = None,
@@ -74,11 +79,15 @@ def make_converter(
     """Convert ``df``, or find the conversion of an equal one.
 
     Two DataFrames are equal here if they compute the same of the same files, unchanged since, with
-    the same columns. Where Spark cannot tell what is computed (Python functions, RDDs, Spark
-    Connect) they are equal only within one Spark application.
+    the same settings of Spark. Where nobody can look into what is computed (functions of users,
+    RDDs, tables of other systems, what Spark has cached, Spark Connect), each call converts, and a
+    warning of the logger ``headrace.converter`` says why.
 
     Args:
         df: Any DataFrame; its partitions become shards.
+        key: Your name for all of ``df`` and ``function`` that nobody can look into, such as
+            ``"tokens-v3"``; change it whenever they compute something else. What can be looked
+            into is compared all the same.
         cache_dir: A folder or URL that all executors share, for any number of conversions. `None`
             is the setting ``spark.headrace.cacheDir``, or for Spark in local mode
             ``~/.cache/headrace/conversions``.
@@ -87,8 +96,8 @@ def make_converter(
         columns: As for `write_shards`, and so are types and shapes.
         types: As there.
         shapes: As there.
-        function: As there. What a function computes shows in no plan, so a conversion by one is
-            found again within one Spark application, as long as the function stays the same.
+        function: As there. What it computes shows in no plan, so the conversion is found again by
+            ``key`` alone.
         compression: As for `write_shards`.
         shard_bytes: As for `write_shards`.
         block_bytes: As for `write_shards`.
@@ -97,6 +106,7 @@ def make_converter(
         progress: As for `write_shards`; not called where nothing is converted.
 
     Raises:
+        BadArgumentError: ``key`` is empty, or a file changed while it was converted.
         ConfigurationError: There is no ``cache_dir``, and Spark is not in local mode.
         HeadraceError: As `write_shards`.
     """
@@ -109,6 +119,8 @@ def make_converter(
     check_sizes(shard_bytes=shard_bytes, block_bytes=block_bytes)
     check_means(options=options, progress=progress, function=function)
     columns = columns_of(columns)
+    if key is not None and not (isinstance(key, str) and key):
+        raise BadArgumentError(f"key is {key!r}, wanted a text, or None", field="key")
     now_s = time.time()
     place = cache_dir or _default_place(df.sparkSession)
     given = options or StoreOptions()
@@ -124,39 +136,74 @@ def make_converter(
         "shard_bytes": shard_bytes,
         "block_bytes": block_bytes,
     }
-    key = plan_key(df, _stored_as(settings, df.sparkSession))
-    record = cache.read(key)
+    named = conversion_key(
+        df,
+        _stored_as(settings),
+        name=key,
+        unknown=() if function is None else ("nobody can look into its function",),
+    )
+    _warn_of(named.unknown)
+    url = cache.url_of(named.text)
+    record = cache.read(named.text)
     if record is not None and not record.is_expired(now_s):
         # Unless it was removed by another hand: then it is converted again.
         with contextlib.suppress(NotADatasetError):
-            return _opened(cache.url_of(key), key=key, place=place, options=given)
+            return _opened(url, key=named.text, place=place, options=given)
+    settings |= {"mode": "overwrite", "options": shipped, "progress": progress}
+    _convert(df, named, cache, settings)
+    expires_s = None if expire_after_s is None else now_s + expire_after_s
+    cache.write(Record(key=named.text, made_s=now_s, expires_s=expires_s))
+    return _opened(url, key=named.text, place=place, options=given)
+
+
+def _convert(df: DataFrame, named: ConversionKey, cache: ConversionCache, how: Settings) -> None:
     # After a conflict somebody else has converted the same in the meantime.
     with contextlib.suppress(CommitConflictError):
-        settings |= {"mode": "overwrite", "options": shipped, "progress": progress}
-        write_shards(df, cache.url_of(key), **settings)
-    expires_s = None if expire_after_s is None else now_s + expire_after_s
-    cache.write(Record(key=key, made_s=now_s, expires_s=expires_s))
-    return _opened(cache.url_of(key), key=key, place=place, options=given)
+        write_shards(df, cache.url_of(named.text), **how)
+    try:
+        refuse_changed_files(named)
+    except BadArgumentError:
+        cache.remove(named.text)
+        raise
 
 
-def _stored_as(settings: Settings, spark: SparkSession) -> dict[str, object]:
+def _warn_of(unknown: Sequence[str]) -> None:
+    if unknown:
+        _LOG.warning(
+            "this conversion will not be found again: %s; give make_converter a key= that names "
+            "what it computes",
+            "; ".join(unknown),
+        )
+
+
+def _stored_as(settings: Settings) -> dict[str, object]:
     """Return what tells two conversions of one DataFrame apart."""
     columns, types = settings["columns"], settings["types"] or {}
     return {
         **settings,
-        "columns": list(columns.items()) if isinstance(columns, Mapping) else columns,
-        "types": {name: str(kind) for name, kind in types.items()},
-        "shapes": {name: list(sides) for name, sides in sorted((settings["shapes"] or {}).items())},
-        "function": _told(settings["function"], spark),
+        "columns": tuple(columns.items()) if isinstance(columns, Mapping) else columns,
+        "types": {name: _type_told(name, kind) for name, kind in types.items()},
+        "shapes": {
+            name: sides if isinstance(sides, str) else tuple(int(side) for side in sides)
+            for name, sides in (settings["shapes"] or {}).items()
+        },
+        "function": _function_told(settings["function"]),
     }
 
 
-def _told(function: Function | None, spark: SparkSession) -> list[str] | None:
-    """Return what tells a function from others of one Spark application."""
+def _function_told(function: Function | None) -> tuple[str, str | bytes] | None:
+    """Return what can be known of a function: what it takes and what it yields."""
     if function is None:
         return None
-    pickled: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call] # it has no stubs
-    return [spark.conf.get("spark.app.id", "") or "", hashlib.blake2b(pickled).hexdigest()]
+    schema = function.schema
+    if isinstance(schema, pa.Schema):
+        return function.over, schema.serialize().to_pybytes()
+    return function.over, schema if isinstance(schema, str) else schema.json()
+
+
+def _type_told(name: str, kind: str | pa.DataType) -> bytes:
+    # A type's text is not enough: names of fields in it may hold anything.
+    return pa.schema([pa.field("", named_type(kind, column=name))]).serialize().to_pybytes()
 
 
 def _opened(url: str, *, key: str, place: str, options: StoreOptions) -> Conversion:

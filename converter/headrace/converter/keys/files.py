@@ -1,0 +1,119 @@
+"""Pin the files that a plan reads, by path, size and time of change.
+
+A listing says nothing of a change within the tick of the store's clock, whole seconds in object
+stores. So whoever relies on one first lets the tick of the last change pass (`settle`): whatever
+changes afterwards has another time. After the files were read they must still be as they were
+listed (`changed_file`), or nobody knows which of both was read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.converter.keys.java import class_of, items_of, jvm_of
+from headrace.converter.keys.known import FORMATS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DATASOURCES = "org.apache.spark.sql.execution.datasources."
+_TICK_MS = 1000  # of object stores; local file systems tell milliseconds
+_FINE_TICK_MS = 20  # two ticks of a kernel that counts 100 a second
+
+Stamp = tuple[int, int]
+"""A file's bytes, and the time of its last change in milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files of one relation.
+
+    Attributes:
+        told: All that settles what Spark reads of them.
+        stamps: The files as Spark has listed them, by path.
+        listed_anew: Lists them again.
+    """
+
+    told: tuple[object, ...]
+    stamps: Mapping[str, Stamp]
+    listed_anew: Callable[[], Mapping[str, Stamp]]
+
+
+def files_of(session: SparkSession, relation: Any) -> Files | None:
+    """Return the files of a relation, or nothing where it is no listing of known files.
+
+    Args:
+        session: Of the DataFrame.
+        relation: What a ``LogicalRelation`` reads.
+    """
+    if class_of(relation) != f"{_DATASOURCES}HadoopFsRelation":
+        return None
+    location, form = relation.location(), class_of(relation.fileFormat())
+    is_listing = class_of(location) == f"{_DATASOURCES}InMemoryFileIndex"
+    if not is_listing or form not in FORMATS or relation.bucketSpec().isDefined():
+        return None
+    stamps = _stamps(location)
+    told = (
+        form,
+        str(relation.dataSchema().json()),
+        str(relation.partitionSchema().json()),
+        relation.options(),
+        tuple(str(path.toString()) for path in items_of(location.rootPaths())),
+        {path: stamps[path] for path in sorted(stamps)},
+    )
+
+    def listed_anew() -> Mapping[str, Stamp]:
+        # In an index of its own: what is listed again changes what the DataFrame reads.
+        made = jvm_of(session)
+        for part in f"{_DATASOURCES}InMemoryFileIndex".split("."):
+            made = getattr(made, part)
+        defaults = [getattr(made, f"$lessinit$greater$default${at}")() for at in (5, 6, 7)]
+        nothing = defaults[1]
+        paths, options = location.rootPaths(), relation.options()
+        return _stamps(made(relation.sparkSession(), paths, options, nothing, *defaults))
+
+    return Files(told, stamps, listed_anew)
+
+
+def changed_file(files: Files) -> str | None:
+    """Return the first file that is not as it was listed, if there is one."""
+    now = files.listed_anew()
+    return next((path for path, stamp in files.stamps.items() if now.get(path) != stamp), None)
+
+
+def settle(
+    files: Sequence[Files],
+    *,
+    clock_s: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Wait until a file that changes from now on has another time, 2 s at most.
+
+    Args:
+        files: As they were listed.
+        clock_s: Seconds since 1970.
+        sleep: Waits some seconds.
+    """
+    now_ms = clock_s() * 1000
+    waits = [
+        changed_ms + 2 * _tick_ms(changed_ms) - now_ms
+        for part in files
+        for _, changed_ms in part.stamps.values()
+    ]
+    longest_ms = min(max(waits, default=0), 2 * _TICK_MS)
+    if longest_ms > 0:
+        sleep(longest_ms / 1000)
+
+
+def _tick_ms(changed_ms: int) -> int:
+    return _FINE_TICK_MS if changed_ms % _TICK_MS else _TICK_MS
+
+
+def _stamps(location: Any) -> dict[str, Stamp]:
+    return {
+        str(status.getPath().toString()): (status.getLen(), status.getModificationTime())
+        for status in items_of(location.allFiles())
+    }

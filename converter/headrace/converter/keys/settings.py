@@ -1,0 +1,92 @@
+"""Collect the settings of a session that can change rows: all that are set, but for a few."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.converter.keys.java import jvm_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Where tables are made, what is shown to people, what is kept for them, and how a plan is logged.
+_HARMLESS = re.compile(
+    r"spark\.sql\.(warehouse\.dir|catalogImplementation|globalTempDatabase"
+    r"|(ui|debug|repl|codegen\.logging|planChangeLog|artifact|streaming|thriftServer)\..*"
+    r"|execution\.pyspark\.udf\..*[tT]raceback.*|pyspark\.(jvmStacktrace|plotting)\..*)"
+)
+# Whoever reads the same file by the same name reads the same bytes, with whichever secret.
+_HARMLESS_OF_HADOOP = re.compile(
+    r"spark\..*|hive\.metastore\.warehouse\.dir|hadoop\.tmp\.dir|io\.file\.buffer\.size"
+    r"|fs\.s3a\.((bucket\..*\.)?(access\.key|secret\.key|session\.token)|buffer\.dir)"
+    r"|mapreduce\.fileoutputcommitter\..*"
+)
+_SHIPPED = "-default.xml"  # settings that come with Hadoop
+_TIME_ZONE = "spark.sql.session.timeZone"
+_EXTENSIONS = "spark.sql.extensions"
+# Those that add statements and tables of their own, and leave other plans alone.
+_KNOWN_EXTENSIONS = frozenset(
+    (
+        "io.delta.sql.DeltaSparkSessionExtension",
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    )
+)
+
+
+def settings_of(session: SparkSession) -> dict[str, object]:
+    """Return all of a classic session that can change rows, besides what its plans hold."""
+    jvm = jvm_of(session)
+    state = session._jsparkSession.sessionState()  # noqa: SLF001 - Spark's only way
+    return {
+        "spark": session.version,
+        "time zone": session.conf.get(_TIME_ZONE) or "",
+        "locale": str(jvm.java.util.Locale.getDefault().toLanguageTag()),
+        "charset": str(jvm.java.nio.charset.Charset.defaultCharset().name()),
+        "sql": that_matter(_as_mapping(jvm, state.conf().settings())),
+        "hadoop": _of_hadoop(jvm, state.newHadoopConf()),
+    }
+
+
+def that_matter(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of Spark SQL that can change rows.
+
+    Args:
+        settings: All that are set, by name.
+    """
+    return {
+        name: value
+        for name, value in settings.items()
+        if name.startswith("spark.sql.") and not _HARMLESS.fullmatch(name)
+    }
+
+
+def strange_extensions(session: SparkSession) -> list[str]:
+    """Return the extensions of a session that may change what plans compute."""
+    named = (session.conf.get(_EXTENSIONS, "") or "").split(",")
+    return sorted({name.strip() for name in named} - _KNOWN_EXTENSIONS - {""})
+
+
+def parallelism_of(session: SparkSession) -> int:
+    """Return how many partitions Spark makes where nothing says it."""
+    return int(session.sparkContext.defaultParallelism)
+
+
+def _as_mapping(jvm: Any, settings: Any) -> dict[str, str]:
+    told: dict[str, str] = json.loads(
+        jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(settings)
+    )
+    return told
+
+
+def _of_hadoop(jvm: Any, configuration: Any) -> dict[str, str]:
+    written = jvm.java.io.StringWriter()
+    jvm.org.apache.hadoop.conf.Configuration.dumpConfiguration(configuration, written)
+    return {
+        found["key"]: found["value"]
+        for found in json.loads(str(written.toString()))["properties"]
+        if not str(found["resource"]).endswith(_SHIPPED)
+        and not _HARMLESS_OF_HADOOP.fullmatch(found["key"])
+    }
