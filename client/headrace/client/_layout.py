@@ -88,8 +88,10 @@ class PayloadLayout:
         """Prepare for the columns of a ``StreamStart``.
 
         Raises:
-            StreamCorruptError: A column has a type that this client does not know.
+            StreamCorruptError: A column has a type that this client does not know, or a name that
+                another has, or that a batch gives to another's validity.
         """
+        _refuse_taken_names(columns)
         self._fields = tuple(_field(column) for column in columns)
         self._is_even = all(field.kind == pb.COLUMN_KIND_TENSOR for field in self._fields)
         self._same = _NO_PLACES
@@ -226,6 +228,17 @@ class _Cursor:
             raise StreamCorruptError(
                 f"a payload has {self._payload.size} bytes, and its buffers end at {self._end}"
             )
+
+
+def _refuse_taken_names(columns: Sequence[pb.Column]) -> None:
+    names = [column.name for column in columns]
+    names += [f"{column.name}.valid" for column in columns if column.nullable]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise StreamCorruptError(
+            f"the server sends two columns that a batch would call {twice!r}; name the columns you "
+            "want, without one of both, or rename it in the data"
+        )
 
 
 def _field(column: pb.Column) -> _Field:

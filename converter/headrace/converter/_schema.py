@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import pyarrow as pa
 
 from headrace.converter._columns import ColumnPlan
+from headrace.converter._derived_names import refuse_derived_names
 from headrace.converter._type_names import named_type
 from headrace.errors import BadArgumentError, ColumnNotFoundError, UnsupportedColumnError
 from headrace.storage import (
@@ -66,7 +67,8 @@ def plan_columns(
             of lists. Void columns are bools, all null.
 
     Raises:
-        UnsupportedColumnError: A column cannot be stored; says which, why, and what to do.
+        UnsupportedColumnError: A column cannot be stored, or has a name that trainers would get for
+            what is made of another; says which, why, and what to do.
         ColumnNotFoundError: Something is declared for a column that is not there.
         BadArgumentError: There are no columns, or a declaration makes no sense.
     """
@@ -76,6 +78,7 @@ def plan_columns(
     if not schema.names:
         raise BadArgumentError("the DataFrame has no columns", field="df")
     plans = tuple(_plan(name, schema, said) for name in schema.names)
+    refuse_derived_names([plan.field for plan in plans])
     schema_texts(pa.schema([plan.field for plan in plans]))
     return plans
 

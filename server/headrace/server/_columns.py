@@ -17,6 +17,7 @@ from headrace.v1 import shard_service_pb2 as pb
 
 SAMPLE_ID_COLUMN = "headrace.sample_id"
 _RESERVED = "headrace."
+_VALIDITY = ".valid"  # what trainers call a column that says which rows of another are there
 _FORMAT_KEY = b"headrace.format"
 _MAX_FORMAT_BYTES = 100  # names of formats are short; a schema must fit into a message
 
@@ -115,16 +116,34 @@ def split_schema(
     """
     columns: list[WireColumn] = []
     refused: dict[str, str] = {}
-    taken = set(schema.names)
     for field in schema:
         try:
-            parts = _parts(field, taken, item_nulls=item_nulls)
+            columns += _parts(field, item_nulls=item_nulls)
         except UnsupportedColumnError as error:
             refused[field.name] = error.message
-        else:
-            columns += parts
-            taken.update(part.name for part in parts)
-    return tuple(columns), refused
+    refused |= _collisions(columns, schema.names)
+    return tuple(part for part in columns if part.stored_column not in refused), refused
+
+
+def _collisions(columns: Sequence[WireColumn], stored: Sequence[str]) -> dict[str, str]:
+    """Return why columns cannot be sent that come apart into one of a name that there is.
+
+    A column of the dataset keeps its name; of others that want one name none gets it, so that it
+    makes no difference in which order they stand.
+    """
+    owners: dict[str, list[str]] = {name: [name] for name in stored}
+    for part in columns:
+        if part.name != part.stored_column:
+            owners.setdefault(part.name, []).append(part.stored_column)
+    refused = {}
+    for name, found in owners.items():
+        for column in found if len(found) > 1 else ():
+            if column != name:
+                refused[column] = (
+                    f"column {column!r} comes apart into columns of which one would be {name!r}, "
+                    "and there is another of that name; rename one of them"
+                )
+    return refused
 
 
 def _format(field: pa.Field[Any]) -> str:
@@ -133,26 +152,17 @@ def _format(field: pa.Field[Any]) -> str:
     return stated[:_MAX_FORMAT_BYTES].decode(errors="replace")
 
 
-def _parts(field: pa.Field[Any], taken: set[str], *, item_nulls: bool) -> list[WireColumn]:
+def _parts(field: pa.Field[Any], *, item_nulls: bool) -> list[WireColumn]:
     """Return the columns that one of the dataset comes apart into."""
-    parts = []
-    for lowered in lower_field(field, item_nulls=item_nulls):
-        flat = pa.field(lowered.name, lowered.type, lowered.nullable)
-        if lowered.name != field.name and lowered.name in taken:
-            raise UnsupportedColumnError(
-                f"column {field.name!r} comes apart into columns of which one would be "
-                f"{lowered.name!r}, and there is another of that name; rename one of them",
-                column=field.name,
-            )
-        parts.append(
-            replace(
-                wire_column(flat),
-                logical_type=lowered.logical_type
-                or (_format(field) if lowered.name == field.name else ""),
-                stored_column=field.name,
-            )
+    return [
+        replace(
+            wire_column(pa.field(lowered.name, lowered.type, lowered.nullable)),
+            logical_type=lowered.logical_type
+            or (_format(field) if lowered.name == field.name else ""),
+            stored_column=field.name,
         )
-    return parts
+        for lowered in lower_field(field, item_nulls=item_nulls)
+    ]
 
 
 def choose_columns(
@@ -190,6 +200,27 @@ def choose_columns(
             )
     wanted = [part for name in names for part in whole.get(name) or [by_name[name]]]
     return tuple(dict.fromkeys(wanted))
+
+
+def refuse_taken_names(columns: Iterable[WireColumn]) -> None:
+    """Refuse columns of which two would have one name in a batch.
+
+    Trainers get for each column ``x`` that may be null a column ``x.valid``.
+
+    Raises:
+        UnsupportedColumnError: A column has the name of another's validity.
+    """
+    names = {column.name: column for column in columns}
+    for column in names.values():
+        taken = f"{column.name}{_VALIDITY}"
+        if column.nullable and taken in names:
+            raise UnsupportedColumnError(
+                f"column {column.name!r} may be null, so a batch has a column {taken!r} that says "
+                "which of its rows are there, and there is another column of that name; name the "
+                f"columns you want, without one of both, or rename {taken!r} in the data",
+                field="columns",
+                column=taken,
+            )
 
 
 def _by_stored_column(columns: Iterable[WireColumn]) -> dict[str, list[WireColumn]]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import OrderSpec
-from headrace.server._columns import WireColumn
+from headrace.server._columns import WireColumn, refuse_taken_names
 from headrace.server._lookup import batch_spec, samples_spec
 from headrace.server._pipeline import Pipeline, make_pipeline
 from headrace.server._plan import Planned, PlannedBatch, planned_samples, planned_stream
@@ -87,6 +87,7 @@ def samples_contents(
     """
     del transforms  # samples by id stand in no epoch, so no steps are taken with them
     spec = samples_spec(request, served)
+    refuse_taken_names(spec.columns)
     start = pb.StreamStart(columns=[column.to_proto() for column in spec.columns])
     served.describe(start)
     plans: Iterator[Planned] = (
@@ -105,8 +106,13 @@ def samples_contents(
 
 
 def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) -> pb.StreamStart:
-    """Return the first message of a stream."""
+    """Return the first message of a stream.
+
+    Raises:
+        UnsupportedColumnError: Two columns would have one name in a batch.
+    """
     columns = spec.columns if pipeline is None else pipeline.after
+    refuse_taken_names(columns)
     start = pb.StreamStart(
         columns=[column.to_proto() for column in columns],
         order=_order(spec.order),
