@@ -21,7 +21,7 @@ from headrace.order import (
 from order.order_strategies import specs
 
 _digests = st.binary(min_size=16, max_size=16).map(bytes.hex)
-_numbers = st.integers(0, NUMBER_LIMIT - 1)
+_numbers = st.integers(0, NUMBER_LIMIT)
 _tokens = st.builds(
     Token,
     fingerprint=_digests,
