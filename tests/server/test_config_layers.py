@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import traceback
 from pathlib import Path
 
@@ -146,6 +147,73 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
     assert message in str(caught.value)
 
 
+def _doubling(levels: int) -> str:
+    """Return a file in which each line is ten of the line before."""
+    lines = [f"a{level}: &a{level} [{_ten(level - 1)}]" for level in range(1, levels)]
+    return "\n".join(["a0: &a0 [x, x]", *lines])
+
+
+def _merging(levels: int) -> str:
+    """Return a file in which each line merges ten times the line before."""
+    lines = [f"a{level}: &a{level} {{<<: [{_ten(level - 1)}]}}" for level in range(1, levels)]
+    return "\n".join(["a0: &a0 {k: x}", *lines])
+
+
+def _ten(level: int) -> str:
+    return ", ".join([f"*a{level}"] * 10)
+
+
+def _chained(levels: int) -> str:
+    """Return a file in which each line holds the line before."""
+    lines = [f"a{level}: &a{level} [*a{level - 1}]" for level in range(1, levels)]
+    return "\n".join(["a0: &a0 x", *lines])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("datasets: &a {x: *a}", "line 1, column 18: an alias stands in what it refers to"),
+        ("a: &a [[*a]]", "line 1, column 9: an alias stands in what it refers to"),
+        ("a: &a {<<: *a}", "stands in what it refers to"),
+        ("a: &a {? *a : b}", "stands in what it refers to"),
+        (_doubling(12), "with its aliases written out it has more than"),
+        (_merging(12), "with its aliases written out it has more than"),
+        (f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 200)}]", "more than 16777216"),
+        (_chained(500), "it is more than 32 levels deep"),
+        ("a: " + "[" * 40 + "]" * 40, "it is more than 32 levels deep"),
+        ("a: " + "{b: " * 40 + "}" * 40, "it is more than 32 levels deep"),
+        ("a: " + "[" * 10_000, "it is more than 32 levels deep"),
+    ],
+)
+def test_a_file_that_refers_to_itself_or_multiplies_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    """Cycles, aliases and merges that multiply, and depth: with the place, at once."""
+    began = time.process_time()
+    with pytest.raises(ConfigurationError) as caught:
+        _load(tmp_path, text)
+
+    assert message in str(caught.value)
+    # Written out some of them have 10^11 values; a second is ten thousand times what it takes.
+    assert time.process_time() - began < 1
+
+
+def test_datasets_may_share_what_one_of_them_says(tmp_path: Path) -> None:
+    """Aliases and merges that only spare writing a thing twice mean what they say."""
+    text = """
+datasets:
+  a: {url: /a, store: &store {region: r, endpoint: https://s3.example}}
+  b: {url: /b, store: *store}
+  c: {url: /c, store: {<<: *store, region: other}}
+"""
+    config = _load(tmp_path, text)
+
+    stores = [config.dataset_configs[name].store for name in "abc"]
+    endpoint = "https://s3.example"
+    expected = [StoreOptions(region=region, endpoint=endpoint) for region in ("r", "r", "other")]
+    assert expected == stores
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     """The error holds the path and what the system says."""
     with pytest.raises(ConfigurationError, match=r"gone\.yaml cannot be read \(No such file"):
@@ -157,6 +225,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     [
         "store: {secret_key: %s",
         "a: 1\n%s: [",
+        "tokens: *%s",
+        "tokens: !%s x",
+        "tokens: !x!%s x",
+        "a: &%s [*a]",
         "datasets: {a: {url: x, store: {secret_key: [%s]}}}",
         "datasets: {a: {url: x, store: {fsspec: {token: [%s]}}}}",
     ],

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Mapping
+from itertools import chain
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -12,6 +15,8 @@ from headrace.errors import ConfigurationError
 
 # A configuration of thousands of datasets is some hundred KiB; more is a mistake (arbitrary).
 _MAX_BYTES = 16 * 1024 * 1024
+# Settings are four deep, and what an fsspec takes some more (arbitrary).
+_MAX_DEPTH = 32
 _REFERENCE = re.compile(r"\$\{(?:file:(?P<path>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*))\}")
 
 
@@ -21,9 +26,12 @@ def read_config_file(path: Path, environment: Mapping[str, str]) -> dict[str, ob
     In any text ``${NAME}`` becomes the value of that variable, and ``${file:/run/secrets/key}``
     what that file holds, without white space at its ends: so no secret need stand in the file.
 
+    An alias stands for a copy of what its anchor holds: with all copies written out the file may
+    be 16 MiB long and 32 levels deep.
+
     Raises:
-        ConfigurationError: It cannot be read, is no YAML, says a thing twice, or refers to what is
-            not there. No content of the file is quoted.
+        ConfigurationError: It cannot be read, is no YAML, says a thing twice, refers to what is
+            not there or to itself, or is too long or too deep. No content of the file is quoted.
     """
     try:
         content = path.read_bytes()
@@ -37,7 +45,7 @@ def read_config_file(path: Path, environment: Mapping[str, str]) -> dict[str, ob
         mark = error.problem_mark
         at = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
         # Not chained: the error quotes the line, which may hold a secret.
-        raise _refusal(path, f"is no YAML{at}: {error.problem}") from None
+        raise _refusal(path, f"is no YAML{at}: {_problem(error)}") from None
     except (yaml.YAMLError, RecursionError):
         raise _refusal(path, "is no YAML") from None
     if top is None:
@@ -47,21 +55,79 @@ def read_config_file(path: Path, environment: Mapping[str, str]) -> dict[str, ob
     return {key: _resolved(value, key, path, environment) for key, value in top.items()}
 
 
+class _Extent(NamedTuple):
+    """How long and how deep a part of the file is, with its aliases written out."""
+
+    length: int
+    depth: int
+
+
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which YAML's own rules quietly take the last."""
+    """Refuses what YAML's own rules take without a word.
+
+    That is a key that stands twice, and aliases that lead back to where they stand or make much of
+    little. Nodes are counted as they are composed, children first, so nothing is ever written out.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self._open_count = 0
+        self._extents: dict[yaml.Node, _Extent] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs have no type for it
+        self._open_count += 1
+        # Here too, before the interpreter's own limit is met.
+        mark = event.start_mark
+        self._check(_Extent(0, self._open_count), mark)
+        node: yaml.Node = super().compose_node(parent, index)  # type: ignore[arg-type, assignment]  # an int or a node, and never None
+        self._open_count -= 1
+        if not isinstance(event, yaml.AliasEvent):
+            self._extents[node] = self._extent(node)
+        elif node not in self._extents:
+            raise yaml.MarkedYAMLError(
+                problem="an alias stands in what it refers to; write its value out",
+                problem_mark=mark,
+            )
+        self._check(self._extents[node], mark)
+        return node
+
+    def _extent(self, node: yaml.Node) -> _Extent:
+        if isinstance(node, yaml.ScalarNode):
+            return _Extent(1 + len(node.value), 1)
+        nested = node.value if isinstance(node, yaml.SequenceNode) else chain(*node.value)
+        extents = [self._extents[each] for each in nested]
+        depth = max((each.depth for each in extents), default=0)
+        return _Extent(2 + sum(each.length for each in extents), 1 + depth)
+
+    def _check(self, extent: _Extent, mark: Any) -> None:  # one of two kinds of mark
+        problem = ""
+        if extent.depth > _MAX_DEPTH:
+            problem = f"it is more than {_MAX_DEPTH} levels deep"
+        elif extent.length > _MAX_BYTES:
+            problem = f"with its aliases written out it has more than {_MAX_BYTES} characters"
+        if problem:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
     def construct_mapping(
         self,
         node: yaml.MappingNode,
         deep: bool = False,  # noqa: FBT001, FBT002 - PyYAML's signature
     ) -> dict[Hashable, object]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        twice = next((key for key, count in keys.items() if count > 1), None)
         if twice is not None:
             raise yaml.MarkedYAMLError(
                 problem=f"the key {twice!r} stands twice", problem_mark=node.start_mark
             )
         return super().construct_mapping(node, deep)
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    """Return what is wrong; a secret without quotes may be taken for an alias or a tag."""
+    found = str(error.problem)
+    names = (yaml.composer.ComposerError, yaml.constructor.ConstructorError)
+    return found.partition(" '")[0] if isinstance(error, names) else found
 
 
 def _resolved(value: object, where: str, path: Path, environment: Mapping[str, str]) -> object:
