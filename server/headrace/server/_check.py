@@ -10,6 +10,7 @@ from headrace.server._access import read_tokens
 from headrace.server._config import ServerConfig
 from headrace.server._dataset_config import DatasetConfig
 from headrace.server._datasets import open_one
+from headrace.server._start_warnings import start_warnings
 from headrace.server._tls import tls_credentials
 
 
@@ -29,7 +30,8 @@ class Finding:
 def check_config(config: ServerConfig) -> list[Finding]:
     """Open every dataset and read every file that a server would, and close them again.
 
-    No address is bound, so that a running server can be checked beside.
+    What a server would warn of is no reason not to start. No address is bound, so that a running
+    server can be checked beside.
     """
     found = [_dataset(name, one) for name, one in config.dataset_configs.items()]
     try:
@@ -39,7 +41,7 @@ def check_config(config: ServerConfig) -> list[Finding]:
             found.append(Finding(True, f"good: {count} callers in {config.tokens}"))
     except HeadraceError as error:
         found.append(Finding(False, f"bad: {error.message}"))
-    return found
+    return found + [Finding(True, f"warning: {text}") for text in start_warnings(config)]
 
 
 def _dataset(name: str, config: DatasetConfig) -> Finding:

@@ -15,6 +15,7 @@ from headrace.server._hard_end import end_by
 from headrace.server._logs import event
 from headrace.server._reload import Reloader
 from headrace.server._server import start_server
+from headrace.server._start_warnings import start_warnings
 from headrace.server._supervisor import start_supervisor
 
 _Handler = Callable[[int, FrameType | None], None]
@@ -63,6 +64,9 @@ def serve(
         _log.info("asked to end; draining for at most %g s", config.drain_s)
         end_by(config.drain_s)
 
+    # Here and not by the server, of which each worker is one.
+    for text in start_warnings(config):
+        _log.warning("%s", text)
     with _handled({signal.SIGTERM: ask, signal.SIGINT: ask}):
         if config.workers:
             _serve_workers(config, source, wait)
