@@ -37,20 +37,32 @@ def _mib(size: str) -> int:
     return int(size[:-1]) * {"m": 1, "g": 1024}[size[-1]]
 
 
-def test_compose_takes_the_file() -> None:
-    """The real Compose knows every field, and gives each service what the file means."""
+def _started_by(*options: str) -> set[str]:
+    """The services that the real Compose would start."""
     command = Path(sys.executable).parent / "docker-compose"
-
     done = subprocess.run(
-        [command, "--project-directory", _ROOT, "config", "--format", "json"],
+        [command, "--project-directory", _ROOT, *options, "config", "--format", "json"],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-
     assert done.returncode == 0, done.stderr
-    assert set(_SERVICES) == set(json.loads(done.stdout)["services"])
+    return set(json.loads(done.stdout)["services"])
+
+
+def test_compose_takes_the_file() -> None:
+    """The real Compose knows every field, and gives each service what the file means."""
+    assert set(_SERVICES) == _started_by("--profile", "*")
+
+
+def test_nothing_waits_for_grafana() -> None:
+    """`docker compose up` does without its image; the profile has it, and nobody depends on it."""
+    needed = {other for service in _SERVICES.values() for other in service.get("depends_on", {})}
+
+    assert set(_SERVICES) - {"grafana"} == _started_by()
+    assert set(_SERVICES) == _started_by("--profile", "grafana")
+    assert "grafana" not in needed
 
 
 @pytest.mark.parametrize("name", _SERVICES)

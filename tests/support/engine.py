@@ -72,7 +72,7 @@ def project() -> Iterator[Project]:
     try:
         yield running
     finally:
-        running.compose("down", "--volumes", "--timeout", "5")
+        running.compose("--profile", "*", "down", "--volumes", "--timeout", "5")
 
 
 def _compose_program() -> tuple[str, ...]:
