@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from headrace.server import ConfigSource
 _FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 _KUBECTL = Path(sys.executable).parent / "kubectl"
 _OVERLAYS = ("base", "overlays/autoscaled", "overlays/tls", "overlays/sidecar")
-_CLUSTERS = ("1.31", "1.33", "1.35")
-_FOREIGN = ("ServiceMonitor", "Certificate", "PyTorchJob", "SparkApplication")
-"""Kinds that operators bring; their schemas are not Kubernetes' own."""
+_LOWEST = "1.30"
+"""The first release whose clusters know `preStop.sleep` unless told otherwise."""
+_CLUSTERS = (_LOWEST, "1.33", "1.35")
+_KUBERNETES = frozenset({"", "apps", "autoscaling", "networking.k8s.io", "policy"})
+"""Groups of the API that need no operator."""
+_README = _FOLDER.parent / "README.md"
 
 Manifest = dict[str, Any]
 
@@ -43,20 +47,38 @@ def _of_kind(overlay: str, kind: str) -> Manifest:
     return found
 
 
+def _foreign(manifest: Manifest) -> bool:
+    """Whether an operator brings the kind, whose schema is then not Kubernetes' own."""
+    return manifest["apiVersion"].rpartition("/")[0] not in _KUBERNETES
+
+
+def _example(name: str) -> tuple[Manifest, ...]:
+    return tuple(yaml.safe_load_all((_FOLDER / "examples" / name).read_text()))
+
+
+def _trainers() -> dict[str, Manifest]:
+    """The pods of the examples that read over the network."""
+    (old,) = _example("pytorchjob.yaml")
+    runtime, _ = _example("trainjob.yaml")
+    (job,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    return {
+        "pytorchjob": old["spec"]["pytorchReplicaSpecs"]["Worker"]["template"],
+        "trainjob": job["template"]["spec"]["template"],
+    }
+
+
 def _pods() -> list[tuple[str, Manifest]]:
     """Every pod of every overlay and example, by where it stands."""
     pods = [(name, _of_kind(name, "StatefulSet")["spec"]["template"]) for name in _OVERLAYS[:3]]
     job = _of_kind("overlays/sidecar", "PyTorchJob")["spec"]["pytorchReplicaSpecs"]["Worker"]
-    remote = yaml.safe_load((_FOLDER / "examples" / "trainjob.yaml").read_text())
-    remote_job = remote["spec"]["pytorchReplicaSpecs"]["Worker"]
-    return [*pods, ("sidecar", job["template"]), ("trainjob", remote_job["template"])]
+    return [*pods, ("sidecar", job["template"]), *_trainers().items()]
 
 
 @pytest.mark.parametrize("cluster", _CLUSTERS)
 @pytest.mark.parametrize("overlay", _OVERLAYS)
 def test_manifests_are_what_kubernetes_knows(overlay: str, cluster: str) -> None:
     """Every field exists in the schemas of three releases; operators' kinds are left out."""
-    known = [one for one in _render(overlay) if one["kind"] not in _FOREIGN]
+    known = [one for one in _render(overlay) if not _foreign(one)]
     for manifest in known:
         kubernetes_validate.validate(manifest, cluster, strict=True)
 
@@ -68,7 +90,7 @@ def test_pods_pass_the_restricted_standard(name: str, pod: Manifest) -> None:
     """Each pod is one that Kubernetes knows, and each container is as the standard asks."""
     labels = {"metadata": {"name": "pod", **pod.get("metadata", {})}}
     whole = {"apiVersion": "v1", "kind": "Pod", **labels, "spec": pod["spec"]}
-    kubernetes_validate.validate(whole, _CLUSTERS[1], strict=True)
+    kubernetes_validate.validate(whole, _LOWEST, strict=True)
     context = pod["spec"]["securityContext"]
     containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
 
@@ -155,28 +177,144 @@ def test_a_sidecar_has_memory_for_its_rings() -> None:
     assert settings["ring_uids"] == str(pod["template"]["spec"]["securityContext"]["runAsUser"])
 
 
+def _policies(overlay: str) -> dict[str, Manifest]:
+    """The specs of the network policies, by name."""
+    found = [one for one in _render(overlay) if one["kind"] == "NetworkPolicy"]
+    return {one["metadata"]["name"]: one["spec"] for one in found}
+
+
 def test_selectors_and_ports_agree() -> None:
-    """Service, set, budget and policy name the same pods; the policy opens the service's ports."""
+    """Service, set, budget and policies name the same pods; a policy opens the service's ports."""
     rendered = {one["kind"]: one for one in _render("overlays/autoscaled")}
     labels = rendered["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
+    policies = _policies("overlays/autoscaled")
     selectors = [
         rendered["Service"]["spec"]["selector"],
         rendered["StatefulSet"]["spec"]["selector"]["matchLabels"],
         rendered["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
-        rendered["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
+        *(policy["podSelector"]["matchLabels"] for policy in policies.values()),
         rendered["ServiceMonitor"]["spec"]["selector"]["matchLabels"],
     ]
-    opened = [rule["ports"][0]["port"] for rule in rendered["NetworkPolicy"]["spec"]["ingress"]]
+    opened = [rule["ports"][0]["port"] for rule in policies["headrace"]["ingress"]]
     target = rendered["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
-    example = yaml.safe_load((_FOLDER / "examples" / "trainjob.yaml").read_text())
-    worker = example["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
-    admitted = rendered["NetworkPolicy"]["spec"]["ingress"][0]["from"][0]["podSelector"]
 
     assert all(selector.items() <= labels.items() for selector in selectors)
     assert [port["port"] for port in rendered["Service"]["spec"]["ports"]] == opened
     assert "None" == rendered["Service"]["spec"]["clusterIP"]
     assert ("StatefulSet", "headrace") == (target["kind"], target["name"])
-    assert admitted["matchLabels"].items() <= worker["metadata"]["labels"].items()
+
+
+def test_trainers_of_other_namespaces_are_let_in_by_two_labels() -> None:
+    """A pod's own label does in the server's namespace; elsewhere the namespace needs one too."""
+    here, elsewhere = _policies("base")["headrace"]["ingress"][0]["from"]
+
+    # Two entries would let in every pod of such a namespace: both labels stand in one.
+    assert {"podSelector"} == set(here)
+    assert {"podSelector", "namespaceSelector"} == set(elsewhere)
+    assert {"headrace.io/clients": "true"} == elsewhere["namespaceSelector"]["matchLabels"]
+    for peer in (here, elsewhere):
+        admitted = peer["podSelector"]["matchLabels"]
+        assert admitted, "an empty selector is every pod"
+        for trainer in _trainers().values():
+            assert admitted.items() <= trainer["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("overlay", _OVERLAYS[:3])
+def test_servers_connect_to_names_stores_and_traces_alone(overlay: str) -> None:
+    """Every rule names peers and ports, and the address of a node's credentials is in none."""
+    policy = _policies(overlay)["headrace-egress"]
+    ports = [{port["port"] for port in rule["ports"]} for rule in policy["egress"]]
+    blocks = [
+        peer["ipBlock"] for rule in policy["egress"] for peer in rule["to"] if "ipBlock" in peer
+    ]
+    metadata = [ip_address("169.254.169.254"), ip_address("fd00:ec2::254")]
+
+    assert ["Egress"] == policy["policyTypes"]
+    assert [{53}, {443}, {4317}] == ports
+    assert all(rule["to"] for rule in policy["egress"])
+    assert [] == [
+        (address, block)
+        for address in metadata
+        for block in blocks
+        if address in ip_network(block["cidr"])
+        and not any(address in ip_network(one) for one in block.get("except", []))
+    ]
+
+
+def test_the_autoscaler_alone_says_how_many() -> None:
+    """Applying the overlay again leaves the number as it is: the set has no `replicas`."""
+    autoscaled = _of_kind("overlays/autoscaled", "StatefulSet")["spec"]
+    autoscaler = _of_kind("overlays/autoscaled", "HorizontalPodAutoscaler")["spec"]
+    plain = _of_kind("base", "StatefulSet")["spec"]
+
+    assert "replicas" not in autoscaled
+    assert {**plain, "replicas": None} == {**autoscaled, "replicas": None}
+    assert plain["replicas"] == autoscaler["minReplicas"]
+
+
+def test_the_lowest_version_is_the_one_that_is_stated() -> None:
+    """1.30 in the README; before, `preStop.sleep` is unknown or off, and 1.28 has no such field."""
+    stated = re.search(r"Kubernetes (\d\.\d+) or newer", _README.read_text())
+    statefulset = _of_kind("base", "StatefulSet")
+
+    assert stated is not None
+    assert _LOWEST == stated[1]
+    with pytest.raises(kubernetes_validate.ValidationError, match="sleep"):
+        kubernetes_validate.validate(statefulset, "1.28", strict=True)
+
+
+def test_what_was_not_run_is_said() -> None:
+    """The README names each operator's kind as one that no schema of the tests knows."""
+    paths = sorted((_FOLDER / "examples").glob("*.yaml"))
+    examples = [one for path in paths for one in _example(path.name)]
+    rendered = [one for overlay in _OVERLAYS for one in _render(overlay)]
+    kinds = {one["kind"] for one in (*examples, *rendered) if _foreign(one)}
+    said = _README.read_text().split("## What was tried")[1].split("\n## ")[0]
+
+    assert "no cluster" in said
+    assert kinds == set(re.findall(r"`([A-Z]\w+)`", said))
+
+
+def test_an_example_asks_for_a_gpu() -> None:
+    """The runtime of the TrainJob has one GPU a pod, and the job starts torchrun on it."""
+    runtime, job = _example("trainjob.yaml")
+    pod = _trainers()["trainjob"]["spec"]
+    (trainer,) = pod["containers"]
+    reference = job["spec"]["runtimeRef"]
+
+    assert "1" == trainer["resources"]["limits"]["nvidia.com/gpu"]
+    assert ["nvidia.com/gpu"] == [one["key"] for one in pod["tolerations"]]
+    assert (runtime["kind"], runtime["metadata"]["name"]) == (reference["kind"], reference["name"])
+    assert runtime["apiVersion"] == job["apiVersion"] == f"{reference['apiGroup']}/v1alpha1"
+    # Kubeflow Trainer finds the trainer by these names.
+    assert "node" == trainer["name"]
+    assert "torchrun" == job["spec"]["trainer"]["command"][0]
+
+
+def test_both_kinds_of_jobs_read_from_the_same_place() -> None:
+    """The PyTorchJob and the TrainJob differ in the operator, not in what headrace needs."""
+    targets = {
+        one["value"]
+        for pod in _trainers().values()
+        for one in pod["spec"]["containers"][0]["env"]
+        if one["name"] == "HEADRACE_TARGET"
+    }
+
+    assert {"dns:///headrace:50051"} == targets
+
+
+def test_the_sidecar_has_an_account_and_is_watched() -> None:
+    """An account of its own without a token, and a probe of its life that is no quicker to kill."""
+    job = _of_kind("overlays/sidecar", "PyTorchJob")["spec"]["pytorchReplicaSpecs"]["Worker"]
+    account = _of_kind("overlays/sidecar", "ServiceAccount")
+    sidecar = _server_of("overlays/sidecar")
+    probe = sidecar["livenessProbe"]
+
+    assert account["metadata"]["name"] == job["template"]["spec"]["serviceAccountName"]
+    assert account["automountServiceAccountToken"] is False
+    assert sidecar["startupProbe"]["exec"] == probe["exec"]
+    # At least as patient as the probe of base, 60 s.
+    assert 60 <= probe["periodSeconds"] * probe["failureThreshold"]
 
 
 def test_the_sidecar_is_native_and_shares_its_socket() -> None:
@@ -197,10 +335,13 @@ def test_the_sidecar_is_native_and_shares_its_socket() -> None:
 
 
 def test_the_autoscalers_metric_is_recorded() -> None:
-    """What the autoscaler asks for is a rule of ours."""
-    rules = (_FOLDER.parent / "prometheus" / "rules.yml").read_text()
+    """What the autoscaler asks for is recorded by the overlay's rules, which are all of ours."""
+    rules = yaml.safe_load((_FOLDER.parent / "prometheus" / "rules.yml").read_text())
+    applied = _of_kind("overlays/autoscaled", "PrometheusRule")["spec"]
     metrics = _of_kind("overlays/autoscaled", "HorizontalPodAutoscaler")["spec"]["metrics"]
     names = [one["pods"]["metric"]["name"] for one in metrics if one["type"] == "Pods"]
+    recorded = [rule.get("record") for group in applied["groups"] for rule in group["rules"]]
 
     assert ["headrace_starving_share"] == names
-    assert "record: headrace:starving:share" in rules
+    assert "headrace:starving:share" in recorded
+    assert rules == applied
