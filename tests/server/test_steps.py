@@ -243,6 +243,28 @@ def test_a_step_takes_little_memory_beside_what_it_makes(step: Step) -> None:
     assert peak <= flat.nbytes + 3 * _MIB
 
 
+def test_files_of_images_are_not_copied() -> None:
+    """A copy of a large file holds up all streams; a picture is decoded where its file lies."""
+    noise = np.random.default_rng(1).integers(0, 256, (1200, 1200, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).save(file, "PNG", compress_level=0)
+    flat: NDArray[np.uint8] = np.frombuffer(file.getvalue(), np.uint8)
+    column = WireColumn("x", pb.COLUMN_KIND_BYTES, pb.ELEMENT_TYPE_UINT8, np.dtype("u1"))
+    batch = Batch({"x": Values(column, flat, np.array([0, flat.size], np.int64))}, 1)
+    step = DecodeImage(pb.DecodeImage(column="x", height=8, width=8))
+
+    tracemalloc.start()
+    try:
+        step.cost(batch)
+        made = finished(step.run(batch))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert (1, 8, 8, 3) == made.columns["x"].values.shape
+    assert peak < flat.nbytes // 2
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 12), max_size=30),

@@ -16,6 +16,10 @@ from headrace.errors import BadArgumentError
 from headrace.server._arena import Memory, as_items
 from headrace.server._block import TAKE_BYTES, BlockLayout, Field, Part
 
+# NumPy lets other threads run while it copies, which takes a microsecond more than a slice of a
+# memoryview. A copy of this size takes some hundred (arbitrary).
+_LONG_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Projection:
@@ -271,7 +275,10 @@ def _copy_each(
 ) -> None:
     source, target, at = memory.view, out.data, 0
     for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True):
-        target[at : at + length] = source[begin : begin + length]
+        if length < _LONG_BYTES:
+            target[at : at + length] = source[begin : begin + length]
+        else:
+            out[at : at + length] = memory.array[begin : begin + length]
         at += length
 
 

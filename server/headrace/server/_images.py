@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, ConfigurationError, StepFailedError
@@ -66,7 +66,7 @@ class DecodeImage:
     def cost(self, batch: Batch) -> int:
         found = batch.columns[self._name]
         assert found.offsets is not None
-        content = memoryview(found.values.tobytes())
+        content = _content(found)
         edges = itertools.pairwise(found.offsets.tolist())
         scratch = [self._scratch_bytes(content[begin:end]) for begin, end in edges if begin < end]
         pixels = batch.row_count * math.prod(self._shape)
@@ -90,7 +90,7 @@ class DecodeImage:
     def run(self, batch: Batch) -> Work[Batch]:
         found = batch.columns[self._name]
         assert found.offsets is not None
-        content = memoryview(found.values.tobytes())
+        content = _content(found)
         edges = found.offsets.tolist()
         files = [
             (row, content[edges[row] : edges[row + 1]])
@@ -188,11 +188,17 @@ class DecodeImage:
             ) from error
 
 
+def _content(found: Values) -> memoryview:
+    return np.ascontiguousarray(found.values).view(np.uint8).data.toreadonly()
+
+
 def _opened(content: memoryview) -> Image.Image:
     """Read the head of a file; the pixels are decoded when they are looked at."""
     from PIL import Image  # noqa: PLC0415 - of the [images] extra
 
-    return Image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
+    # Copies of large files would hold up all threads.
+    file: Any = pa.BufferReader(pa.py_buffer(content))
+    return Image.open(file, formats=("JPEG", "PNG"))
 
 
 def _least_size(image: Image.Image, box: _Box, size: tuple[int, int]) -> tuple[int, int]:
