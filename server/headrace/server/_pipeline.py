@@ -21,7 +21,7 @@ from headrace.server._plan import PlannedBatch
 from headrace.server._steps import Cast, Pad, Stack, Step, Work
 from headrace.server._transform_pool import TransformPool
 from headrace.server._transform_step import TransformStep
-from headrace.server._turns import Turns
+from headrace.server._turns import CallerTurns
 from headrace.server._values import Batch, Claim, batch_messages, made_bytes, split_payload
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -54,7 +54,7 @@ class Pipeline:
         payload: memoryview,
         buffer_bytes: Sequence[int],
         *,
-        turns: Turns,
+        turns: CallerTurns,
         timeout_s: float,
         claim: Claim,
     ) -> Generator[None, None, Batch]:
@@ -64,7 +64,7 @@ class Pipeline:
             planned: The batch.
             payload: Its columns as they were gathered.
             buffer_bytes: The length of each of their buffers.
-            turns: Shared by all streams, so that as many work as there are processors.
+            turns: Of the caller; as many streams work as there are processors.
             timeout_s: How long each step may work on it; transforms have a time of their own.
             claim: Is told how much memory the steps take besides, before they take it.
 
@@ -128,7 +128,7 @@ def _added(claim: Claim, size: int) -> Claim:
     return lambda more: claim(size + more)
 
 
-def _in_time(step: Step, batch: Batch, turns: Turns, timeout_s: float) -> Work[Batch]:
+def _in_time(step: Step, batch: Batch, turns: CallerTurns, timeout_s: float) -> Work[Batch]:
     """Run a step; the time in which others have their turns does not count."""
     worked_s = 0.0
     with closing(step.run(batch)) as work:
@@ -142,8 +142,9 @@ def _in_time(step: Step, batch: Batch, turns: Turns, timeout_s: float) -> Work[B
                 made: Batch = end.value
                 return made
             finally:
-                turns.end(0.0)
-            worked_s += time.monotonic() - began
+                took_s = time.monotonic() - began
+                turns.end_worked(took_s)
+            worked_s += took_s
             yield
     name = type(step).__name__
     raise StepFailedError(

@@ -225,8 +225,8 @@ class ShardService:
             limits=limits,
             observer=tally,
             outlet=outlet,
-            turns=self._turns,
-            step_turns=self._step_turns,
+            turns=self._turns.of(opened.caller.name),
+            step_turns=self._step_turns.of(opened.caller.name),
             share=opened.share,
         )
         opened.end.stream = stream

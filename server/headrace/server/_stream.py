@@ -52,7 +52,7 @@ from headrace.server._lookahead import Lookahead, plan_bytes
 from headrace.server._outlet import ClientGoneError, Outlet, WireOutlet
 from headrace.server._plan import PlannedBatch, PlannedEnd
 from headrace.server._several import Several
-from headrace.server._turns import Turns
+from headrace.server._turns import CallerTurns, Turns
 from headrace.server._values import Batch, Claim
 from headrace.server.shares import Budget, Share, ShortError
 from headrace.v1 import shard_service_pb2 as pb
@@ -114,7 +114,7 @@ class BatchStream:
         limits: What bounds the stream.
         observer: Is told what happens.
         outlet: Where batches go; None for the messages.
-        turns: Shared with the streams that it takes turns with; None for no others.
+        turns: Of its caller, who shares them with others; None for no others.
         step_turns: The same for steps, which may take a second a row.
         share: Its part of the server's memory; None for as much as it wants.
 
@@ -131,14 +131,14 @@ class BatchStream:
         limits: StreamLimits,
         observer: StreamObserver,
         outlet: Outlet | None = None,
-        turns: Turns | None = None,
-        step_turns: Turns | None = None,
+        turns: CallerTurns | None = None,
+        step_turns: CallerTurns | None = None,
         share: Share | None = None,
     ) -> None:
         self._contents = contents
         self._share = Share(Budget(_NO_LIMIT)) if share is None else share
-        self._turns = Turns() if turns is None else turns
-        self._step_turns = Turns() if step_turns is None else step_turns
+        self._turns = Turns().of("") if turns is None else turns
+        self._step_turns = Turns().of("") if step_turns is None else step_turns
         self._dataset = dataset
         self._blocks = blocks
         self._limits = limits
