@@ -17,6 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from attacks.http2 import ACK, PING, RST_STREAM, call, connected, frame, header_block
 from headrace.server import ServerConfig
 from headrace.server.front.descriptors import most_connections
 from headrace.server.front.pools import Pool
@@ -145,6 +146,31 @@ def test_a_call_that_ends_without_a_request_is_told_so(served: Running, method: 
     code, info = failure_of(_failure(ask(iter(()), timeout=TIMEOUT_S)))
 
     assert (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_MALFORMED") == (code, info.reason)
+
+
+def test_calls_that_their_client_resets_are_no_failures(start: StartServer) -> None:
+    """Of 500 that are reset as they are opened none is counted; the next call is answered."""
+    running = start()
+    block = header_block(f"{_SERVICE}/ListDatasets")
+    host, _, port = running.server.address.rpartition(":")
+
+    with connected((host, int(port))) as connection:
+        frames = (
+            call(stream, block, b"") + frame(RST_STREAM, 0, stream, (8).to_bytes(4))
+            for stream in range(1, 1000, 2)
+        )
+        connection.sendall(b"".join(frames))
+        # gRPC's answer to it comes when it has read what is before it.
+        connection.sendall(frame(PING, 0, 0, bytes(8)))
+        until(lambda: frame(PING, ACK, 0, bytes(8)) in connection.recv(1 << 16))
+    # The calls of a method are looked at in turn.
+    assert (
+        stub_of(running.channel).ListDatasets(pb.ListDatasetsRequest(), timeout=TIMEOUT_S).datasets
+    )
+
+    families = running.server._metrics.registry.collect()
+    failed = [one for family in families for one in family.samples if "failed_calls" in one.name]
+    assert [] == failed
 
 
 def test_malformed_requests_are_one_counted_line(

@@ -130,8 +130,8 @@ class Call:
             self.guarded(lambda: self._method.received(self, request))
 
     def requests_ended(self) -> None:
-        """End the call: well if it has asked something."""
-        if self._request_count:
+        """End the call: well if it has asked something, or its client has reset it."""
+        if self._request_count or not self.is_active:
             self.answer(None)
         else:
             self.fail(RequestMalformedError("the call has no request; send one"))
