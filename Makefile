@@ -11,10 +11,16 @@ BIN := .venv/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # Stubs made by this version import on protobuf 5.29, 6 and 7 (docs/dependencies.md).
 PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0
+# Locks are made by uv, bills of materials from locks by CycloneDX's own program.
+LOCK_TOOLS := uv==0.13.9 cyclonedx-bom==7.5.0
+# For every platform, from 3.11.5 on (mkdocs-material asks for it), and without the index that was asked.
+LOCK := .venv-locks/bin/uv pip compile pyproject.toml --quiet --constraints constraints.txt \
+  --universal --python-version 3.11.5 --generate-hashes --no-annotate --no-emit-index-url \
+  --no-emit-find-links --custom-compile-command "make lock"
 PROTO_FILES := headrace/v1/shard_service.proto
 CODE := proto storage server client converter docs/hooks tests examples
 
-.PHONY: help demo test test-all chaos attack peers check docs format proto clean python java
+.PHONY: help demo test test-all chaos attack peers check docs format proto lock sbom clean python java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,8 +67,21 @@ proto: .venv-proto/.done ## Generate the stubs from proto/headrace/v1/*.proto
 	  --plugin=protoc-gen-mypy_grpc=.venv-proto/bin/protoc-gen-mypy_grpc --proto_path=proto \
 	  --python_out=proto --pyi_out=proto --grpc_python_out=proto --mypy_grpc_out=quiet:proto $(PROTO_FILES)
 
+lock: .venv-locks/.done ## Lock the packages of each extra with their hashes, in deploy/locks
+	@mkdir -p deploy/locks
+	$(LOCK) --output-file deploy/locks/client.txt >/dev/null
+	for extra in $$(.venv-locks/bin/python -c 'import tomllib; \
+	    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"])'); do \
+	  $(LOCK) --extra "$$extra" --output-file "deploy/locks/$$extra.txt" >/dev/null; done
+
+sbom: .venv-locks/.done ## Write a bill of materials (CycloneDX) of each lock to .build/sbom
+	@mkdir -p .build/sbom
+	for lock in deploy/locks/*.txt; do name=$$(basename "$$lock" .txt); \
+	  .venv-locks/bin/python -W ignore -m cyclonedx_py requirements "$$lock" --pyproject pyproject.toml \
+	    --output-reproducible --output-file ".build/sbom/$$name.cdx.json"; done
+
 clean: ## Remove what the other targets made, and nothing else
-	rm -rf .venv .venv-proto .build dist demo-output .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf .venv .venv-proto .venv-locks .build dist demo-output .hypothesis .mypy_cache .pytest_cache .ruff_cache \
 	  .import_linter_cache spark-warehouse
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -97,4 +116,10 @@ java:
 .venv-proto/.done: Makefile | python
 	@test -x .venv-proto/bin/python || "$(PYTHON)" -m venv .venv-proto
 	.venv-proto/bin/python $(PIP_INSTALL) $(PROTO_TOOLS)
+	@touch $@
+
+# An environment of its own: these are programs that judge packages, and are none of them.
+.venv-locks/.done: Makefile | python
+	@test -x .venv-locks/bin/python || "$(PYTHON)" -m venv .venv-locks
+	.venv-locks/bin/python $(PIP_INSTALL) $(LOCK_TOOLS)
 	@touch $@
