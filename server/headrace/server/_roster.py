@@ -35,6 +35,7 @@ from headrace.server._config import ServerConfig
 from headrace.server._dataset_config import DatasetConfig
 from headrace.server._datasets import ServedDataset, open_served
 from headrace.server._logs import event
+from headrace.server._places import Places
 from headrace.server._streams import OpenStreams
 from headrace.server._watch import ReadObserver, StoreHealth
 from headrace.server.front.health import Health
@@ -54,6 +55,7 @@ class Roster:
         cache: Holds their blocks.
         streams: The open streams.
         health: Is told of each dataset, unless callers are told apart: health is open to all.
+        places: Is told where each dataset lies.
         observers: Are told of each block that is read.
     """
 
@@ -65,6 +67,7 @@ class Roster:
         cache: BlockCache,
         streams: OpenStreams,
         health: Health,
+        places: Places,
         observers: Sequence[ReadObserver] = (),
     ) -> None:
         self._config = config
@@ -72,6 +75,7 @@ class Roster:
         self._cache = cache
         self._streams = streams
         self._health = health
+        self._places = places
         self._observers = (*observers, StoreHealth(self._tell_store))
         self._served: dict[str, DatasetConfig] = {}
         self._changing = threading.Lock()
@@ -116,13 +120,17 @@ class Roster:
         self._catalog.close()
 
     def _opened(self, name: str, config: DatasetConfig) -> ServedDataset:
-        return open_served(
+        served = open_served(
             name,
             config,
             cache=self._cache,
             max_batch_bytes=self._config.max_batch_bytes,
             observers=self._observers,
         )
+        # What a stored index is of lies elsewhere.
+        for url in (config.place[0], served.dataset.url):
+            self._places.add(url)
+        return served
 
     def _tried(self, new: Mapping[str, DatasetConfig]) -> Mapping[str, HeadraceError]:
         """Open datasets in another process first; one that ends it must not end this one."""

@@ -35,6 +35,7 @@ from headrace.server._fresh import keep_freed_memory
 from headrace.server._listen import GRPC_OPTIONS, bind
 from headrace.server._metrics import Metrics
 from headrace.server._metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
+from headrace.server._places import Places
 from headrace.server._rings import Rings
 from headrace.server._roster import Roster
 from headrace.server._service import SERVICE, ShardService
@@ -119,7 +120,9 @@ class Server:
             **reflection_methods((SERVICE, HEALTH_SERVICE), self._pools.unary),
         }
         malformed = TalliedLog(_log, "malformed requests: %d since the last such line, last: %s")
-        desk = Desk(access, metrics, self._waiting, self._door, malformed)
+        hidden = TalliedLog(_log, "calls failed at files: %d since the last such line, last: %s")
+        places = Places()
+        desk = Desk(access, metrics, self._waiting, self._door, malformed, places, hidden)
         add_methods(self._grpc, methods, desk)
         self._metrics = metrics
         self._tracing = tracing
@@ -129,6 +132,7 @@ class Server:
             cache=cache,
             streams=self._streams,
             health=self._health,
+            places=places,
             observers=[metrics, *([tracing] if tracing else [])],
         )
         self._metrics_endpoint: MetricsEndpoint | None = None

@@ -38,6 +38,7 @@ from headrace.errors import (
 )
 from headrace.server._access import ANYBODY, Access, Caller
 from headrace.server._peer import host_of, subjects_of
+from headrace.server._places import Places
 from headrace.server._status import Failure, failure_of, internal_failure
 from headrace.server.front.doorkeeper import Doorkeeper
 from headrace.server.front.pools import Pool
@@ -81,6 +82,8 @@ class Desk:
         waiting: Those that wait for their client.
         door: Is told whose connections have calls.
         malformed: Says that requests were not what they must be.
+        places: Where the datasets lie, which callers on other machines are not told.
+        hidden: Says what they were not told.
     """
 
     access: Access
@@ -88,6 +91,8 @@ class Desk:
     waiting: Waiting
     door: Doorkeeper
     malformed: TalliedLog
+    places: Places
+    hidden: TalliedLog
 
 
 class Call:
@@ -211,9 +216,12 @@ class Call:
         self._wait_until_taken(self._wire.answer(message))
 
     def fail(self, error: HeadraceError) -> None:
-        """End the call with an error."""
+        """End the call with an error, without places of this machine if it came from another."""
         self._desk.failures.call_failed(error.reason)
-        self.refuse(failure_of(error))
+        told = error if self.host == "unix" else self._desk.places.without(error)
+        if told is not error:
+            self._desk.hidden.add(f"{self.name}: {error.message}")
+        self.refuse(failure_of(told))
 
     def refuse(self, failure: Failure) -> None:
         """End the call with a failure that is counted elsewhere, or is none of ours."""
