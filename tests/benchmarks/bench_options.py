@@ -28,7 +28,8 @@ from support.datasets import small_table, write_dataset
 SAMPLES = 100_000
 MEMBER_SAMPLES = 500
 _BOUND = 10.0
-_LEAST_S, _MOST_S = 0.3, 6.0
+# In less, much of it is planning ahead of need.
+_LEAST_S, _MOST_S = 1.0, 8.0
 
 Options = dict[str, Any]
 

@@ -23,6 +23,7 @@ from headrace.order import (
     encode_token,
 )
 from headrace.server import ServerConfig, start_server
+from headrace.server._kernels import KERNELS
 from headrace.storage import ShardWriter, commit_dataset, open_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
@@ -132,6 +133,22 @@ def test_a_mixture_is_the_order_of_the_page(urls: dict[str, str], channel: grpc.
     ]
     token = decode_token(seen.tokens[0])
     assert (spec.fingerprint, spec.digest) == (token.fingerprint, token.mixture)
+
+
+@pytest.mark.parametrize("base", [_mixture(a=3, b=1), _mixture(a=1, c=1)], ids=["alike", "other"])
+def test_a_mixture_is_the_same_from_memory(
+    urls: dict[str, str], channel: grpc.Channel, base: pb.Mixture
+) -> None:
+    """Batches that lie in memory, several made together in compiled loops, are those copied out."""
+    KERNELS.load()
+    assert KERNELS.wait(120)
+    request = _request(base, columns=_NARROW)
+    config = ServerConfig(datasets=urls, listen="127.0.0.1:0")
+    with start_server(config) as server, grpc.insecure_channel(server.address) as roomy:
+        found = [read(roomy, request) for _ in range(3)]
+
+    wanted = [batch.values for batch in read(channel, request).batches]
+    assert [wanted] * 3 == [[batch.values for batch in seen.batches] for seen in found]
 
 
 def _ids_of(values: dict[str, list[object]]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import cast
 
@@ -12,9 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from headrace.order import MixtureDataset, MixtureSpec, OrderSpec
+from headrace.server._datasets import ServedDataset
 from headrace.server._kernels import KERNELS
+from headrace.server._mixtures import ServedMixture
+from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
-from support.datasets import write_dataset
+from support.datasets import small_table, write_dataset
 from support.streams import Streams, streams_of
 
 _SAMPLES = 262_144
@@ -152,6 +157,36 @@ def test_a_batch_takes_few_calls_where_several_are_made_together(small_url: str)
     assert [True, True] == [
         count <= most for count, most in zip(calls, _MOST_CALLS, strict=True)
     ], calls
+
+
+def test_a_batch_of_many_datasets_takes_few_calls(tmp_path: Path) -> None:
+    """A batch with samples of some 40 of 64 datasets takes ten times the calls of one, at most."""
+    KERNELS.load()
+    assert KERNELS.wait(120)
+    names = [f"d{index:02d}" for index in range(64)]
+    url = str(tmp_path)
+    write_dataset(url, small_table(1000), shard_samples=[1000], block_bytes=1 << 20)
+    request = _request(64, pb.EpochStart())
+    request.mixture.datasets.extend(pb.MixtureDataset(name=name) for name in names)
+    with streams_of(url) as streams, open_dataset(url) as dataset:
+        members = [
+            ServedDataset(name, dataset, cache=streams.cache, max_batch_bytes=1 << 27)
+            for name in names
+        ]
+        spec = MixtureSpec(
+            tuple(MixtureDataset(name, dataset.fingerprint) for name in names),
+            OrderSpec(seed=1),
+        )
+        # Which is served as a dataset is.
+        mixture = cast("ServedDataset", ServedMixture(members, spec))
+        mixed = Streams(streams.cache, mixture)
+        messages = mixed.sent(request)
+        for _ in range(1 + _WARM_BATCHES):
+            next(messages)
+        calls = _calls_of(messages, _COUNTED_BATCHES) / _COUNTED_BATCHES
+        messages.close()
+
+    assert calls <= 10 * _MOST_CALLS[0], calls
 
 
 def test_calls_do_not_grow_with_the_position(small_url: str) -> None:

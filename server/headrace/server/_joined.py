@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from headrace.server._arena import Memory
 from headrace.server._block import BlockLayout
 from headrace.server._blocks import Blocks
-from headrace.server._gather import Rows
+from headrace.server._gather import BlockRows, Rows
 from headrace.server._source import Waiter
 
 
@@ -30,13 +31,15 @@ def split_by(
         For each dataset that has any: its index, the places of its numbers, and these as they
         are in the dataset, in the order in which they stand.
     """
+    if not numbers.size:
+        return
     owners = np.searchsorted(firsts, numbers, side="right") - 1
     order = np.argsort(owners, kind="stable")
-    edges = np.flatnonzero(np.diff(owners[order])) + 1
-    for places in np.split(order, edges):
-        if places.size:
-            index = int(owners[places[0]])
-            yield index, places, numbers[places] - firsts[index]
+    sorted_owners, own = owners[order], numbers[order]
+    edges = (np.flatnonzero(np.diff(sorted_owners)) + 1).tolist()
+    for begin, end in itertools.pairwise([0, *edges, numbers.size]):
+        index = int(sorted_owners[begin])
+        yield index, order[begin:end], own[begin:end] - firsts[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,16 +214,11 @@ class JoinedBlocks:
         return numbered
 
     def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
-        return JoinedRows(
-            [
-                _Piece(
-                    places,
-                    self._parts[index].rows(own, offsets[places]),
-                    self._translation(index),
-                )
-                for index, places, own in split_by(self._firsts, blocks)
-            ]
-        )
+        pieces = [
+            _Piece(places, self._parts[index].rows(own, offsets[places]), self._translation(index))
+            for index, places, own in split_by(self._firsts, blocks)
+        ]
+        return _as_one(self._layout, pieces, offsets) or JoinedRows(pieces)
 
     def _translation(self, index: int) -> Translation:
         known = self._translations.get(index)
@@ -228,3 +226,30 @@ class JoinedBlocks:
             known = translation(self._parts[index].layout, self._layout)
             self._translations[index] = known
         return known
+
+
+def _as_one(
+    layout: BlockLayout, pieces: Sequence[_Piece], offsets: NDArray[np.int64]
+) -> BlockRows | None:
+    """Return rows that all lie as they should as those of one dataset: with a block a row.
+
+    Gathering them dataset by dataset takes time for each, and a batch may have a sample of each.
+    """
+    memory, bases = None, np.empty((len(layout.parts), offsets.size), np.int64)
+    for piece in pieces:
+        rows = piece.rows
+        if not (piece.translation.is_same and isinstance(rows, BlockRows)):
+            return None
+        memory = rows.memory
+        bases[:, piece.places] = rows.bases[:, rows.slot_of[rows.blocks]]
+    if memory is None:
+        return None
+    every = np.arange(offsets.size)
+    return BlockRows(
+        layout,
+        memory,
+        slot_of=every.astype(np.int32),
+        bases=bases,
+        blocks=every,
+        offsets=offsets,
+    )
