@@ -57,7 +57,7 @@ def _check(after: After) -> list[str]:
 
 
 # What it asks for is work, and work is shared out between callers, not kept from them.
-ATTACK = Attack("a herd of clients", _strike, check=_check, attacker_streams=64, least_share=0.0)
+ATTACK = Attack("a herd of clients", _strike, check=_check, least_share=0.0)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))

@@ -27,7 +27,9 @@ _STREAMS = 8
 def _datasets(folder: Path) -> dict[str, str]:
     ramp = np.add.outer(np.arange(_SIDE), np.arange(_SIDE)).astype(np.uint8)
     url, file = str(folder / "large"), io.BytesIO()
-    Image.fromarray(np.stack([ramp, ramp.T, 255 - ramp], axis=2)).save(file, "PNG", compress_level=1)
+    Image.fromarray(np.stack([ramp, ramp.T, 255 - ramp], axis=2)).save(
+        file, "PNG", compress_level=1
+    )
     table = pa.table({"photo": pa.array([file.getvalue()] * _ROWS, pa.binary())})
     write_dataset(url, table, shard_samples=[_ROWS], block_bytes=1 << 20)
     return {"large": url}

@@ -23,7 +23,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -119,10 +119,12 @@ class Attack:
         title: What is done to the server, in a few words.
         strike: Attacks, in a process of its own, until the moment that its `Begin` returns, and
             closes what it opened. A function of the module, not a lambda.
-        options: Of ``headrace serve``, beside those that every attack has.
+        options: Of ``headrace serve``, beside those that every attack has. A server that is
+            started for one attack takes a second or two; attacks with equal ones share it.
         datasets: Writes more datasets into a folder, and returns their URLs by name.
         nofile: Descriptors that the server may have open; 0 leaves it as it is.
-        attacker_streams: That the attacker's token may have open; 0 for as many as the server.
+        attacker_streams: That the attacker's token may have open, so that it cannot take all
+            places of the server; 0 for as many as the server.
         check: Returns what is wrong afterwards, beside what is checked after every attack.
         may_be_refused: Whether the honest caller may be told to wait (``RESOURCE_EXHAUSTED`` with
             a ``RetryInfo``); it then waits and tries again.
@@ -135,7 +137,7 @@ class Attack:
     options: tuple[str, ...] = ()
     datasets: Callable[[Path], dict[str, str]] = _no_more
     nofile: int = 0
-    attacker_streams: int = 0
+    attacker_streams: int = 64
     check: Callable[[After], list[str]] = _nothing
     may_be_refused: bool = False
     long_seconds: float = 0.0
@@ -228,19 +230,22 @@ class Scene:
 
 
 @contextmanager
-def scene(attack: Attack, folder: Path) -> Iterator[Scene]:
+def scene(attack: Attack, folder: Path, others: Iterable[Attack] = ()) -> Iterator[Scene]:
     """Start what an attack needs.
 
     Args:
         attack: Says with which options.
         folder: For datasets and the log.
+        others: Attacks with the same options, whose datasets are served too.
     """
     url = str(folder / DATASET)
     write_dataset(url, small_table(SAMPLES), shard_samples=[SAMPLES // 4] * 4, block_bytes=16_384)
     tokens, log = folder / "tokens.json", folder / "server.log"
     tokens.write_text(_tokens(attack.attacker_streams))
     tokens.chmod(0o600)
-    datasets = {DATASET: url, **attack.datasets(folder)}
+    datasets = {DATASET: url}
+    for write in {one.datasets for one in (attack, *others)}:
+        datasets |= write(folder)
     options = (f"--tokens={tokens}", *attack.options)
     with (
         log.open("w") as stderr,

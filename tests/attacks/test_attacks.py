@@ -27,13 +27,19 @@ def scene_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Att
     with ExitStack() as stack:
 
         def made(attack: Attack) -> Scene:
-            key = (attack.options, attack.datasets, attack.nofile, attack.attacker_streams)
+            key = _server_of(attack)
             if key not in scenes:
                 folder = tmp_path_factory.mktemp("scene")
-                scenes[key] = stack.enter_context(scene(attack, folder))
+                others = [one for one in _ATTACKS.values() if _server_of(one) == key]
+                scenes[key] = stack.enter_context(scene(attack, folder, others))
             return scenes[key]
 
         yield made
+
+
+def _server_of(attack: Attack) -> object:
+    """Return what attacks on one server have in common."""
+    return attack.options, attack.nofile, attack.attacker_streams
 
 
 @pytest.mark.timeout(1200 if _IS_LONG else 300)
