@@ -158,11 +158,11 @@ def _memory_bytes(process: int, which: str) -> int:
 
 def test_memory_stays_within_the_formula(rich_url: str) -> None:
     """The greatest memory of a server with stalled clients is what docs/operations.md allows."""
-    streams, cache_bytes, fetch_threads = 8, 4 << 20, 4
-    payload_bytes = 1000 * 4900
-    block_bytes = 1 << 20  # a generous bound: blocks of the dataset are far smaller
-    options = (f"--cache-bytes={cache_bytes}", f"--fetch-threads={fetch_threads}")
-    with serving({"rich": rich_url}, *options, f"--max-streams={streams}") as server:
+    streams, cache_bytes, fetch_threads, budget_bytes = 8, 4 << 20, 4, 128 << 20
+    read_bytes = 2 << 20  # at most a quarter of the cache for all threads, and a decoded block each
+    caching = (f"--cache-bytes={cache_bytes}", f"--fetch-threads={fetch_threads}")
+    sending = (f"--max-streams={streams}", f"--payload-bytes={budget_bytes}")
+    with serving({"rich": rich_url}, *caching, *sending) as server:
         with grpc.insecure_channel(server.address) as channel:
             request = _endless(1)
             request.epoch_count = 1
@@ -177,8 +177,7 @@ def test_memory_stays_within_the_formula(rich_url: str) -> None:
                 assert list(itertools.islice(_events(stream), 2)) == ["start", "batch"]
             greatest = _settled(lambda: _memory_bytes(server.process.pid, "VmHWM"))
 
-    allowed = cache_bytes + fetch_threads * block_bytes
-    allowed += streams * (3 * payload_bytes + 2 * (3 << 20) + (1 << 20))
+    allowed = cache_bytes + fetch_threads * read_bytes + budget_bytes + streams * (4 << 20)
     assert greatest - idle <= allowed
 
 
