@@ -289,5 +289,5 @@ def test_a_fallback_wants_to_know_where_the_data_is() -> None:
     """At the construction, not at night."""
     with pytest.raises(BadArgumentError, match="url="):
         _dataset("127.0.0.1:1", fallback="storage")
-    with pytest.raises(BadArgumentError, match="'storage' or None"):
+    with pytest.raises(BadArgumentError, match="wanted one of 'storage', None"):
         _dataset("127.0.0.1:1", fallback="disk")
