@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from headrace.client._assembler import BatchEvent
 from headrace.client._config import Backoff, Deadlines, Hedge
+from headrace.client._endpoints import Endpoint, FixedEndpoints, fixed_endpoints
 from headrace.client._feed import Event
 from headrace.client._reader import BatchReader, Place
+from headrace.client._replicas import seat_of
 from headrace.client._request import ReadOptions
 from headrace.errors import (
     CallerError,
@@ -40,9 +42,11 @@ def _reader(
     connect_s: float = 10,
     silence_s: float = 10,
     hedge: Hedge | None = None,
+    moves_after: int | None = None,
 ) -> BatchReader:
+    servers = fixed_endpoints([address], None, seat=seat_of(rank=0, world_size=1, seed=0))
     return BatchReader(
-        [address],
+        servers if moves_after is None else _Restless(servers, moves_after),
         ReadOptions("d", OrderSpec(unit=4), 4, end_epoch=EPOCHS),
         place=place or Place(),
         deadlines=Deadlines(connect_s=connect_s, silence_s=silence_s, give_up_s=10),
@@ -50,6 +54,23 @@ def _reader(
         backoff=Backoff(first_s=0.001, most_s=0.01),
         hedge=hedge,
     )
+
+
+class _Restless:
+    """The same servers, which are left for others once, after so many events."""
+
+    def __init__(self, servers: FixedEndpoints, events: int) -> None:
+        self._servers = servers
+        self._left = events
+        self.names = servers.names
+        self.choose, self.each = servers.choose, servers.each
+        self.beside, self.close = servers.beside, servers.close
+
+    def is_outdated(self, endpoint: Endpoint) -> bool:
+        """Say so after the last of the events."""
+        del endpoint
+        self._left -= 1
+        return not self._left
 
 
 def _shown(events: Iterator[Event]) -> list[Shown]:
@@ -130,6 +151,15 @@ def test_a_quiet_stream_gives_batches_and_ends() -> None:
 
     assert UNDISTURBED == found
     assert 1 == len(server.requests)
+
+
+@pytest.mark.parametrize("events", range(1, len(UNDISTURBED)))
+def test_a_move_to_another_server_does_not_show_in_the_events(events: int) -> None:
+    """Also between an epoch's last batch and its end, which no server would send again."""
+    with scripted_server(_whole) as server:
+        found = _shown(_reader(server.address, moves_after=events).events())
+
+    assert UNDISTURBED == found
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -167,6 +167,8 @@ class BatchReader:
             asked = endpoint.address
             is_whole = yield from self._stream(endpoint)
             self._settle()
+            if not self._closed.is_set():
+                yield from self._missed_epoch_end()
         except HeadraceError as error:
             self._settle()
             if self._closed.is_set():
@@ -266,8 +268,8 @@ class BatchReader:
         self._place = Place(after.epoch, after.position, token, offset)
 
     def _missed_epoch_end(self) -> Iterator[Event]:
-        # The stream broke between an epoch's last batch and its end. The token stands at the next
-        # epoch already, so no server will send that end again.
+        # The stream broke, or was left for another, between an epoch's last batch and its end. The
+        # token stands at the next epoch already, so no server will send that end again.
         if self._open_epoch is not None and self._place.token is not None:
             epoch, self._open_epoch = self._open_epoch, None
             yield EpochEndEvent(epoch, self._place.token)
