@@ -213,10 +213,10 @@ def test_convert_makes_a_dataset_of_a_csv_file(tmp_path: Path) -> None:
 
     assert (0, 3) == (done.returncode, json.loads(done.stdout)["sample_count"])
     columns = json.loads(run("inspect", target, "--json").stdout)["columns"]
-    assert [("x", "int32"), ("y", "double"), ("at", "timestamp[us, tz=UTC]")] == [
+    assert [("x", "int64"), ("y", "double"), ("at", "timestamp[s]")] == [
         (column["name"], column["type"]) for column in columns
     ]
-    assert "timestamp[us, tz=UTC]" in run("inspect", target).stdout
+    assert "timestamp[s]" in run("inspect", target).stdout
     assert (1, "") == (again.returncode, again.stdout)
     assert "holds a dataset already" in again.stderr.splitlines()[-1]
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from headrace.errors import BadArgumentError, TokenMalformedError
 from headrace.order import (
-    NUMBER_LIMIT,
     TOKEN_LIMIT_BYTES,
     OrderSpec,
     Token,
@@ -21,7 +20,7 @@ from headrace.order import (
 from order.order_strategies import specs
 
 _digests = st.binary(min_size=16, max_size=16).map(bytes.hex)
-_numbers = st.integers(0, NUMBER_LIMIT)
+_numbers = st.integers(0, 2**63 - 1)
 _tokens = st.builds(
     Token,
     fingerprint=_digests,

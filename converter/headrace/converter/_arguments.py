@@ -54,7 +54,9 @@ def columns_of(
         texts("columns", list(columns), wanted=_COLUMNS)
         texts("columns", list(columns.values()), wanted=_COLUMNS)
         return columns
-    return texts("columns", columns, wanted=_COLUMNS)
+    names = texts("columns", columns, wanted=_COLUMNS)
+    # As it was given, which is what later errors show.
+    return columns if isinstance(columns, Sequence) else names
 
 
 def check_declared(**declared: object) -> None:

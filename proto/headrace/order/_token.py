@@ -16,7 +16,7 @@ from headrace.order._spec import OrderSpec, check_range
 
 TOKEN_VERSION: Final = 1
 NUMBER_LIMIT: Final = 1 << 62
-"""Numbers of a place are at most this, so that no run can count out of 63 bits from a token on."""
+"""A stream begins only at numbers below it, so that no run can count out of 63 bits."""
 
 # Longest token of one dataset; clients may keep this much space for one.
 TOKEN_LIMIT_BYTES: Final = 300
@@ -44,7 +44,7 @@ class Token:
         fingerprint: Of the dataset, 32 lower-case hexadecimal digits; of a mixture its combined
             fingerprint.
         spec: The order's options.
-        epoch: The epoch, in [0, `NUMBER_LIMIT`], as are all numbers that follow.
+        epoch: The epoch, in [0, 2^63), as are all numbers that follow.
         position: Samples of the epoch already consumed, over all ranks.
         global_batch_size: Samples of a global batch when the token was made; a hint.
         step: Global batches since the start of the run; a hint.
@@ -78,7 +78,7 @@ class Token:
                 field="transforms",
             )
         for field in ("epoch", "position", "global_batch_size", "step", "sample_count"):
-            check_range(field, getattr(self, field), low=0, high=NUMBER_LIMIT + 1)
+            check_range(field, getattr(self, field), low=0, high=1 << 63)
 
 
 def encode_token(token: Token) -> bytes:

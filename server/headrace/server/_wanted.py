@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.errors import BadArgumentError, TokenSpecChangedError
-from headrace.order import OrderSpec, Token, decode_token, spec_differences
+from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
+from headrace.order import NUMBER_LIMIT, OrderSpec, Token, decode_token, spec_differences
 from headrace.v1 import shard_service_pb2 as pb
 
 # The wire counts rows in int32.
@@ -40,6 +40,7 @@ def wanted_order(request: BatchesRequest) -> Wanted:
     token = None
     if request.WhichOneof("start") == "resume_token":
         token = decode_token(request.resume_token)
+        _check_place(token)
     global_batch_size = request.global_batch_size
     if not global_batch_size and token is not None:
         global_batch_size = token.global_batch_size
@@ -49,6 +50,17 @@ def wanted_order(request: BatchesRequest) -> Wanted:
             field="global_batch_size",
         )
     return Wanted(token, global_batch_size, _order(request, token, global_batch_size))
+
+
+def _check_place(token: Token) -> None:
+    """Refuse a place from which a run could count out of 63 bits; no run ever gets there."""
+    for field in ("epoch", "position", "step", "sample_count"):
+        number = getattr(token, field)
+        if number >= NUMBER_LIMIT:
+            raise TokenMalformedError(
+                f"the token holds what cannot be: {field} is {number}, must be in "
+                f"[0, {NUMBER_LIMIT})"
+            )
 
 
 def _order(request: BatchesRequest, token: Token | None, global_batch_size: int) -> OrderSpec:
