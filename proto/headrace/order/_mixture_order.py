@@ -32,7 +32,7 @@ _Array = NDArray[np.int64]
 _BLOCK_PLACES: Final = 1 << 14
 # Units of one dataset each are shuffled among so many.
 _BLOCK_UNITS: Final = 1 << 10
-# Smaller blocks, and stretches of units, are worked out so many places together: each call takes
+# Places of smaller blocks, and of stretches of units, that are worked out in one call, which takes
 # some milliseconds with a hundred datasets.
 _PLACES_TOGETHER: Final = 1 << 13
 _DRAW_LIMIT: Final = 1 << 62

@@ -41,8 +41,8 @@ _CHUNK_SAMPLES: Final = 16384
 _WINDOW_BYTES: Final = 16 << 20
 _WINDOW_SAMPLES: Final = 1 << 21
 _NETWORK_BYTES: Final = 2 << 20
-# Windows of fewer samples in the mean are worked out so many together, since each alone takes some
-# 100 us of calls.
+# Windows that hold fewer samples than this on average are worked out this many at a time: one alone
+# takes some 100 us of calls.
 _FEW_SAMPLES: Final = 32
 _WINDOWS_TOGETHER: Final = 4096
 # Lanes whose last window is remembered.

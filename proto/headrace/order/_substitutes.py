@@ -20,11 +20,11 @@ from headrace.order._skips import Skips
 Read: TypeAlias = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
 """Takes which samples' windows are meant, and places in them; returns the sample ids there."""
 
-# So many places are read at once at most, for all stretches together; 0.5 MiB of sample ids.
+# The most places to read at once, for all stretches together; 0.5 MiB of sample ids.
 _READ_PLACES: Final = 1 << 16
 # Shorter stretches are found again in as many calls as it takes to look them up.
 _LONG_STRETCH: Final = 16
-# The last long stretch of so many windows is remembered; some 2 MiB.
+# How many windows have their last long stretch remembered; some 2 MiB.
 _MAX_STRETCHES: Final = 1 << 14
 
 

@@ -51,7 +51,7 @@ def _scan_count(content: memoryview) -> int:
 
 
 def check_work(pixels: int) -> None:
-    """Refuse a batch of so many pixels.
+    """Refuse a batch with too many pixels.
 
     Raises:
         ValueError: They are too many.

@@ -36,7 +36,7 @@ _PLANNING_BYTES = 200
 
 
 def plan_bytes(sample_count: int) -> int:
-    """Return the memory that plans of batches of so many samples take, beyond what each stream has.
+    """Return the bytes that plans of batches of this size take, beyond what each stream has.
 
     Only batches of very many samples take any.
     """

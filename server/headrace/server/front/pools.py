@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-# So many that some thousand ranks that come at once are refused in order, with the time to wait
-# (arbitrary; each takes some KiB).
+# Enough to refuse some thousand ranks that come at once in order, with the time to wait (arbitrary;
+# each takes some KiB).
 MAX_QUEUED_CALLS = 8192
 # Their requests: one may have 1 MiB, most have some hundred bytes (arbitrary).
 MAX_QUEUED_BYTES = 64 << 20

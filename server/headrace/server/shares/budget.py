@@ -172,7 +172,7 @@ class Budget:
             self._serve()
 
     def line(self, holder: Holder, size: int) -> Place:
-        """Return a place in the line for so many more bytes."""
+        """Return a place in the line for ``size`` more bytes."""
         place = Place(self, holder, size)
         with self._lock:
             self._line.append(place)
