@@ -69,8 +69,10 @@ def _measure(name: str, folder: str, write: Callable[[Path], None]) -> None:
 
 _OPEN = """
 import sys, time
-import headrace.storage.mds._stored_index, headrace.storage.parquet, headrace.storage.webdataset
-from headrace.storage import _arrow_source, _local, open_dataset
+import headrace.storage.mds.stored_index, headrace.storage.parquet, headrace.storage.webdataset
+from headrace.storage.open import arrow_source
+from headrace.storage.store import local
+from headrace.storage import open_dataset
 
 def most():
     lines = open("/proc/self/status").read().splitlines()

@@ -39,7 +39,8 @@ def report(begin, before):
 _OURS = """
 import numpy as np
 from headrace.storage import open_dataset
-from headrace.storage import _arrow_source, _local
+from headrace.storage.open import arrow_source
+from headrace.storage.store import local
 before, begin = status("VmRSS:"), time.perf_counter()
 dataset = open_dataset(sys.argv[1])
 report(begin, before)

@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from headrace.storage import open_dataset, open_store
 from headrace.storage.mds import MdsWriter, commit_mds
-from headrace.storage.mds._arrow import array_of, fixed_lists
+from headrace.storage.mds.arrow import array_of, fixed_lists
 
 _RNG = np.random.default_rng(7)
 _SHARDS = 100_000
@@ -67,7 +67,7 @@ print(json.dumps([span, status("VmHWM:") - before, status("VmRSS:") - before]))
 _OUR_OPEN = """
 import json, sys, time
 from headrace.storage import open_dataset
-import headrace.storage.mds._source, headrace.storage._local
+import headrace.storage.mds.source, headrace.storage.store.local
 def status(field):
     return int(open("/proc/self/status").read().split(field)[1].split()[0])
 before = status("VmRSS:")

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.server._cache import BlockCache
-from headrace.server._contents import stream_contents
-from headrace.server._datasets import ServedDataset
-from headrace.server._kernels import KERNELS
-from headrace.server._lookahead import Lookahead
-from headrace.server._metrics import Metrics
-from headrace.server._plan import PlannedEnd
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.datasets.served_dataset import ServedDataset
+from headrace.server.kernels.loader import KERNELS
+from headrace.server.plan.planned_batches import PlannedEnd
+from headrace.server.plan.prefetch_blocks import Lookahead
+from headrace.server.stream.stream_setup import stream_contents
+from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_manifest

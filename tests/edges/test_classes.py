@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client import Mixture, MixtureEntry, RemoteDataset
-from headrace.client._classes import Classes
+from headrace.client.batch.classes import Classes
 from headrace.converter import convert_files, write_shards
 from headrace.errors import BadArgumentError, ManifestCorruptError, UnsupportedColumnError
 from headrace.server import ServerConfig, start_server
-from headrace.server._classes import MAX_SENT_BYTES, class_messages
+from headrace.server.datasets.class_messages import MAX_SENT_BYTES, class_messages
 from headrace.storage import (
     CLASSES_KEY,
     MAX_CLASSES_BYTES,
@@ -107,7 +107,7 @@ def test_a_manifest_whose_classes_are_none_is_damaged(tmp_path: Path, text: byte
     manifest = write_dataset(str(tmp_path / "x"), table, shard_samples=[1])
     broken = pa.schema([label.with_metadata({CLASSES_KEY: text})])
     object.__setattr__(manifest, "schema", broken)
-    from headrace.storage._manifest import (  # noqa: PLC0415
+    from headrace.storage.dataset.manifest import (  # noqa: PLC0415
         decode_shard_table,
         encode_shard_table,
     )

@@ -136,7 +136,7 @@ def test_what_hangs_is_left_behind(pids: Path) -> None:
 
 def test_a_child_ends_with_its_parent(pids: Path) -> None:
     """Also in the middle of a decoder that never returns."""
-    from headrace.storage._trial import _Child  # noqa: PLC0415 - its parent is played here
+    from headrace.storage.open.trial import _Child  # noqa: PLC0415 - its parent is played here
 
     child = _Child([_trial("trap://hang")])
     until(lambda: any(pids.iterdir()))

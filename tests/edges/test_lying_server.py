@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headrace.client import BatchReader, Deadlines, Place, ReadOptions, RemoteDataset
-from headrace.client._assembler import BatchEvent, StreamAssembler
-from headrace.client._bounds import Bounds
-from headrace.client._config import Backoff
-from headrace.client._status import error_from_call, may_retry, retry_after_s
+from headrace.client.options.settings import Backoff
+from headrace.client.servers.status import error_from_call, may_retry, retry_after_s
+from headrace.client.wire.assembler import BatchEvent, StreamAssembler
+from headrace.client.wire.bounds import Bounds
 from headrace.errors import HeadraceError, StreamCorruptError
 from headrace.order import OrderSpec, decode_token
 from headrace.ring import SLOT_HEADER_BYTES, open_slot, seal_slot

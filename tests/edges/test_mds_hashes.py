@@ -15,7 +15,7 @@ from headrace.cli._group import run
 from headrace.converter import convert_files
 from headrace.errors import BadArgumentError, ShardCorruptError
 from headrace.storage import open_dataset, verify_blocks
-from headrace.storage.mds._hashes import HASHES, digest_of
+from headrace.storage.mds.hashes import HASHES, digest_of
 from storage.mds.mds_values import rendered_samples
 from storage.mds.mosaic_environment import mosaic
 

@@ -19,7 +19,7 @@ from headrace.converter import convert_files
 from headrace.errors import ShardCorruptError
 from headrace.server import ServerConfig, start_server
 from headrace.storage import OpenDataset, SourceOptions, open_dataset
-from headrace.storage.mds._encoding import ARRAY_DTYPES
+from headrace.storage.mds.encoding import ARRAY_DTYPES
 from storage.mds.mds_make import change_index, index_of, write_mds
 from storage.mds.mosaic_environment import mosaic
 

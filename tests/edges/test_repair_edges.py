@@ -10,8 +10,8 @@ import pytest
 
 from headrace.errors import CommitConflictError, ManifestCorruptError
 from headrace.storage import open_dataset, repair_manifest
-from headrace.storage._local import LocalStore
-from headrace.storage._store import Version
+from headrace.storage.store.local import LocalStore
+from headrace.storage.store.store import Version
 from support.shards import numbered_batch, write_shards_of
 
 _POINTER = "headrace.json"

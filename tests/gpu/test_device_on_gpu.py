@@ -1,4 +1,4 @@
-"""Batches on a real device; what each test adds to tests/client/test_device.py it says itself."""
+"""Batches on a real device. Each test says what it adds to those of the room `device`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from headrace.client import RemoteDataset
-from headrace.client._copies import CudaCopies
+from headrace.client.device.cuda_copy import CudaCopies
 from support.command import serving
 from support.datasets import write_dataset
 from support.transports import listen_for

@@ -22,7 +22,7 @@ from headrace.order import (
 
 _BATCH, _BATCHES = 64, 128
 _TABLE = ShardTable(np.full(10, 10_000), np.full(10, 1_000_000))
-# A server takes 90 calls for a batch of 64 samples (tests/server/test_python_calls.py).
+# A server takes 90 calls for a batch of 64 samples (tests/server/stream/test_python_calls.py).
 _MOST_CALLS = 10 * 90
 
 

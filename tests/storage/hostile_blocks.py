@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.storage import BlockPlace, sample_bytes
-from headrace.storage._block import checksum_of, decode_block
-from headrace.storage._decoder import BlockDecoder
-from headrace.storage._message import _offset_at, _Table
+from headrace.storage.shard.arrow_message import _offset_at, _Table
+from headrace.storage.shard.block import checksum_of, decode_block
+from headrace.storage.shard.decoder import BlockDecoder
 
 Codec = Literal["lz4", "zstd"]
 _TYPES: dict[str, pa.DataType] = {

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, ShardCorruptError
-from headrace.server._block import block_layout
-from headrace.server._cache import BlockCache
-from headrace.server._columns import wire_column
-from headrace.server._metrics import Metrics
-from headrace.server._source import Source, Waiter
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.source import Source, Waiter
+from headrace.server.layout.block_layout import block_layout
+from headrace.server.layout.wire_columns import wire_column
+from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import ReadBlock
 
 ROWS = 100

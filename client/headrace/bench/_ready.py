@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from headrace.server._listen import GRPC_OPTIONS
+from headrace.server.rpc.listen import GRPC_OPTIONS
 
 _MOST_STREAMS = 128
 METHOD = "/headrace.bench.Ready/Read"

@@ -10,30 +10,30 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from headrace.client._access import Access, TlsConfig
-from headrace.client._assembler import Allocate, BatchEvent, EpochEndEvent
-from headrace.client._buffers import BufferPool
-from headrace.client._call import fetch_dataset
-from headrace.client._config import Deadlines, Hedge
-from headrace.client._hops import HopSeconds
-from headrace.client._layout import ColumnView
-from headrace.client._mixture import Mixture, MixtureEntry, read_mixture
-from headrace.client._numpy import NumpyDataset
-from headrace.client._prefetch import Prefetcher
-from headrace.client._reader import BatchReader, Place
-from headrace.client._request import ReadOptions
-from headrace.client._ring import RingFeeds
-from headrace.client._steps import Cast, DecodeImage, Pack, Pad, Stack, Transform
-from headrace.client._tensorflow import tf_dataset
-from headrace.client._transport import Landing, RingOptions, Transport
+from headrace.client.api.numpy_dataset import NumpyDataset
+from headrace.client.api.tensorflow_dataset import tf_dataset
+from headrace.client.feeds.open_feed import RingFeeds
+from headrace.client.feeds.transport import Landing, RingOptions, Transport
+from headrace.client.feeds.wait_times import HopSeconds
+from headrace.client.options.access import Access, TlsConfig
+from headrace.client.options.mixture import Mixture, MixtureEntry, read_mixture
+from headrace.client.options.read_request import ReadOptions
+from headrace.client.options.settings import Deadlines, Hedge
+from headrace.client.options.steps import Cast, DecodeImage, Pack, Pad, Stack, Transform
+from headrace.client.reader.prefetch import Prefetcher
+from headrace.client.reader.reader import BatchReader, Place
+from headrace.client.servers.unary import fetch_dataset
+from headrace.client.wire.assembler import Allocate, BatchEvent, EpochEndEvent
+from headrace.client.wire.buffers import BufferPool
+from headrace.client.wire.payload_layout import ColumnView
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.client._batch import Batch
-    from headrace.client._columns import BytesColumn, RaggedColumn, StringColumn
-    from headrace.client._dataset import RemoteDataset
-    from headrace.client._live import ClientStats
-    from headrace.client._loader import BatchLoader
+    from headrace.client.api.batch_loader import BatchLoader
+    from headrace.client.api.dataset import RemoteDataset
+    from headrace.client.api.live_stream import ClientStats
+    from headrace.client.batch.batch import Batch
+    from headrace.client.batch.columns import BytesColumn, RaggedColumn, StringColumn
 
 __all__ = [
     "Access",
@@ -77,13 +77,13 @@ __all__ = [
 ]
 
 _NEED_TORCH = {
-    "Batch": "headrace.client._batch",
-    "BatchLoader": "headrace.client._loader",
-    "BytesColumn": "headrace.client._columns",
-    "ClientStats": "headrace.client._live",
-    "RaggedColumn": "headrace.client._columns",
-    "RemoteDataset": "headrace.client._dataset",
-    "StringColumn": "headrace.client._columns",
+    "Batch": "headrace.client.batch.batch",
+    "BatchLoader": "headrace.client.api.batch_loader",
+    "BytesColumn": "headrace.client.batch.columns",
+    "ClientStats": "headrace.client.api.live_stream",
+    "RaggedColumn": "headrace.client.batch.columns",
+    "RemoteDataset": "headrace.client.api.dataset",
+    "StringColumn": "headrace.client.batch.columns",
 }
 
 

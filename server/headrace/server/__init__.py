@@ -1,13 +1,13 @@
 """The server: batches out of shards, cached, assembled and streamed."""
 
-from headrace.server._check import Finding, check_config
-from headrace.server._config import ServerConfig
-from headrace.server._config_layers import ConfigSource, ignored_variables
-from headrace.server._config_text import config_text
-from headrace.server._dataset_config import DatasetConfig
-from headrace.server._logs import start_logging
-from headrace.server._serve import serve
-from headrace.server._server import Server, start_server
+from headrace.server.process.check_config import Finding, check_config
+from headrace.server.process.serve import serve
+from headrace.server.rpc.server import Server, start_server
+from headrace.server.settings.config_layers import ConfigSource, ignored_variables
+from headrace.server.settings.config_text import config_text
+from headrace.server.settings.dataset_config import DatasetConfig
+from headrace.server.settings.server_config import ServerConfig
+from headrace.server.telemetry.logs import start_logging
 
 __all__ = [
     "ConfigSource",

@@ -1,7 +1,7 @@
 """`python -m headrace.server`: a private server, started by the client of a job.
 
-`headrace serve` is the command for people. This one serves on a unix socket in the client's
-runtime folder, and ends by itself: `headrace.server._leases` says when. How it reaches the store
+`headrace serve` is the command for people. This one serves on a unix socket in the client's runtime
+folder, and ends by itself: `headrace.server.process.leases` says when. How it reaches the store
 comes on its input, as JSON, for secrets may be in it; nothing there means the environment's way. It
 says on its output what goes wrong before it serves, an error of ours as a line of JSON; then it
 says no more, for the output is the trainer's.
@@ -21,12 +21,12 @@ from pathlib import Path
 from types import FrameType
 
 from headrace.errors import HeadraceError
-from headrace.server._config import ServerConfig
-from headrace.server._dataset_config import DatasetConfig
-from headrace.server._from_mapping import from_mapping
-from headrace.server._hard_end import end_by
-from headrace.server._leases import Leases
-from headrace.server._server import start_server
+from headrace.server.process.forced_end import end_by
+from headrace.server.process.leases import Leases
+from headrace.server.rpc.server import start_server
+from headrace.server.settings.dataset_config import DatasetConfig
+from headrace.server.settings.from_mapping import from_mapping
+from headrace.server.settings.server_config import ServerConfig
 from headrace.storage import StoreOptions
 
 _DRAIN_S = 5.0

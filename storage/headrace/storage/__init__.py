@@ -1,7 +1,26 @@
 """The bytes in the bucket: shards, manifests, checksums, and the stores that hold them."""
 
-from headrace.storage._block import BLOCK_DTYPE, BlockPlace
-from headrace.storage._classes import (
+from headrace.storage.care.gc import (
+    DEFAULT_KEEP,
+    DEFAULT_OLDER_THAN_S,
+    GarbagePlan,
+    collect_garbage,
+    plan_gc,
+)
+from headrace.storage.care.repair import RepairReport, repair_manifest
+from headrace.storage.care.scan import Lost
+from headrace.storage.care.verify import DEFAULT_VERIFY_THREADS, Fault, verify_blocks, verify_shards
+from headrace.storage.dataset.coalesced_reads import MAX_RANGE_BYTES, ReadBlock
+from headrace.storage.dataset.commit import Mode, check_mode, commit_dataset
+from headrace.storage.dataset.dataset import Dataset
+from headrace.storage.dataset.manifest import Manifest
+from headrace.storage.dataset.pointer import IndexPointer
+from headrace.storage.dataset.versions import DatasetVersion, list_versions
+from headrace.storage.open.indexed import store_index
+from headrace.storage.open.sources import open_dataset
+from headrace.storage.open.trial import TRIAL_TIMEOUT_S, Trial, try_datasets
+from headrace.storage.shard.block import BLOCK_DTYPE, BlockPlace
+from headrace.storage.shard.classes import (
     CLASSES_KEY,
     MAX_CLASSES_BYTES,
     classes_in_features,
@@ -11,26 +30,9 @@ from headrace.storage._classes import (
     with_classes,
     without_classes,
 )
-from headrace.storage._columns import FORMAT_KEY, SHAPE_AUTO, SHAPE_KEY, ColumnStats
-from headrace.storage._commit import Mode, check_mode, commit_dataset
-from headrace.storage._dataset import Dataset
-from headrace.storage._gc import (
-    DEFAULT_KEEP,
-    DEFAULT_OLDER_THAN_S,
-    GarbagePlan,
-    collect_garbage,
-    plan_gc,
-)
-from headrace.storage._indexed import store_index
-from headrace.storage._manifest import Manifest
-from headrace.storage._options import RetryPolicy, StoreOptions, options_with_environment
-from headrace.storage._pointer import IndexPointer
-from headrace.storage._repair import RepairReport, repair_manifest
-from headrace.storage._runs import MAX_RANGE_BYTES, ReadBlock
-from headrace.storage._safe_url import HIDDEN, safe_url
-from headrace.storage._sample_bytes import sample_bytes
-from headrace.storage._scan import Lost
-from headrace.storage._shard_writer import (
+from headrace.storage.shard.column_facts import FORMAT_KEY, SHAPE_AUTO, SHAPE_KEY, ColumnStats
+from headrace.storage.shard.sample_bytes import sample_bytes
+from headrace.storage.shard.shard_writer import (
     DEFAULT_BLOCK_BYTES,
     SHARD_FOLDER,
     Compression,
@@ -38,10 +40,12 @@ from headrace.storage._shard_writer import (
     ShardWriter,
     check_blocks,
 )
-from headrace.storage._source import OpenDataset, Place, ShardCheck, Source, SourceOptions
-from headrace.storage._sources import open_dataset
-from headrace.storage._starts import Starts, search_starts
-from headrace.storage._store import (
+from headrace.storage.shard.types import schema_texts, type_text
+from headrace.storage.source.prefix_search import Starts, search_starts
+from headrace.storage.source.source import OpenDataset, Place, ShardCheck, Source, SourceOptions
+from headrace.storage.store.options import RetryPolicy, StoreOptions, options_with_environment
+from headrace.storage.store.safe_url import HIDDEN, safe_url
+from headrace.storage.store.store import (
     ObjectEntry,
     ObjectWriter,
     Store,
@@ -49,10 +53,6 @@ from headrace.storage._store import (
     Version,
     open_store,
 )
-from headrace.storage._trial import TRIAL_TIMEOUT_S, Trial, try_datasets
-from headrace.storage._types import schema_texts, type_text
-from headrace.storage._verify import DEFAULT_VERIFY_THREADS, Fault, verify_blocks, verify_shards
-from headrace.storage._versions import DatasetVersion, list_versions
 
 __all__ = [
     "BLOCK_DTYPE",

@@ -23,9 +23,9 @@ from headrace.storage import (
     open_dataset,
     open_store,
 )
-from headrace.storage._local import LocalStore
 from headrace.storage.mds import ENCODING_KEY, FORMAT_KEY, MdsDataset, decode_index
-from headrace.storage.mds._layout import BLOCK_BYTES
+from headrace.storage.mds.layout import BLOCK_BYTES
+from headrace.storage.store.local import LocalStore
 from storage.mds.mds_make import change_index, change_words, index_of, texts, write_mds
 from storage.mds.mds_values import table_of
 from support.datasets import write_dataset

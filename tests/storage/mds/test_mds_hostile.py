@@ -22,7 +22,7 @@ from headrace.errors import (
 )
 from headrace.storage import open_dataset
 from headrace.storage.mds import ENCODING_KEY
-from headrace.storage.mds._index import MAX_SCHEMAS
+from headrace.storage.mds.index import MAX_SCHEMAS
 from storage.mds.mds_make import change_index, change_words, index_of, texts, write_mds
 
 SAMPLES = 10

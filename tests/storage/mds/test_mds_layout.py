@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import BadArgumentError
-from headrace.storage.mds._layout import BLOCK_BYTES, BlockLayout
+from headrace.storage.mds.layout import BLOCK_BYTES, BlockLayout
 
 
 def _layout(shards: list[tuple[int, int, bool]]) -> BlockLayout:

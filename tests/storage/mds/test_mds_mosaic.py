@@ -8,7 +8,7 @@ import pytest
 
 from headrace.storage import SourceOptions, open_dataset, open_store
 from headrace.storage.mds import MdsWriter, commit_mds
-from headrace.storage.mds._hashes import HASHES, digest_of
+from headrace.storage.mds.hashes import HASHES, digest_of
 from storage.mds.mds_make import index_of
 from storage.mds.mds_values import rendered_samples
 from storage.mds.mosaic_environment import Mosaic, mosaic

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.errors import UnsupportedColumnError
 from headrace.storage.parquet import open_parquet
-from headrace.storage.parquet._partitions import partition_columns
+from headrace.storage.parquet.partitions import partition_columns
 from storage.parquet.parquet_cases import all_samples, table_of, write_file
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.errors import NotADatasetError, ShardCorruptError, StoreRefusedError
 from headrace.storage import StoreOptions, open_dataset
+from headrace.storage.objects.objects import open_files
 from headrace.storage.parquet import decode_index, encode_index, open_parquet
-from headrace.storage.parquet._objects import open_files
 from storage.parquet.parquet_cases import all_samples, random_table, table_of
 from support.s3 import S3
 from support.store_proxy import store_proxied

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import UnsupportedColumnError
 from headrace.storage.parquet import open_parquet
-from headrace.storage.parquet._plain_types import wider_type
+from headrace.storage.parquet.plain_types import wider_type
 from storage.parquet.parquet_cases import all_samples, write_file
 
 _NOW = dt.datetime(2026, 11, 21, 7, 30, 1, 2, tzinfo=dt.UTC)

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigurationError, HeadraceError, NotADatasetError, ShardCorruptError
 from headrace.storage import OpenDataset, open_dataset
-from headrace.storage.parquet._objects import FileEntry
-from headrace.storage.parquet._objects_local import LocalFiles
-from headrace.storage.webdataset._index import build_index
+from headrace.storage.objects.local import LocalFiles
+from headrace.storage.objects.objects import FileEntry
+from headrace.storage.webdataset.index import build_index
 from storage.webdataset.tar_files import samples, wanted, write_tar
 from support.s3 import S3
 

@@ -36,12 +36,12 @@ from headrace.errors import (
     RequestMissingError,
     ServerBusyError,
 )
-from headrace.server._access import ANYBODY, Access, Caller
-from headrace.server._peer import host_of, subjects_of
-from headrace.server._places import Places
-from headrace.server._status import Failure, failure_of, internal_failure
+from headrace.server.access.caller_address import host_of, subjects_of
+from headrace.server.access.callers import ANYBODY, Access, Caller
 from headrace.server.front.doorkeeper import Doorkeeper
+from headrace.server.front.hidden_paths import Places
 from headrace.server.front.pools import Pool
+from headrace.server.front.status import Failure, failure_of, internal_failure
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
 from headrace.server.front.wire import WireCall, handler_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 
-from headrace.server._config import ServerConfig
+from headrace.server.settings.server_config import ServerConfig
 
 # What a process has open before it serves: libraries, logs, sockets that listen (measured: 20 to
 # 40), and the files of the disk cache that are read just now.

@@ -12,8 +12,8 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from headrace.errors import ServerBusyError
-from headrace.server._status import Failure
 from headrace.server.front.calls import Call, Method
+from headrace.server.front.status import Failure
 
 SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 

@@ -10,7 +10,7 @@ in the thread that serves; the request is asked for, and the call goes on when i
 public this module uses the attributes of a behaviour that gRPC's health service sets
 (``experimental_non_blocking``, ``experimental_thread_pool``), the state of a call with its
 condition, the operations of a call, and the functions that send a status and count what is due.
-Nothing else of headrace uses any of it, and tests/server/test_front.py says when it changes.
+Nothing else of headrace uses any of it, and tests/server/front/test_front.py says when it changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import grpc
 from grpc import _server
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stubs
 
-from headrace.server._status import DETAILS_KEY, Failure
+from headrace.server.front.status import DETAILS_KEY, Failure
 
 _NO_FLAGS = 0
 # What is due of a call; others than gRPC's own.

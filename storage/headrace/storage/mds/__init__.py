@@ -1,10 +1,10 @@
 """Datasets of mosaicml-streaming: read where they lie, and written so that it reads them."""
 
-from headrace.storage.mds._dataset import MdsDataset
-from headrace.storage.mds._fields import ENCODING_KEY, FORMAT_KEY
-from headrace.storage.mds._index import INDEX_NAME, Index, decode_index
-from headrace.storage.mds._publish import check_mds_mode, commit_mds
-from headrace.storage.mds._writer import (
+from headrace.storage.mds.dataset import MdsDataset
+from headrace.storage.mds.fields import ENCODING_KEY, FORMAT_KEY
+from headrace.storage.mds.index import Index, decode_index
+from headrace.storage.mds.publish import check_mds_mode, commit_mds
+from headrace.storage.mds.writer import (
     DEFAULT_HASHES,
     FileEntry,
     MdsShardEntry,
@@ -12,12 +12,13 @@ from headrace.storage.mds._writer import (
     check_columns,
     check_writing,
 )
+from headrace.storage.source.kinds import MDS_INDEX_NAME
 
 __all__ = [
     "DEFAULT_HASHES",
     "ENCODING_KEY",
     "FORMAT_KEY",
-    "INDEX_NAME",
+    "MDS_INDEX_NAME",
     "FileEntry",
     "Index",
     "MdsDataset",

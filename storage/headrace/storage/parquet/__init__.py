@@ -1,11 +1,11 @@
 """Parquet files as datasets, where they lie: a file is a shard, a row group is a block."""
 
-from headrace.storage.parquet._build import LARGE_ROW_GROUP_BYTES
-from headrace.storage.parquet._dataset import ParquetDataset
-from headrace.storage.parquet._index import ParquetIndex
-from headrace.storage.parquet._index_codec import INDEX_VERSION, decode_index, encode_index
-from headrace.storage.parquet._open import open_parquet
-from headrace.storage.parquet._source import MARK, detect, open_at
+from headrace.storage.parquet.build import LARGE_ROW_GROUP_BYTES
+from headrace.storage.parquet.dataset import ParquetDataset
+from headrace.storage.parquet.index import ParquetIndex
+from headrace.storage.parquet.index_codec import INDEX_VERSION, decode_index, encode_index
+from headrace.storage.parquet.open import open_parquet
+from headrace.storage.parquet.source import MARK, detect, open_at
 
 __all__ = [
     "INDEX_VERSION",

@@ -1,8 +1,8 @@
 """WebDataset: directories of tar files whose members, grouped by name, are samples."""
 
-from headrace.storage.webdataset._dataset import WebDataset
-from headrace.storage.webdataset._source import MARK, detect, open_at, open_webdataset
-from headrace.storage.webdataset._stored_index import (
+from headrace.storage.webdataset.dataset import WebDataset
+from headrace.storage.webdataset.source import MARK, detect, open_at, open_webdataset
+from headrace.storage.webdataset.stored_index import (
     decode_stored_index,
     encode_stored_index,
     open_by_index,

@@ -1,0 +1,1 @@
+"""The datasets that users make: for PyTorch, NumPy and TensorFlow."""

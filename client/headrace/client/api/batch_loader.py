@@ -1,0 +1,97 @@
+"""A DataLoader for those who want worker processes and exact checkpoints."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from torch.utils.data import DataLoader
+
+from headrace.arguments import flag, instance, one_of, whole, whole_or_none
+from headrace.client.api.dataset import RemoteDataset
+from headrace.client.batch.batch import Batch
+from headrace.client.loader.worker_plan import MOST_WORKERS
+from headrace.client.state.state import State
+from headrace.errors import BadArgumentError
+
+
+class BatchLoader(DataLoader[Batch]):
+    """Read a RemoteDataset in worker processes, in the order that no workers would give.
+
+    Each ``for`` yields the rest of the current epoch, as the dataset itself does. The state is
+    that of the last batch handed over, whatever the workers have read ahead, and is loaded by any
+    number of workers and ranks, also by a dataset without a loader.
+    """
+
+    def __init__(
+        self,
+        dataset: RemoteDataset,
+        *,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory: bool = False,
+        start_method: Literal["fork", "spawn", "forkserver"] = "forkserver",
+    ) -> None:
+        """Prepare to read; workers start with the first ``for``.
+
+        Args:
+            dataset: What to read; each worker prefetches up to its ``prefetch_bytes``.
+            num_workers: Worker processes, >= 0; with 0 it is the dataset itself that reads.
+            prefetch_factor: Batches that each worker hands over ahead, >= 1; None for torch's 2.
+            persistent_workers: Keep the workers, and their streams, from epoch to epoch.
+            pin_memory: Copy batches to pinned memory, in a thread of torch.
+            start_method: How workers start. The default forks them from a clean process, so it
+                is safe beside the threads and connections of this one; like ``spawn`` it needs
+                a script to start its work under ``if __name__ == "__main__"``. ``fork`` is
+                refused by the dataset once this process has asked a server.
+
+        Raises:
+            BadArgumentError: An argument is of another type, or out of range.
+        """
+        wanted = "a RemoteDataset; other datasets are for torch's own DataLoader"
+        instance("dataset", dataset, RemoteDataset, wanted=wanted)
+        num_workers = whole("num_workers", num_workers, low=0, high=MOST_WORKERS + 1)
+        prefetch_factor = whole_or_none("prefetch_factor", prefetch_factor, low=1)
+        flag("pin_memory", pin_memory)
+        one_of("start_method", start_method, ("fork", "spawn", "forkserver"))
+        if flag("persistent_workers", persistent_workers) and not num_workers:
+            raise BadArgumentError(
+                "persistent_workers=True with num_workers=0; wanted workers, or no such option",
+                field="persistent_workers",
+            )
+        if prefetch_factor is not None and not num_workers:
+            raise BadArgumentError(
+                f"prefetch_factor={prefetch_factor} with num_workers=0; wanted workers, or the "
+                "dataset's prefetch_bytes",
+                field="prefetch_factor",
+            )
+        if num_workers and start_method == "forkserver":
+            # Loaded once, in the process that workers are forked from.
+            multiprocessing.set_forkserver_preload([RemoteDataset.__module__])
+        super().__init__(
+            dataset,
+            batch_size=None,
+            num_workers=num_workers,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory=pin_memory,
+            multiprocessing_context=start_method if num_workers else None,
+        )
+        self._remote = dataset
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch says its private class
+        """Yield the batches that the current epoch has left."""
+        for batch in super().__iter__():
+            # To look at it is to take note of it, also if the loop never does.
+            len(batch)
+            yield batch
+
+    def state_dict(self) -> State:
+        """Return the dataset's state after the last batch handed over."""
+        return self._remote.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on after that batch with the next ``for``; see `RemoteDataset.load_state_dict`."""
+        self._remote.load_state_dict(state)

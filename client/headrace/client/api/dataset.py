@@ -1,0 +1,529 @@
+"""The dataset that a training loop iterates."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from multiprocessing.context import get_spawning_popen
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch.utils.data import IterableDataset
+
+from headrace.arguments import flag, instance_or_none, whole, whole_or_none
+from headrace.client.api.live_stream import ClientStats, LiveStream
+from headrace.client.api.missing_methods import raise_missing
+from headrace.client.batch.batch import Batch
+from headrace.client.batch.classes import Classes
+from headrace.client.batch.handover import register_owner
+from headrace.client.device.cuda_copy import checked_device
+from headrace.client.feeds.feed import Event
+from headrace.client.feeds.open_feed import RingFeeds
+from headrace.client.feeds.transport import Landing, TransportChoice, ring_options
+from headrace.client.loader.loop_turns import Loop, Turns
+from headrace.client.loader.parent_watch import end_with_main_process
+from headrace.client.loader.progress import Progress
+from headrace.client.loader.worker_plan import Begin, Share, share_of_worker
+from headrace.client.loader.worker_share import ShareSource, WorkerSide
+from headrace.client.options.access import Auth, TlsConfig, access_of, was_forked_after_use
+from headrace.client.options.arguments import (
+    addresses_of,
+    batch_sizes,
+    byte_count,
+    column_names,
+    end_mode,
+    epoch_limit,
+    settings_of_store,
+    token_bytes,
+    urls_of,
+)
+from headrace.client.options.mixture import Mixture
+from headrace.client.options.ranks import resolve_ranks
+from headrace.client.options.read_request import ReadOptions
+from headrace.client.options.settings import (
+    DEFAULT_MAX_BATCH_BYTES,
+    DEFAULT_PREFETCH_BYTES,
+    Deadlines,
+    Hedge,
+    deadlines_of,
+)
+from headrace.client.options.skips import SkipChoice
+from headrace.client.options.steps import Step, steps_of
+from headrace.client.reader.reader import BatchReader, Place
+from headrace.client.servers.replicas import seat_of
+from headrace.client.servers.targets import choose_endpoints, lane_of
+from headrace.client.servers.unary import fetch_from_any
+from headrace.client.state.read_spec import Reading, order_of
+from headrace.client.state.state import (
+    State,
+    check_end,
+    make_state,
+    read_state,
+    refuse_worker_state,
+)
+from headrace.client.state.subject import mixture_in, skips_in, subject_of
+from headrace.client.state.token_places import moved, place_after
+from headrace.client.wire.assembler import BatchEvent
+from headrace.errors import BadArgumentError
+from headrace.order import NUMBER_LIMIT, EpochPlan, decode_token
+from headrace.v1 import shard_service_pb2 as pb
+
+
+class RemoteDataset(IterableDataset[Batch]):
+    """Iterate over the batches of one rank, prefetched from a headrace server.
+
+    ``for batch in dataset`` yields the rest of the current epoch; the next ``for`` goes on after
+    the last batch handed over, with the next epoch if that one is complete. The stream survives
+    lost servers: it reconnects from the token of the last batch received, and the loop gets the
+    same batches in the same order. `state_dict` is all that a checkpoint needs; it may be loaded
+    by any number of ranks.
+
+    In the workers of a DataLoader it reads each worker's share, so that the loader gives the same
+    batches in the same order; there, handed over is what the loop has looked at.
+    """
+
+    def __init__(
+        self,
+        target: str | Sequence[str] | None,
+        dataset: str | Mixture | Sequence[tuple[str, float]],
+        *,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        window: int | None = None,
+        window_bytes: int | None = None,
+        lanes: int = 1,
+        unit: int | None = None,
+        columns: Sequence[str] = (),
+        rank: int | None = None,
+        world_size: int | None = None,
+        replication: int = 1,
+        epochs: int | None = None,
+        end: Literal["drop_last", "uneven", "pad"] = "drop_last",
+        with_ids: bool = False,
+        skips: str | Sequence[int] | None = None,
+        allow_new_skips: bool = False,
+        steps: Sequence[Step] = (),
+        restart: bool = False,
+        token: bytes | None = None,
+        auth: Auth | None = None,
+        tls: TlsConfig | None = None,
+        device: str | torch.device | None = None,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+        transport: TransportChoice = "auto",
+        ring_bytes: int | None = None,
+        check_ring: bool = False,
+        deadlines: Deadlines | None = None,
+        hedge: Hedge | None = None,
+        fallback: Literal["storage"] | None = None,
+        url: str | Mapping[str, str] | None = None,
+        private_cache_bytes: int | None = None,
+        store: Mapping[str, object] | None = None,
+    ) -> None:
+        """Describe what to read; no server is asked, or started, before the first batch.
+
+        Args:
+            target: Address of a server, ``host:port``, ``dns:///name:port`` or ``unix:/path``, or
+                several that serve the same datasets. None starts a private server on this
+                machine, one for all processes of the job; it needs the ``[server]`` extra.
+            dataset: The dataset's name on the server; its URL for a private server. A mixture of
+                several as pairs of name and proportion, or as a `Mixture`.
+            batch_size: Samples a batch of this rank, >= 1; the global batch is this times the
+                ranks with samples of their own.
+            global_batch_size: Samples a batch over all ranks instead, >= their number.
+            seed: Seed of the order, >= 0.
+            shuffle: False for storage order.
+            window: Samples that are shuffled together; 0 for the whole epoch, None for the
+                default of docs/order.md.
+            window_bytes: The same limit in bytes; 0 for none, None for the default.
+            lanes: Parts of the data that replicas can serve alone, >= 1; with several, each rank
+                asks the replica first that its lane prefers. Advised: as many as replicas.
+            unit: Samples of a unit; None for the global batch size, or the token's. Only matters
+                with several lanes.
+            columns: Names of the columns wanted; empty for all.
+            rank: This rank; None for torch.distributed's, else the environment's RANK, else 0.
+            world_size: Number of ranks; None as for ``rank``, at last 1.
+            replication: Consecutive ranks that get the same samples; divides ``world_size``.
+            epochs: Epochs of the run; None to go on for ever.
+            end: What becomes of an incomplete last batch: ``drop_last``, a smaller one
+                (``uneven``), or one filled up with repeats that `Batch.is_pad` marks (``pad``).
+            with_ids: Whether batches carry `Batch.sample_ids`.
+            skips: Samples to leave out: their ids, at most 65,536, or the digest of a list that the
+                server has. Their positions take other samples. None for the token's list.
+            allow_new_skips: Whether a loaded state may be of another list, all of which is among
+                ``skips``.
+            steps: What the server does with each batch before it sends it, in this order: `Cast`,
+                `Pad`, `Stack`, `DecodeImage`, `Transform`, `Pack`.
+            restart: Begin the same epoch anew with each ``for``: for validation.
+            token: Where to begin: `Batch.token` of some run.
+            auth: Bearer token for the server, or a function that returns one; it is asked anew
+                for each stream.
+            tls: How to encrypt; None for plain text, in which a bearer token is there to read.
+            device: Where the batches' tensors are when the loop gets them, ``"cuda"`` or
+                ``"cpu"``, over a ring of buffers that is pinned for CUDA; None for the memory
+                that they were received in. Not for DataLoader workers.
+            prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one;
+                the default is arbitrary.
+            max_batch_bytes: Most payload bytes of a batch, >= 1: a larger one is refused, and no
+                memory is made ready for it, whatever the server says.
+            transport: How batches come: in shared memory where ``target`` is the unix socket of a
+                server on this host that makes rings, and else over gRPC (``"auto"``); or only the
+                one (``"ring"``) or the other (``"grpc"``). `stats` says which it is, and why.
+            ring_bytes: Size of that memory to ask for, >= 0; the server may give less. None for
+                twice ``prefetch_bytes``: a half held ready, a half in the loop's hands.
+            check_ring: Whether payloads in shared memory are hashed by the server and verified
+                here, as over gRPC; costs a pass over them on either side.
+            deadlines: How long to wait; None for `Deadlines()`.
+            hedge: When to ask a second server for a batch that is late; None never to. With one
+                address that stands for one server, and in DataLoader workers, it does nothing.
+            fallback: ``"storage"``: when no server has answered for ``deadlines.fallback_s``, read
+                the same batches through a private server, until one answers again. Needs the
+                ``[server]`` extra and ``url``.
+            url: Where the dataset lies that the servers serve, for ``fallback``; of a mixture the
+                place of each dataset by its name.
+            private_cache_bytes: Size of a private server's cache, >= 1; None for the server's
+                default of 2 GiB.
+            store: How a private server reaches the store, by the names of
+                `headrace.storage.StoreOptions`, such as ``{"endpoint": "https://…"}``; secrets in
+                it go through a pipe. None for the environment's way.
+
+        Raises:
+            BadArgumentError: An argument is out of range, or the ranks are half given.
+            ConfigurationError: There is no folder in which a private server could be met.
+            TokenMalformedError: ``token`` is damaged.
+            TokenSpecChangedError: ``token`` belongs to another order.
+        """
+        super().__init__()
+        batch_size, global_batch_size = batch_sizes(batch_size, global_batch_size)
+        prefetch_bytes = byte_count("prefetch_bytes", prefetch_bytes)
+        self._max_batch_bytes = byte_count("max_batch_bytes", max_batch_bytes, least=1)
+        deadlines = deadlines_of(deadlines)
+        addresses, store = addresses_of(target), settings_of_store(store)
+        subject, sources = subject_of(
+            dataset, is_private=addresses is None, url=urls_of(url), skips=skips
+        )
+        rank, world_size = resolve_ranks(rank, world_size)
+        replication = whole("replication", replication, low=1)
+        order = order_of(
+            seed=seed,
+            shuffle=shuffle,
+            window=window,
+            window_bytes=window_bytes,
+            lanes=lanes,
+            unit=unit,
+        )
+        self._reading = Reading(
+            subject=subject,
+            order=order,
+            unit_is_free=unit is None,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            rank=rank,
+            world_size=world_size,
+            replication=replication,
+            end=end_mode(end),
+            columns=column_names(columns),
+            with_ids=flag("with_ids", with_ids),
+            steps=steps_of(steps),
+            allow_new_skips=flag("allow_new_skips", allow_new_skips),
+            end_epoch=epoch_limit(epochs),
+        )
+        self._endpoints = choose_endpoints(
+            addresses,
+            sources,
+            access_of(tls, auth),
+            fallback=fallback,
+            deadlines=deadlines,
+            cache_bytes=whole_or_none("private_cache_bytes", private_cache_bytes, low=1),
+            store=store,
+            seat=seat_of(
+                rank=rank,
+                world_size=world_size,
+                seed=order.seed,
+                lane=lane_of(
+                    rank, world_size=world_size, replication=replication, lanes=order.lanes
+                ),
+            ),
+        )
+        self._restart, self._deadlines = flag("restart", restart), deadlines
+        self._hedge = instance_or_none("hedge", hedge, Hedge, wanted="a Hedge(…), or None")
+        self._rings = ring_options(transport, ring_bytes, prefetch_bytes, check=check_ring)
+        self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))
+        self._progress = Progress()
+        self._turns = Turns()
+        self._classes: Classes | None = None
+        self._key = uuid.uuid4().hex
+        self._side = WorkerSide(self._key)
+        register_owner(self._key, self)
+        begin = token_bytes(token)
+        if begin is not None:
+            self._adopt(begin)
+        if self._reading.has_size:
+            self._options()
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches that the current epoch has left.
+
+        Raises:
+            HeadraceError: No batch can be had any more; the next ``for`` tries again from there.
+        """
+        share = share_of_worker()
+        # Workers agree on the place now, before one of them hands a batch over.
+        return self._rest_of_epoch() if share is None else self._share_of_epoch(share)
+
+    def _rest_of_epoch(self) -> Iterator[Batch]:
+        if self._restart:
+            self.seek(self._progress.first_epoch)
+        loop = Loop(self._progress.place.epoch, self._progress.moves)
+        self._turns.begin(loop)
+        progress = self._progress
+        while True:
+            unread = progress.unread
+            try:
+                batch = self._next_batch(loop)
+            except BaseException:
+                # Ctrl-C may come between any two instructions: what was taken for this loop, and
+                # did not reach it, comes again. Nothing is called here, for it may come twice.
+                if self._turns.newest is loop:
+                    self._live.is_broken = True
+                    progress.unread = unread
+                raise
+            if batch is None:
+                return
+            yield batch
+
+    def _next_batch(self, loop: Loop) -> Batch | None:
+        """Hand the next batch over to a loop; None at the end of its epoch."""
+        self._turns.take(loop)
+        try:
+            progress = self._progress
+            if loop.moves != progress.moves:
+                loop.epoch, loop.moves = progress.place.epoch, progress.moves
+            while (event := self._live.next_event(self._make_reader)) is not None:
+                if isinstance(event, BatchEvent):
+                    batch = Batch(event, group_count=self._reading.group_count)
+                    progress.unread = event.mark
+                    return batch
+                # An older epoch ended while nobody looked: its last batch was the last one handed
+                # over before a `break`.
+                if event.epoch >= loop.epoch:
+                    progress.place = place_after(event.resume_token)
+                    return None
+            return None
+        finally:
+            self._turns.end()
+
+    def _share_of_epoch(self, share: Share) -> Iterator[Batch]:
+        if self._live.device is not None:
+            raise BadArgumentError(
+                f"device={str(self._live.device)!r} inside a DataLoader worker, whose batches "
+                "travel between processes; wanted device=None there, or no workers",
+                field="device",
+            )
+        if was_forked_after_use():
+            raise BadArgumentError(
+                "a worker was forked from a process that had asked a headrace server before, and "
+                "gRPC may hang in it; wanted DataLoader(..., multiprocessing_context='forkserver') "
+                "or 'spawn', or headrace.client.BatchLoader",
+                field="multiprocessing_context",
+            )
+        end_with_main_process()
+        source = ShareSource(
+            next_event=self._next_of_share,
+            close=self.close,
+            batch_count=lambda position: self._plan(position).batch_count,
+            group_count=self._reading.group_count,
+            restart=self._restart,
+        )
+        return self._side.iterate(share, self._progress.begin(), source)
+
+    def _next_of_share(self, place: Place, share: Share) -> Event | None:
+        def make(landing: Landing) -> BatchReader:
+            return self._make_reader(landing, place=place, share=share)
+
+        return self._live.next_event(make)
+
+    def __len__(self) -> int:
+        """Count the batches of a whole epoch; asks the server once.
+
+        Raises:
+            HeadraceError: No server answers, or it has no such dataset.
+        """
+        return self._plan(0).batch_count
+
+    @property
+    def classes(self) -> Classes:
+        """Names of the classes of columns of labels: ``dataset.classes["label"][i]`` is what i is.
+
+        Those of the version that is read. Asks the server when it is first looked at, and after a
+        state of another version was loaded. -1 in a column means no class, and is no place to
+        look at in the names.
+
+        Raises:
+            HeadraceError: No server answers, or it has no such dataset.
+        """
+        self._describe()
+        wanted = self._reading.subject.requests()
+        known = [(request.name, request.fingerprint) for request in wanted]
+        if self._classes is None or self._classes.versions != known:
+            self._classes = Classes(self._ask(wanted))
+        return self._classes
+
+    def seek(self, epoch: int, position: int = 0) -> None:
+        """Move to a place of the order; the next ``for`` begins there.
+
+        Args:
+            epoch: The epoch, >= 0.
+            position: Samples of it to leave out, over all ranks, >= 0.
+
+        Raises:
+            BadArgumentError: One of them is negative, or no whole number.
+        """
+        epoch = whole("epoch", epoch, low=0, high=NUMBER_LIMIT)
+        position = whole("position", position, low=0, high=NUMBER_LIMIT)
+        self._turns.take()
+        try:
+            self.close()
+            self._progress.first_epoch = epoch
+            self._move(moved(self._progress.place, epoch, position))
+        finally:
+            self._turns.end()
+
+    def state_dict(self) -> State:
+        """Return the state after the last batch handed to the loop, JSON-serialisable.
+
+        The same on every rank, so one rank's is enough. Asks the server for the dataset's
+        fingerprint if no batch was handed over yet.
+        """
+        share = share_of_worker()
+        place = (share and self._side.place) or self._progress.place
+        token = place.token or self._first_token()
+        state = make_state(token, subject=self._reading.subject, end=self._reading.end)
+        return state if share is None else {**state, "worker": self._side.state(share)}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on after the batch that a state was taken at, with any rank and world size.
+
+        Raises:
+            TokenMalformedError: It is no state, or a damaged one.
+            TokenSpecChangedError: It belongs to other options; the message names them.
+        """
+        token, share = read_state(state), share_of_worker()
+        check_end(state, self._reading.end)
+        if share is None:
+            refuse_worker_state(state)
+        self._adopt(token, mixture_in(state), skips_in(state))
+        if share is not None:
+            self._side.load(share, state.get("worker"), self._progress.place)
+
+    def note_look(self, token: bytes, *, moves: int) -> None:
+        """Take note that the loop got a worker's batch; the batch itself calls this."""
+        begin = Begin(place_after(token), moves, self._progress.first_epoch)
+        if moves == self._progress.moves and begin.is_after(self._progress.begin()):
+            # What was read ahead here is behind now.
+            self.close()
+            self._progress.place = begin.place
+            self._side.shared.publish(begin)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Arrive in a worker as the same dataset, and anywhere else as a copy."""
+        state = dict(self.__dict__)
+        if get_spawning_popen() is None:
+            state["_key"] = uuid.uuid4().hex
+            state["_side"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        if state["_side"] is None:
+            self._side = WorkerSide(self._key)
+            register_owner(self._key, self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            raise_missing(self, name)
+
+    def stats(self) -> ClientStats:
+        """Return what happened since the dataset was made, in this process."""
+        return self._live.stats()
+
+    def close(self) -> None:
+        """Drop the connection and what was prefetched; the next ``for`` goes on all the same."""
+        self._live.close()
+
+    def _move(self, place: Place) -> None:
+        self._progress.place = place
+        if share_of_worker() is None:
+            self._progress.moves += 1
+            self._side.shared.publish(self._progress.begin())
+
+    def _plan(self, position: int) -> EpochPlan:
+        self._reading.known_global_batch_size()
+        self._describe()
+        return self._reading.plan(position, self._progress.place.token)
+
+    def _make_reader(
+        self, landing: Landing, *, place: Place | None = None, share: Share | None = None
+    ) -> BatchReader:
+        if self._reading.subject.mixture is not None:
+            # Its token holds no versions, so each request names them.
+            self._describe()
+        options = self._options()
+        if share is not None:
+            options = replace(options, batch_stride=share.count, batch_offset=share.index)
+        if self._hedge is not None:
+            # Which watches each batch.
+            landing = replace(landing, takes_runs=False)
+        landing = replace(landing, max_batch_bytes=self._max_batch_bytes)
+        return BatchReader(
+            self._endpoints,
+            options,
+            place=place or self._progress.place,
+            deadlines=self._deadlines,
+            allocate=landing.allocate,
+            open_feed=RingFeeds(self._rings, landing, silence_s=self._deadlines.silence_s),
+            hedge=self._hedge,
+            max_batch_bytes=self._max_batch_bytes,
+        )
+
+    def _options(self) -> ReadOptions:
+        options = self._reading.options(self._progress.place.token)
+        if self._restart:
+            return replace(options, end_epoch=self._progress.first_epoch + 1)
+        return options
+
+    def _adopt(
+        self,
+        token: bytes,
+        mixture: Mixture | None = None,
+        skips: SkipChoice | None = None,
+    ) -> None:
+        content = decode_token(token)
+        reading = self._reading.adopted(content, mixture, skips)
+        self._turns.take()
+        try:
+            self.close()
+            self._reading = reading
+            self._progress.first_epoch = content.epoch
+            self._move(Place(content.epoch, content.position, token))
+        finally:
+            self._turns.end()
+
+    def _first_token(self) -> bytes:
+        self._reading.known_global_batch_size()
+        self._describe()
+        place = self._progress.place
+        return self._reading.first_token(epoch=place.epoch, position=place.position)
+
+    def _describe(self) -> None:
+        def fetch(wanted: Sequence[pb.GetDatasetRequest]) -> list[pb.Dataset]:
+            return [answer.dataset for answer in self._ask(wanted)]
+
+        self._reading = replace(self._reading, subject=self._reading.subject.described(fetch))
+
+    def _ask(self, wanted: Sequence[pb.GetDatasetRequest]) -> list[pb.GetDatasetResponse]:
+        return fetch_from_any(self._endpoints, wanted, deadlines=self._deadlines)

@@ -1,0 +1,282 @@
+"""Batches as NumPy arrays, for loops that know nothing of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.arguments import whole
+from headrace.client.api.missing_methods import raise_missing
+from headrace.client.feeds.feed import Event
+from headrace.client.feeds.open_feed import RingFeeds
+from headrace.client.feeds.transport import (
+    Landing,
+    RingOptions,
+    Transport,
+    TransportChoice,
+    ring_options,
+)
+from headrace.client.loader.loop_turns import Loop, overtaken
+from headrace.client.options.access import Auth, TlsConfig, access_of
+from headrace.client.options.arguments import (
+    addresses_of,
+    byte_count,
+    column_names,
+    dataset_name,
+    end_mode,
+    epoch_limit,
+    settings_of_store,
+    token_bytes,
+)
+from headrace.client.options.read_request import ReadOptions
+from headrace.client.options.settings import (
+    DEFAULT_MAX_BATCH_BYTES,
+    DEFAULT_PREFETCH_BYTES,
+    Deadlines,
+    deadlines_of,
+)
+from headrace.client.reader.prefetch import Prefetcher
+from headrace.client.reader.reader import BatchReader, Place
+from headrace.client.servers.endpoints import PrivateEndpoints, fixed_endpoints
+from headrace.client.servers.private_server import name_of_source, private_server
+from headrace.client.servers.replicas import seat_of
+from headrace.client.state.read_spec import order_of
+from headrace.client.state.token_places import place_after
+from headrace.client.wire.assembler import BatchEvent
+from headrace.client.wire.buffers import BufferPool
+from headrace.client.wire.payload_layout import SAMPLE_ID_COLUMN, ColumnView
+from headrace.v1 import shard_service_pb2 as pb
+
+Arrays = dict[str, NDArray[Any]]
+
+_COUNT_LIMIT = 1 << 31
+
+
+class NumpyDataset:
+    """Iterate over the batches of one rank as dictionaries of NumPy arrays.
+
+    ``for arrays in dataset`` yields the rest of the current epoch; the next ``for`` goes on after
+    the last batch handed over. Columns of numbers are ``(samples, *shape)``; strings, bytes and
+    ragged columns are object arrays of `str`, `bytes` and arrays, with `None` for null. A column
+    of numbers that may hold nulls has a second entry ``name.valid``. The memory of a batch is the
+    loop's for as long as it keeps an array of it.
+    """
+
+    def __init__(
+        self,
+        target: str | Sequence[str] | None,
+        dataset: str,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        window: int | None = None,
+        columns: Sequence[str] = (),
+        rank: int = 0,
+        world_size: int = 1,
+        epochs: int | None = None,
+        end: Literal["drop_last", "uneven", "pad"] = "drop_last",
+        token: bytes | None = None,
+        auth: Auth | None = None,
+        tls: TlsConfig | None = None,
+        deadlines: Deadlines | None = None,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
+        store: Mapping[str, object] | None = None,
+        transport: TransportChoice = "auto",
+        ring_bytes: int | None = None,
+        check_ring: bool = False,
+    ) -> None:
+        """Describe what to read; no server is asked, or started, before the first batch.
+
+        Args:
+            target: Address of a server, or several; None for a private one on this machine.
+            dataset: The dataset's name on the server; its URL for a private server.
+            batch_size: Samples a batch of this rank, >= 1.
+            seed: Seed of the order, >= 0.
+            shuffle: False for storage order.
+            window: Samples that are shuffled together; 0 for the whole epoch, None for the
+                default of docs/order.md.
+            columns: Names of the columns wanted; empty for all.
+            rank: This rank, in ``[0, world_size)``.
+            world_size: Number of ranks.
+            epochs: Epochs of the run; None to go on for ever.
+            end: What becomes of an incomplete last batch, as for `RemoteDataset`.
+            token: Where to begin: `token` of another dataset, or `Batch.token`.
+            auth: Bearer token for the server, or a function that returns one.
+            tls: How to encrypt; None for plain text.
+            deadlines: How long to wait; None for `Deadlines()`.
+            prefetch_bytes: Most bytes to hold ready, >= 0; the default is arbitrary.
+            max_batch_bytes: Most payload bytes of a batch, as for `RemoteDataset`.
+            store: How a private server reaches the store, as for `RemoteDataset`.
+            transport: How batches come from a server on this host, as for `RemoteDataset`.
+            ring_bytes: Size of the shared memory to ask for; None for twice ``prefetch_bytes``.
+            check_ring: Whether payloads in shared memory are hashed and verified.
+
+        Raises:
+            BadArgumentError: An argument is out of range.
+            ConfigurationError: There is no folder in which a private server could be met.
+            TokenMalformedError: ``token`` is damaged.
+        """
+        batch_size = whole("batch_size", batch_size, low=1, high=_COUNT_LIMIT)
+        world_size = whole("world_size", world_size, low=1, high=_COUNT_LIMIT)
+        rank = whole("rank", rank, low=0, high=world_size)
+        self._prefetch_bytes = byte_count("prefetch_bytes", prefetch_bytes)
+        self._max_batch_bytes = byte_count("max_batch_bytes", max_batch_bytes, least=1)
+        addresses, store = addresses_of(target), settings_of_store(store)
+        dataset = dataset_name(dataset, is_private=addresses is None)
+        name = name_of_source(dataset) if addresses is None else dataset
+        order = order_of(
+            seed=seed,
+            shuffle=shuffle,
+            window=window,
+            window_bytes=None,
+            lanes=1,
+            unit=batch_size * world_size,
+        )
+        self._options = ReadOptions(
+            dataset=name,
+            order=order,
+            global_batch_size=batch_size * world_size,
+            rank=rank,
+            world_size=world_size,
+            end=end_mode(end),
+            columns=column_names(columns),
+            end_epoch=epoch_limit(epochs),
+        )
+        self._endpoints = (
+            PrivateEndpoints(private_server({name: dataset}, store=store))
+            if addresses is None
+            else fixed_endpoints(
+                addresses,
+                access_of(tls, auth),
+                seat=seat_of(rank=rank, world_size=world_size, seed=order.seed),
+            )
+        )
+        self._deadlines = deadlines_of(deadlines)
+        self._rings = ring_options(transport, ring_bytes, self._prefetch_bytes, check=check_ring)
+        self._transport = Transport()
+        self._loop: Loop | None = None
+        begin = token_bytes(token)
+        self._place = Place() if begin is None else place_after(begin)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            raise_missing(self, name)
+
+    @property
+    def token(self) -> bytes | None:
+        """The resume token after the last batch handed over; None before the first."""
+        return self._place.token
+
+    @property
+    def transport(self) -> str:
+        """How batches come: ``ring`` or ``grpc``; empty before the first stream."""
+        return self._transport.name
+
+    @property
+    def transport_reason(self) -> str:
+        """Why not through a ring, or why that is smaller than was asked for; else empty."""
+        return self._transport.reason
+
+    def __iter__(self) -> Iterator[Arrays]:
+        """Yield the batches that the current epoch has left.
+
+        Raises:
+            HeadraceError: No batch can be had any more; the next ``for`` tries again from there.
+        """
+        return (arrays_of(columns) for columns in self.views())
+
+    def views(self) -> Generator[dict[str, ColumnView], None, None]:
+        """Yield the same as views of the batches' memory, strings and bytes undecoded."""
+        if self._options.end_epoch is not None and self._place.epoch >= self._options.end_epoch:
+            return
+        loop = self._loop = Loop(self._place.epoch, 0)
+        transport = self._transport = Transport()
+        prefetcher = Prefetcher(
+            self._open(self._rings, transport),
+            budget_bytes=self._prefetch_bytes,
+            limit=transport.ready_bytes,
+            is_ahead=transport.has_ring,
+        )
+        try:
+            while (event := prefetcher.get()) is not None:
+                columns = event.columns if isinstance(event, BatchEvent) else None
+                place = place_after(_token_of(event))
+                # From here to the `yield` nothing is called, so that nothing comes between, neither
+                # another loop nor Ctrl-C.
+                if self._loop is not loop:
+                    raise overtaken()
+                self._place = place
+                if columns is None:
+                    return
+                yield columns
+        finally:
+            prefetcher.close()
+
+    def peek(self) -> dict[str, ColumnView]:
+        """Return the columns of the next batch, which stays the next; empty after the last."""
+        # One batch is not worth a ring.
+        reader = self._open(RingOptions("grpc"), Transport())
+        try:
+            event = next(reader.events(), None)
+        finally:
+            reader.close()
+        return event.columns if isinstance(event, BatchEvent) else {}
+
+    def _open(self, rings: RingOptions, transport: Transport) -> BatchReader:
+        landing = Landing(
+            BufferPool(idle_bytes=self._prefetch_bytes).take,
+            None,
+            transport,
+            max_batch_bytes=self._max_batch_bytes,
+        )
+        return BatchReader(
+            self._endpoints,
+            self._options,
+            place=self._place,
+            deadlines=self._deadlines,
+            allocate=landing.allocate,
+            open_feed=RingFeeds(rings, landing, silence_s=self._deadlines.silence_s),
+        )
+
+
+def _token_of(event: Event) -> bytes:
+    return event.header.resume_token if isinstance(event, BatchEvent) else event.resume_token
+
+
+def arrays_of(columns: dict[str, ColumnView]) -> Arrays:
+    """Return the columns as arrays; those of numbers share the batch's memory."""
+    arrays: Arrays = {}
+    for name, view in columns.items():
+        if name == SAMPLE_ID_COLUMN:
+            continue
+        if view.kind == pb.COLUMN_KIND_TENSOR:
+            arrays[name] = view.values
+        else:
+            arrays[name] = _objects(view)
+        if view.valid is not None:
+            arrays[f"{name}.valid"] = view.valid
+    return arrays
+
+
+def _objects(view: ColumnView) -> NDArray[np.object_]:
+    assert view.offsets is not None
+    ends = view.offsets.tolist()
+    objects = np.empty(len(ends) - 1, np.object_)
+    for index in range(len(objects)):
+        objects[index] = _object(view.values[ends[index] : ends[index + 1]], view.kind)
+    if view.valid is not None:
+        objects[~view.valid] = None
+    return objects
+
+
+def _object(value: NDArray[np.generic], kind: int) -> object:
+    if kind == pb.COLUMN_KIND_RAGGED:
+        return value
+    content = value.tobytes()
+    return content.decode() if kind == pb.COLUMN_KIND_STRING else content

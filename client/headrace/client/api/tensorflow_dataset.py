@@ -1,0 +1,94 @@
+"""Batches as a ``tf.data.Dataset``. TensorFlow is imported when this is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.client.api.numpy_dataset import NumpyDataset
+from headrace.client.wire.payload_layout import SAMPLE_ID_COLUMN, ColumnView
+from headrace.errors import BadArgumentError, ConfigurationError
+from headrace.v1 import shard_service_pb2 as pb
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def tf_dataset(dataset: NumpyDataset) -> tf.data.Dataset:
+    """Return a dataset of dictionaries of tensors; it batches, shuffles and repeats no more.
+
+    Each iteration is an epoch, the next one the next epoch. Strings and bytes are ``tf.string``,
+    empty for null; ragged columns are ragged tensors. The first batch is asked for at once,
+    because it says which types there are.
+
+    Args:
+        dataset: What to read.
+
+    Raises:
+        ConfigurationError: TensorFlow is not installed.
+        BadArgumentError: ``dataset`` is something else, or there is no batch to read.
+        HeadraceError: No batch can be had.
+    """
+    if not isinstance(dataset, NumpyDataset):
+        raise BadArgumentError(
+            f"dataset is of type {type(dataset).__name__}; wanted a NumpyDataset, which reads the "
+            "same batches: tf_dataset(NumpyDataset(target, name, batch_size=…))",
+            field="dataset",
+        )
+    try:
+        import tensorflow as tf  # noqa: PLC0415 - not every trainer has it
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            "tf_dataset needs TensorFlow, which is not installed here: pip install tensorflow"
+        ) from error
+    views = {name: view for name, view in dataset.peek().items() if name != SAMPLE_ID_COLUMN}
+    if not views:
+        raise BadArgumentError(
+            "there is no batch to read: the run has no epoch left, or an epoch has less than a "
+            "batch; wanted one more epoch, a smaller batch_size, or end='uneven'",
+            field="batch_size",
+        )
+    signature = {name: _spec(tf, view) for name, view in views.items()}
+    for name, view in views.items():
+        if view.valid is not None:
+            signature[f"{name}.valid"] = tf.TensorSpec((None,), tf.bool)
+
+    def batches() -> Iterator[dict[str, Any]]:
+        for columns in dataset.views():
+            yield _tensors(tf, columns)
+
+    return tf.data.Dataset.from_generator(batches, output_signature=signature)
+
+
+def _spec(tf: Any, view: ColumnView) -> Any:
+    if view.kind == pb.COLUMN_KIND_TENSOR:
+        return tf.TensorSpec((None, *view.values.shape[1:]), view.values.dtype)
+    if view.kind == pb.COLUMN_KIND_RAGGED:
+        return tf.RaggedTensorSpec((None, None), view.values.dtype, row_splits_dtype=tf.int64)
+    return tf.TensorSpec((None,), tf.string)
+
+
+def _tensors(tf: Any, columns: dict[str, ColumnView]) -> dict[str, Any]:
+    tensors: dict[str, Any] = {}
+    for name, view in columns.items():
+        if name == SAMPLE_ID_COLUMN:
+            continue
+        if view.kind == pb.COLUMN_KIND_TENSOR:
+            tensors[name] = view.values
+        elif view.kind == pb.COLUMN_KIND_RAGGED:
+            tensors[name] = tf.RaggedTensor.from_row_splits(view.values, view.offsets)
+        else:
+            tensors[name] = _byte_strings(view)
+        if view.valid is not None:
+            tensors[f"{name}.valid"] = view.valid
+    return tensors
+
+
+def _byte_strings(view: ColumnView) -> Any:
+    assert view.offsets is not None
+    ends, values = view.offsets.tolist(), view.values
+    strings = [values[begin:end].tobytes() for begin, end in pairwise(ends)]
+    return np.array(strings, np.object_)

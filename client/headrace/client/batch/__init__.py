@@ -1,0 +1,1 @@
+"""A batch as the training loop sees it, and its columns."""

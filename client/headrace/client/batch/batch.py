@@ -1,0 +1,338 @@
+"""A batch as the training loop sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, ItemsView, Iterator, MutableMapping, ValuesView
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import torch
+from numpy.typing import NDArray
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from headrace.client.batch.adapters import Value, jax_arrays, numpy_arrays
+from headrace.client.batch.columns import BytesColumn, RaggedColumn, StringColumn
+from headrace.client.batch.handover import Origin, note_look
+from headrace.client.device.device_ring import MovedEvent
+from headrace.client.feeds.ring_batch import SlotEvent
+from headrace.client.wire.assembler import BatchEvent
+from headrace.client.wire.column_spans import ColumnSpan, span_of, tensor_of, view_of
+from headrace.client.wire.payload_layout import SAMPLE_ID_COLUMN, ColumnView
+from headrace.errors import BadArgumentError
+from headrace.v1 import shard_service_pb2 as pb
+
+_TENSOR = pb.COLUMN_KIND_TENSOR
+_LAZY: dict[int, type[BytesColumn | StringColumn | RaggedColumn]] = {
+    pb.COLUMN_KIND_STRING: StringColumn,
+    pb.COLUMN_KIND_BYTES: BytesColumn,
+    pb.COLUMN_KIND_RAGGED: RaggedColumn,
+}
+_tensor = torch.from_numpy
+# What of a batch is made when somebody looks, apart from what the header says.
+_LATER = frozenset({"_made", "sample_ids", "_columns", "_payload"})
+
+
+class Batch(MutableMapping[str, Value]):
+    """The samples of one rank at one step: a mapping from column name to its values.
+
+    Columns of numbers are tensors ``(samples, *shape)`` in the dtype they were stored in; strings,
+    bytes and ragged columns are lazy sequences. A column that may hold nulls has a second entry
+    ``name.valid``, ``(samples,) bool``. The memory is writable, belongs to the batch and its
+    tensors, and no later batch changes it. With ``device=`` all tensors are there; strings and
+    bytes stay on the CPU.
+
+    Attributes:
+        epoch: The epoch, from 0.
+        step: Global batches since the start of the run before this one.
+        position: Samples of the epoch before this global batch, over all ranks.
+        sample_count: Samples of this rank, pads included.
+        global_sample_count: Samples over all ranks, pads left out and replicas counted once.
+        loss_scale: Factor that makes the mean over ranks of ``loss.mean() * loss_scale`` the mean
+            over the global batch, also where ranks have unequal shares. Not for ranks without
+            samples, whose mean is NaN, nor for means that count pads: see ``sum_scale``.
+        sum_scale: Factor that makes the mean over ranks of ``losses.sum() * sum_scale`` that mean,
+            the same on every rank. The sum over no samples is 0, so it holds for all batches.
+        token: The resume token after this batch; the same on every rank.
+        sample_ids: ``(samples,) int64``, or None unless asked for with ``with_ids``. Of a mixture
+            pairs, ``(samples, 2)``; with the step `Pack` the documents' ids, row after row.
+        substitute_count: Rows that stand in the place of skipped samples.
+        overflow_count: Samples that the step `Pack` found no room for.
+    """
+
+    epoch: int
+    step: int
+    position: int
+    sample_count: int
+    global_sample_count: int
+    loss_scale: float
+    sum_scale: float
+    token: bytes
+    sample_ids: torch.Tensor | None
+    substitute_count: int
+    overflow_count: int
+    _pad_count: int
+    _device: torch.device | None = None
+    _origin: Origin | None = None
+    _values: dict[str, Value] | None = None
+    _packed: _Packed | None = None
+
+    def __init__(
+        self, event: BatchEvent, *, group_count: int, origin: Origin | None = None
+    ) -> None:
+        """Wrap a batch that the assembler made.
+
+        Args:
+            event: The batch; its memory passes to this object.
+            group_count: World size divided by replication.
+            origin: Whom to tell in the main process, if this is made in a worker.
+        """
+        if origin is not None:
+            self._origin = origin
+        self._event, self._group_count = event, group_count
+        self.sample_count = event.sample_count
+        if isinstance(event, MovedEvent):
+            self._take_moved(event)
+
+    def _read_header(self) -> None:
+        # Few loops look at most of this, so it is read when one looks.
+        header = self._event.header
+        self.epoch = header.epoch
+        self.step = header.step
+        self.position = header.position
+        self.global_sample_count = header.global_sample_count
+        self.token = header.resume_token
+        self.substitute_count = header.substitute_count
+        self.overflow_count = header.overflow_sample_count
+        self._pad_count = header.pad_count
+        own = header.sample_count - header.pad_count
+        self.sum_scale = self._group_count / max(1, header.global_sample_count)
+        self.loss_scale = own * self._group_count / max(1, header.global_sample_count)
+
+    @property
+    def is_pad(self) -> torch.Tensor:
+        """``(samples,) bool``: true where a sample only fills the batch up (``end="pad"``)."""
+        places = torch.arange(self.sample_count, device=self._device)
+        return places >= self.sample_count - self._pad_count
+
+    def _take_columns(self, columns: dict[str, ColumnView]) -> None:
+        self._columns = columns
+        made: dict[str, Value] = {}
+        self.sample_ids = None
+        for name, view in columns.items():
+            if name == SAMPLE_ID_COLUMN:
+                self.sample_ids = torch.from_numpy(view.values)
+                continue
+            is_tensor = view.kind == _TENSOR
+            made[name] = torch.from_numpy(view.values) if is_tensor else _LAZY[view.kind](view)
+            if view.valid is not None:
+                made[f"{name}.valid"] = torch.from_numpy(view.valid)
+        self._made = self._values = made
+
+    def _take_slot(self, event: SlotEvent) -> None:
+        form = event.layout.form
+        made: dict[str, Any] = {}
+        for part in form.entries:
+            name, kind = part[0], part[1]
+            if kind == _TENSOR:
+                made[name] = _tensor(event.array(part))
+            else:
+                made[name] = _LAZY[kind].later(event, name, form.row_count)
+        self.sample_ids = made.pop(SAMPLE_ID_COLUMN) if form.has_ids else None
+        self._made = self._values = made
+
+    def _take_moved(self, event: MovedEvent) -> None:
+        event.copy.hand_over()
+        target = event.copy.target
+        spans = dict(event.spans)
+        ids = spans.pop(SAMPLE_ID_COLUMN, None)
+        self._device = target.device
+        self.sample_ids = None if ids is None else tensor_of(ids.values, target)
+        self._made = {}
+        for name, span in spans.items():
+            self._made[name] = _moved_value(span, event.columns[name], target)
+            if span.valid is not None:
+                self._made[f"{name}.valid"] = tensor_of(span.valid, target)
+        self._values = self._made
+
+    def __copy__(self) -> Self:
+        """Return a batch with the same values; what is set in it does not show in this one."""
+        clone = self.__class__.__new__(self.__class__)
+        self._open()
+        clone.__dict__.update(self.__dict__)
+        return clone
+
+    def __reduce__(self) -> tuple[Callable[..., Batch], tuple[_Packed]]:
+        """Travel as one tensor; the other side makes the columns anew, as views of it."""
+        self._open()
+        if self._device is not None:
+            raise BadArgumentError(
+                f"a batch on {self._device} cannot be pickled; wanted a dataset without device= "
+                "where batches travel between processes",
+                field="device",
+            )
+        apart = {"_columns", "_payload", "_made", "_values", "_event", "sample_ids"}
+        values = self._look()
+        changed = {k: v for k, v in values.items() if self._made.get(k) is not v}
+        return _unpack, (
+            _Packed(
+                fields={k: v for k, v in self.__dict__.items() if k not in apart},
+                payload=torch.from_numpy(self._payload),
+                spans={k: span_of(view, self._payload) for k, view in self._columns.items()},
+                names=tuple(values),
+                changed=changed,
+            ),
+        )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            # Asked only for what is not there: what the header says, and the columns, until
+            # somebody looks; and in a batch that came from a worker, all of it.
+            there = self.__dict__
+            if "_packed" in there:
+                self._open()
+            elif "_event" not in there or (name not in _LATER and "epoch" in there):
+                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            elif name in ("_made", "sample_ids"):
+                self._look()
+            elif name == "_columns":
+                self._columns = self._event.columns
+            elif name == "_payload":
+                self._payload = self._event.payload
+            else:
+                self._read_header()
+            return getattr(self, name)
+
+    def _look(self) -> dict[str, Value]:
+        """Return the values, which are made when somebody first looks at one."""
+        if self._values is None:
+            if self._packed is not None:
+                self._open()
+            elif isinstance(self._event, SlotEvent):
+                self._take_slot(self._event)
+            else:
+                self._take_columns(self._event.columns)
+        assert self._values is not None
+        return self._values
+
+    def _open(self) -> None:
+        packed = self._packed
+        if packed is None:
+            if "epoch" not in self.__dict__:
+                self._read_header()
+            if self._values is None:
+                self._look()
+            return
+        self.__dict__.update(packed.fields)
+        payload = self._payload = packed.payload.numpy()
+        self._take_columns({name: view_of(span, payload) for name, span in packed.spans.items()})
+        whole = {**self._made, **packed.changed}
+        self._values = {name: whole[name] for name in packed.names}
+        self.__dict__.pop("_packed", None)
+        if self._origin is not None:
+            note_look(self._origin, self.token)
+
+    def pin_memory(self) -> Self:
+        """Return the batch in pinned memory, as ``DataLoader(pin_memory=True)`` wants it."""
+        packed = self._packed
+        if packed is None:
+            _, (packed,) = self.__reduce__()
+        pinned = self.__class__.__new__(self.__class__)
+        changed = {
+            name: value.pin_memory() if isinstance(value, torch.Tensor) else value
+            for name, value in packed.changed.items()
+        }
+        pinned.__dict__["_packed"] = replace(
+            packed, payload=packed.payload.pin_memory(), changed=changed
+        )
+        return pinned
+
+    def to_numpy(self) -> dict[str, NDArray[Any]]:
+        """Return the columns as arrays, on the CPU.
+
+        Tensors share their memory with the arrays; strings, bytes and ragged rows are decoded into
+        object arrays, with None for null.
+        """
+        return numpy_arrays(self)
+
+    def to_jax(self) -> dict[str, Any]:
+        """Return the columns as JAX arrays where they are tensors, over dlpack.
+
+        JAX copies those on the CPU that do not begin at a multiple of 64 bytes.
+        Strings, bytes and ragged columns stay as they are; ``values`` and ``offsets`` of a ragged
+        one are tensors. With JAX's default of 32 bits, float64 becomes float32.
+
+        Raises:
+            ConfigurationError: JAX is not installed.
+            BadArgumentError: An integer needs 64 bits, and JAX is set to 32.
+        """
+        return jax_arrays(self)
+
+    def __getitem__(self, column: str) -> Value:
+        return (self._values or self._look())[column]
+
+    def __setitem__(self, column: str, value: Value) -> None:
+        self._values = {**self._look(), column: value}
+
+    def __delitem__(self, column: str) -> None:
+        self._values = {name: value for name, value in self._look().items() if name != column}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values or self._look())
+
+    def values(self) -> ValuesView[Value]:
+        """Return the columns' values."""
+        return (self._values or self._look()).values()
+
+    def items(self) -> ItemsView[str, Value]:
+        """Return the columns' names and values."""
+        return (self._values or self._look()).items()
+
+    def __len__(self) -> int:
+        return len(self._values or self._look())
+
+    def __repr__(self) -> str:
+        return (
+            f"Batch(epoch={self.epoch}, step={self.step}, position={self.position}, "
+            f"samples={self.sample_count}, columns={list(self)})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """A batch on its way between processes."""
+
+    fields: dict[str, object]
+    payload: torch.Tensor
+    spans: dict[str, ColumnSpan]
+    names: tuple[str, ...]
+    changed: dict[str, Value]
+
+
+def _unpack(packed: _Packed) -> Batch:
+    batch = Batch.__new__(Batch)
+    batch.__dict__["_packed"] = packed
+    return batch
+
+
+def _moved_value(span: ColumnSpan, kept: ColumnView, target: torch.Tensor) -> Value:
+    if span.kind == pb.COLUMN_KIND_RAGGED:
+        assert span.offsets is not None
+        return RaggedColumn(
+            kept, moved=(tensor_of(span.values, target), tensor_of(span.offsets, target))
+        )
+    return tensor_of(span.values, target) if span.kind == _TENSOR else _LAZY[span.kind](kept)
+
+
+def _refuse_collate(batch: object, *, collate_fn_map: object = None) -> NoReturn:
+    del collate_fn_map
+    wanted = len(batch) if isinstance(batch, list) else "n"
+    raise BadArgumentError(
+        f"a DataLoader with batch_size={wanted} would make batches of batches; the server batches "
+        "already: use DataLoader(dataset, batch_size=None), or iterate the dataset itself",
+        field="batch_size",
+    )
+
+
+# The documented way to tell torch's default_collate about a type of one's own.
+default_collate_fn_map[Batch] = _refuse_collate

@@ -1,0 +1,187 @@
+"""The ways to a device: how memory is made ready for transfers, and how one is begun."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headrace.arguments import instance
+from headrace.client.wire.buffers import aligned
+from headrace.errors import BadArgumentError
+
+_log = logging.getLogger(__name__)
+
+
+class Copy(Protocol):
+    """One payload on its way to a device."""
+
+    @property
+    def target(self) -> torch.Tensor:
+        """``(payload_bytes,) uint8`` on the device; valid after `hand_over`."""
+
+    def has_ended(self) -> bool:
+        """Say whether the source may be written again; does not wait."""
+
+    def hand_over(self) -> None:
+        """Make work that the calling thread starts from now on see the payload."""
+
+    def wait(self) -> None:
+        """Return when the source may be written again."""
+
+
+class Copies(Protocol):
+    """A way to a device."""
+
+    def make_buffer(self, size: int) -> NDArray[np.uint8]:
+        """Return ``(size,)`` bytes at least that transfers begin from, 64-byte aligned."""
+
+    def adopt(self, memory: NDArray[np.uint8]) -> None:
+        """Prepare memory that transfers will begin from, and that was made elsewhere."""
+
+    def start(self, payload: NDArray[np.uint8]) -> Copy:
+        """Begin to copy; ``payload`` must stay as it is until the copy has ended."""
+
+
+def checked_device(name: str | torch.device) -> torch.device:
+    """Return the device of that name.
+
+    Raises:
+        BadArgumentError: It is neither the CPU nor a CUDA device.
+    """
+    instance("device", name, (str, torch.device), wanted="'cuda', 'cuda:N', 'cpu' or None")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise BadArgumentError(
+            f"device is {str(name)!r}; wanted 'cuda', 'cuda:N' or 'cpu', or None to leave batches "
+            "where they are received",
+            field="device",
+        )
+    return device
+
+
+def copies_to(device: torch.device) -> Copies:
+    """Return the way to a device.
+
+    Raises:
+        BadArgumentError: This process has no CUDA.
+    """
+    if device.type == "cpu":
+        return HostCopies()
+    if not torch.cuda.is_available():
+        raise BadArgumentError(
+            f"device is {str(device)!r}, and this process sees no CUDA device; wanted a CUDA "
+            "build of torch and a visible device, or device='cpu'",
+            field="device",
+        )
+    return CudaCopies(device)
+
+
+class HostCopies:
+    """The same path without CUDA: the copy has ended when it has begun."""
+
+    def make_buffer(self, size: int) -> NDArray[np.uint8]:
+        """Return touched memory."""
+        buffer = aligned(size)
+        buffer[:] = 0
+        return buffer
+
+    def adopt(self, memory: NDArray[np.uint8]) -> None:
+        """Copy from it as it is."""
+
+    def start(self, payload: NDArray[np.uint8]) -> Copy:
+        """Copy at once."""
+        return _EndedCopy(torch.from_numpy(payload).clone())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _EndedCopy:
+    target: torch.Tensor
+
+    def has_ended(self) -> bool:
+        return True
+
+    def hand_over(self) -> None:
+        pass
+
+    def wait(self) -> None:
+        pass
+
+
+class CudaCopies:
+    """Transfers on a stream of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Make the stream.
+
+        Args:
+            device: A CUDA device; without an index, the current one.
+        """
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self._device = torch.device("cuda", index)
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call] # torch leaves it so
+
+    def make_buffer(self, size: int) -> NDArray[np.uint8]:
+        """Return pinned, touched memory."""
+        # Pinning synchronises the device, so a little more than this batch needs is taken, for
+        # the next ones to fit: arbitrary, 1/8.
+        pinned = torch.empty(size + size // 8, dtype=torch.uint8, pin_memory=True)
+        pinned.zero_()
+        return pinned.numpy()
+
+    def adopt(self, memory: NDArray[np.uint8]) -> None:
+        """Pin it for as long as it is mapped, so that transfers start from it itself."""
+        address, cudart = memory.ctypes.data, torch.cuda.cudart()  # type: ignore[no-untyped-call] # likewise
+        with torch.cuda.device(self._device):
+            failed = int(cudart.cudaHostRegister(address, memory.nbytes, 0))
+        if failed:
+            _log.warning(
+                "%d bytes of a ring could not be pinned (CUDA error %d): transfers are slower; "
+                "raise the limit on locked memory, or ask for a smaller ring with ring_bytes",
+                memory.nbytes,
+                failed,
+            )
+            return
+        weakref.finalize(memory, _unpin, address, self._device).atexit = False
+
+    def start(self, payload: NDArray[np.uint8]) -> Copy:
+        """Begin the transfer; the calling thread goes on at once."""
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            target = torch.empty(payload.size, dtype=torch.uint8, device=self._device)
+            target.copy_(torch.from_numpy(payload), non_blocking=True)
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call] # likewise
+            done.record(self._stream)
+        return _CudaCopy(target, done)
+
+
+def _unpin(address: int, device: torch.device) -> None:
+    # In whichever thread the last view ends, which may stand at another device.
+    with torch.cuda.device(device):
+        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call] # torch leaves it so
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CudaCopy:
+    target: torch.Tensor
+    done: torch.cuda.Event
+
+    def has_ended(self) -> bool:
+        return bool(self.done.query())  # type: ignore[no-untyped-call] # likewise
+
+    def hand_over(self) -> None:
+        stream = torch.cuda.current_stream(self.target.device)
+        stream.wait_event(self.done)
+        # The memory came from the side stream: without this the allocator would give it to the
+        # next transfer while the loop's stream still reads it.
+        self.target.record_stream(stream)
+
+    def wait(self) -> None:
+        self.done.synchronize()

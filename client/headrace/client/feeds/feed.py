@@ -1,0 +1,60 @@
+"""Where a stream's batches come from: the seam between a reader and what brings the payloads.
+
+A reader knows places, failures and patience. A feed knows one stream of one server and where its
+payloads lie: in the message that they came in, in a buffer that several are copied into, or in
+memory that the server wrote.
+
+Contract of `Feed.events`:
+
+1. Success: each batch, whole and with the stated checksum, and each end of an epoch, in the order
+   in which the server sent them; None for every other message, as a sign of life. The generator
+   returns when the server ended the stream.
+2. Failure: a `HeadraceError`, after all events that came before it.
+3. Silence: a server that sends nothing for as long as the feed was told, while an event is waited
+   for, is a failure. Time that the caller takes between two events is not counted.
+4. Cancel, from any thread, any number of times: the generator returns or raises at once.
+5. Clock: whenever the generator runs, the clock stands at what the feed waits for or works on.
+6. The first message of a stream is no event: None comes before all events.
+7. Memory: a payload belongs to its event, and is neither moved nor written again for as long as a
+   view of it lives, whatever becomes of the feed.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from headrace.client.feeds.wait_times import HopClock
+from headrace.client.servers.endpoints import Endpoint
+from headrace.client.wire.assembler import BatchEvent, EpochEndEvent
+from headrace.v1 import shard_service_pb2 as pb
+
+Event = BatchEvent | EpochEndEvent
+
+
+class Feed(Protocol):
+    """One stream of one server."""
+
+    def events(self) -> Iterator[Event | None]:
+        """Yield what the stream brings; the module's head holds the contract."""
+
+    def cancel(self) -> None:
+        """End the stream, from any thread."""
+
+
+class OpenFeed(Protocol):
+    """A way to open feeds; closes what it opened at the end of the context."""
+
+    def __call__(
+        self, endpoint: Endpoint, request: pb.ReadBatchesRequest, *, clock: HopClock
+    ) -> AbstractContextManager[Feed]:
+        """Open a stream.
+
+        Args:
+            endpoint: The server.
+            request: What to read.
+            clock: Where the feed notes what it waits for.
+        """

@@ -1,0 +1,222 @@
+"""The feed that comes over gRPC alone: messages, which become batches."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import grpc
+
+from headrace.client.feeds.feed import Event
+from headrace.client.feeds.wait_times import HopClock
+from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
+from headrace.client.servers.endpoints import Endpoint
+from headrace.client.servers.status import error_from_call
+from headrace.client.wire.assembler import Allocate, Keep, StreamAssembler
+from headrace.client.wire.bounds import Bounds
+from headrace.client.wire.frames import HEARTBEAT, Frame, heartbeat_ms, read_frame, read_frames
+from headrace.client.wire.message_memory import keep_freed_memory, memory_of
+from headrace.errors import HeadraceError, ServerUnreachableError
+from headrace.v1 import shard_service_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class WireFeeds:
+    """Opens feeds over gRPC: an `OpenFeed`.
+
+    Attributes:
+        allocate: Where payloads go.
+        silence_s: Seconds without a message after which a stream counts as dead.
+        keep: Makes a message memory of its batch; None to copy all payloads.
+        max_batch_bytes: Most payload bytes of a batch, whatever a server says.
+    """
+
+    allocate: Allocate
+    silence_s: float
+    keep: Keep | None = memory_of
+    max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
+
+    @contextmanager
+    def __call__(
+        self, endpoint: Endpoint, request: pb.ReadBatchesRequest, *, clock: HopClock
+    ) -> Iterator[WireFeed]:
+        """Open a stream on a connection of its own, and close both at the end."""
+        keep_freed_memory()
+        with endpoint.access.open_channel(endpoint.address) as channel:
+            call = encoded_messages(channel, "ReadBatches", request, endpoint.access.metadata())
+            bounds = Bounds(self.max_batch_bytes, request.global_batch_size)
+            assembler = StreamAssembler(self.allocate, keep=self.keep, bounds=bounds)
+            feed = WireFeed(channel, call, assembler, clock, target=endpoint.address)
+            with watched(feed, silence_s=self.silence_s):
+                yield feed
+
+
+class WireFeed:
+    """One `ReadBatches` call."""
+
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        call: grpc.CallIterator[bytes],
+        assembler: StreamAssembler,
+        clock: HopClock,
+        *,
+        target: str,
+    ) -> None:
+        """Take over a call that was just started.
+
+        Args:
+            channel: Its connection, for this call alone.
+            call: Its responses.
+            assembler: What puts them together.
+            clock: Where the feed notes what it waits for.
+            target: The address, for messages.
+        """
+        self._channel = channel
+        self._responses: Iterator[bytes] = iter(call)
+        self._assembler = assembler
+        self._clock = clock
+        self.target = target
+        self._waiting_since: float | None = None
+        self._silent_for_s: float | None = None
+        self._blamed_ms = 0
+
+    def events(self) -> Iterator[Event | None]:
+        """Yield the stream's events; `Feed` holds the contract."""
+        while (message := self.next_message()) is not None:
+            for frame in read_frames(message):
+                event = self._take(frame)
+                yield event
+                if event is not None:
+                    self._clock.enter("server")
+
+    def next_message(self) -> bytes | None:
+        """Wait for the next message; None at the end.
+
+        Raises:
+            HeadraceError: The call failed, or its server was silent for too long.
+        """
+        self._waiting_since = time.monotonic()
+        try:
+            return next(self._responses, None)
+        except grpc.RpcError as failure:
+            # A call is its own exception. With its traceback it would hold all frames up to the
+            # reader's, with the last batch, until garbage is collected.
+            raise self._error(failure) from failure.with_traceback(None)
+        finally:
+            # Time in which the caller works on an event, or rests, is not silence.
+            self._waiting_since = None
+
+    def cancel(self) -> None:
+        """End the call."""
+        self._channel.close()
+
+    def close(self) -> None:
+        """End the call and let gRPC free it, in the thread that reads."""
+        end_call(self._channel, self._responses)
+
+    def end_if_silent(self, silence_s: float) -> bool:
+        """Cancel the call if nothing came for so long; from another thread."""
+        since = self._waiting_since
+        if since is None or time.monotonic() - since < silence_s:
+            return False
+        self._silent_for_s = silence_s
+        self.cancel()
+        return True
+
+    def take(self, message: bytes) -> Event | None:
+        """Return the event that a message completes, if any; it holds no others."""
+        return self._take(read_frame(message))
+
+    def _take(self, frame: Frame) -> Event | None:
+        if frame.kind == HEARTBEAT:
+            self._blame_store(heartbeat_ms(frame))
+            return None
+        self._clock.enter("client")
+        event = self._assembler.take(frame)
+        if event is None:
+            self._clock.enter("network" if self._assembler.is_inside_batch else "server")
+        else:
+            self._blamed_ms = 0
+        return event
+
+    def _blame_store(self, waiting_ms: int) -> None:
+        # Heartbeats of one wait say how long it has been, each from its begin on.
+        self._clock.blame_store(max(0, waiting_ms - self._blamed_ms) / 1000)
+        self._blamed_ms = waiting_ms
+
+    def _error(self, failure: grpc.RpcError) -> HeadraceError:
+        if self._silent_for_s is None:
+            return error_from_call(failure, target=self.target)
+        return ServerUnreachableError(
+            f"{self.target} sent nothing for {self._silent_for_s:.0f} s, not even a heartbeat; "
+            "the server or the network to it hangs",
+            target=self.target,
+        )
+
+
+def encoded_messages(
+    channel: grpc.Channel,
+    method: Literal["ReadBatches", "AttachRing"],
+    request: pb.ReadBatchesRequest | pb.AttachRingRequest,
+    metadata: tuple[tuple[str, str], ...],
+) -> grpc.CallIterator[bytes]:
+    """Begin a call whose responses stay as they came, so that no payload is copied by protobuf."""
+    begin = channel.unary_stream(
+        f"/headrace.v1.ShardService/{method}",
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=_as_it_is,
+    )
+    return begin(request, metadata=metadata)
+
+
+def end_call(channel: grpc.Channel, responses: Iterator[bytes]) -> None:
+    """End a call whose events come in this thread, and free its connection with all it holds.
+
+    gRPC frees such a call when its last event has been taken, and takes none any more after
+    `cancel`: each stream that was broken off would leave 0.3 MiB and a connection behind.
+
+    Args:
+        channel: Of this call alone.
+        responses: Of the call; what is still under way is dropped.
+    """
+    channel.close()
+    try:
+        for _ in responses:
+            pass
+    except grpc.RpcError as ended:
+        # It is the call: its traceback, and that of what is handled meanwhile, would hold all
+        # frames up to the reader's, with the last batch.
+        ended.__traceback__ = ended.__context__ = None
+
+
+def _as_it_is(message: bytes) -> bytes:
+    return message
+
+
+@contextmanager
+def watched(feed: WireFeed, *, silence_s: float) -> Iterator[None]:
+    """Cancel a feed at the end, or when its server has been silent for too long."""
+    done, is_open = threading.Event(), True
+
+    def watch() -> None:
+        while not done.wait(silence_s / 4) and is_open:
+            if feed.end_if_silent(silence_s):
+                return
+
+    watchdog = threading.Thread(target=watch, name="headrace-silence-watchdog", daemon=True)
+    try:
+        watchdog.start()
+        yield
+    finally:
+        # By no call: Ctrl-C may come in any, and leave the others out.
+        is_open = False
+        done.set()
+        feed.close()
+        with contextlib.suppress(RuntimeError):  # its start was interrupted
+            watchdog.join(timeout=5)

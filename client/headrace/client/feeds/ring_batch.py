@@ -1,0 +1,82 @@
+"""A batch in a slot that is laid out like one before: nothing is read before it is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.client.feeds.ring_layout import Part, SlotLayout
+from headrace.client.feeds.ring_memory import Mapping, SlotArray
+from headrace.client.wire.assembler import BatchEvent, header_of
+from headrace.client.wire.payload_layout import ColumnView
+from headrace.ring import OpenSlot
+from headrace.v1 import shard_service_pb2 as pb
+
+_UINT8 = np.dtype(np.uint8)
+
+
+class SlotEvent(BatchEvent):
+    """A batch whose header and arrays are made when asked for.
+
+    It owns its slot, as every array that it makes does through it.
+    """
+
+    __slots__ = ("_mapping", "_opened", "layout", "mark", "sample_count")
+    layout: SlotLayout
+    mark: bytes
+    sample_count: int
+
+    def __init__(self, mapping: Mapping, opened: OpenSlot, layout: SlotLayout) -> None:
+        """Take a slot.
+
+        Args:
+            mapping: The ring.
+            opened: The slot.
+            layout: How it is laid out.
+        """
+        self.ahead = None
+        self.mark = opened.message
+        self.sample_count = layout.form.sample_count
+        self._mapping, self._opened, self.layout = mapping, opened, layout
+
+    # A weak reference with a callback does the same, and takes twice as long.
+    def __del__(self) -> None:
+        self._mapping.gone.append(self._opened)
+
+    def array(self, part: Part) -> SlotArray:
+        """Return an array of the slot, which keeps it."""
+        _, _, buffer, shape, dtype = part
+        _, _, lengths, begins = self.layout
+        if not shape:
+            shape = (lengths[buffer] // dtype.itemsize,)
+        return self._mapping.array_at(self._opened[3] + begins[buffer], shape, dtype, self)
+
+    def view_of(self, column: str) -> ColumnView:
+        """Return the views of a column."""
+        values, offsets, valid = self.layout.form.columns[column]
+        return ColumnView(
+            values.kind,
+            self.array(values),
+            None if offsets is None else self.array(offsets),
+            None if valid is None else self.array(valid),
+        )
+
+    if not TYPE_CHECKING:
+        # In place of the fields. What is made here is not kept here: it keeps this.
+
+        @property
+        def header(self) -> pb.BatchHeader:
+            """The wire's header."""
+            return header_of(self.mark)
+
+        @property
+        def columns(self) -> dict[str, ColumnView]:
+            """Views of the slot by column name."""
+            return {name: self.view_of(name) for name in self.layout.form.columns}
+
+        @property
+        def payload(self) -> SlotArray:
+            """``(payload_bytes,) uint8``."""
+            begin, size = self._opened.payload_begin, self.layout.payload_bytes
+            return self._mapping.array_at(begin, (size,), _UINT8, self)

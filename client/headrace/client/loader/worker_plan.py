@@ -1,0 +1,186 @@
+"""What the workers of a DataLoader must agree on: who reads which batches, and from where on.
+
+Worker w of N reads batches w, w + N, w + 2 N, … counted from the place where the iteration begins.
+A DataLoader takes one batch from each worker in turn, so the loop gets the order of no workers.
+
+Contract:
+
+1. All workers of one iteration begin at one place: worker 0 writes it down under the iteration's
+   key, the others wait for that key.
+2. The place is the furthest that the main process handed to the loop, or moved to by `seek` or
+   `load_state_dict`, when worker 0 begins. No worker moves it.
+3. Each slot carries a checksum, so a reader never takes half of a write.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import xxhash
+from torch.utils.data import get_worker_info
+
+from headrace.client.reader.reader import Place
+from headrace.errors import InternalError
+
+_SLOT_BYTES = 2048
+"""A token takes at most 300 bytes, twice that in hexadecimal digits; the rest is arbitrary."""
+_HEAD_BYTES = 16
+_PLACE, _LOADED, _FIRST_BEGIN = range(3)
+_BEGINS = 8
+"""Slots for begins. A pool's slowest worker may be one iteration behind the fastest, so two would
+do for one pool; the rest is for several loaders over one dataset."""
+_FLAGS = (_FIRST_BEGIN + _BEGINS) * _SLOT_BYTES
+MOST_WORKERS = 4096
+_WAIT_S = 60.0
+"""Worker 0 starts before all others; spawned, it imports torch first. Arbitrary beyond that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """This process's part of the batches: every ``count``-th, the ``index``-th first.
+
+    Attributes:
+        index: The worker, in [0, ``count``).
+        count: Number of workers, >= 1.
+        seed: The same for all workers of one pool, and for no other pool.
+    """
+
+    index: int
+    count: int
+    seed: int
+
+
+def share_of_worker() -> Share | None:
+    """Return this DataLoader worker's share, or None in any other process."""
+    worker = get_worker_info()
+    if worker is None:
+        return None
+    return Share(worker.id, worker.num_workers, worker.seed - worker.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where an iteration begins.
+
+    Attributes:
+        place: The first batch of worker 0 comes after it.
+        moves: How often the dataset was moved by hand before.
+        first_epoch: The epoch that ``restart=True`` goes back to.
+    """
+
+    place: Place
+    moves: int
+    first_epoch: int
+
+    def is_after(self, other: Begin) -> bool:
+        """Say whether this is the later of two states of one dataset."""
+        mine = (self.moves, self.place.epoch, self.place.position)
+        return mine > (other.moves, other.place.epoch, other.place.position)
+
+
+class SharedPlace:
+    """A few places in shared memory; travels to forked and spawned processes as itself.
+
+    The memory has no name in the file system, and goes with the last process that holds it.
+    """
+
+    def __init__(self) -> None:
+        self._memory = torch.zeros(_FLAGS + MOST_WORKERS, dtype=torch.uint8)
+        self._memory.share_memory_()  # type: ignore[no-untyped-call] # torch leaves it so
+
+    def publish(self, begin: Begin) -> None:
+        """Tell later iterations where to begin; only the main process does."""
+        self._write(_PLACE, begin, key="")
+
+    def agree(self, share: Share, number: int, own: Begin) -> Begin:
+        """Return where all workers of an iteration begin.
+
+        Args:
+            share: This worker's.
+            number: How many iterations its pool has had before.
+            own: What this worker's copy of the dataset knows.
+
+        Raises:
+            InternalError: Worker 0 wrote nothing for a minute.
+        """
+        key = f"{share.seed}/{number}"
+        slot = _FIRST_BEGIN + (share.seed + number) % _BEGINS
+        if share.index == 0:
+            begin = self._latest(share, own)
+            self._write(slot, begin, key=key)
+            return begin
+        deadline = time.monotonic() + _WAIT_S
+        while time.monotonic() < deadline:
+            found = self._read(slot, key=key)
+            if found is not None:
+                return found
+            time.sleep(0.001)
+        raise InternalError(
+            f"worker 0 of {share.count} did not say within {_WAIT_S:.0f} s where to begin"
+        )
+
+    def note_finished(self, share: Share, begin: Begin | None) -> None:
+        """Note that a state loaded into a worker left it no batch of its epoch.
+
+        If all of a pool's did, the next iteration begins with the epoch after it.
+
+        Args:
+            share: The worker's.
+            begin: The begin of that epoch, if this worker had read the last batch before it.
+        """
+        if begin is not None:
+            self._write(_LOADED, begin, key="")
+        self._finished[share.index] = 1
+
+    @property
+    def _finished(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+        return self._memory.numpy()[_FLAGS:]
+
+    def _latest(self, share: Share, own: Begin) -> Begin:
+        known = [own, self._read(_PLACE, key="")]
+        if self._finished[: share.count].all():
+            known.append(self._read(_LOADED, key=""))
+        self._finished[:] = 0
+        latest = own
+        for begin in known:
+            if begin is not None and begin.is_after(latest):
+                latest = begin
+        return latest
+
+    def _slot(self, slot: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+        return self._memory.numpy()[slot * _SLOT_BYTES : (slot + 1) * _SLOT_BYTES]
+
+    def _write(self, slot: int, begin: Begin, *, key: str) -> None:
+        place = begin.place
+        content = json.dumps(
+            {
+                "key": key,
+                "moves": begin.moves,
+                "first_epoch": begin.first_epoch,
+                "epoch": place.epoch,
+                "position": place.position,
+                "token": None if place.token is None else place.token.hex(),
+            }
+        ).encode()
+        head = np.array([len(content), xxhash.xxh3_64_intdigest(content)], dtype=np.uint64)
+        framed = head.tobytes() + content
+        self._slot(slot)[: len(framed)] = np.frombuffer(framed, dtype=np.uint8)
+
+    def _read(self, slot: int, *, key: str) -> Begin | None:
+        framed = self._slot(slot).tobytes()
+        size, checksum = np.frombuffer(framed, dtype=np.uint64, count=2).tolist()
+        content = framed[_HEAD_BYTES : _HEAD_BYTES + size]
+        if not size or xxhash.xxh3_64_intdigest(content) != checksum:
+            return None
+        found = json.loads(content)
+        if found["key"] != key:
+            return None
+        token = None if found["token"] is None else bytes.fromhex(found["token"])
+        place = Place(found["epoch"], found["position"], token)
+        return Begin(place, found["moves"], found["first_epoch"])

@@ -1,0 +1,127 @@
+"""A dataset inside of a DataLoader's worker: it reads every N-th batch of an epoch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from headrace.client.batch.batch import Batch
+from headrace.client.batch.handover import Origin
+from headrace.client.feeds.feed import Event
+from headrace.client.loader.worker_plan import Begin, Share, SharedPlace
+from headrace.client.reader.reader import Place
+from headrace.client.state.token_places import moved, place_after
+from headrace.client.wire.assembler import BatchEvent
+from headrace.errors import TokenSpecChangedError
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSource:
+    """What a worker's side needs of its dataset.
+
+    Attributes:
+        next_event: Takes the next event of a share, read from a place on if nothing runs yet.
+        close: Drops what runs.
+        batch_count: Batches, of all workers, that an epoch has from a position on.
+        group_count: World size divided by replication.
+        restart: Whether each iteration begins the same epoch anew.
+    """
+
+    next_event: Callable[[Place, Share], Event | None]
+    close: Callable[[], None]
+    batch_count: Callable[[int], int]
+    group_count: int
+    restart: bool
+
+
+class WorkerSide:
+    """What a worker's copy of a dataset remembers between its iterations."""
+
+    def __init__(self, key: str) -> None:
+        """Begin before the first iteration.
+
+        Args:
+            key: Names the dataset in all processes.
+        """
+        self.shared = SharedPlace()
+        self.place: Place | None = None
+        self._key = key
+        self._iterations = 0
+        self._has_ended = False
+        self._has_loaded = False
+
+    def iterate(self, share: Share, own: Begin, source: ShareSource) -> Iterator[Batch]:
+        """Yield this worker's batches of the rest of an epoch.
+
+        The place is agreed on before this returns.
+        """
+        number, self._iterations = self._iterations, self._iterations + 1
+        if self._has_loaded:
+            self._has_loaded = False
+            assert self.place is not None
+            place = self.place
+            if self._has_ended or source.batch_count(place.position) <= (place.offset or 0):
+                after = replace(own, place=place) if self._has_ended else None
+                self.shared.note_finished(share, after)
+                return iter(())
+        else:
+            own = self.shared.agree(share, number, own)
+            place = self._agreed(share, own, source)
+        self.place, self._has_ended = place, False
+        return self._batches(share, Origin(self._key, own.moves), source)
+
+    def state(self, share: Share) -> dict[str, object]:
+        """Say how this worker goes on from its place; JSON-serialisable."""
+        offset = None if self.place is None else self.place.offset
+        return {
+            "count": share.count,
+            "offset": share.index if offset is None else offset,
+            "ended": self._has_ended,
+        }
+
+    def load(self, share: Share, state: object, place: Place) -> None:
+        """Go on from another worker's state with the next iteration.
+
+        Raises:
+            TokenSpecChangedError: It is of another number of workers.
+        """
+        self._has_loaded = True
+        self._has_ended = False
+        self.place = replace(place, offset=share.index)
+        if isinstance(state, dict):
+            if state.get("count") != share.count:
+                raise TokenSpecChangedError(
+                    f"the state is of one of {state.get('count')} workers, this is one of "
+                    f"{share.count}: keep the number, or use BatchLoader, whose states fit any",
+                    wanted=str(state.get("count")),
+                )
+            self._has_ended = bool(state["ended"])
+            self.place = replace(place, offset=int(state["offset"]))
+
+    def _agreed(self, share: Share, begin: Begin, source: ShareSource) -> Place:
+        place = moved(begin.place, begin.first_epoch, 0) if source.restart else begin.place
+        was = self.place
+        goes_on = self._has_ended and was is not None and not source.restart
+        if was is None or not goes_on or (place.epoch, place.position) != (was.epoch, 0):
+            source.close()
+        return replace(place, offset=share.index)
+
+    def _batches(self, share: Share, origin: Origin, source: ShareSource) -> Iterator[Batch]:
+        assert self.place is not None
+        epoch, begin, count = self.place.epoch, self.place.position, 0
+        while (event := source.next_event(self.place, share)) is not None:
+            if isinstance(event, BatchEvent):
+                count += 1
+                after = place_after(event.header.resume_token)
+                offset = share.count - 1 if after.epoch == epoch else share.index
+                self.place = replace(after, offset=offset)
+                self._has_ended = after.epoch > epoch
+                yield Batch(event, group_count=source.group_count, origin=origin)
+            elif event.epoch >= epoch:
+                self.place = replace(place_after(event.resume_token), offset=share.index)
+                # An empty rest of an epoch hands nothing over that the main process could note:
+                # it would come again and again.
+                if count or not begin or source.batch_count(begin):
+                    break
+                epoch, begin = epoch + 1, 0
+        self._has_ended = True

@@ -1,0 +1,319 @@
+"""Mixtures as a training job names them: datasets of a server, and how much of each is drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+from headrace.arguments import (
+    instance,
+    instance_or_none,
+    number,
+    one_of,
+    text,
+    whole,
+    whole_or_none,
+)
+from headrace.client.options.skips import SkipArgument, skip_choice
+from headrace.errors import BadArgumentError
+from headrace.order import (
+    Batching,
+    Choice,
+    MixtureDataset,
+    MixtureSpec,
+    OrderSpec,
+    Schedule,
+    Skips,
+)
+from headrace.v1 import shard_service_pb2 as pb
+
+_BATCHINGS = {
+    Batching.RANDOM: pb.BATCHING_RANDOM,
+    Batching.STRATIFIED: pb.BATCHING_STRATIFIED,
+    Batching.PER_DATASET: pb.BATCHING_PER_DATASET,
+}
+_CHOICES = {Choice.FRESH: pb.CHOICE_FRESH, Choice.FIXED: pb.CHOICE_FIXED}
+# Stands for a version that is not known yet where only the other options are looked at.
+_NO_FINGERPRINT = "0" * 32
+_COUNT_LIMIT = 1 << 42
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureEntry:
+    """One dataset of a mixture; docs/order.md has the arithmetic.
+
+    Of `proportion`, `repeat` and `choose` at most one is given; none means all samples once an
+    epoch, or leaves it to the schedule.
+
+    Attributes:
+        name: The dataset's name on the server; its URL for a private server.
+        proportion: Weight relative to the other datasets' proportions, >= 0.
+        repeat: Draws of an epoch as a multiple of the dataset's samples; a fraction samples down.
+        choose: Draws of an epoch.
+        choice: Which samples it gives if an epoch does not draw all: others each epoch
+            (``fresh``), or always the same (``fixed``).
+        granularity: With a fixed choice, samples are chosen in groups of so many neighbours.
+        fingerprint: The version wanted; empty for the current one, or that of a loaded state.
+        skips: Samples of the dataset to leave out: their ids in it, or the digest of a list that
+            the server has.
+        token_skips: Those that the token was made with, if other ones are to be adopted.
+    """
+
+    name: str
+    proportion: float | None = None
+    repeat: float | None = None
+    choose: int | None = None
+    choice: Literal["fresh", "fixed"] = "fresh"
+    granularity: int = 1
+    fingerprint: str = ""
+    skips: SkipArgument = None
+    token_skips: SkipArgument = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is of another type; ranges are the order's to check."""
+        text("MixtureEntry.name", self.name, wanted="the name of a dataset, or its URL")
+        for name in ("proportion", "repeat"):
+            if getattr(self, name) is not None:
+                number(f"MixtureEntry.{name}", getattr(self, name), least=0)
+        choose = whole_or_none("MixtureEntry.choose", self.choose, low=0, high=_COUNT_LIMIT)
+        granularity = whole("granularity", self.granularity, low=1, high=_COUNT_LIMIT)
+        object.__setattr__(self, "choose", choose)
+        object.__setattr__(self, "granularity", granularity)
+        one_of("choice", self.choice, [choice.value for choice in Choice])
+        instance("MixtureEntry.fingerprint", self.fingerprint, str, wanted="a str")
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Several datasets that are drawn from together.
+
+    Attributes:
+        datasets: The datasets; their order matters.
+        batching: How the samples of a unit are composed: ``random``, ``stratified`` (every unit
+            has the exact proportions) or ``per_dataset`` (every unit is of one dataset).
+        epoch_size: Samples of an epoch if proportions or a schedule rule; 0 means as many as all
+            datasets have.
+        schedule: Weights over the run, in samples since its start, in place of proportions.
+    """
+
+    datasets: tuple[MixtureEntry, ...]
+    batching: Literal["random", "stratified", "per_dataset"] = "random"
+    epoch_size: int = 0
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could draw from, before anything travels."""
+        object.__setattr__(self, "datasets", _entries_of(self.datasets))
+        epoch_size = whole("epoch_size", self.epoch_size, low=0, high=_COUNT_LIMIT)
+        object.__setattr__(self, "epoch_size", epoch_size)
+        one_of("batching", self.batching, [batching.value for batching in Batching])
+        instance_or_none("schedule", self.schedule, Schedule, wanted="a Schedule, or None")
+        self.spec(OrderSpec())
+
+    @property
+    def title(self) -> str:
+        """The datasets in words, for messages."""
+        names = [entry.name for entry in self.datasets]
+        return " + ".join(names if len(names) <= _TITLE_NAMES else [*names[:_TITLE_NAMES], "…"])
+
+    def skips_digest(self, first_ids: Sequence[int]) -> str:
+        """Return what tokens say of the samples that are left out.
+
+        Args:
+            first_ids: The id in the mixture of each dataset's first sample.
+
+        Raises:
+            BadArgumentError: A list is named by its digest, so its ids are not known here.
+        """
+        joined: list[int] = []
+        for entry, first in zip(self.datasets, first_ids, strict=False):
+            choice = skip_choice(entry.skips)
+            if choice is None or not choice.digest:
+                continue
+            if not choice.sample_ids:
+                raise BadArgumentError(
+                    f"the skips of {entry.name!r} are named by their digest, so no state can be "
+                    "made before the first batch; give their ids, or take the state later",
+                    field="skips",
+                )
+            joined += [first + sample for sample in choice.sample_ids]
+        return Skips(joined).digest if joined else ""
+
+    def pinned(self, fingerprints: Sequence[str]) -> Mixture:
+        """Return the mixture with the version of each dataset."""
+        pairs = zip(self.datasets, fingerprints, strict=True)
+        return replace(self, datasets=tuple(replace(entry, fingerprint=f) for entry, f in pairs))
+
+    def spec(self, order: OrderSpec) -> MixtureSpec:
+        """Return the mixture as the order has it; versions that are not known are zeros.
+
+        Raises:
+            BadArgumentError: An option is out of range; ``metadata["field"]`` names it.
+        """
+        return MixtureSpec(
+            datasets=tuple(_member(entry) for entry in self.datasets),
+            order=order,
+            batching=_known("batching", self.batching, Batching),
+            epoch_size=self.epoch_size,
+            schedule=self.schedule,
+        )
+
+    def to_message(self) -> pb.Mixture:
+        """Write the mixture down for the wire."""
+        spec = self.spec(OrderSpec())
+        message = pb.Mixture(batching=_BATCHINGS[spec.batching], epoch_size=spec.epoch_size)
+        for member, entry in zip(spec.datasets, self.datasets, strict=True):
+            message.datasets.append(_message(member, entry))
+        if self.schedule is not None:
+            for start, weights in zip(self.schedule.starts, self.schedule.weights, strict=True):
+                message.schedule.add(start=start, weights=weights.tolist())
+        return message
+
+    def to_json(self) -> dict[str, object]:
+        """Return the mixture as values that JSON can hold."""
+        schedule = None
+        if self.schedule is not None:
+            weights = self.schedule.weights.tolist()
+            schedule = {"starts": list(self.schedule.starts), "weights": weights}
+        return {
+            "datasets": [_entry_fields(entry) for entry in self.datasets],
+            "batching": self.batching,
+            "epoch_size": self.epoch_size,
+            "schedule": schedule,
+        }
+
+
+_TITLE_NAMES = 4
+_PAIR = 2
+_DATASET = (
+    "the dataset's name, a Mixture, or a list of pairs of name and weight such as "
+    '[("web", 0.7), ("books", 0.3)]'
+)
+
+
+def mixture_of(dataset: str | Mixture | Sequence[tuple[str, float]]) -> Mixture | None:
+    """Return the mixture that is meant: pairs are names and proportions; None for one dataset.
+
+    Raises:
+        BadArgumentError: It is none that can be drawn from.
+    """
+    if isinstance(dataset, str):
+        return None
+    if isinstance(dataset, Mixture):
+        return dataset
+    if isinstance(dataset, bytes | Mapping | AbstractSet) or not isinstance(dataset, Iterable):
+        raise BadArgumentError(
+            f"dataset is of type {type(dataset).__name__}; wanted {_DATASET}", field="dataset"
+        )
+    entries = []
+    for at, pair in enumerate(dataset):
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != _PAIR:
+            raise BadArgumentError(
+                f"dataset[{at}] is {str(pair)[:100]!r}; wanted {_DATASET}", field="dataset"
+            )
+        entries.append(MixtureEntry(pair[0], proportion=pair[1]))
+    return Mixture(tuple(entries))
+
+
+def _entries_of(datasets: object) -> tuple[MixtureEntry, ...]:
+    if isinstance(datasets, str | bytes | Mapping | AbstractSet) or not isinstance(
+        datasets, Iterable
+    ):
+        raise BadArgumentError(
+            f"the mixture's datasets are of type {type(datasets).__name__}; wanted a list of "
+            "MixtureEntry(name, …)",
+            field="datasets",
+        )
+    wanted = "MixtureEntry(name, …)"
+    return tuple(
+        instance(f"datasets[{at}]", entry, MixtureEntry, wanted=wanted)
+        for at, entry in enumerate(datasets)
+    )
+
+
+def read_mixture(text: str) -> Mixture:
+    """Read a mixture from JSON: an object with the fields of `Mixture`, all but one optional.
+
+    Raises:
+        BadArgumentError: The text is something else, or holds what cannot be.
+    """
+    instance("mixture", text, str, wanted="the text of a JSON object")
+    try:
+        return mixture_from(json.loads(text))
+    except ValueError as error:
+        raise BadArgumentError(f"the mixture is no JSON: {error}", field="mixture") from error
+
+
+def mixture_from(fields: Mapping[str, Any]) -> Mixture:
+    """Make a mixture of the values of JSON.
+
+    Raises:
+        BadArgumentError: They are something else, or hold what cannot be.
+    """
+    try:
+        given = dict(fields)
+        schedule = given.pop("schedule", None)
+        given["datasets"] = tuple(MixtureEntry(**entry) for entry in given["datasets"])
+        if schedule is not None:
+            weights = np.array(schedule["weights"], np.float64)
+            schedule = Schedule(tuple(schedule["starts"]), weights)
+        return Mixture(**given, schedule=schedule)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadArgumentError(
+            f"the mixture cannot be read ({error}); wanted an object with 'datasets', a list of "
+            "objects with 'name' and one of 'proportion', 'repeat', 'choose'",
+            field="mixture",
+        ) from error
+
+
+def _entry_fields(entry: MixtureEntry) -> dict[str, object]:
+    fields = asdict(entry)
+    for name in ("skips", "token_skips"):
+        choice = skip_choice(fields[name])
+        fields[name] = None if choice is None else choice.to_json()
+    return fields
+
+
+def _member(entry: MixtureEntry) -> MixtureDataset:
+    return MixtureDataset(
+        name=entry.name,
+        fingerprint=entry.fingerprint or _NO_FINGERPRINT,
+        proportion=entry.proportion,
+        repeat=entry.repeat,
+        choose=entry.choose,
+        choice=_known("choice", entry.choice, Choice),
+        granularity=entry.granularity,
+    )
+
+
+def _message(member: MixtureDataset, entry: MixtureEntry) -> pb.MixtureDataset:
+    skips, token_skips = skip_choice(entry.skips), skip_choice(entry.token_skips)
+    return pb.MixtureDataset(
+        name=member.name,
+        fingerprint=entry.fingerprint,
+        skips=None if skips is None else skips.to_message(),
+        token_skips=None if token_skips is None else token_skips.to_message(),
+        proportion=member.proportion,
+        repeat=member.repeat,
+        choose=member.choose,
+        choice=_CHOICES[member.choice],
+        granularity=member.granularity,
+    )
+
+
+_Names = TypeVar("_Names", Batching, Choice)
+
+
+def _known(field: str, name: str, names: type[_Names]) -> _Names:
+    try:
+        return names(name)
+    except ValueError:
+        wanted = ", ".join(each.value for each in names)
+        raise BadArgumentError(
+            f"{field} is {name!r}; wanted one of {wanted}", field=field
+        ) from None

@@ -1,0 +1,159 @@
+"""What a client asks for, as one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.client.options.mixture import Mixture
+from headrace.client.options.skips import SkipChoice
+from headrace.client.options.steps import Step
+from headrace.errors import BadArgumentError, PositionPastEndError
+from headrace.order import EndMode, OrderSpec
+from headrace.v1 import shard_service_pb2 as pb
+
+_END_MODES = {
+    EndMode.DROP_LAST: pb.END_MODE_DROP_LAST,
+    EndMode.UNEVEN: pb.END_MODE_UNEVEN,
+    EndMode.PAD: pb.END_MODE_PAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The batches that one rank wants, wherever they begin.
+
+    Attributes:
+        dataset: Name of the dataset on the server; empty for a mixture.
+        order: The order of samples.
+        global_batch_size: Samples of a batch over all ranks, replicas counted once.
+        rank: This rank, in [0, world_size).
+        world_size: Number of ranks, >= 1.
+        replication: Consecutive ranks that get the same samples, >= 1; divides ``world_size``.
+        end: What becomes of an incomplete last batch.
+        columns: Names of the columns to send; empty means all.
+        with_ids: Whether to send sample ids.
+        end_epoch: First epoch not to read, or None to go on without end.
+        batch_stride: Of so many batches of the rank one is read, >= 1.
+        batch_offset: Which one, in [0, ``batch_stride``), from the begin of an epoch.
+        mixture: The datasets to draw from in place of ``dataset``.
+        skips: Samples of ``dataset`` to leave out; None for the token's list.
+        token_skips: The list that the token was made with, for a server that does not have it.
+        allow_new_skips: Whether ``skips`` may be another list than the token's, that holds it.
+        steps: What the server does with each batch before it sends it.
+    """
+
+    dataset: str
+    order: OrderSpec
+    global_batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    replication: int = 1
+    end: EndMode = EndMode.DROP_LAST
+    columns: tuple[str, ...] = ()
+    with_ids: bool = False
+    end_epoch: int | None = None
+    batch_stride: int = 1
+    batch_offset: int = 0
+    mixture: Mixture | None = None
+    skips: SkipChoice | None = None
+    token_skips: SkipChoice | None = None
+    allow_new_skips: bool = False
+    steps: tuple[Step, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse coordinates that name no slice, before anything travels."""
+        _require(
+            (self.mixture is None) == bool(self.dataset),
+            "dataset",
+            repr(self.dataset),
+            "a name, or a mixture and no name",
+        )
+        _require(self.world_size >= 1, "world_size", self.world_size, ">= 1")
+        _require(
+            0 <= self.rank < self.world_size,
+            "rank",
+            self.rank,
+            f"a rank in [0, {self.world_size}), the world size being {self.world_size}",
+        )
+        _require(
+            self.replication >= 1 and self.world_size % self.replication == 0,
+            "replication",
+            self.replication,
+            f"a divisor of the world size {self.world_size}",
+        )
+        groups = self.world_size // self.replication
+        _require(
+            self.global_batch_size >= groups,
+            "global_batch_size",
+            self.global_batch_size,
+            f">= {groups}, a sample for each group of ranks that shares samples",
+        )
+
+    def to_request(
+        self, *, epoch: int, position: int, token: bytes | None
+    ) -> pb.ReadBatchesRequest:
+        """Make the request that begins after ``token``, or at a place if there is none.
+
+        Args:
+            epoch: The epoch to begin in, also when a token says the rest.
+            position: Samples of that epoch to leave out; not used with a token.
+            token: The resume token of the last batch received, or None.
+
+        Raises:
+            PositionPastEndError: ``epoch`` is not before ``end_epoch``.
+        """
+        request = pb.ReadBatchesRequest(
+            dataset=self.dataset,
+            order=order_message(self.order),
+            global_batch_size=self.global_batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            replication=self.replication,
+            end=_END_MODES[self.end],
+            columns=self.columns,
+            with_ids=self.with_ids,
+            batch_stride=self.batch_stride,
+            batch_offset=self.batch_offset,
+            allow_new_skips=self.allow_new_skips,
+            steps=[step.to_message() for step in self.steps],
+        )
+        if self.mixture is not None:
+            request.mixture.CopyFrom(self.mixture.to_message())
+        if self.skips is not None:
+            request.skips.CopyFrom(self.skips.to_message())
+        if self.token_skips is not None:
+            request.token_skips.CopyFrom(self.token_skips.to_message())
+        if token is None:
+            request.epoch_start.epoch = epoch
+            request.epoch_start.position = position
+        else:
+            request.resume_token = token
+        if self.end_epoch is not None:
+            request.epoch_count = _remaining(epoch, self.end_epoch)
+        return request
+
+
+def order_message(spec: OrderSpec) -> pb.OrderSpec:
+    """Write an order down for the wire, every option set."""
+    return pb.OrderSpec(
+        version=spec.version,
+        seed=spec.seed,
+        shuffle=spec.shuffle,
+        window=spec.window,
+        window_bytes=spec.window_bytes,
+        lanes=spec.lanes,
+        unit=spec.unit,
+    )
+
+
+def _remaining(epoch: int, end_epoch: int) -> int:
+    if epoch >= end_epoch:
+        raise PositionPastEndError(
+            f"epoch {epoch} was asked for; the run ends before epoch {end_epoch}: give more epochs"
+        )
+    return end_epoch - epoch
+
+
+def _require(holds: bool, field: str, value: object, wanted: str) -> None:  # noqa: FBT001 - an assertion with a message
+    if not holds:
+        raise BadArgumentError(f"{field} is {value}; wanted {wanted}", field=field)

@@ -1,0 +1,66 @@
+"""The samples that a training job leaves out: their ids, or the digest of a list of the server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.client.options.arguments import sample_ids_of
+from headrace.errors import BadArgumentError
+from headrace.order import Skips
+from headrace.v1 import shard_service_pb2 as pb
+
+MAX_SENT_IDS = 65_536
+_DIGEST = re.compile("[0-9a-f]{32}")
+
+SkipArgument = str | Sequence[int] | None
+"""Ids, the digest of a list that the server has, or None for what a token says."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkipChoice:
+    """A list of samples to leave out.
+
+    Attributes:
+        digest: Of the list; empty for the list of no sample.
+        sample_ids: Its ids, rising; empty if the server has the list.
+    """
+
+    digest: str
+    sample_ids: tuple[int, ...] = ()
+
+    def to_message(self) -> pb.SkipList:
+        """Write it down for the wire."""
+        return pb.SkipList(digest=self.digest, sample_ids=self.sample_ids)
+
+    def to_json(self) -> str | list[int]:
+        """Return it as it is given."""
+        return list(self.sample_ids) or self.digest
+
+
+def skip_choice(skips: SkipArgument) -> SkipChoice | None:
+    """Return the list that an argument means; None leaves it to the token.
+
+    Raises:
+        BadArgumentError: It is no digest, has a negative id or too many.
+    """
+    if skips is None:
+        return None
+    if isinstance(skips, str):
+        if skips and not _DIGEST.fullmatch(skips):
+            raise BadArgumentError(
+                f"skips is {skips[:100]!r}; wanted sample ids, or 32 lower-case hexadecimal digits "
+                "of a list that the server has",
+                field="skips",
+            )
+        return SkipChoice(skips)
+    found = Skips(sample_ids_of(skips))
+    if len(found) > MAX_SENT_IDS:
+        raise BadArgumentError(
+            f"skips has {len(found)} sample ids, {MAX_SENT_IDS} is the most that is sent; let the "
+            "operator store the list, and give its digest",
+            field="skips",
+        )
+    ids = tuple(found.sample_ids.tolist())
+    return SkipChoice(found.digest if ids else "", ids)

@@ -1,0 +1,1 @@
+"""Read one stream over failures: retries, prefetching, hedged batches."""

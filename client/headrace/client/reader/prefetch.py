@@ -1,0 +1,317 @@
+"""Read ahead in a thread, bounded in bytes, or in the loop's own where that is faster.
+
+A loop that does nothing between two batches gains nothing from a thread that reads for it: each
+batch would only be handed over. So the loop that waits most of its time, or does less between two
+batches than a handover costs, leads, and reads by itself; the thread stands by, and takes over when
+the loop is away for longer. At the begin the loop leads.
+
+Contract:
+
+1. Events come out in the order in which the reader made them; the reader is never in two threads.
+2. The end and a failure travel through the queue as values and come out after all events before
+   them; asked again, the queue gives the same end or failure.
+3. No more than ``budget_bytes`` of payload wait, or one event if it is larger.
+4. While the loop is away the thread reads on, after at most `_AWAY_S` from when it left; but not
+   while the server itself fills memory that the loop only has to look at (``is_ahead``).
+5. `close` ends the reader, empties the queue and joins the thread. What ends a loop's wait from
+   outside, such as Ctrl-C, ends the reading too; it is what the loop gets, whatever fails while the
+   reader lets go, and however often it comes. The queue is of no use after that but to be closed.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.client.feeds.feed import Event
+from headrace.client.feeds.wait_times import HopClock, HopSeconds
+from headrace.client.reader.hedging import HedgeCounts
+from headrace.client.wire.assembler import BatchEvent
+from headrace.errors import HeadraceError, InternalError
+
+_MOST_EVENTS = 1024
+"""Bound for batches, and ends of epochs, too small for the bound in bytes to bite. Arbitrary."""
+
+_AWAY_S = 0.02
+"""A loop that leads and stays away so long works; until then the thread looks 50 times a second,
+for 0.1 % of a processor."""
+
+_LEADING_SHARE = 1 / 8
+"""A loop leads while it is away for no more than this part of its wait before. Arbitrary: so much
+at most is lost by not reading meanwhile."""
+
+_HANDOVER_S = 0.0001
+"""A loop leads, too, while it is away for no longer than two threads need to hand a batch over:
+50 to 100 us of processor time for batches of up to 0.7 MB."""
+
+_JOIN_S = 10.0
+"""A reader that was closed returns at once; the thread is a daemon all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """The reader is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: BaseException
+
+
+class Reader(Protocol):
+    """What a prefetcher drains; `BatchReader` holds the contract."""
+
+    @property
+    def reconnect_count(self) -> int:
+        """How often the stream had to be opened again."""
+
+    @property
+    def hedges(self) -> HedgeCounts:
+        """What became of hedges."""
+
+    @property
+    def clock(self) -> HopClock:
+        """What the reader is busy with."""
+
+    def events(self) -> Generator[Event, None, None]:
+        """Yield events until the end, or until `close`."""
+
+    def close(self) -> None:
+        """End the reading, from any thread."""
+
+
+class Prefetcher:
+    """Owns a reader and the thread that drains it."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        budget_bytes: int,
+        limit: Callable[[int], int] | None = None,
+        is_ahead: Callable[[], bool] | None = None,
+    ) -> None:
+        """Prepare to read; `get` begins.
+
+        Args:
+            reader: Where the events come from; closed with this prefetcher.
+            budget_bytes: Most payload bytes to hold ready, >= 0.
+            limit: Returns how many of them may be held at the moment; None for all.
+            is_ahead: Says whether events are made ahead without our reading; None for never.
+        """
+        self._reader, self._clock = reader, reader.clock
+        self._source = reader.events()
+        self._budget = budget_bytes
+        self._limit = limit
+        self._is_ahead = is_ahead or _never
+        self._events: deque[Event] = deque()
+        self._bytes = 0
+        self._outcome: _Finished | _Failed | None = None
+        self._closed = False
+        self._is_reading = False
+        # The first batch is needed at once, so the loop fetches it.
+        self._loop_leads = True
+        self._left_at = time.monotonic()
+        self._awaited_since: float | None = None
+        # Held by itself: a condition's own `with` is two calls of Python a time.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self.waited_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="headrace-prefetch", daemon=True)
+        self._is_started = False
+
+    @property
+    def waited_on(self) -> HopSeconds:
+        """What the waits were for."""
+        return self._reader.clock.waited()
+
+    @property
+    def reconnect_count(self) -> int:
+        """How often the reader had to reconnect."""
+        return self._reader.reconnect_count
+
+    @property
+    def hedges(self) -> HedgeCounts:
+        """What became of hedges."""
+        return self._reader.hedges
+
+    def get(self) -> Event | None:
+        """Take the next event, or None when the reader is done.
+
+        The wait is bounded by the reader's deadlines, which end in a failure.
+
+        Raises:
+            HeadraceError: The reader gave up.
+        """
+        if not self._is_started:
+            self.start()
+        with self._lock:
+            if not self._events and self._outcome is None and not self._closed:
+                return self._await()
+            event = self._take()
+            self._left_at = time.monotonic()
+            return event
+
+    def start(self) -> None:
+        """Begin to read ahead, before anything is asked for; once."""
+        # Its owner has this object by now: a thread that starts while Ctrl-C comes has an end.
+        self._is_started = True
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the reading and join the thread."""
+        with self._lock:
+            self._closed = True
+            self._events.clear()
+            self._changed.notify_all()
+        self._reader.close()
+        if threading.current_thread() is not self._thread:
+            # One whose start was interrupted cannot be joined, and ends by itself.
+            with contextlib.suppress(RuntimeError):
+                self._thread.join(timeout=_JOIN_S)
+        with self._lock:
+            if not self._is_reading:
+                self._source.close()
+
+    def _take(self) -> Event | None:
+        if self._events:
+            event = self._events.popleft()
+            self._bytes -= _size(event)
+            self._changed.notify_all()
+            return event
+        if isinstance(self._outcome, _Failed):
+            raise self._outcome.error
+        return None
+
+    def _await(self) -> Event | None:
+        event: Event | None = None
+        began = self._awaited_since = self._clock.begin_wait()
+        try:
+            if (self._loop_leads or self._is_ahead()) and not self._is_reading:
+                event = self._read()
+            else:
+                # The time-out lets Ctrl-C through on every platform; the bound is the reader's.
+                while not self._events and self._outcome is None and not self._closed:
+                    self._changed.wait(timeout=1.0)
+        finally:
+            ended = self._clock.end_wait()
+            self._awaited_since = None
+            self.waited_s += ended - began
+            left_at, self._left_at = self._left_at, ended
+        if event is None:
+            return self._take()
+        self._choose_leader(ended - began, began - left_at)
+        return event
+
+    def _choose_leader(self, wait_s: float, away_s: float) -> None:
+        """Decide who reads next, from a wait that ends and how long the loop was away before."""
+        self._loop_leads = away_s <= _HANDOVER_S or away_s <= wait_s * _LEADING_SHARE
+        if not (self._loop_leads or self._is_ahead()):
+            self._changed.notify_all()
+
+    def _read(self) -> Event | None:
+        """Read one event; the lock is held before and after, but not meanwhile."""
+        outcome: _Finished | _Failed = _Finished()
+        event: Event | None = None
+        self._is_reading = True
+        self._lock.release()
+        try:
+            event = next(self._source, None)
+        except HeadraceError as error:
+            outcome = _Failed(error)
+        except Exception as error:  # noqa: BLE001 - the boundary of the thread: nothing may end it in silence
+            outcome = _Failed(_bug(error))
+            interrupt = _interrupt_behind(error)
+            if interrupt is not None:
+                raise interrupt from None
+        except BaseException as error:
+            outcome = _Failed(_bug(error))
+            raise
+        finally:
+            self._lock_again()
+            self._is_reading = False
+            if self._closed:
+                self._source.close()
+            if event is None:
+                self._outcome = outcome
+                self._changed.notify_all()
+        return event
+
+    def _lock_again(self) -> None:
+        """Take the lock back, whatever comes meanwhile: who called has it, and lets go of it."""
+        interrupt: BaseException | None = None
+        while not self._lock._is_owned():  # type: ignore[attr-defined] # noqa: SLF001 - as Condition asks
+            try:
+                self._lock.acquire()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                interrupt = error
+        if interrupt is not None:
+            self._is_reading = False
+            raise interrupt
+
+    def _run(self) -> None:
+        with self._lock:
+            while self._outcome is None and not self._closed:
+                if self._may_read():
+                    self._loop_leads = False
+                    event = self._read()
+                    if event is not None:
+                        self._put(event)
+                else:
+                    looks = self._loop_leads and not self._is_ahead()
+                    self._changed.wait(timeout=_AWAY_S if looks else 1.0)
+
+    def _may_read(self) -> bool:
+        if self._is_reading or self._is_ahead():
+            return False
+        return not self._loop_leads or time.monotonic() - self._left_at >= _AWAY_S
+
+    def _put(self, event: Event) -> None:
+        size = _size(event)
+        # An event in hand comes before all that could be read now.
+        self._is_reading = True
+        while not self._closed and self._events and self._is_full(size):
+            self._changed.wait(timeout=1.0)
+        self._is_reading = False
+        if not self._closed:
+            self._events.append(event)
+            self._bytes += size
+            since = self._awaited_since
+            if since is not None:
+                self._choose_leader(time.monotonic() - since, since - self._left_at)
+            self._changed.notify_all()
+
+    def _is_full(self, size: int) -> bool:
+        budget = self._budget if self._limit is None else self._limit(self._budget)
+        return self._bytes + size > budget or len(self._events) >= _MOST_EVENTS
+
+
+def _never() -> bool:
+    return False
+
+
+def _interrupt_behind(error: BaseException) -> BaseException | None:
+    """Return the interrupt in whose handling an error came up, if there is one."""
+    found: BaseException | None = error
+    while found is not None:
+        if not isinstance(found, Exception | GeneratorExit):
+            return found
+        found = found.__cause__ or found.__context__
+    return None
+
+
+def _bug(error: BaseException) -> InternalError:
+    bug = InternalError(f"reading ahead failed: {error!r}; please report this")
+    bug.__cause__ = error
+    return bug
+
+
+def _size(event: Event) -> int:
+    return event.header.payload_bytes if isinstance(event, BatchEvent) else 0

@@ -1,0 +1,158 @@
+"""Where the next stream goes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from headrace.client.options.access import Access
+from headrace.client.servers.private_server import PrivateServer
+from headrace.client.servers.replicas import Lookup, Seat, replicas_of
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One server, and how to get in.
+
+    Attributes:
+        address: Its gRPC address.
+        access: What it asks of its callers.
+        is_private: Whether it is a private server.
+    """
+
+    address: str
+    access: Access
+    is_private: bool = False
+
+
+class Endpoints(Protocol):
+    """A choice of servers of the same datasets."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What there is to choose from, for messages."""
+
+    def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
+        """Return the server to ask next.
+
+        Args:
+            attempt: How many tries failed since the last success.
+            stop: Ends a wait; what is raised then is seen by nobody.
+
+        Raises:
+            HeadraceError: A server had to be started, and did not start.
+        """
+
+    def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
+        """Give every server once, in the order of preference; as `choose`, one at a time.
+
+        Args:
+            stop: As for `choose`.
+            failing_s: For how many seconds nobody has answered.
+
+        Raises:
+            HeadraceError: As `choose`.
+        """
+
+    def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
+        """Return another server of the same datasets that runs, or None if there is no such."""
+
+    def is_outdated(self, endpoint: Endpoint) -> bool:
+        """Say whether a better choice than this has come up; does not wait."""
+
+    def close(self) -> None:
+        """Drop what is under way; the next choice begins anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedEndpoints:
+    """Servers with addresses, asked in turn.
+
+    Attributes:
+        addresses: As the user gave them.
+        access: How to get in.
+        seat: Which of them, or of the replicas that they stand for, is asked first.
+        lookup: Looks names up; None for the machine's own way.
+    """
+
+    addresses: tuple[str, ...]
+    access: Access
+    seat: Seat
+    lookup: Lookup | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The addresses."""
+        return self.addresses
+
+    def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
+        """Return one after another, from the one on that the seat prefers."""
+        if len(self.addresses) == 1:
+            replicas, authority = replicas_of(self.addresses[0], stop, lookup=self.lookup)
+            if replicas:
+                access = replace(self.access, authority=authority)
+                return Endpoint(self.seat.of_name(replicas)[attempt % len(replicas)], access)
+        listed = self.seat.of_list(self.addresses)
+        return Endpoint(listed[attempt % len(listed)], self.access)
+
+    def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
+        """Give them as they stand."""
+        del stop, failing_s
+        return (Endpoint(address, self.access) for address in self.addresses)
+
+    def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
+        """Return the first choice, or the second where the first is meant."""
+        choices = (self.choose(attempt, stop) for attempt in (0, 1))
+        return next((found for found in choices if found.address != endpoint.address), None)
+
+    def is_outdated(self, endpoint: Endpoint) -> bool:
+        """One is as good as another."""
+        del endpoint
+        return False
+
+    def close(self) -> None:
+        """Have nothing to drop."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateEndpoints:
+    """The private server of this job, which is there whenever it is asked for."""
+
+    server: PrivateServer
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it serves."""
+        urls = ", ".join(url for _, url in self.server.sources)
+        return (f"a private server of {urls}",)
+
+    def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
+        """Start the server if it does not run."""
+        del attempt
+        # Its socket lies in a folder that this user alone may enter.
+        return Endpoint(self.server.address(stop), Access(), is_private=True)
+
+    def each(self, stop: threading.Event, *, failing_s: float) -> Iterator[Endpoint]:
+        """Give the one that there is."""
+        del failing_s
+        yield self.choose(0, stop)
+
+    def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
+        """There is no other."""
+        del endpoint, stop
+        return None
+
+    def is_outdated(self, endpoint: Endpoint) -> bool:
+        """There is no other."""
+        del endpoint
+        return False
+
+    def close(self) -> None:
+        """Have nothing to drop: the server ends by itself."""
+
+
+def fixed_endpoints(targets: Sequence[str], access: Access | None, *, seat: Seat) -> FixedEndpoints:
+    """Return servers that are asked in turn; without ``access`` in plain text."""
+    return FixedEndpoints(tuple(targets), access or Access(), seat)

@@ -1,0 +1,322 @@
+"""A private server: `python -m headrace.server` as a child of a trainer, shared by its job.
+
+Contract of `PrivateServer.address`:
+
+1. It returns the address of a server of these sources that answers, and counts this process among
+   those that the server lives for. The server ends when no process of the job is left, however
+   they ended, and when nobody read for ``LINGER_S``; asked again, this starts another.
+2. Of all processes of a job one starts the server; the others wait for it, or for its end.
+3. Failure of the server to start is raised as the server said it, in the process that started it
+   and, one after another, in those that waited.
+4. How the store is reached, secrets and all, goes to the server through a pipe: it is in no
+   command line and no environment.
+5. The wait is bounded by ``_START_S``, and ends when ``stop`` is set. A server that is just being
+   started for nobody is killed.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import re
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.client.servers.runtime_folder import (
+    Rendezvous,
+    make_folder,
+    rendezvous_of,
+    sweep,
+    try_lock,
+)
+from headrace.client.servers.status import error_of_reason
+from headrace.errors import (
+    BadArgumentError,
+    ConfigurationError,
+    HeadraceError,
+    ServerUnreachableError,
+)
+
+LINGER_S = 10.0
+"""Seconds that a private server outlives its last stream; of design.md: a loop that pauses between
+training and validation finds its cache."""
+
+_START_S = 60.0
+"""Most seconds until a private server answers: imports and opening take one or two, and a store or
+a disk may be slow. Arbitrary beyond that."""
+
+_POLL_S = 0.05
+_SAID_BYTES = 4000
+
+_MOST_STORE_BYTES = 16384
+"""Of the text that says how a store is reached: the least that a pipe holds (macOS), so that
+writing it waits for nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateServer:
+    """A server on this machine for one job; the module's head holds the contract.
+
+    Attributes:
+        place: Where the processes of the job meet.
+        sources: Name and URL of each dataset.
+        cache_bytes: Size of the cache; None for the server's default.
+        store: How it reaches their store, as JSON; empty for the environment's way.
+    """
+
+    place: Rendezvous
+    sources: tuple[tuple[str, str], ...]
+    cache_bytes: int | None = None
+    store: str = field(default="", repr=False)
+
+    def address(self, stop: threading.Event) -> str:
+        """Return where the server answers; start it if it does not.
+
+        Args:
+            stop: Ends the wait, with an error that nobody sees.
+
+        Raises:
+            ConfigurationError: There is no ``[server]`` extra, or no folder to meet in.
+            HeadraceError: The server could not start; as it said.
+        """
+        with _GUARD.lock:
+            lease = _GUARD.leases.get(self.place.key)
+            if lease is None or not lease.renew():
+                lease = _GUARD.leases[self.place.key] = self._obtain(stop)
+            return lease.address
+
+    def _obtain(self, stop: threading.Event) -> _Lease:
+        deadline = time.monotonic() + _START_S
+        while True:
+            make_folder(self.place.folder)
+            lease = _connect(self.place.lease)
+            if lease is not None:
+                return lease
+            lock = try_lock(self.place.lock)
+            if lock is not None:
+                try:
+                    return _connect(self.place.lease) or self._start(deadline, stop)
+                finally:
+                    os.close(lock)
+            if stop.wait(_POLL_S) or time.monotonic() >= deadline:
+                raise _late(self.place)
+
+    def _start(self, deadline: float, stop: threading.Event) -> _Lease:
+        sweep(self.place)
+        listen = self.place.new_socket()
+        server = subprocess.Popen(  # noqa: S603 - our own program
+            self._command(listen),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C is for the trainer, which may want its data a little longer.
+            start_new_session=True,
+        )
+        # Waits for the end, so that no zombie stays; a daemon, because the server may outlive us.
+        threading.Thread(target=server.wait, name="headrace-private-server", daemon=True).start()
+        try:
+            _hand_over(self.store, server)
+            said = _read_to_end(server, deadline, stop)
+            lease = _connect(self.place.lease)
+        except BaseException:
+            server.kill()
+            listen.unlink(missing_ok=True)
+            raise
+        if lease is None:
+            server.kill()
+            raise _failure(said, self.sources)
+        return lease
+
+    def _command(self, listen: Path) -> list[str]:
+        if not sys.executable:
+            raise ConfigurationError(
+                "this Python does not know its own program, so it cannot start a private server; "
+                "start one with `headrace serve NAME=URL` and give its address"
+            )
+        place = self.place
+        command = [sys.executable, "-P", "-m", "headrace.server", "--listen", str(listen)]
+        command += ["--lease", str(place.lease), "--lock", str(place.lock)]
+        command += ["--linger-s", str(LINGER_S)]
+        if self.cache_bytes is not None:
+            command += ["--cache-bytes", str(self.cache_bytes)]
+        return [*command, "--", *(f"{name}={url}" for name, url in self.sources)]
+
+
+def private_server(
+    sources: Mapping[str, str],
+    *,
+    cache_bytes: int | None = None,
+    store: Mapping[str, object] | None = None,
+) -> PrivateServer:
+    """Describe the private server of this process's job; nothing is started.
+
+    Args:
+        sources: URL by name. Local paths may be relative to the working folder.
+        cache_bytes: Size of its cache; None for the server's default.
+        store: How it reaches the store of all of them, by the names that a dataset's ``store`` has
+            in a server's file; None for the environment's way.
+
+    Raises:
+        BadArgumentError: ``store`` is not made of texts, numbers and mappings of them.
+        ConfigurationError: The runtime folder's path is too long.
+    """
+    named = tuple(sorted((name, _absolute(url)) for name, url in sources.items()))
+    reached = _json_of(store)
+    settings = [*(f"{name}={url}" for name, url in named), str(cache_bytes), reached]
+    return PrivateServer(rendezvous_of(settings, os.environ), named, cache_bytes, reached)
+
+
+def name_of_source(url: str) -> str:
+    """Return the name under which a private server serves a URL: its last part."""
+    path = url.partition("#")[0].rstrip("/")
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", path.rpartition("/")[2]).lstrip("._-")[:128]
+    return name or "dataset"
+
+
+@dataclass(slots=True)
+class _Lease:
+    """What a process holds for its life: the server sees it end with the process."""
+
+    connection: socket.socket
+    address: str
+
+    def renew(self) -> bool:
+        """Say that this process is about to read; return whether the server still listens."""
+        try:
+            self.connection.send(b".")
+            # The server says nothing more, so there is nothing to read but the end.
+            if self.connection.recv(1):
+                return True
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        self.connection.close()
+        return False
+
+
+class _Guard:
+    """The leases of this process, and what keeps threads from making them twice."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.leases: dict[str, _Lease] = {}
+
+    def after_fork(self) -> None:
+        """Give up what is the parent's."""
+        for lease in self.leases.values():
+            lease.connection.close()
+        self.__init__()  # type: ignore[misc] # the same class, always
+
+
+_GUARD = _Guard()
+os.register_at_fork(after_in_child=_GUARD.after_fork)
+
+
+def _connect(path: Path) -> _Lease | None:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(_START_S)
+    try:
+        connection.connect(str(path))
+        connection.sendall(json.dumps({"watch": _pids()}).encode() + b"\n")
+        with connection.makefile("rb") as answers:
+            address = answers.readline()
+    except OSError:
+        address = b""
+    if not address.endswith(b"\n"):
+        connection.close()
+        return None
+    connection.setblocking(False)
+    return _Lease(connection, address.decode().strip())
+
+
+def _pids() -> list[int]:
+    # A worker's end is not the end of its job.
+    parent = multiprocessing.parent_process()
+    return [os.getpid(), *([parent.pid] if parent is not None and parent.pid else [])]
+
+
+def _json_of(store: Mapping[str, object] | None) -> str:
+    if not store:
+        return ""
+    try:
+        text = json.dumps(store, sort_keys=True)
+    except (TypeError, ValueError):
+        # What it holds may be secret, and stands in no message.
+        text = ""
+    if not text or len(text) > _MOST_STORE_BYTES:
+        raise BadArgumentError(
+            f"store has {len(text)} characters as JSON, or something in it is none; wanted the "
+            f"names of a dataset's store in a server's file, with texts, numbers and mappings, "
+            f"{_MOST_STORE_BYTES} characters at most",
+            field="store",
+        )
+    return text
+
+
+def _hand_over(store: str, server: subprocess.Popen[bytes]) -> None:
+    assert server.stdin is not None
+    with contextlib.suppress(BrokenPipeError), server.stdin as pipe:
+        pipe.write(store.encode())
+
+
+def _read_to_end(server: subprocess.Popen[bytes], deadline: float, stop: threading.Event) -> str:
+    """Return what the server says until it serves or ends."""
+    said = b""
+    assert server.stdout is not None
+    with server.stdout as output, selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ)
+        while time.monotonic() < deadline and not stop.is_set():
+            if selector.select(_POLL_S):
+                part = os.read(output.fileno(), _SAID_BYTES)
+                if not part:
+                    return said.decode(errors="replace")
+                said = (said + part)[-_SAID_BYTES:]
+    raise ServerUnreachableError(
+        f"a private server did not answer within {_START_S:.0f} s; so far it said "
+        f"{said.decode(errors='replace')!r}"
+    )
+
+
+def _failure(said: str, sources: Sequence[tuple[str, str]]) -> HeadraceError:
+    *_, last = said.strip().splitlines() or [""]
+    urls = ", ".join(url for _, url in sources)
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        failure = json.loads(last)
+        return error_of_reason(
+            failure["reason"],
+            f"a private server of {urls} cannot start: {failure['message']}",
+            failure["metadata"],
+        )
+    missing = re.search(r"No module named '([\w.]+)'", last)
+    if missing is not None:
+        return ConfigurationError(
+            f"a private server of {urls} cannot start: this environment has no {missing[1]!r}, "
+            "which comes with the [server] extra; pip install 'headrace[server]', or give the "
+            "address of a running server"
+        )
+    return ConfigurationError(
+        f"a private server of {urls} ended before it served; its last line: {last or 'none'}"
+    )
+
+
+def _late(place: Rendezvous) -> HeadraceError:
+    return ServerUnreachableError(
+        f"another process has been starting a private server for {_START_S:.0f} s, or ending one; "
+        f"it holds {place.lock}"
+    )
+
+
+def _absolute(url: str) -> str:
+    return url if "://" in url else str(Path(url).absolute())

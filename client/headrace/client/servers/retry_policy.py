@@ -1,0 +1,142 @@
+"""How long a reader goes on after failures, and what it says when it stops: no I/O but the log.
+
+Contract of `Patience.fail`:
+
+1. A failure that may not pass is raised as it is.
+2. One that may is answered with the seconds to wait: none where a server only asks to go
+   elsewhere, what the server asks for if it does (some, after the first time), else a random time
+   below a bound that doubles.
+3. After ``give_up_s`` since the last event (``connect_s`` before the first message) the last
+   failure is raised with its history: the hop that failed, since when, and what was tried.
+4. A fault is logged once, whatever number of tries it costs; so is its end.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+from headrace.client.options.settings import Backoff, Deadlines
+from headrace.client.servers.status import may_retry, retry_after_s
+from headrace.errors import (
+    DrainingError,
+    HeadraceError,
+    RebalanceError,
+    ServerUnreachableError,
+    StoreUnavailableError,
+    StreamCorruptError,
+)
+
+_log = logging.getLogger(__name__)
+
+_HOPS: tuple[tuple[type[HeadraceError], str], ...] = (
+    (ServerUnreachableError, "the connection to the server"),
+    (StoreUnavailableError, "the server's object store"),
+    (StreamCorruptError, "the bytes on their way from the server"),
+)
+
+
+class Patience:
+    """What a reader remembers of its failures since the last event."""
+
+    def __init__(self, deadlines: Deadlines, backoff: Backoff, *, reading: str) -> None:
+        """Begin before the first try.
+
+        Args:
+            deadlines: How long to go on.
+            backoff: The waits between two tries.
+            reading: The dataset's name, for messages.
+        """
+        self._deadlines, self._backoff = deadlines, backoff
+        self._reading = reading
+        self._has_heard = False
+        self._since: float | None = None
+        self._tried: Counter[str] = Counter()
+        self._is_logged = False
+        self.attempt = 0
+        self.moves = 0
+
+    def start(self, now: float) -> None:
+        """Count the time that failures may take from now on, not from the first of them.
+
+        Args:
+            now: Seconds of the clock that `fail` is told.
+        """
+        self._since = now
+
+    def hear(self) -> None:
+        """Note that a server sent something."""
+        self._has_heard = True
+
+    def succeed(self) -> None:
+        """Note an event: what failed before it is forgotten."""
+        if self._is_logged:
+            _log.warning("the stream of %r goes on after %d tries", self._reading, self.attempt)
+        self.attempt = 0
+        self.moves = 0
+        self._since = None
+        self._tried.clear()
+        self._is_logged = False
+
+    def fail(self, error: HeadraceError, *, asked: str, now: float) -> float:
+        """Return the seconds to wait before the next try.
+
+        Args:
+            error: Why this try failed.
+            asked: Who was asked.
+            now: Seconds of a clock that never goes back.
+
+        Raises:
+            HeadraceError: It will not pass, or has not for too long.
+        """
+        since = self._since = now if self._since is None else self._since
+        self.attempt += 1
+        # Who is only asked to come anew begins where he would rather be.
+        if self.attempt > 1 or not isinstance(error, RebalanceError):
+            self.moves += 1
+        self._tried[asked] += 1
+        if not may_retry(error):
+            raise error
+        limit = self._deadlines.give_up_s if self._has_heard else self._deadlines.connect_s
+        if now - since >= limit:
+            raise self._gave_up(error, now - since) from error
+        if self.attempt == 1:
+            self._log_first(error)
+        return min(self._wait_s(error), max(0.0, since + limit - now))
+
+    def _wait_s(self, error: HeadraceError) -> float:
+        told_s = retry_after_s(error)
+        if told_s is not None:
+            # A server that asks for no wait, again and again, is not asked without one.
+            return told_s if self.attempt == 1 else max(told_s, self._backoff.first_s / 2)
+        if self.attempt == 1 and isinstance(error, RebalanceError | DrainingError):
+            return 0.0
+        return self._backoff.wait_s(self.attempt - 1, random.random())
+
+    def _log_first(self, error: HeadraceError) -> None:
+        # In a low voice while a server may just be starting, or where all goes by plan.
+        is_plan = isinstance(error, RebalanceError) or not self._has_heard
+        level = logging.INFO if is_plan else logging.WARNING
+        _log.log(level, "the stream of %r broke; reconnecting (%s)", self._reading, error)
+        self._is_logged = not is_plan
+
+    def _gave_up(self, error: HeadraceError, seconds: float) -> HeadraceError:
+        what = "no batch" if self._has_heard else "no answer"
+        hop = next((name for cls, name in _HOPS if isinstance(error, cls)), "the server")
+        since = datetime.now(UTC) - timedelta(seconds=seconds)
+        tries = ", ".join(f"{asked} ({count})" for asked, count in self._tried.items())
+        return type(error)(
+            f"{what} for {seconds:.1f} s, since {since:%Y-%m-%d %H:%M:%S} UTC, in {self.attempt} "
+            f"tries at {tries}, reading {self._reading!r}; what fails is {hop}: {error.message}",
+            **{
+                **error.metadata,
+                "targets": ", ".join(self._tried),
+                "attempts": self.attempt,
+                "hop": hop,
+                "since": since.isoformat(timespec="seconds"),
+            },
+        )

@@ -1,0 +1,81 @@
+"""Which servers a dataset asks, from the arguments of its user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from headrace.arguments import one_of
+from headrace.client.options.access import Access
+from headrace.client.options.settings import Deadlines
+from headrace.client.servers.endpoints import Endpoints, PrivateEndpoints, fixed_endpoints
+from headrace.client.servers.fallback import FallbackEndpoints
+from headrace.client.servers.private_server import private_server
+from headrace.client.servers.replicas import Seat
+from headrace.errors import BadArgumentError
+
+
+def choose_endpoints(
+    addresses: Sequence[str] | None,
+    urls: Mapping[str, str | None],
+    access: Access,
+    *,
+    fallback: Literal["storage"] | None,
+    deadlines: Deadlines,
+    cache_bytes: int | None,
+    store: Mapping[str, object] | None,
+    seat: Seat,
+) -> Endpoints:
+    """Return the servers to ask; nothing is asked or started.
+
+    Args:
+        addresses: Of servers, at least one; None for a private server.
+        urls: URL of each dataset by its name on the servers, where it is known.
+        access: How to get in at the addresses.
+        fallback: What to do when none of them answers.
+        deadlines: How long to wait for that.
+        cache_bytes: Size of a private server's cache; None for the server's default.
+        store: How a private server reaches the store; None for the environment's way.
+        seat: Which of the addresses is asked first.
+
+    Raises:
+        BadArgumentError: The arguments do not belong together.
+        ConfigurationError: There is no folder in which a private server could be met.
+    """
+    one_of("fallback", fallback, ("storage", None))
+    if addresses is None:
+        return PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes, store=store))
+    servers = fixed_endpoints(addresses, access, seat=seat)
+    if fallback is None:
+        return servers
+    private = PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes, store=store))
+    after_s = min(deadlines.fallback_s, deadlines.connect_s / 2, deadlines.give_up_s / 2)
+    return FallbackEndpoints(servers, private, after_s=after_s)
+
+
+def lane_of(rank: int, *, world_size: int, replication: int, lanes: int) -> int | None:
+    """Return the lane in which the middle of a rank's share lies, or None if there is only one.
+
+    Args:
+        rank: The rank, in [0, ``world_size``).
+        world_size: Number of ranks, >= 1.
+        replication: Consecutive ranks with the same share, >= 1.
+        lanes: Number of lanes, >= 1.
+    """
+    if lanes <= 1:
+        return None
+    group_count = max(1, world_size // max(1, replication))
+    group = rank // max(1, replication)
+    return (2 * group + 1) * lanes // (2 * group_count)
+
+
+def _known(urls: Mapping[str, str | None]) -> dict[str, str]:
+    known = {name: url for name, url in urls.items() if url is not None}
+    missing = [name for name in urls if name not in known]
+    if missing:
+        raise BadArgumentError(
+            f"fallback='storage' needs to know where {missing[0]!r} lies; give url=, such as "
+            "url='s3://bucket/path'",
+            field="url",
+        )
+    return known

@@ -1,0 +1,161 @@
+"""Ask servers what they know of datasets: unary calls, with errors of our tree.
+
+Contract of `fetch_from_any`, that of a stream's reader where both have a clause:
+
+1. Success: all datasets, as one server knows them.
+2. Failure that may pass: the next server is asked, after the wait that `Patience` names; the caller
+   sees nothing of it but the log.
+3. Failure that may not, or ``connect_s`` after the first try: the error is raised; it says which
+   hop failed, since when, and what was tried.
+4. A call that hangs has a share of the time alone, if there are others to ask.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import grpc
+
+from headrace.client.options.access import Access
+from headrace.client.options.settings import Backoff, Deadlines
+from headrace.client.servers.endpoints import Endpoint, Endpoints, fixed_endpoints
+from headrace.client.servers.replicas import Seat
+from headrace.client.servers.retry_policy import Patience
+from headrace.client.servers.status import error_from_call
+from headrace.errors import HeadraceError, StreamCorruptError
+from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import shard_service_pb2_grpc as rpc
+
+_FINGERPRINT = re.compile("[0-9a-f]{32}")
+_COUNT_LIMIT = 1 << 42
+"""Of samples; docs/order.md."""
+
+_LEAST_CALL_S = 0.001
+"""gRPC fails a call with less without asking anybody."""
+
+_LAST_TRY_S = 1.0
+"""The last try may end so much late: one that is cut short would hide what fails. Arbitrary."""
+
+_TITLE_NAMES = 4
+
+
+def fetch_from_any(
+    endpoints: Endpoints,
+    wanted: Sequence[pb.GetDatasetRequest],
+    *,
+    deadlines: Deadlines,
+    backoff: Backoff | None = None,
+) -> list[pb.GetDatasetResponse]:
+    """Ask servers in turn for some datasets, until one answers; the head holds the contract.
+
+    Args:
+        endpoints: The servers.
+        wanted: The datasets.
+        deadlines: ``connect_s`` bounds all that this does.
+        backoff: The waits between two tries; None means `Backoff()`.
+
+    Raises:
+        DatasetNotFoundError: A server serves none of that name.
+        ServerUnreachableError: No server answered in time.
+    """
+    patience = Patience(deadlines, backoff or Backoff(), reading=_title(wanted))
+    started = time.monotonic()
+    patience.start(started)
+    # Nothing but Ctrl-C ends the wait sooner.
+    never = threading.Event()
+    turn: Iterator[Endpoint] = iter(())
+    while True:
+        asked = ", ".join(endpoints.names)
+        passed_s = time.monotonic() - started
+        try:
+            endpoint = next(turn, None)
+            if endpoint is None:
+                turn = endpoints.each(never, failing_s=passed_s)
+                continue
+            asked = endpoint.address
+            return _fetch(
+                endpoint, wanted, limit_s=_limit_s(endpoints, endpoint, deadlines, passed_s)
+            )
+        except HeadraceError as error:
+            wait_s = patience.fail(error, asked=asked, now=time.monotonic())
+        never.wait(wait_s)
+
+
+def fetch_dataset(target: str, name: str, *, deadlines: Deadlines, access: Access) -> pb.Dataset:
+    """Ask a server for the current version of one dataset.
+
+    Args:
+        target: The server's gRPC address.
+        name: The dataset.
+        deadlines: ``connect_s`` bounds the call, with all tries.
+        access: How to get in.
+
+    Raises:
+        DatasetNotFoundError: The server serves none of that name.
+        ServerUnreachableError: The server did not answer in time.
+    """
+    wanted = [pb.GetDatasetRequest(name=name)]
+    endpoints = fixed_endpoints([target], access, seat=Seat())
+    return fetch_from_any(endpoints, wanted, deadlines=deadlines)[0].dataset
+
+
+def _limit_s(
+    endpoints: Endpoints, endpoint: Endpoint, deadlines: Deadlines, passed_s: float
+) -> float:
+    """Return how long one server may take: its share, or what is left of the time."""
+    if endpoint.is_private:
+        # It was started for us just now, however long that took.
+        return deadlines.connect_s
+    left_s = max(deadlines.connect_s - passed_s, min(_LAST_TRY_S, deadlines.connect_s))
+    return min(left_s, deadlines.connect_s / len(endpoints.names))
+
+
+def _title(wanted: Sequence[pb.GetDatasetRequest]) -> str:
+    names = [request.name for request in wanted]
+    return " + ".join(names if len(names) <= _TITLE_NAMES else [*names[:_TITLE_NAMES], "…"])
+
+
+def _fetch(
+    endpoint: Endpoint, wanted: Sequence[pb.GetDatasetRequest], *, limit_s: float
+) -> list[pb.GetDatasetResponse]:
+    """Ask one server, once; all calls together end within ``limit_s``."""
+    access, until = endpoint.access, time.monotonic() + limit_s
+    with access.open_channel(endpoint.address) as channel:
+        stub = rpc.ShardServiceStub(channel)
+        try:
+            return [
+                _checked(
+                    stub.GetDataset(
+                        request,
+                        timeout=max(_LEAST_CALL_S, until - time.monotonic()),
+                        metadata=access.metadata(),
+                    ),
+                    target=endpoint.address,
+                )
+                for request in wanted
+            ]
+        except grpc.RpcError as failure:
+            raise error_from_call(failure, target=endpoint.address) from failure
+
+
+def _checked(answer: pb.GetDatasetResponse, *, target: str) -> pb.GetDatasetResponse:
+    """Refuse a description that no dataset can have."""
+    found = answer.dataset
+    if not 0 <= found.sample_count < _COUNT_LIMIT:
+        raise StreamCorruptError(
+            f"{target} says that {found.name[:100]!r} has the sample_count {found.sample_count}; "
+            f"wanted one in [0, {_COUNT_LIMIT})",
+            target=target,
+        )
+    if not _FINGERPRINT.fullmatch(found.fingerprint):
+        raise StreamCorruptError(
+            f"{target} says that {found.name[:100]!r} has the fingerprint "
+            f"{found.fingerprint[:100]!r}; wanted 32 lower-case hexadecimal digits",
+            target=target,
+        )
+    return answer

@@ -1,0 +1,1 @@
+"""What a checkpoint holds, and what must hold when it is loaded."""

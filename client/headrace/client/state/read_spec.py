@@ -1,0 +1,202 @@
+"""What one rank reads, wherever it begins: values in, values out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headrace.arguments import flag, whole, whole_or_none
+from headrace.client.options.mixture import Mixture
+from headrace.client.options.read_request import ReadOptions
+from headrace.client.options.skips import SkipChoice
+from headrace.client.options.steps import Step, transforms_text
+from headrace.client.state.state import adopt_batch_size, adopt_order
+from headrace.client.state.subject import Subject
+from headrace.errors import BadArgumentError
+from headrace.order import (
+    DEFAULT_WINDOW,
+    DEFAULT_WINDOW_BYTES,
+    EndMode,
+    EpochPlan,
+    OrderSpec,
+    Token,
+    decode_token,
+    encode_token,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The batches of one rank, as the user of a dataset described them.
+
+    Attributes:
+        subject: What is read.
+        order: The order of samples; its unit is the token's, or the global batch, if free.
+        unit_is_free: Whether the user left the unit to us.
+        batch_size: Samples a batch of this rank, or None.
+        global_batch_size: Samples a batch over all ranks, from the user or a token, or None.
+        rank: This rank, in [0, ``world_size``).
+        world_size: Number of ranks, >= 1.
+        replication: Consecutive ranks with the same samples, >= 1.
+        end: What becomes of an incomplete last batch.
+        columns: Names of the columns wanted; empty for all.
+        with_ids: Whether batches carry sample ids.
+        steps: What the server does with each batch.
+        allow_new_skips: Whether a token may be of a shorter list of skips.
+        end_epoch: First epoch not to read, or None.
+    """
+
+    subject: Subject
+    order: OrderSpec
+    unit_is_free: bool
+    batch_size: int | None
+    global_batch_size: int | None
+    rank: int
+    world_size: int
+    replication: int
+    end: EndMode
+    columns: tuple[str, ...]
+    with_ids: bool
+    steps: tuple[Step, ...]
+    allow_new_skips: bool
+    end_epoch: int | None
+
+    @property
+    def group_count(self) -> int:
+        """Ranks with samples of their own."""
+        return max(1, self.world_size // max(1, self.replication))
+
+    @property
+    def has_size(self) -> bool:
+        """Whether the global batch size is known by now."""
+        return self.global_batch_size is not None or self.batch_size is not None
+
+    def known_global_batch_size(self) -> int:
+        """Return the samples of a batch over all ranks.
+
+        Raises:
+            BadArgumentError: Neither the user nor a token said so.
+        """
+        if self.global_batch_size is not None:
+            return self.global_batch_size
+        if self.batch_size is None:
+            raise BadArgumentError(
+                "neither batch_size nor global_batch_size is given, and no state was loaded",
+                field="batch_size",
+            )
+        return self.batch_size * self.group_count
+
+    def options(self, token: bytes | None) -> ReadOptions:
+        """Return what to ask a server for.
+
+        Args:
+            token: The token of the place to read from, if there is one.
+
+        Raises:
+            BadArgumentError: The options name no slice.
+        """
+        size, order = self.known_global_batch_size(), self.order
+        if self.unit_is_free:
+            # It stays what it was when the run began, also when the global batch changes.
+            unit = size if token is None else decode_token(token).spec.unit
+            order = replace(order, unit=unit)
+        return ReadOptions(
+            dataset=self.subject.name,
+            mixture=self.subject.mixture,
+            skips=self.subject.skips,
+            token_skips=self.subject.token_skips,
+            allow_new_skips=self.allow_new_skips,
+            steps=self.steps,
+            order=order,
+            global_batch_size=size,
+            rank=self.rank,
+            world_size=self.world_size,
+            replication=self.replication,
+            end=self.end,
+            columns=self.columns,
+            with_ids=self.with_ids,
+            end_epoch=self.end_epoch,
+        )
+
+    def adopted(
+        self, token: Token, mixture: Mixture | None = None, skips: SkipChoice | None = None
+    ) -> Reading:
+        """Return it as it goes on from a token.
+
+        Args:
+            token: Where the run goes on.
+            mixture: The mixture that stands beside the token, if one does.
+            skips: The skips that stand there.
+
+        Raises:
+            TokenSpecChangedError: The token belongs to other options; the message names them.
+        """
+        return replace(
+            self,
+            order=adopt_order(self.order, token, unit_is_free=self.unit_is_free),
+            global_batch_size=adopt_batch_size(
+                token,
+                batch_size=self.batch_size,
+                global_batch_size=self.global_batch_size,
+                group_count=self.group_count,
+            ),
+            subject=self.subject.at(token, mixture, skips),
+        )
+
+    def plan(self, position: int, token: bytes | None) -> EpochPlan:
+        """Return how the rest of an epoch is cut into batches; the subject is described."""
+        options = self.options(token)
+        return EpochPlan(
+            sample_count=self.subject.epoch_sample_count(options.order),
+            base=position,
+            global_batch_size=options.global_batch_size,
+            end=self.end,
+        )
+
+    def first_token(self, *, epoch: int, position: int) -> bytes:
+        """Return the token of a place before the first batch; the subject is described."""
+        options = self.options(None)
+        fingerprint, mixture, skips = self.subject.token_start(options.order)
+        return encode_token(
+            Token(
+                fingerprint=fingerprint,
+                mixture=mixture,
+                skips=skips,
+                transforms=transforms_text(self.steps),
+                spec=options.order,
+                epoch=epoch,
+                position=position,
+                global_batch_size=options.global_batch_size,
+                step=0,
+                sample_count=0,
+            )
+        )
+
+
+def order_of(
+    *,
+    seed: int,
+    shuffle: bool,
+    window: int | None,
+    window_bytes: int | None,
+    lanes: int,
+    unit: int | None,
+) -> OrderSpec:
+    """Return the order that a user's arguments name; None is a default.
+
+    A unit of None is left to `Reading.options`: it is the global batch size, which is not known
+    before a state is.
+
+    Raises:
+        BadArgumentError: One is out of range.
+    """
+    lanes = whole("lanes", lanes, low=1)
+    window = whole_or_none("window", window, low=0)
+    window_bytes = whole_or_none("window_bytes", window_bytes, low=0)
+    return OrderSpec(
+        seed=whole("seed", seed, low=0),
+        shuffle=flag("shuffle", shuffle),
+        window=DEFAULT_WINDOW if window is None else window,
+        window_bytes=DEFAULT_WINDOW_BYTES if window_bytes is None else window_bytes,
+        lanes=lanes,
+        unit=lanes if unit is None else whole("unit", unit, low=1),
+    )

@@ -1,0 +1,155 @@
+"""The state of a dataset as JSON, and what must hold when it is loaded: values in, values out."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+
+from headrace.arguments import shown
+from headrace.client.state.subject import Subject
+from headrace.errors import TokenMalformedError, TokenSpecChangedError
+from headrace.order import EndMode, OrderSpec, Token, decode_token, spec_differences
+
+State = dict[str, object]
+
+_VERSION = 1
+
+
+def make_state(token: bytes, *, subject: Subject, end: EndMode) -> State:
+    """Write a token down as JSON-serialisable values.
+
+    ``spec`` repeats in plain words what the token binds. Of it only ``mixture`` is read again,
+    for the versions of its datasets, ``skips``, for servers that do not have the list, and ``end``,
+    which no token holds.
+    """
+    content = decode_token(token)
+    return {
+        "version": _VERSION,
+        "token": base64.b64encode(token).decode("ascii"),
+        "spec": {
+            "dataset": subject.title,
+            "fingerprint": content.fingerprint,
+            "epoch": content.epoch,
+            "position": content.position,
+            "step": content.step,
+            "global_batch_size": content.global_batch_size,
+            "end": end.value,
+            **asdict(content.spec),
+            **({} if subject.skips is None else {"skips": subject.skips.to_json()}),
+            **({} if subject.mixture is None else {"mixture": subject.mixture.to_json()}),
+        },
+    }
+
+
+def read_state(state: Mapping[str, object]) -> bytes:
+    """Take the token out of a state.
+
+    Raises:
+        TokenMalformedError: It is no state of ours, or its token is damaged.
+    """
+    if not isinstance(state, Mapping):
+        raise TokenMalformedError(
+            f"the state is {shown(state)}, of type {type(state).__name__}; wanted what "
+            "state_dict() returned, a dictionary"
+        )
+    version, text = state.get("version"), state.get("token")
+    if version != _VERSION or not isinstance(text, str):
+        raise TokenMalformedError(
+            f"a state with version {version!r} and keys {sorted(map(str, state))}; wanted what "
+            f"state_dict() returned (version {_VERSION}, with a token)"
+        )
+    try:
+        token = base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise TokenMalformedError(f"the state's token is no base64 ({error})") from error
+    decode_token(token)
+    return token
+
+
+def check_end(state: Mapping[str, object], end: EndMode) -> None:
+    """Refuse a state of a run that did something else with incomplete last batches.
+
+    Raises:
+        TokenSpecChangedError: It is one; the message says how to change it on purpose.
+    """
+    spec = state.get("spec")
+    found = spec.get("end") if isinstance(spec, Mapping) else None
+    # States that were taken before they said so are of whatever is wanted.
+    if found is None or found == end.value:
+        return
+    raise TokenSpecChangedError(
+        f"end: {end.value!r} wanted, the state has {shown(found)}, so that epochs would have other "
+        f"samples or batches from here on: give end={shown(found)}; to change it on purpose, give "
+        "the state's token to the dataset, as token=base64.b64decode(state['token'])",
+        field="end",
+    )
+
+
+def refuse_worker_state(state: Mapping[str, object]) -> None:
+    """Refuse the state of one DataLoader worker where that of a whole rank is wanted.
+
+    Raises:
+        TokenMalformedError: It is a worker's.
+    """
+    if "worker" in state:
+        raise TokenMalformedError(
+            "the state is that of one DataLoader worker; wanted that of the dataset in the main "
+            "process, or of a BatchLoader"
+        )
+
+
+def adopt_order(wanted: OrderSpec, token: Token, *, unit_is_free: bool) -> OrderSpec:
+    """Return the order to go on with: the token's, if it is the one that was asked for.
+
+    Args:
+        wanted: The order of the dataset object.
+        token: Where to go on.
+        unit_is_free: Whether the caller left the unit to us; it is the token's then.
+
+    Raises:
+        TokenSpecChangedError: An option differs; the message names each with both values.
+    """
+    if unit_is_free:
+        wanted = replace(wanted, unit=token.spec.unit)
+    differences = spec_differences(wanted, token.spec)
+    if differences:
+        raise TokenSpecChangedError(
+            "the state belongs to another order: " + "; ".join(differences) + ". Make the dataset "
+            "with the options of the run that saved the state, or start a new run without it"
+        )
+    return wanted
+
+
+def adopt_batch_size(
+    token: Token, *, batch_size: int | None, global_batch_size: int | None, group_count: int
+) -> int:
+    """Return the global batch size to go on with.
+
+    Args:
+        token: Where to go on.
+        batch_size: Samples a rank, if the caller said so.
+        global_batch_size: Samples over all ranks, if the caller said so: it may change.
+        group_count: World size divided by replication.
+
+    Raises:
+        TokenSpecChangedError: ``batch_size`` would change the global batch in passing.
+    """
+    if global_batch_size is not None:
+        return global_batch_size
+    found = token.global_batch_size
+    if batch_size is not None and batch_size * group_count != found:
+        raise TokenSpecChangedError(
+            f"batch_size={batch_size} on {group_count} ranks makes a global batch of "
+            f"{batch_size * group_count}, the state has {found}: give "
+            f"{_remedy(found, group_count)}",
+            wanted=found,
+        )
+    return found
+
+
+def _remedy(found: int, group_count: int) -> str:
+    size, rest = divmod(found, group_count)
+    keep = f"global_batch_size={found}" if rest else f"batch_size={size}"
+    return f"{keep} to keep it, or another global_batch_size= to change it on purpose"

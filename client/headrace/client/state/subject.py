@@ -1,0 +1,236 @@
+"""What a dataset object reads: one dataset of a server, or a mixture of several."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from headrace.client.options.arguments import dataset_name
+from headrace.client.options.mixture import Mixture, mixture_from, mixture_of
+from headrace.client.options.skips import SkipArgument, SkipChoice, skip_choice
+from headrace.client.servers.private_server import name_of_source
+from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
+from headrace.order import (
+    OrderSpec,
+    Skips,
+    Token,
+    check_within,
+    epoch_positions,
+    mixture_differences,
+)
+from headrace.v1 import shard_service_pb2 as pb
+
+Fetch = Callable[[Sequence[pb.GetDatasetRequest]], list[pb.Dataset]]
+"""Asks a server for datasets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is read, and in which version as far as that is known.
+
+    Attributes:
+        name: The dataset's name on the server; empty for a mixture.
+        mixture: The mixture, if it is one.
+        fingerprint: The version of one dataset; empty if it is not known.
+        sample_counts: Samples of each dataset; empty if they are not known.
+        skips: Samples of one dataset that are left out; None for what a token says.
+        token_skips: Those that were left out when the token was made, as far as that is known.
+    """
+
+    name: str
+    mixture: Mixture | None = None
+    fingerprint: str = ""
+    sample_counts: tuple[int, ...] = ()
+    skips: SkipChoice | None = None
+    token_skips: SkipChoice | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        return self.name if self.mixture is None else self.mixture.title
+
+    def described(self, fetch: Fetch) -> Subject:
+        """Return it with versions and counts; asks for them if they are not known.
+
+        Raises:
+            HeadraceError: No server answers, or it has no such dataset.
+        """
+        if self.sample_counts:
+            return self
+        found = fetch(self.requests())
+        counts = tuple(dataset.sample_count for dataset in found)
+        prints = [dataset.fingerprint for dataset in found]
+        self._check_skips(found)
+        if self.mixture is None:
+            return replace(self, fingerprint=prints[0], sample_counts=counts)
+        return replace(self, mixture=self.mixture.pinned(prints), sample_counts=counts)
+
+    def requests(self) -> list[pb.GetDatasetRequest]:
+        """Return what to ask a server for: each dataset, in its version if that is known."""
+        if self.mixture is None:
+            wanted = [(self.name, self.fingerprint)]
+        else:
+            wanted = [(entry.name, entry.fingerprint) for entry in self.mixture.datasets]
+        return [pb.GetDatasetRequest(name=name, fingerprint=f) for name, f in wanted]
+
+    def _check_skips(self, found: Sequence[pb.Dataset]) -> None:
+        given = (
+            [self.skips]
+            if self.mixture is None
+            else [skip_choice(entry.skips) for entry in self.mixture.datasets]
+        )
+        for choice, dataset in zip(given, found, strict=True):
+            if choice is not None and choice.sample_ids:
+                skips = Skips(choice.sample_ids)
+                check_within(skips, dataset.sample_count, dataset=dataset.name)
+
+    def epoch_sample_count(self, order: OrderSpec) -> int:
+        """Return the positions of an epoch; versions and counts are known."""
+        if self.mixture is None:
+            return self.sample_counts[0]
+        return epoch_positions(self.mixture.spec(order), self.sample_counts)
+
+    def token_start(self, order: OrderSpec) -> tuple[str, str, str]:
+        """Return what a token says of it: fingerprint, digest of the mixture and of the skips."""
+        if self.mixture is None:
+            return self.fingerprint, "", "" if self.skips is None else self.skips.digest
+        spec = self.mixture.spec(order)
+        firsts = [0, *itertools.accumulate(self.sample_counts)]
+        return spec.fingerprint, spec.digest, self.mixture.skips_digest(firsts)
+
+    def at(
+        self, token: Token, found: Mixture | None = None, skips: SkipChoice | None = None
+    ) -> Subject:
+        """Return it in the versions that a run goes on with.
+
+        Args:
+            token: Where the run goes on.
+            found: The mixture that stands beside the token, if one does.
+            skips: The skips that stand there.
+
+        Raises:
+            TokenSpecChangedError: The token is of another mixture, or of none.
+        """
+        if self.mixture is None:
+            if token.mixture:
+                raise TokenSpecChangedError(
+                    f"the state is of a mixture, and one dataset, {self.name!r}, is wanted: make "
+                    "the dataset with the mixture of its run"
+                )
+            return replace(
+                self,
+                fingerprint=token.fingerprint,
+                sample_counts=(),
+                skips=skips if self.skips is None else self.skips,
+                token_skips=skips,
+            )
+        mixture = self.mixture if found is None else _continued(self.mixture, found)
+        spec = mixture.spec(token.spec)
+        if spec.digest != token.mixture:
+            differences = () if found is None else mixture_differences(spec, found.spec(token.spec))
+            raise TokenSpecChangedError(
+                "the state belongs to another mixture"
+                + (": " + "; ".join(differences) if differences else "")
+                + ". Make the dataset with the mixture of its run, or start a new run without it"
+            )
+        return Subject("", mixture)
+
+
+def subject_of(
+    dataset: str | Mixture | Sequence[tuple[str, float]],
+    *,
+    is_private: bool,
+    url: str | Mapping[str, str] | None = None,
+    skips: SkipArgument = None,
+) -> tuple[Subject, dict[str, str | None]]:
+    """Return what is read, and the URL that each name stands for, where it is known.
+
+    Args:
+        dataset: Name, mixture, or pairs of name and proportion; with URLs for names if private.
+        is_private: Whether a private server reads it.
+        url: Where it lies, if names are no URLs; of a mixture by name.
+        skips: Samples of one dataset to leave out.
+
+    Raises:
+        BadArgumentError: It is a mixture that cannot be drawn from.
+    """
+    mixture = mixture_of(dataset)
+    if mixture is None:
+        assert isinstance(dataset, str)
+        dataset = dataset_name(dataset, is_private=is_private)
+        name = name_of_source(dataset) if is_private else dataset
+        known = url if url is None or isinstance(url, str) else url.get(name)
+        subject = Subject(name, skips=skip_choice(skips))
+        return subject, {name: dataset if is_private else known}
+    if skips is not None:
+        raise BadArgumentError(
+            "skips are given beside a mixture; wanted MixtureEntry(..., skips=...) for each "
+            "dataset that they are of",
+            field="skips",
+        )
+    if not is_private:
+        places = url if isinstance(url, Mapping) else {}
+        return Subject("", mixture), {
+            entry.name: places.get(entry.name) for entry in mixture.datasets
+        }
+    urls: dict[str, str | None] = {
+        name_of_source(entry.name): entry.name for entry in mixture.datasets
+    }
+    if len(urls) < len(mixture.datasets):
+        raise BadArgumentError(
+            "two URLs of the mixture end alike, and a private server names datasets by that end; "
+            "wanted other folders' names",
+            field="dataset",
+        )
+    entries = (replace(entry, name=name_of_source(entry.name)) for entry in mixture.datasets)
+    return Subject("", replace(mixture, datasets=tuple(entries))), urls
+
+
+def skips_in(state: Mapping[str, object]) -> SkipChoice | None:
+    """Return the skips of one dataset that a state was taken with; None if there is no word.
+
+    Raises:
+        TokenMalformedError: What stands there is none.
+    """
+    spec = state.get("spec")
+    found = spec.get("skips") if isinstance(spec, Mapping) else None
+    try:
+        return skip_choice(found)
+    except (BadArgumentError, TypeError, ValueError) as error:
+        raise TokenMalformedError(f"the state holds no skips that can be read: {error}") from error
+
+
+def mixture_in(state: Mapping[str, object]) -> Mixture | None:
+    """Return the mixture that a state was taken of; None if it is of one dataset.
+
+    Raises:
+        TokenMalformedError: What stands there is no mixture.
+    """
+    spec = state.get("spec")
+    fields = spec.get("mixture") if isinstance(spec, Mapping) else None
+    if not isinstance(fields, Mapping):
+        return None
+    try:
+        return mixture_from(fields)
+    except BadArgumentError as error:
+        raise TokenMalformedError(f"the state: {error}") from error
+
+
+def _continued(mixture: Mixture, found: Mixture) -> Mixture:
+    """Return the mixture in the versions of a run, with the skips that the run had."""
+    known = {entry.name: entry for entry in found.datasets}
+    return replace(
+        mixture,
+        datasets=tuple(
+            replace(
+                entry,
+                fingerprint=entry.fingerprint or known[entry.name].fingerprint,
+                token_skips=known[entry.name].skips,
+                skips=known[entry.name].skips if entry.skips is None else entry.skips,
+            )
+            if entry.name in known
+            else entry
+            for entry in mixture.datasets
+        ),
+    )

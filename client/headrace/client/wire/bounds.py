@@ -1,0 +1,95 @@
+"""The most that a batch may be, whatever its server says of it: pure arithmetic.
+
+A header comes before its payload, and is taken at its word for how much memory to make ready. So
+each number in it is held against these bounds first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
+from headrace.errors import StreamCorruptError
+from headrace.v1 import shard_service_pb2 as pb
+
+_ALIGNMENT = 64
+_MOST_DIMENSIONS = 32
+"""NumPy's own limit was this for decades; now it is 64."""
+_MOST_ITEM_BYTES = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one batch of a stream may be at most.
+
+    Attributes:
+        payload_bytes: Bytes of its payload, >= 1.
+        sample_count: Samples, and rows where there are no others, >= 1.
+    """
+
+    payload_bytes: int = DEFAULT_MAX_BATCH_BYTES
+    sample_count: int = (1 << 31) - 1
+
+    def refuse_payload(self, header: pb.BatchHeader) -> None:
+        """Raise what a payload outside the bounds means.
+
+        Raises:
+            StreamCorruptError: Always. If the header agrees with itself, then trying again would
+                bring the same, and ``metadata`` has the field ``max_batch_bytes``.
+        """
+        size = header.payload_bytes
+        if size > self.payload_bytes and size == _end_of(header.buffer_bytes):
+            raise StreamCorruptError(
+                f"a batch of {size} bytes came, and this client takes {self.payload_bytes} at "
+                f"most; give max_batch_bytes={size} if the server is to be trusted, or make "
+                "batches smaller with batch_size or columns",
+                field="max_batch_bytes",
+            )
+        raise StreamCorruptError(
+            f"a batch has a payload of {size} bytes in its header, and its buffers need "
+            f"{_end_of(header.buffer_bytes)}; wanted as many as those, in [0, "
+            f"{self.payload_bytes}] (max_batch_bytes)"
+        )
+
+    def refuse_samples(self, header: pb.BatchHeader) -> None:
+        """Raise what counts outside the bounds mean.
+
+        Raises:
+            StreamCorruptError: Always.
+        """
+        raise StreamCorruptError(
+            f"a batch has {header.sample_count} samples in {header.row_count} rows, "
+            f"{header.pad_count} of them pads, in its header; wanted [0, {self.sample_count}] "
+            "samples, a global batch at most, and no more pads than samples"
+        )
+
+
+def check_item_shape(column: pb.Column, item_bytes: int) -> tuple[int, ...]:
+    """Return the shape of a column's items.
+
+    Args:
+        column: As it came.
+        item_bytes: Bytes of an element.
+
+    Raises:
+        StreamCorruptError: No array can have it.
+    """
+    shape = tuple(column.item_shape)
+    size = item_bytes
+    for length in shape:
+        size *= max(1, length)
+    if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0 or size > _MOST_ITEM_BYTES:
+        raise StreamCorruptError(
+            f"column {column.name[:100]!r} has items of the shape {shape[:_MOST_DIMENSIONS]}; "
+            f"wanted up to {_MOST_DIMENSIONS} lengths >= 0 of {_MOST_ITEM_BYTES} bytes at most",
+            column=column.name[:100],
+        )
+    return shape
+
+
+def _end_of(buffer_bytes: Iterable[int]) -> int:
+    end = 0
+    for length in buffer_bytes:
+        end += -end % _ALIGNMENT + length
+    return end

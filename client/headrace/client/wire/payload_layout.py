@@ -1,0 +1,270 @@
+"""Find the columns in a payload: pure arithmetic over the wire's layout, no copy.
+
+docs/protocol.md describes the layout; this module is its reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.client.wire.bounds import check_item_shape
+from headrace.errors import StreamCorruptError
+from headrace.v1 import shard_service_pb2 as pb
+
+SAMPLE_ID_COLUMN = "headrace.sample_id"
+
+PAYLOAD_ALIGNMENT = 64
+"""Bytes; buffers of a payload begin at multiples of it."""
+
+_T = TypeVar("_T", bound=np.generic)
+
+_BOOL = np.dtype(np.bool_)
+_OFFSET = np.dtype(np.int64)
+
+_KINDS = frozenset(
+    {
+        pb.COLUMN_KIND_TENSOR,
+        pb.COLUMN_KIND_BYTES,
+        pb.COLUMN_KIND_STRING,
+        pb.COLUMN_KIND_RAGGED,
+    }
+)
+
+_DTYPES: dict[int, np.dtype[np.generic]] = {
+    pb.ELEMENT_TYPE_BOOL: np.dtype(np.bool_),
+    pb.ELEMENT_TYPE_INT8: np.dtype("<i1"),
+    pb.ELEMENT_TYPE_INT16: np.dtype("<i2"),
+    pb.ELEMENT_TYPE_INT32: np.dtype("<i4"),
+    pb.ELEMENT_TYPE_INT64: np.dtype("<i8"),
+    pb.ELEMENT_TYPE_UINT8: np.dtype("<u1"),
+    pb.ELEMENT_TYPE_UINT16: np.dtype("<u2"),
+    pb.ELEMENT_TYPE_UINT32: np.dtype("<u4"),
+    pb.ELEMENT_TYPE_UINT64: np.dtype("<u8"),
+    pb.ELEMENT_TYPE_FLOAT16: np.dtype("<f2"),
+    pb.ELEMENT_TYPE_FLOAT32: np.dtype("<f4"),
+    pb.ELEMENT_TYPE_FLOAT64: np.dtype("<f8"),
+}
+
+
+# Made for each column of each batch: to freeze it would take four times as long.
+@dataclass(slots=True, eq=False)
+class ColumnView:
+    """One column of one batch, as views of the payload; nobody changes it.
+
+    Attributes:
+        kind: ``pb.ColumnKind``.
+        values: ``(samples, *item_shape)`` for tensors; flat values, or bytes, for the others.
+        offsets: ``(samples + 1,) int64`` in elements for all kinds but tensors.
+        valid: ``(samples,) bool`` where the column may hold nulls.
+    """
+
+    kind: int
+    values: NDArray[np.generic]
+    offsets: NDArray[np.int64] | None = None
+    valid: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """What all batches of a stream share of one column."""
+
+    name: str
+    kind: int
+    dtype: np.dtype[np.generic]
+    item_shape: tuple[int, ...]
+    nullable: bool
+
+
+class PayloadLayout:
+    """Reads the payloads of one stream: names and types are worked out once."""
+
+    def __init__(self, columns: Sequence[pb.Column]) -> None:
+        """Prepare for the columns of a ``StreamStart``.
+
+        Raises:
+            StreamCorruptError: A column has a type that this client does not know, or a name that
+                another has, or that a batch gives to another's validity.
+        """
+        _refuse_taken_names(columns)
+        self._fields = tuple(_field(column) for column in columns)
+        self._is_even = all(field.kind == pb.COLUMN_KIND_TENSOR for field in self._fields)
+        self._same = _NO_PLACES
+
+    def decode(
+        self, buffer_bytes: Iterable[int], payload: NDArray[np.uint8], *, sample_count: int
+    ) -> dict[str, ColumnView]:
+        """Split a payload into its columns.
+
+        Args:
+            buffer_bytes: The lengths of ``BatchHeader``.
+            payload: ``(payload_bytes,) uint8``; the views share its memory.
+            sample_count: Samples in the batch; the rows of its columns where these are others.
+
+        Raises:
+            StreamCorruptError: The lengths do not fit the columns or the payload.
+        """
+        lengths = list(buffer_bytes)
+        cursor = _Cursor(lengths, payload)
+        views = {field.name: _view(field, cursor, sample_count) for field in self._fields}
+        cursor.finish(len(self._fields))
+        self._same = _NO_PLACES
+        if self._is_even and sample_count:
+            self._same = Places(sample_count, lengths, payload.size, _places(views, payload))
+        return views
+
+    def like_last(
+        self, buffer_bytes: Sequence[int], *, payload_bytes: int, sample_count: int
+    ) -> Places | None:
+        """Return where the columns lie if it is where those of the last payload lay, else None.
+
+        The arguments are those of `decode`.
+        """
+        same = self._same
+        is_like = (
+            sample_count == same.row_count
+            and payload_bytes == same.payload_bytes
+            and buffer_bytes == same.lengths
+        )
+        return same if is_like else None
+
+
+class Place(NamedTuple):
+    """Where a column of tensors lies in the payload."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    begin: int
+    valid_begin: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the columns of a batch of tensors alone lie: one of the same lengths has the same.
+
+    Attributes:
+        row_count: Rows of each column.
+        lengths: Bytes of each buffer.
+        payload_bytes: Bytes of the payload.
+        columns: The place of each column.
+    """
+
+    row_count: int
+    lengths: list[int]
+    payload_bytes: int
+    columns: tuple[Place, ...]
+
+
+_NO_PLACES = Places(-1, [], 0, ())
+
+
+def _places(views: Mapping[str, ColumnView], payload: NDArray[np.uint8]) -> tuple[Place, ...]:
+    first = payload.ctypes.data
+    return tuple(
+        Place(
+            name,
+            view.values.shape,
+            view.values.dtype,
+            view.values.ctypes.data - first if view.values.size else 0,
+            None if view.valid is None else view.valid.ctypes.data - first,
+        )
+        for name, view in views.items()
+    )
+
+
+def views_of(same: Places, memory: memoryview) -> dict[str, ColumnView]:
+    """Return the columns of a payload, which lie at these places."""
+    views = {}
+    for name, shape, dtype, begin, valid_begin in same.columns:
+        valid = None
+        if valid_begin is not None:
+            valid = np.ndarray(same.row_count, _BOOL, memory, valid_begin)
+        values: NDArray[np.generic] = np.ndarray(shape, dtype, memory, begin)
+        views[name] = ColumnView(pb.COLUMN_KIND_TENSOR, values, None, valid)
+    return views
+
+
+class _Cursor:
+    """Walks over the buffers of a payload and refuses those that are not as expected."""
+
+    def __init__(self, lengths: Sequence[int], payload: NDArray[np.uint8]) -> None:
+        self._lengths = lengths
+        self._payload, self._memory = payload, payload.data
+        self._next = 0
+        self._begin = self._end = 0
+
+    def take(self, field: _Field, dtype: np.dtype[_T], shape: tuple[int, ...]) -> NDArray[_T]:
+        """Return the next buffer as ``shape`` of ``dtype``."""
+        if self._next == len(self._lengths):
+            raise StreamCorruptError(
+                f"a batch has {self._next} buffers; column {field.name!r} needs one more"
+            )
+        length, begin = self._lengths[self._next], self._begin
+        wanted = prod(shape) * dtype.itemsize
+        if length != wanted or begin + length > self._payload.size:
+            raise StreamCorruptError(
+                f"column {field.name!r} has a buffer of {length} bytes at {begin} of a payload of "
+                f"{self._payload.size}; {shape} of {dtype} need {wanted}",
+                column=field.name,
+            )
+        self._next += 1
+        self._end = begin + length
+        self._begin = self._end + -length % PAYLOAD_ALIGNMENT
+        return np.ndarray(shape, dtype, self._memory, begin)
+
+    def finish(self, column_count: int) -> None:
+        if self._next != len(self._lengths):
+            raise StreamCorruptError(
+                f"a batch has {len(self._lengths)} buffers; its {column_count} columns need "
+                f"{self._next}"
+            )
+        if self._end != self._payload.size:
+            raise StreamCorruptError(
+                f"a payload has {self._payload.size} bytes, and its buffers end at {self._end}"
+            )
+
+
+def _refuse_taken_names(columns: Sequence[pb.Column]) -> None:
+    names = [column.name for column in columns]
+    names += [f"{column.name}.valid" for column in columns if column.nullable]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise StreamCorruptError(
+            f"the server sends two columns that a batch would call {twice!r}; name the columns you "
+            "want, without one of both, or rename it in the data"
+        )
+
+
+def _field(column: pb.Column) -> _Field:
+    dtype = _DTYPES.get(column.element_type)
+    if dtype is None or column.kind not in _KINDS:
+        raise StreamCorruptError(
+            f"column {column.name!r} has kind {column.kind} and element type "
+            f"{column.element_type}, which this client does not know: update it, or leave the "
+            "column out with columns=",
+            column=column.name,
+        )
+    shape = check_item_shape(column, dtype.itemsize)
+    return _Field(column.name, column.kind, dtype, shape, column.nullable)
+
+
+def _view(field: _Field, cursor: _Cursor, sample_count: int) -> ColumnView:
+    valid = cursor.take(field, _BOOL, (sample_count,)) if field.nullable else None
+    if field.kind == pb.COLUMN_KIND_TENSOR:
+        values = cursor.take(field, field.dtype, (sample_count, *field.item_shape))
+        return ColumnView(field.kind, values, None, valid)
+    offsets = cursor.take(field, _OFFSET, (sample_count + 1,))
+    falls = offsets[1:] < offsets[:-1]
+    # What `any` says, in a sixth of its time.
+    if offsets[0] != 0 or (sample_count and falls[falls.argmax()]):
+        raise StreamCorruptError(
+            f"column {field.name!r} has offsets that fall, or do not begin at 0", column=field.name
+        )
+    values = cursor.take(field, field.dtype, (int(offsets[-1]),))
+    return ColumnView(field.kind, values, offsets, valid)

@@ -1,0 +1,1 @@
+"""Who calls, and what they may read: bearer tokens, TLS, the caller's address."""

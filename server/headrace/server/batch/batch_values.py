@@ -1,0 +1,143 @@
+"""The columns of one batch outside of its payload, so that steps can change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.server.batch.assemble import buffers_of, write
+from headrace.server.batch.transport import MakeFrames
+from headrace.server.cache.gather import refuse_large
+from headrace.server.layout.payload_layout import ALIGNMENT, layout_of
+from headrace.server.layout.wire_columns import WireColumn
+from headrace.v1 import shard_service_pb2 as pb
+
+Claim: TypeAlias = Callable[[int], None]
+"""Is told how many bytes of memory are taken in all, before they are; `headrace.server.shares`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Values:
+    """One column of one batch.
+
+    Attributes:
+        column: What it is.
+        values: ``(rows, *item_shape)`` of a tensor; the flat elements of other kinds.
+        offsets: ``(rows + 1,) int64`` in elements, the first 0; None for a tensor.
+        valid: ``(rows,) uint8`` if the column is nullable, else None.
+    """
+
+    column: WireColumn
+    values: NDArray[np.generic]
+    offsets: NDArray[np.int64] | None = None
+    valid: NDArray[np.uint8] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all its parts."""
+        return sum(part.nbytes for part in _parts(self))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """The columns of one batch on their way through the steps.
+
+    Attributes:
+        columns: By name, in the order in which they travel.
+        row_count: Rows of each.
+        keys: ``(samples,) uint64``: what random choices about each sample are made from.
+        overflow_sample_count: Samples that were left out.
+        overflow_element_count: Elements that were left out, those of these samples included.
+    """
+
+    columns: dict[str, Values]
+    row_count: int
+    keys: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    overflow_sample_count: int = 0
+    overflow_element_count: int = 0
+
+
+def split_payload(
+    columns: Sequence[WireColumn],
+    payload: memoryview,
+    buffer_bytes: Sequence[int],
+    *,
+    row_count: int,
+) -> dict[str, Values]:
+    """Return views of the columns of a payload; they last as long as it does."""
+    buffers = _buffers(payload, buffer_bytes)
+    found = {}
+    for column in columns:
+        valid = next(buffers) if column.nullable else None
+        if column.is_tensor:
+            values = next(buffers).view(column.dtype).reshape(row_count, *column.item_shape)
+            found[column.name] = Values(column, values, None, valid)
+        else:
+            offsets = next(buffers).view(np.int64)
+            found[column.name] = Values(column, next(buffers).view(column.dtype), offsets, valid)
+    return found
+
+
+def made_bytes(batch: Batch, payload: memoryview) -> int:
+    """Return the bytes of those columns that do not lie in the payload they were gathered in."""
+    begin = np.frombuffer(payload, np.uint8).ctypes.data
+    return sum(
+        part.nbytes
+        for values in batch.columns.values()
+        for part in _parts(values)
+        if not begin <= part.ctypes.data < begin + len(payload)
+    )
+
+
+def batch_messages(
+    batch: Batch,
+    header: pb.BatchHeader,
+    *,
+    max_batch_bytes: int,
+    make_frames: MakeFrames,
+    claim: Claim,
+) -> list[bytes]:
+    """Return the messages of a batch.
+
+    Args:
+        batch: Its columns.
+        header: Its head; the fields about the payload are filled in.
+        max_batch_bytes: Greatest payload.
+        make_frames: Says where it goes.
+        claim: Is told of the payload's size before it is made.
+
+    Raises:
+        BadArgumentError: The payload would pass the limit.
+    """
+    columns = [each.column for each in batch.columns.values()]
+    ragged = [each.values.nbytes for each in batch.columns.values() if each.offsets is not None]
+    layout = layout_of(columns, batch.row_count, ragged)
+    refuse_large(layout.size, max_batch_bytes)
+    claim(layout.size)
+    frames = make_frames(header, layout)
+    buffers = buffers_of(layout, frames)
+    for each in batch.columns.values():
+        for part in _parts(each):
+            write(next(buffers), np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+    return frames.finish()
+
+
+def _buffers(payload: memoryview, buffer_bytes: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
+    whole = np.frombuffer(payload, np.uint8)
+    begin = 0
+    for length in buffer_bytes:
+        yield whole[begin : begin + length]
+        begin += length + -length % ALIGNMENT
+
+
+def _parts(values: Values) -> Iterator[NDArray[np.generic]]:
+    if values.column.nullable:
+        assert values.valid is not None
+        yield values.valid
+    if values.offsets is not None:
+        yield values.offsets
+    yield values.values

@@ -1,0 +1,381 @@
+"""The cache of decoded blocks that all streams of a server share.
+
+Contract of a block:
+
+1. A block is fetched by one thread at a time, however many streams want it.
+2. A block that streams wait for is pinned for each of them the moment it arrives, before anything
+   can evict it. A stream holds pins only while it copies, never while it waits or sends, so pins
+   always go away and a cache of any size that holds one block makes progress.
+3. A fetch that fails is the error of the streams that wait for it then. Nothing of it stays: the
+   next stream that wants the block fetches it anew. A fetch ahead of need fails silently, but for
+   a count.
+4. A block asked for ahead of need is dropped from the queue when every stream that asked is gone.
+5. `remove_source` frees every block of a dataset: at once those that nobody reads, each other one
+   when its last reader is done. Streams of that dataset get `RebalanceError` when they next wait,
+   and nothing of it is fetched any more; a fetch under way ends, and its block is thrown away.
+6. `close` ends the fetching threads; waiting streams get `DrainingError`.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import RebalanceError
+from headrace.server.cache.disk.disk_cache import DiskCache
+from headrace.server.cache.fetch.block_runs import BlockReader, run_blocks
+from headrace.server.cache.fetch.fetch_queue import Flights
+from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver
+from headrace.server.cache.gather import BlockRows
+from headrace.server.cache.memory.allocation import Room, closed_error
+from headrace.server.cache.memory.arena import Arena
+from headrace.server.cache.memory.lease import Lease
+from headrace.server.cache.memory.shared_memory import Desk, SourceTables
+from headrace.server.cache.source import ABSENT, Source, Waiter
+from headrace.server.layout.block_layout import BlockLayout
+from headrace.server.settings.dataset_config import DatasetConfig
+from headrace.storage import MAX_RANGE_BYTES
+
+# How long the removal of a dataset waits for reads under way: longer than a read's time-outs.
+_REMOVAL_TIMEOUT_S = 60.0
+
+
+# What lies in reads under way is at most this part of the cache (arbitrary), where blocks are not
+# larger than that.
+_READS_SHARE = 4
+
+
+class CacheObserver(HeldObserver, Protocol):
+    """What the cache reports."""
+
+    def used(self, *, hits: int, misses: int) -> None:
+        """Count blocks that were cached, or not, when a batch needed them."""
+
+
+class BlockCache:
+    """Decoded blocks of many datasets in one arena of fixed size.
+
+    Args:
+        budget_bytes: Greatest size of all decoded blocks together.
+        fetch_threads: Blocks fetched at once.
+        observer: Is told what happens.
+        disk: Keeps stored blocks in a folder; the cache closes it.
+        arena: Where the blocks lie; memory of this process alone without it.
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        *,
+        fetch_threads: int,
+        observer: CacheObserver,
+        disk: DiskCache | None = None,
+        arena: Arena | None = None,
+    ) -> None:
+        self.disk = disk
+        self._lock = threading.Lock()
+        self._observer = observer
+        self._streams: set[Waiter] = set()
+        self._jobs: dict[Hashable, int] = {}
+        self._job_count = 0
+        self._sources: dict[int, Source] = {}
+        self._source_count = 0
+        self._has_leftovers = False
+        self._flights = Flights()
+        self._room = Room(
+            self._lock,
+            budget_bytes,
+            arena=arena,
+            sources=self._sources,
+            streams=self._streams,
+        )
+        self._slots = self._room.slots
+        # What is read at once stays within a part of the cache, or is a block for each thread.
+        self._run_bytes = min(MAX_RANGE_BYTES, budget_bytes // (_READS_SHARE * fetch_threads))
+        self._fetchers = Fetchers(
+            self._lock,
+            self._flights,
+            self._room,
+            thread_count=fetch_threads,
+            observer=observer,
+        )
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the bytes of the arena that hold blocks now."""
+        return self._room.used_bytes
+
+    def add_source(
+        self,
+        reader: BlockReader,
+        layout: BlockLayout,
+        *,
+        block_count: int,
+        on_removed: Callable[[], None] | None = None,
+        tables: SourceTables | None = None,
+        origin: tuple[str, DatasetConfig, str] | None = None,
+    ) -> Source:
+        """Let the blocks of a dataset into the cache.
+
+        Args:
+            reader: Fetches them.
+            layout: How they lie when decoded.
+            block_count: How many there are.
+            on_removed: Called once when `remove_source` is done.
+            tables: Where to note where they lie, for workers; fresh ones if None.
+            origin: The dataset's name, what opens it, and its fingerprint; for the cache of a
+                worker, which does not read blocks itself.
+        """
+        del origin
+        with self._lock:
+            source = Source(
+                self._source_count,
+                reader,
+                layout,
+                block_count,
+                on_removed=on_removed,
+                tables=tables,
+                run_blocks=run_blocks(reader, self._run_bytes),
+            )
+            self._source_count += 1
+            self._sources[source.index] = source
+        return source
+
+    def remove_source(self, source: Source) -> None:
+        """Forget a dataset and free its blocks.
+
+        Its streams need not have ended. Waits for reads under way, so that the reader may be
+        closed; one that takes longer than a minute is left to itself. Any thread may call it,
+        twice too.
+        """
+        with self._lock:
+            source.removed = True
+            self._flights.call_off(source, _removed_error())
+            self._free_removed()
+            self._room.freed.notify_all()
+            self._room.freed.wait_for(
+                lambda: self._room.closed or not self._flights.has_any(source), _REMOVAL_TIMEOUT_S
+            )
+            on_removed, source.on_removed = source.on_removed, None
+        if on_removed is not None:
+            on_removed()
+
+    def waiter(self, job: Hashable = None) -> Waiter:
+        """Return a new stream's handle.
+
+        Args:
+            job: Equal for streams that read the same blocks at about the same time. Jobs have
+                equal parts of the cache, and of the fetching.
+        """
+        return self.join(Waiter(self._lock), job)
+
+    def join(self, waiter: Waiter, job: Hashable) -> Waiter:
+        """Note a stream of a job; as `waiter`, for handles of other kinds."""
+        with self._lock:
+            if job not in self._jobs:
+                self._job_count += 1
+                self._jobs[job] = self._job_count
+            waiter.job = self._jobs[job]
+            self._streams.add(waiter)
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """Forget a stream that has ended."""
+        with self._lock:
+            waiter.gone = True
+            self._streams.discard(waiter)
+            active = {stream.job for stream in self._streams}
+            self._jobs = {job: index for job, index in self._jobs.items() if index in active}
+
+    def is_cached(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which blocks are in memory just now; they may go at any time."""
+        return source.slot_of[blocks] > ABSENT
+
+    def lease(self, source: Source, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
+        """Pin blocks while the context lasts: all of them, or none if one is not cached.
+
+        Args:
+            source: Their dataset.
+            blocks: Distinct ordinals.
+
+        Returns:
+            The context; entering it says whether they are pinned.
+        """
+        return Lease(partial(self._pin, source, blocks), self._unpin)
+
+    @contextmanager
+    def demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> Iterator[None]:
+        """Fetch blocks that are not cached, and pin each for this stream as it comes.
+
+        `arrivals` hands them out while the context lasts. What is still on its way at its end
+        goes on as if asked for ahead of need.
+        """
+        self.begin_demand(source, blocks, waiter)
+        try:
+            yield
+        finally:
+            self.end_demand(source, blocks, waiter)
+
+    def begin_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+        """Do what `demand` does when its context is entered."""
+        with self._lock:
+            self._room.check_open()
+            _check_served(source)
+            slots = source.slot_of[blocks]
+            self._slots.pin(slots[slots > ABSENT])
+            waiter.error = None
+            for block in blocks[slots > ABSENT].tolist():
+                waiter.deliver(block)
+            missing = blocks[slots <= ABSENT].tolist()
+            for block in missing:
+                self._flights.demand(source, block, waiter)
+            self._fetchers.wake(len(missing))
+
+    def end_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+        """Do what `demand` does when its context is left."""
+        with self._lock:
+            for block in blocks.tolist():
+                flight = self._flights.of(source, block)
+                if flight is not None and waiter in flight.demands:
+                    flight.demands.remove(waiter)
+            left = np.array(waiter.arrived + waiter.handed, np.int64)
+            waiter.arrived, waiter.handed = [], []
+        self._unpin(source.slot_of[left])
+
+    def release(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+        """Unpin demanded blocks before the end of the demand."""
+        with self._lock:
+            held = set(waiter.arrived)
+            given = [block for block in blocks.tolist() if block in held]
+            waiter.arrived = [block for block in waiter.arrived if block not in set(given)]
+        self._unpin(source.slot_of[np.array(given, np.int64)])
+
+    def add_desk(self, desk: Desk) -> None:
+        """Let a worker pin blocks."""
+        with self._lock:
+            self._slots.desks = (*self._slots.desks, desk)
+
+    def remove_desk(self, desk: Desk) -> None:
+        """Forget the pins of a worker that is gone."""
+        with self._lock:
+            self._slots.desks = tuple(one for one in self._slots.desks if one is not desk)
+            if self._has_leftovers:
+                self._free_removed()
+            self._room.freed.notify_all()
+
+    def arrivals(self, source: Source, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
+        """Wait for demanded blocks and return those that came; none after the time-out.
+
+        They stay pinned until the next call, or the end of the `demand`.
+
+        Raises:
+            HeadraceError: One of them cannot be fetched.
+        """
+        self._unpin(source.slot_of[np.array(waiter.handed, np.int64)])
+        waiter.handed = []
+        with waiter.wake:
+            waiter.wake.wait_for(
+                lambda: waiter.arrived or waiter.error or waiter.interrupted, timeout_s
+            )
+            if waiter.error is not None:
+                raise waiter.error
+            waiter.handed, waiter.arrived = waiter.arrived, []
+        return np.array(waiter.handed, np.int64)
+
+    def prefetch(
+        self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> NDArray[np.int64]:
+        """Ask for blocks ahead of need, and say that the batch planned last reads them.
+
+        Returns:
+            Those of them that were neither cached nor on their way.
+        """
+        waiter.will_read(source, blocks)
+        # Without the lock: a block that comes or goes meanwhile costs nothing but a later fetch.
+        if self._slots.ask(source.slot_of, blocks):
+            return blocks[:0]
+        return self.prefetch_unplanned(source, blocks, waiter)
+
+    def prefetch_unplanned(
+        self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> NDArray[np.int64]:
+        """Ask for blocks ahead of need, as `prefetch`, for a batch that was planned elsewhere."""
+        with self._lock:
+            if source.removed:
+                return blocks[:0]
+            slots = source.slot_of[blocks]
+            self._slots.asked[slots[slots > ABSENT]] = self._slots.ranking
+            for block in blocks[slots <= ABSENT].tolist():
+                self._flights.ask(source, block, waiter)
+            missing: NDArray[np.int64] = blocks[slots == ABSENT]
+            self._fetchers.wake(missing.size)
+        return missing
+
+    def rows(
+        self, source: Source, blocks: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> BlockRows:
+        """Return samples that lie in pinned blocks.
+
+        Args:
+            source: Their dataset.
+            blocks: ``(samples,)``: the block of each.
+            offsets: ``(samples,)``: its place in that block.
+        """
+        return BlockRows(
+            source.layout,
+            self._room.memory,
+            slot_of=source.slot_of,
+            bases=source.bases,
+            blocks=blocks,
+            offsets=offsets,
+        )
+
+    def close(self) -> None:
+        """End the fetching threads and every wait."""
+        with self._lock:
+            for flight in self._flights.all():
+                flight.fail(closed_error())
+            self._fetchers.stop()
+            self._room.close()
+        self._fetchers.join()
+        if self.disk is not None:
+            self.disk.close()
+
+    def _free_removed(self) -> None:
+        """Free the blocks of removed sources that nobody reads."""
+        for source in [source for source in self._sources.values() if source.removed]:
+            if self._room.evict_all(source):
+                del self._sources[source.index]
+        self._has_leftovers = any(source.removed for source in self._sources.values())
+
+    def _pin(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        with self._lock:
+            slots, hits = self._slots.pin_all(source.slot_of, blocks)
+        self._observer.used(hits=hits, misses=blocks.size - hits)
+        return slots if hits == blocks.size else None
+
+    def _unpin(self, slots: NDArray[np.int32]) -> None:
+        if not slots.size:
+            return
+        with self._lock:
+            self._slots.unpin(slots)
+            if self._has_leftovers:
+                self._free_removed()
+            self._room.freed.notify_all()
+
+
+def _check_served(source: Source) -> None:
+    if source.removed:
+        raise _removed_error()
+
+
+def _removed_error() -> RebalanceError:
+    return RebalanceError("the dataset is served here no more, or anew; reconnect to go on")

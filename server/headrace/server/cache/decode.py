@@ -1,0 +1,274 @@
+"""Read the values of Arrow arrays as NumPy views, and write a block of them into the arena."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+from numpy.typing import NDArray
+
+from headrace.errors import ShardCorruptError
+from headrace.server.cache.memory.arena import Memory
+from headrace.server.layout.block_layout import BlockLayout, Field, Part
+from headrace.server.layout.flatten_columns import null_items_error
+from headrace.server.layout.wire_columns import WireColumn
+
+# Which values an array holds is known from its type, at run time alone.
+Array: TypeAlias = "pa.Array[Any]"
+
+_BYTE = np.dtype(np.uint8)
+_T = TypeVar("_T", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ragged:
+    """The values of a ragged column, in bytes: sample i is ``values[begins[i]:][:lengths[i]]``."""
+
+    begins: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    values: NDArray[np.uint8]
+
+
+class DecodedBlock:
+    """A block whose columns are views of Arrow's memory, ready to be written into the arena.
+
+    Args:
+        layout: Where its columns go.
+        batch: The block.
+
+    Raises:
+        UnsupportedColumnError: A list holds a null element.
+        ShardCorruptError: A column lacks, or holds nulls though its schema says that it has none.
+    """
+
+    def __init__(self, layout: BlockLayout, batch: pa.RecordBatch) -> None:
+        self.sample_count = batch.num_rows
+        self._layout = layout
+        self._valid: dict[str, NDArray[np.uint8] | None] = {}
+        self._tensors: dict[str, NDArray[np.uint8]] = {}
+        self._ragged: dict[str, _Ragged] = {}
+        for entry in layout.fields:
+            self._add(entry.column, _storage(batch, entry.column))
+        ragged_bytes = sum(ragged.values.size for ragged in self._ragged.values())
+        self.size = layout.size(self.sample_count, ragged_bytes)
+
+    def write(self, memory: Memory, begin: int) -> tuple[int, ...]:
+        """Write the block at ``begin`` and return the base of each part.
+
+        The caller owns ``[begin, begin + size)`` of the memory. A base is what is added to a
+        sample's offset in the block: rows from the begin of the memory if the part is aligned,
+        bytes if not.
+        """
+        bases: list[int] = []
+        places: list[NDArray[np.uint8]] = []
+        end = begin
+        for part in self._layout.parts:
+            base, place, end = self._place(part, memory, end)
+            bases.append(base)
+            places.append(place)
+        packed = places[0]
+        for entry in self._layout.fields:
+            if entry.column.is_tensor:
+                self._write_tensor(entry, places[entry.part])
+            else:
+                end = self._write_ragged(entry, packed, memory, end)
+            self._write_valid(entry, packed)
+        return tuple(bases)
+
+    def _add(self, column: WireColumn, array: Array) -> None:
+        valid = _valid(array)
+        _refuse_nulls(array, column, valid)
+        self._valid[column.name] = valid
+        if column.is_tensor:
+            values = _elements(array, column, valid)
+            self._tensors[column.name] = values.view(np.uint8).reshape(
+                self.sample_count, column.item_bytes
+            )
+        else:
+            self._ragged[column.name] = _ragged(array, column, valid)
+
+    def _place(self, part: Part, memory: Memory, end: int) -> tuple[int, NDArray[np.uint8], int]:
+        if not part.row_bytes:
+            return 0, np.empty((self.sample_count, 0), np.uint8), end
+        begin = end + -end % part.row_bytes if part.aligned else end
+        end = begin + self.sample_count * part.row_bytes
+        place = memory.array[begin:end].reshape(self.sample_count, part.row_bytes)
+        return begin // part.row_bytes if part.aligned else begin, place, end
+
+    def _write_tensor(self, entry: Field, place: NDArray[np.uint8]) -> None:
+        values = self._tensors[entry.column.name]
+        target = place[:, entry.offset : entry.offset + values.shape[1]]
+        target[...] = values
+        valid = self._valid[entry.column.name]
+        if valid is not None:
+            target[valid == 0] = 0
+
+    def _write_valid(self, entry: Field, packed: NDArray[np.uint8]) -> None:
+        if entry.valid_offset >= 0:
+            valid = self._valid[entry.column.name]
+            packed[:, entry.valid_offset] = 1 if valid is None else valid
+
+    def _write_ragged(
+        self, entry: Field, packed: NDArray[np.uint8], memory: Memory, begin: int
+    ) -> int:
+        ragged = self._ragged[entry.column.name]
+        end = begin + ragged.values.size
+        memory.array[begin:end] = ragged.values
+        spans = packed[:, entry.offset : entry.offset + 16].view(np.int64)
+        spans[:, 0] = ragged.begins + begin
+        spans[:, 1] = ragged.lengths
+        return end
+
+
+def column_parts(
+    array: Array, column: WireColumn
+) -> tuple[NDArray[np.generic], NDArray[np.int64] | None, NDArray[np.uint8] | None]:
+    """Return the values of an array, back to back: what a payload has of its column.
+
+    Returns:
+        The elements of all rows, zeros where there are none; for ragged columns where each row
+        begins in them, and the last one ends; for nullable ones a byte a row.
+
+    Raises:
+        UnsupportedColumnError: A list holds a null element.
+        ShardCorruptError: It holds nulls though its column says that it has none.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    valid = _valid(array)
+    _refuse_nulls(array, column, valid)
+    shown = np.ones(len(array), np.uint8) if valid is None and column.nullable else valid
+    if column.is_tensor:
+        values = _elements(array, column, valid).copy()
+        if valid is not None and values.size:
+            values.reshape(len(array), -1)[valid == 0] = 0
+        return values, None, shown
+    ragged = _ragged(array, column, valid)
+    flat = ragged.values
+    if flat.size != ragged.lengths.sum():
+        # What lies under nulls stays behind.
+        pairs = zip(ragged.begins.tolist(), ragged.lengths.tolist(), strict=True)
+        pieces = [flat[begin : begin + length] for begin, length in pairs]
+        flat = np.concatenate([*pieces, flat[:0]])
+    offsets = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(ragged.lengths // column.dtype.itemsize, out=offsets[1:])
+    return flat.view(column.dtype), offsets, shown
+
+
+def _storage(batch: pa.RecordBatch, column: WireColumn) -> Array:
+    index = batch.schema.get_field_index(column.name)
+    if index < 0:
+        raise ShardCorruptError(
+            f"a block has no column {column.name!r}, and its dataset has", column=column.name
+        )
+    array = batch.column(index)
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _refuse_nulls(array: Array, column: WireColumn, valid: NDArray[np.uint8] | None) -> None:
+    if valid is not None and not column.nullable:
+        raise ShardCorruptError(
+            f"column {column.name!r} holds {array.null_count} nulls in a block, and its schema "
+            "says that it has none",
+            column=column.name,
+        )
+
+
+def _valid(array: Array) -> NDArray[np.uint8] | None:
+    """Return one byte a row, 1 where there is a value; None if every row has one."""
+    bitmap = array.buffers()[0]
+    if bitmap is None or array.null_count == 0:
+        return None
+    bits = _view(bitmap, _BYTE)
+    end = array.offset + len(array)
+    return np.unpackbits(bits[: (end + 7) // 8], count=end, bitorder="little")[array.offset :]
+
+
+def _elements(
+    array: Array, column: WireColumn, valid: NDArray[np.uint8] | None
+) -> NDArray[np.generic]:
+    """Return the elements of all rows, back to back."""
+    while pat.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        inner = _inner(array).slice(array.offset * size, len(array) * size)
+        inner_valid = _valid(inner)
+        if inner_valid is not None:
+            rows = np.ones(len(array), np.uint8) if valid is None else valid
+            if np.any(inner_valid.reshape(len(array), size) < rows[:, None]):
+                raise null_items_error(column.name)
+            valid = inner_valid
+        elif valid is not None:
+            valid = np.repeat(valid, size)
+        array = inner
+    return _flat(array, column)
+
+
+def _inner(array: Array) -> Array:
+    # All values of a list, those outside a slice's rows included.
+    inner: Array = array.values  # type: ignore[attr-defined]  # of list arrays alone
+    return inner
+
+
+def _flat(array: Array, column: WireColumn) -> NDArray[np.generic]:
+    if pat.is_boolean(array.type):
+        array = pc.cast(array, pa.uint8())
+    return _view(array.buffers()[1], column.dtype)[array.offset : array.offset + len(array)]
+
+
+def _ragged(array: Array, column: WireColumn, valid: NDArray[np.uint8] | None) -> _Ragged:
+    if pat.is_fixed_size_binary(array.type):
+        edges = np.arange(len(array) + 1, dtype=np.int64) * array.type.byte_width
+        values = _view(array.buffers()[1], _BYTE)[array.offset * array.type.byte_width :][
+            : int(edges[-1])
+        ]
+    elif pat.is_list(array.type) or pat.is_large_list(array.type):
+        edges = _edges(array, wide=pat.is_large_list(array.type))
+        inner = _inner(array).slice(int(edges[0]), int(edges[-1] - edges[0]))
+        _refuse_null_elements(inner, column, edges, valid)
+        edges = (edges - edges[0]) * column.dtype.itemsize
+        values = np.ascontiguousarray(_flat(inner, column)).view(np.uint8)
+    else:
+        wide = pat.is_large_string(array.type) or pat.is_large_binary(array.type)
+        edges = _edges(array, wide=wide)
+        values = _view(array.buffers()[2], _BYTE)[int(edges[0]) : int(edges[-1])]
+        edges = edges - edges[0]
+    lengths = np.diff(edges)
+    if valid is not None:
+        lengths = lengths * valid
+    return _Ragged(edges[:-1], lengths, values)
+
+
+def _view(buffer: pa.Buffer | None, dtype: np.dtype[_T]) -> NDArray[_T]:
+    if buffer is None or buffer.size == 0:
+        return np.empty(0, dtype)
+    # Buffers are padded, not always to whole elements.
+    count = buffer.size // dtype.itemsize
+    return np.frombuffer(memoryview(buffer), dtype, count)
+
+
+def _edges(array: Array, *, wide: bool) -> NDArray[np.int64]:
+    buffer = array.buffers()[1]
+    if buffer is None or buffer.size == 0:
+        return np.zeros(1, np.int64)
+    edges: NDArray[np.integer] = (
+        _view(buffer, np.dtype(np.int64)) if wide else _view(buffer, np.dtype(np.int32))
+    )
+    return edges[array.offset : array.offset + len(array) + 1].astype(np.int64)
+
+
+def _refuse_null_elements(
+    inner: Array,
+    column: WireColumn,
+    edges: NDArray[np.int64],
+    valid: NDArray[np.uint8] | None,
+) -> None:
+    inner_valid = _valid(inner)
+    if inner_valid is None:
+        return
+    rows = np.ones(edges.size - 1, np.uint8) if valid is None else valid
+    if np.any(inner_valid < np.repeat(rows, np.diff(edges))):
+        raise null_items_error(column.name)

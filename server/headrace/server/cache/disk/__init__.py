@@ -1,0 +1,1 @@
+"""Stored blocks in a folder of this machine, kept over restarts."""

@@ -1,0 +1,160 @@
+"""Blocks on their way into the cache, and in what order they are fetched.
+
+Contract of a flight:
+
+1. There is one of a block at most, and its dataset's table says so: who asks meanwhile joins it.
+2. Blocks that streams wait for go before those asked for ahead of need; jobs take turns in both.
+3. It stands in a queue until a thread takes it, which alone ends it: with `land`, whatever
+   came of it. One that nobody wants any more when its turn comes is over without a fetch.
+4. Neighbours of a flight that stand in a queue too are taken with it, whenever they were asked for:
+   together they cost the store little more than one.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace.errors import HeadraceError
+from headrace.server.cache.fetch.fair_queue import FairQueue
+from headrace.server.cache.source import ABSENT, IN_FLIGHT, Source, Waiter
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A block on its way into the cache.
+
+    Attributes:
+        source: The block's dataset.
+        block: Its ordinal.
+        owners: The streams that asked for it ahead of need.
+        demands: The streams that wait for it.
+        is_running: Whether a thread has begun to fetch it.
+    """
+
+    source: Source
+    block: int
+    owners: list[Waiter] = field(default_factory=list)
+    demands: list[Waiter] = field(default_factory=list)
+    is_running: bool = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anyone still wants the block."""
+        return bool(self.demands) or any(not owner.gone for owner in self.owners)
+
+    @property
+    def job(self) -> int:
+        """A job that wants the block."""
+        return next((waiter.job for waiter in (*self.demands, *self.owners)), 0)
+
+    def fail(self, error: HeadraceError) -> None:
+        """Tell the streams that wait."""
+        for waiter in self.demands:
+            waiter.fail(error)
+
+
+class Flights:
+    """All flights of a cache. Not safe for several threads."""
+
+    def __init__(self) -> None:
+        self._flights: dict[tuple[int, int], Flight] = {}
+        self._urgent = FairQueue[Flight]()
+        self._ahead = FairQueue[Flight]()
+        self._waiting = 0
+
+    def all(self) -> list[Flight]:
+        """Return every flight that is not over."""
+        return list(self._flights.values())
+
+    def of(self, source: Source, block: int) -> Flight | None:
+        """Return the flight of a block, if there is one."""
+        return self._flights.get((source.index, block))
+
+    def demand(self, source: Source, block: int, waiter: Waiter) -> None:
+        """Let a stream wait for a block that is not cached."""
+        flight = self.of(source, block) or self._depart(source, block)
+        flight.demands.append(waiter)
+        flight.owners.append(waiter)
+        if not flight.is_running:
+            self._urgent.put(flight, job=waiter.job)
+
+    def ask(self, source: Source, block: int, waiter: Waiter) -> None:
+        """Fetch a block that is not cached ahead of need."""
+        flight = self.of(source, block)
+        if flight is None:
+            flight = self._depart(source, block)
+            self._ahead.put(flight, job=waiter.job)
+        flight.owners.append(waiter)
+
+    def take(self, threads: int) -> list[Flight]:
+        """Return the next flight and its neighbours, which are the caller's to end.
+
+        Args:
+            threads: How many threads share the flights that wait: none is to take many and leave
+                the others with nothing.
+
+        Returns:
+            Flights of one dataset, by block; none if none waits.
+        """
+        while (flight := self._urgent.take() or self._ahead.take()) is not None:
+            if flight.is_running:
+                continue
+            if not flight.is_wanted:
+                # It may stand in both queues; the other entry must not start it either.
+                self._begin(flight)
+                self.land(flight, ABSENT)
+                continue
+            return self._with_neighbours(flight, -(-self._waiting // threads))
+        return []
+
+    def _with_neighbours(self, flight: Flight, share: int) -> list[Flight]:
+        limit = min(flight.source.run_blocks, share)
+        run = [flight]
+        for step in (1, -1):
+            block = flight.block + step
+            while len(run) < limit and (next_one := self._waiting_one(flight.source, block)):
+                run.append(next_one)
+                block += step
+        for one in run:
+            self._begin(one)
+        return sorted(run, key=lambda one: one.block)
+
+    def _waiting_one(self, source: Source, block: int) -> Flight | None:
+        flight = self.of(source, block)
+        is_free = flight is not None and not flight.is_running and flight.is_wanted
+        return flight if is_free else None
+
+    def _begin(self, flight: Flight) -> None:
+        flight.is_running = True
+        self._waiting -= 1
+
+    def land(self, flight: Flight, slot: int) -> None:
+        """End a flight: its block is in a slot now, or `ABSENT`."""
+        flight.source.slot_of[flight.block] = slot
+        del self._flights[flight.source.index, flight.block]
+
+    def call_off(self, source: Source, error: HeadraceError) -> None:
+        """Let nobody wait for blocks of a dataset, and end its flights that no thread has taken."""
+        for flight in self.all():
+            if flight.source is not source:
+                continue
+            flight.fail(error)
+            flight.demands.clear()
+            flight.owners.clear()
+            if not flight.is_running:
+                # It still stands in a queue, whose entry must not start it.
+                self._begin(flight)
+                self.land(flight, ABSENT)
+
+    def has_any(self, source: Source) -> bool:
+        """Return whether a block of a dataset is on its way."""
+        return any(flight.source is source for flight in self._flights.values())
+
+    def _depart(self, source: Source, block: int) -> Flight:
+        flight = Flight(source, block)
+        self._waiting += 1
+        self._flights[source.index, block] = flight
+        source.slot_of[block] = IN_FLIGHT
+        return flight

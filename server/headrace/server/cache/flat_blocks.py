@@ -1,0 +1,56 @@
+"""Blocks of a dataset with their columns as they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from headrace.server.cache.disk.disk_blocks import DiskBlocks
+from headrace.server.cache.fetch.block_runs import read_run, run_blocks
+from headrace.server.layout.flatten_columns import lower_field
+from headrace.storage import OpenDataset, ReadBlock
+
+
+class FlatBlocks:
+    """Reads the blocks of a dataset, and takes nested columns apart."""
+
+    def __init__(self, dataset: OpenDataset | DiskBlocks, *, item_nulls: bool = False) -> None:
+        """Work out once what each column becomes.
+
+        Args:
+            dataset: Stays the caller's.
+            item_nulls: Whether lists may hold null items.
+        """
+        self._dataset = dataset
+        self._plan = [
+            (index, lowered)
+            for index, field in enumerate(dataset.schema)
+            for lowered in lower_field(field, item_nulls=item_nulls)
+        ]
+        self._schema = pa.schema(
+            [pa.field(lowered.name, lowered.type, lowered.nullable) for _, lowered in self._plan]
+        )
+
+    def read_block(self, block: int) -> pa.RecordBatch:
+        """Fetch, verify and decode one block, as `OpenDataset.read_block` does."""
+        return self._flat(self._dataset.read_block(block))
+
+    def run_blocks(self, max_bytes: int) -> int:
+        """Return how many neighbouring blocks one read should bring, as the dataset has it."""
+        return run_blocks(self._dataset, max_bytes)
+
+    def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
+        """Fetch, verify and decode blocks, neighbours together; errors are values."""
+        for read in read_run(self._dataset, blocks):
+            if isinstance(read.content, pa.RecordBatch):
+                yield replace(read, content=self._flat(read.content))
+            else:
+                yield read
+
+    def _flat(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._schema.equals(batch.schema):
+            return batch
+        columns = [lowered.extract(batch.column(index)) for index, lowered in self._plan]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)

@@ -1,0 +1,310 @@
+"""Gather the samples of a batch out of decoded blocks: whole columns at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError
+from headrace.server.cache.memory.arena import Memory, as_items
+from headrace.server.layout.block_layout import TAKE_BYTES, BlockLayout, Field, Part
+
+# NumPy lets other threads run while it copies, which takes a microsecond more than a slice of a
+# memoryview. A copy of this size takes some hundred (arbitrary).
+_LONG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What a stream needs of its dataset's blocks.
+
+    Attributes:
+        layout: How the blocks lie.
+        fields: The wanted columns, in the order wanted, the server's own left out.
+        packed: Whether any of them needs the packed rows.
+        wide_parts: The other parts that they need.
+    """
+
+    layout: BlockLayout
+    fields: tuple[Field, ...]
+    packed: bool
+    wide_parts: tuple[int, ...]
+
+
+def projection_of(layout: BlockLayout, names: Sequence[str]) -> Projection:
+    """Return what columns of these names need."""
+    fields = tuple(layout.by_name[name] for name in names)
+    return Projection(
+        layout,
+        fields,
+        packed=any(entry.part == 0 or entry.valid_offset >= 0 for entry in fields),
+        wide_parts=tuple(entry.part for entry in fields if entry.part),
+    )
+
+
+class BlockRows:
+    """The samples of one batch as they lie in pinned blocks.
+
+    Args:
+        layout: How the blocks lie.
+        memory: The arena.
+        slot_of: ``(blocks,) int32``: the slot of each block of the dataset.
+        bases: ``(parts, slots) int64``: where each part of the block in a slot begins.
+        blocks: ``(samples,) int64``: the block of each sample.
+        offsets: ``(samples,) int64``: its place in that block.
+    """
+
+    __slots__ = ("bases", "blocks", "layout", "memory", "offsets", "slot_of")
+
+    def __init__(
+        self,
+        layout: BlockLayout,
+        memory: Memory,
+        *,
+        slot_of: NDArray[np.int32],
+        bases: NDArray[np.int64],
+        blocks: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+    ) -> None:
+        self.memory = memory
+        self.layout = layout
+        self.slot_of = slot_of
+        self.bases = bases
+        self.blocks = blocks
+        self.offsets = offsets
+
+    def packed(self, out: NDArray[np.uint8]) -> None:
+        """Gather the packed rows into ``(samples, row_bytes) uint8``."""
+        self.wide(0, out)
+
+    def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
+        """Gather one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
+        own = slice(first, first + len(out))
+        # Plain indexing takes twice as long.
+        slots = np.take(self.slot_of, self.blocks[own], mode="clip")
+        bases = np.take(self.bases[part], slots, mode="clip")
+        _gather_part(self.memory, self.layout.parts[part], bases, self.offsets[own], out)
+
+
+class StagedRows:
+    """The samples of one batch, copied out of their blocks as these came and went.
+
+    It takes one copy more than `BlockRows`, and never needs two blocks at once.
+
+    Args:
+        projection: What is needed.
+        sample_count: Rows of the batch.
+        max_bytes: Greatest size of the batch.
+        claim: Is told how much memory they take in all, before they take it.
+    """
+
+    def __init__(
+        self,
+        projection: Projection,
+        sample_count: int,
+        *,
+        max_bytes: int,
+        claim: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._projection = projection
+        self._claim = claim
+        parts = projection.layout.parts
+        staged = (parts[0].row_bytes, *(parts[part].row_bytes for part in projection.wide_parts))
+        # Of what comes at a time there is a copy besides, of one part after the other.
+        self._fixed_bytes = sample_count * (sum(staged) + max(staged))
+        claim(self._fixed_bytes)
+        self._packed = np.empty((sample_count, parts[0].row_bytes), np.uint8)
+        self._wide = {
+            part: np.empty((sample_count, parts[part].row_bytes), np.uint8)
+            for part in projection.wide_parts
+        }
+        self._pieces: list[NDArray[np.uint8]] = []
+        self._piece_bytes = 0
+        self._max_bytes = max_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory that they take, with the ragged values once more, joined."""
+        return self._fixed_bytes + 2 * self._piece_bytes
+
+    @property
+    def memory(self) -> Memory:
+        """Return the bytes of all ragged values."""
+        return Memory(np.concatenate([*self._pieces, np.empty(0, np.uint8)]))
+
+    def add(self, places: NDArray[np.intp], rows: Rows) -> None:
+        """Copy samples.
+
+        Args:
+            places: ``(samples,)``: which rows of the batch they are.
+            rows: The samples.
+        """
+        parts = self._projection.layout.parts
+        for part, staged in self._wide.items():
+            scratch = np.empty((places.size, parts[part].row_bytes), np.uint8)
+            rows.wide(part, scratch)
+            staged[places] = scratch
+        if self._projection.packed:
+            scratch = np.empty((places.size, parts[0].row_bytes), np.uint8)
+            rows.packed(scratch)
+            self._copy_ragged(scratch, rows.memory)
+            self._packed[places] = scratch
+
+    def packed(self, out: NDArray[np.uint8]) -> None:
+        """Copy the packed rows into ``(samples, row_bytes) uint8``."""
+        np.copyto(out, self._packed)
+
+    def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
+        """Copy one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
+        np.copyto(out, self._wide[part][first : first + len(out)])
+
+    def _copy_ragged(self, packed: NDArray[np.uint8], memory: Memory) -> None:
+        """Copy ragged values, and make their spans point at the copies."""
+        for entry in self._projection.fields:
+            if entry.column.is_tensor:
+                continue
+            begins, lengths = spans(packed, entry)
+            size = int(lengths.sum())
+            refuse_large(self._piece_bytes + size, self._max_bytes)
+            self._claim(self.nbytes + 2 * size)
+            piece = np.empty(size, np.uint8)
+            gather_spans(memory, begins, lengths, piece)
+            begins[:] = np.cumsum(lengths) - lengths + self._piece_bytes
+            self._pieces.append(piece)
+            self._piece_bytes += piece.size
+
+
+class Rows(Protocol):
+    """The samples of one batch, wherever they lie."""
+
+    @property
+    def memory(self) -> Memory:
+        """Return what the spans of ragged values point into."""
+
+    def packed(self, out: NDArray[np.uint8]) -> None:
+        """Gather the packed rows into ``(samples, row_bytes) uint8``."""
+
+    def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
+        """Gather one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
+
+
+def refuse_large(size: int, limit: int, *, field: str = "global_batch_size") -> None:
+    """Refuse a batch of more bytes than the server allows.
+
+    Args:
+        size: Of the payload, or a part of it.
+        limit: Of the server.
+        field: What the caller should make smaller.
+
+    Raises:
+        BadArgumentError: It is.
+    """
+    if size > limit:
+        raise BadArgumentError(
+            f"a batch of {size} bytes or more is over this server's limit of {limit}; use a "
+            f"smaller {field} or fewer columns",
+            field=field,
+        )
+
+
+def spans(packed: NDArray[np.uint8], entry: Field) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where a ragged column's values begin and how long they are, as views."""
+    pairs = packed[:, entry.offset : entry.offset + 16].view(np.int64)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def gather_spans(
+    memory: Memory,
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    out: NDArray[np.uint8],
+    *,
+    kernels: ModuleType | None = None,
+) -> None:
+    """Copy spans of bytes back to back.
+
+    Args:
+        memory: Where they lie.
+        begins: ``(spans,) int64``, in bytes.
+        lengths: ``(spans,) int64``, in bytes.
+        out: ``(sum of lengths,) uint8``.
+        kernels: The compiled functions, if they are there.
+    """
+    if not out.size:
+        return
+    if kernels is not None:
+        kernels.copy_spans(
+            memory.array, np.ascontiguousarray(begins), np.ascontiguousarray(lengths), out
+        )
+    elif out.size >= TAKE_BYTES * lengths.size:
+        _copy_each(memory, begins, lengths, out)
+    else:
+        _take_spans(memory, begins, lengths, out)
+
+
+def _gather_part(
+    memory: Memory,
+    part: Part,
+    bases: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> None:
+    if not part.row_bytes or not offsets.size:
+        return
+    if part.aligned:
+        # Any mode but "clip" gathers into a buffer of its own first.
+        rows = memory.rows(part.row_bytes)
+        np.take(rows, bases + offsets, out=as_items(out, part.row_bytes), mode="clip")
+        return
+    lengths = np.full(offsets.size, part.row_bytes, np.int64)
+    _copy_each(memory, bases + offsets * part.row_bytes, lengths, out.reshape(-1))
+
+
+def _copy_each(
+    memory: Memory,
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> None:
+    source, target, at = memory.view, out.data, 0
+    for begin, length in zip(begins.tolist(), lengths.tolist(), strict=True):
+        if length < _LONG_BYTES:
+            target[at : at + length] = source[begin : begin + length]
+        else:
+            out[at : at + length] = memory.array[begin : begin + length]
+        at += length
+
+
+def _take_spans(
+    memory: Memory,
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> None:
+    """Let Arrow copy the spans: as every second row of an array over the whole memory.
+
+    Rows 1, 3, 5, … of that array are the spans; those between are what lies between two spans,
+    of any length, even below zero, and are never taken. Arrow sizes its result by the mean length
+    of all rows, which it reads off the first and the last offset: these two are chosen so that it
+    comes out right, or too small for a memory of little more than the spans, which costs a copy.
+    """
+    count = lengths.size
+    edges = np.empty(2 * count + 2, np.int64)
+    edges[0] = 0
+    edges[1:-1:2] = begins
+    np.add(begins, lengths, out=edges[2::2])
+    edges[-1] = min(out.size * (2 * count + 1) // count, memory.array.size)
+    everything = pa.Array.from_buffers(
+        pa.large_binary(), 2 * count + 1, [None, pa.py_buffer(edges.data), memory.buffer]
+    )
+    wanted: pa.Int64Array = pa.array(np.arange(1, 2 * count, 2), pa.int64())
+    taken = pc.take(everything, wanted, boundscheck=False).buffers()[2]
+    assert taken is not None
+    np.copyto(out, np.frombuffer(memoryview(taken), np.uint8, out.size))

@@ -1,0 +1,180 @@
+"""The memory of a cache: where blocks lie, and room for those that come.
+
+Contract:
+
+1. Blocks never take more than the budget: each lies in an extent of one arena of that size.
+2. `take` waits until something can go, `_ROOM_TIMEOUT_S` at most. What lies within a job's part of
+   the cache is spared for `_SPARING_S` while readers may still free something else.
+3. An extent is its taker's until `settle` makes a cached block of it or `give_back` frees it.
+4. All methods want the cache's lock held; `take` gives it up while it waits.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from headrace.errors import ConfigurationError, DrainingError, StoreUnavailableError
+from headrace.server.cache.fetch.fetch_queue import Flight
+from headrace.server.cache.memory.arena import Arena, ExtentAllocator, map_memory
+from headrace.server.cache.memory.eviction import Victims
+from headrace.server.cache.memory.shared_memory import barrier
+from headrace.server.cache.memory.slot_table import SlotTable
+from headrace.server.cache.source import ABSENT, Source, Waiter
+
+# How long a fetched block may wait for room. Pins last for one copy, so this passes only if the
+# machine has all but stopped.
+_ROOM_TIMEOUT_S = 60.0
+
+# How long it waits for readers before it takes what lies within a job's part of the cache. A copy
+# takes milliseconds; the rest is for a machine that is short of processors.
+_SPARING_S = 1.0
+
+# How often it looks whether workers still read a block (arbitrary; a copy takes milliseconds).
+_DESK_POLL_S = 0.005
+
+
+class Room:
+    """The memory of one cache.
+
+    Attributes:
+        memory: Where the blocks lie.
+        slots: Who lies where.
+        freed: Is notified by whoever may have made room.
+        closed: Whether the cache was closed.
+
+    Args:
+        lock: The cache's.
+        budget_bytes: Size of the memory.
+        arena: The memory; of this process alone without it.
+        sources: The cache's datasets, by index, as they are now.
+        streams: The open streams, as they are now.
+    """
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        budget_bytes: int,
+        *,
+        arena: Arena | None,
+        sources: Mapping[int, Source],
+        streams: Collection[Waiter],
+    ) -> None:
+        self.freed = threading.Condition(lock)
+        self.memory = map_memory(budget_bytes) if arena is None else arena.memory
+        self.slots = SlotTable(None if arena is None else arena.capacity)
+        self._arena = arena
+        self._extents = ExtentAllocator(budget_bytes)
+        self._victims = Victims(self.slots, budget_bytes=budget_bytes)
+        self._sources = sources
+        self._streams = streams
+        self.closed = False
+        # Extents that have been taken and are being written into.
+        self._landing = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the bytes of the memory that hold blocks now."""
+        return self._extents.used
+
+    def check_open(self) -> None:
+        """Raise if the cache was closed.
+
+        Raises:
+            DrainingError: It was.
+        """
+        if self.closed:
+            raise closed_error()
+
+    def close(self) -> None:
+        """End every wait for room."""
+        self.closed = True
+        self.freed.notify_all()
+
+    def take(self, length: int) -> int:
+        """Return where ``length`` bytes begin that are the caller's now, evicting what must go.
+
+        Raises:
+            ConfigurationError: That is more than the memory.
+            DrainingError: The cache was closed meanwhile.
+            StoreUnavailableError: Nothing could go in time.
+        """
+        if length > self._extents.size:
+            raise ConfigurationError(
+                f"a block of {length} bytes does not fit a cache of {self._extents.size}; start "
+                "the server with a larger cache_bytes"
+            )
+        began = time.monotonic()
+        while (begin := self._free_extent(length)) is None:
+            self.check_open()
+            waited_s = time.monotonic() - began
+            sparing = waited_s < _SPARING_S and (self.slots.is_read or self._landing > 0)
+            victim = self._victims.take(self._streams, sparing=sparing)
+            if victim is not None:
+                self.evict(victim)
+            elif waited_s >= _ROOM_TIMEOUT_S:
+                raise StoreUnavailableError("the cache had no room for a block; try again")
+            else:
+                left_s = (_SPARING_S if sparing else _ROOM_TIMEOUT_S) - waited_s
+                # Workers do not say when they have read a block.
+                self.freed.wait(min(left_s, _DESK_POLL_S) if self.slots.desks else left_s)
+        self._landing += 1
+        return begin
+
+    def give_back(self, begin: int, length: int) -> None:
+        """Free an extent that was taken and holds no block after all."""
+        self._landing -= 1
+        self._extents.give(begin, length)
+        self.freed.notify_all()
+
+    def settle(self, flight: Flight, begin: int, length: int, *, bases: tuple[int, ...]) -> int:
+        """Return the slot of a block, written into an extent, now pinned for who waits for it."""
+        self._landing -= 1
+        slot = self.slots.add(
+            source=flight.source.index,
+            block=flight.block,
+            begin=begin,
+            length=length,
+            owner=flight.job,
+        )
+        flight.source.set_bases(slot, bases, capacity=self.slots.capacity)
+        self.slots.pins[slot] = len(flight.demands)
+        if self._arena is not None:
+            barrier()
+        self.freed.notify_all()
+        return slot
+
+    def evict(self, slot: int) -> bool:
+        """Give the memory of a block away, unless a worker has just begun to read it."""
+        source, block = self._sources[self.slots.source[slot]], self.slots.block[slot]
+        source.slot_of[block] = ABSENT
+        if self.slots.desks:
+            barrier()
+            if self.slots.is_pinned(slot):
+                source.slot_of[block] = slot
+                return False
+        if self._arena is not None:
+            self._arena.note_eviction(self.slots.capacity)
+        self._extents.give(int(self.slots.begin[slot]), int(self.slots.length[slot]))
+        self.slots.remove(slot)
+        return True
+
+    def evict_all(self, source: Source) -> bool:
+        """Evict the blocks of a dataset that nobody reads; return whether none is left."""
+        held = np.flatnonzero(self.slots.source == source.index)
+        # Not a generator: every one of them must be tried.
+        gone = [self.evict(slot) for slot in held.tolist() if not self.slots.is_pinned(slot)]
+        return sum(gone) == held.size
+
+    def _free_extent(self, length: int) -> int | None:
+        return None if self.slots.is_full(self._landing) else self._extents.take(length)
+
+
+def closed_error() -> DrainingError:
+    """Return what streams get that wait when the cache closes."""
+    return DrainingError("the server has shut down; try another")

@@ -1,0 +1,175 @@
+"""One piece of memory for all cached blocks, and who has which part of it.
+
+All blocks lie in one arena so that one call gathers a column for a whole batch, whichever blocks
+its samples are in. The arena is the cache's budget: what does not fit in it is not cached.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import mmap
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.server.cache.memory.shared_memory import Shared
+
+# Extents begin and end at cache lines.
+GRAIN = 64
+
+
+class Memory:
+    """Bytes that several libraries read without copying.
+
+    Attributes:
+        array: ``(size,) uint8``.
+        buffer: The same bytes for Arrow.
+        view: The same bytes for slices.
+    """
+
+    __slots__ = ("array", "buffer", "view")
+
+    def __init__(self, array: NDArray[np.uint8]) -> None:
+        self.array = array
+        self.buffer = pa.py_buffer(array.data)
+        self.view = array.data
+
+    def rows(self, row_bytes: int) -> NDArray[np.void]:
+        """Return the memory as ``(size // row_bytes,)`` items of that size, without copying."""
+        count = self.array.size // row_bytes
+        return as_items(self.array[: count * row_bytes], row_bytes)
+
+
+def as_items(array: NDArray[np.uint8], item_bytes: int) -> NDArray[np.void]:
+    """Return contiguous bytes as items of some size, without copying.
+
+    NumPy gathers opaque items twice as fast as rows of bytes.
+    """
+    return array.reshape(-1).view(np.dtype((np.void, item_bytes)))
+
+
+class ExtentAllocator:
+    """Hands out parts of ``[0, size)``, best fit first, and joins what comes back.
+
+    Not safe for several threads.
+
+    Args:
+        size: Bytes to hand out; rounded down to a multiple of 64.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size - size % GRAIN
+        self.used = 0
+        self._by_size: list[tuple[int, int]] = []
+        self._length_at: dict[int, int] = {}
+        self._begin_of_end: dict[int, int] = {}
+        if self.size:
+            self._add(0, self.size)
+
+    @property
+    def longest(self) -> int:
+        """Return the length of the longest free part."""
+        return self._by_size[-1][0] if self._by_size else 0
+
+    def take(self, length: int) -> int | None:
+        """Return where ``length`` free bytes begin, now taken; None if no part is that long."""
+        length = rounded(length)
+        at = bisect.bisect_left(self._by_size, (length, -1))
+        if at == len(self._by_size):
+            return None
+        free, begin = self._by_size[at]
+        self._remove(begin)
+        if free > length:
+            self._add(begin + length, free - length)
+        self.used += length
+        return begin
+
+    def give(self, begin: int, length: int) -> None:
+        """Take back what `take` handed out, with the length that was asked for."""
+        length = rounded(length)
+        self.used -= length
+        end = begin + length
+        if end in self._length_at:
+            end += self._remove(end)
+        if begin in self._begin_of_end:
+            begin = self._begin_of_end[begin]
+            self._remove(begin)
+        self._add(begin, end - begin)
+
+    def _add(self, begin: int, length: int) -> None:
+        bisect.insort(self._by_size, (length, begin))
+        self._length_at[begin] = length
+        self._begin_of_end[begin + length] = begin
+
+    def _remove(self, begin: int) -> int:
+        length = self._length_at.pop(begin)
+        del self._begin_of_end[begin + length]
+        del self._by_size[bisect.bisect_left(self._by_size, (length, begin))]
+        return length
+
+
+class Arena:
+    """An arena that workers map, and what they need to know of it.
+
+    Attributes:
+        memory: Where the blocks lie.
+        capacity: Slots that there may be at most: blocks of 4 KiB fill the arena.
+        shared: The memory, to be handed to workers, who may read it.
+        header: The same of the header.
+    """
+
+    _HEADER_BYTES = 4096
+
+    def __init__(self, size: int) -> None:
+        # A power of two, as tables of slots double; see SlotTable.
+        self.capacity = max(256, 1 << (size // 4096).bit_length())
+        self.shared = Shared.create("headrace-cache", max(size, 1))
+        self.memory = Memory(self.shared.map())
+        self.shared.seal()
+        self.header = Shared.create("headrace-cache-header", self._HEADER_BYTES)
+        self._counts = self.header.map().view(np.int64)
+        self.header.seal()
+
+    def note_eviction(self, capacity: int) -> None:
+        """Let workers know that blocks go, so that they say which they need."""
+        self._counts[1] = capacity
+        self._counts[0] += 1
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self.shared.close()
+        self.header.close()
+
+
+class ArenaHeader:
+    """What a worker knows of the arena."""
+
+    def __init__(self, header: Shared) -> None:
+        self._counts = header.map_read_only().view(np.int64)
+
+    @property
+    def evictions(self) -> int:
+        """Return how many blocks have gone."""
+        return int(self._counts[0])
+
+    @property
+    def slots(self) -> int:
+        """Return how many slots have been in use, at least."""
+        return int(self._counts[1])
+
+
+def rounded(length: int) -> int:
+    """Return the length that an extent really takes."""
+    return max(GRAIN, length + -length % GRAIN)
+
+
+def map_memory(size: int) -> Memory:
+    """Map private memory that costs nothing until it is touched."""
+    mapped = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        # A kernel without huge pages is only slower.
+        with contextlib.suppress(OSError):
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return Memory(np.frombuffer(mapped, np.uint8))

@@ -1,0 +1,174 @@
+"""Which block goes when there is no room: the one that is needed last, within fair shares.
+
+1. Streams say what they will read, batch after batch, as far as they have planned. Among blocks
+   that some stream will read, the one whose next reading is farthest away goes first; how far is
+   guessed from how fast each stream has been so far.
+2. Before them go the blocks of which no stream has said anything yet, the one that was not read
+   for longest first.
+3. Each job with an open stream owns an equal part of the cache. What lies within a job's part
+   goes after all that lies outside of any, so no job, however large, takes the blocks of another
+   that keeps within its part. What a job leaves free is anyone's.
+4. Victims are worked out for several evictions at a time. One that was read, asked for or pinned
+   meanwhile is passed over.
+
+If the code differs, the code is wrong.
+
+Source: 1 is Belady's rule ("A study of replacement algorithms for a virtual-storage computer",
+1966) over the known part of the future.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.server.cache.memory.slot_table import SlotTable
+from headrace.server.cache.source import ABSENT, Waiter
+
+# Evictions worked out together: a sixteenth of the blocks, so that ranking all of them costs each
+# eviction as much as looking at sixteen.
+_PART = 16
+
+# Announced uses looked at in one ranking: some 10 ms of work. Beyond it the future is unknown.
+_MAX_USES = 1 << 20
+
+_NEVER = np.inf
+
+
+class Victims:
+    """Chooses what to evict. Not safe for several threads.
+
+    Args:
+        table: The cached blocks.
+        budget_bytes: What all of them together may take.
+    """
+
+    def __init__(self, table: SlotTable, *, budget_bytes: int) -> None:
+        self._table = table
+        # The last part is nobody's, so that a full cache always has a job outside of its own.
+        self._shared_bytes = budget_bytes - budget_bytes // _PART
+        self._ranked: list[tuple[int, bool]] = []
+        self._last_use = np.empty(0, np.int64)
+
+    def take(self, streams: Collection[Waiter], *, sparing: bool = False) -> int | None:
+        """Return the slot to evict; None if every block is being read.
+
+        Args:
+            streams: Those that are open.
+            sparing: Return None also if all that could go lies within a job's part.
+        """
+        slot = self._next_ranked(may_be_owned=False)
+        if slot is None:
+            self._rank(streams)
+            slot = self._next_ranked(may_be_owned=not sparing)
+        return slot
+
+    def _next_ranked(self, *, may_be_owned: bool) -> int | None:
+        while self._ranked:
+            slot, is_owned = self._ranked.pop()
+            if not self._is_as_ranked(slot):
+                continue
+            if may_be_owned or not is_owned:
+                return slot
+            # What lies outside of any part may have become free since.
+            self._ranked.clear()
+        return None
+
+    def _is_as_ranked(self, slot: int) -> bool:
+        table = self._table
+        return (
+            bool(table.source[slot] >= 0)
+            and bool(table.use_of(slot) == self._last_use[slot])
+            and bool(table.asked[slot] != table.ranking)
+            and not table.is_pinned(slot)
+        )
+
+    def _rank(self, streams: Collection[Waiter]) -> None:
+        table = self._table
+        table.ranking += 1
+        self._last_use = table.uses()
+        next_use = self._next_uses(streams)
+        slots = table.unpinned()
+        # `lexsort` sorts by its last key first.
+        order = np.lexsort((self._last_use[slots], -next_use[slots]))
+        slots = slots[order]
+        owned = self._is_owned(slots, streams)
+        order = np.argsort(owned, kind="stable")[: max(1, slots.size // _PART)][::-1]
+        self._ranked = list(zip(slots[order].tolist(), owned[order].tolist(), strict=True))
+
+    def _next_uses(self, streams: Collection[Waiter]) -> NDArray[np.float64]:
+        """Return in how many seconds each block is read next; the reader's job owns it then."""
+        table = self._table
+        soonest, owner = next_uses(table.capacity, streams)
+        now = time.monotonic()
+        for desk in table.desks:
+            theirs = desk.next_use[: table.capacity] - now
+            theirs[theirs < 0] = _NEVER
+            sooner = theirs < soonest
+            soonest[sooner] = theirs[sooner]
+            owner[sooner] = desk.owner[: table.capacity][sooner]
+        known = soonest < _NEVER
+        table.owner[known] = owner[known]
+        return soonest
+
+    def _is_owned(self, slots: NDArray[np.int64], streams: Iterable[Waiter]) -> NDArray[np.bool_]:
+        """Return which slots, given in the order in which they would go, lie in a job's part."""
+        table = self._table
+        owned = np.zeros(slots.size, np.bool_)
+        jobs = {waiter.job for waiter in streams}
+        if len(jobs) < 2:  # noqa: PLR2004 - a single job owns everything, so nothing
+            return owned
+        part_bytes = self._shared_bytes // len(jobs)
+        for job in jobs:
+            excess = max(0, table.bytes_of(job) - part_bytes)
+            mine = np.flatnonzero(table.owner[slots] == job)
+            lengths = table.length[slots[mine]]
+            owned[mine] = np.cumsum(lengths) - lengths >= excess
+        return owned
+
+
+def next_uses(
+    capacity: int, streams: Collection[Waiter]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return in how many seconds each slot's block is read next, and by which job.
+
+    Args:
+        capacity: How many slots there are.
+        streams: Those that are open.
+
+    Returns:
+        ``(capacity,)`` each; infinity and 0 where it is not known.
+    """
+    soonest = np.full(capacity, _NEVER)
+    owner = np.zeros(capacity, np.int64)
+    each = _MAX_USES // max(1, len(streams))
+    for waiter in streams:
+        slots, ahead = _uses(waiter, each)
+        is_inside = slots < capacity
+        mine = np.full(capacity, _NEVER)
+        # Far uses first: of several values for one slot the last one stays.
+        mine[slots[is_inside][::-1]] = ahead[is_inside][::-1]
+        sooner = mine < soonest
+        soonest[sooner] = mine[sooner]
+        owner[sooner] = waiter.job
+    return soonest, owner
+
+
+def _uses(waiter: Waiter, limit: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the cached blocks that a stream will read, soonest first, and when."""
+    slots: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    ahead: list[NDArray[np.float64]] = [np.empty(0)]
+    count = 0
+    for distance, batch in enumerate(waiter.plan()):
+        for source, blocks in batch:
+            found = source.slot_of[blocks].astype(np.int64)
+            found = found[found > ABSENT]
+            slots.append(found)
+            ahead.append(np.full(found.size, distance * waiter.period_s))
+            count += blocks.size
+        if count >= limit:
+            break
+    return np.concatenate(slots), np.concatenate(ahead)

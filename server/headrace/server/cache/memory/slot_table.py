@@ -1,0 +1,175 @@
+"""The table of cached blocks."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.server.cache.memory.shared_memory import Desk
+from headrace.server.kernels.loader import KERNELS
+
+_FIRST_CAPACITY = 256
+
+
+class SlotTable:
+    """Who lies where in the arena, one slot a block. Slot 0 stays empty: it means "not cached".
+
+    Not safe for several threads, but for `asked`, which any thread may write.
+
+    Attributes:
+        source: ``(capacity,)``: the index of each block's dataset; -1 in a free slot.
+        block: Its ordinal.
+        pins: How many read it just now.
+        last_use: When it was last read, in nanoseconds of the monotonic clock.
+        begin: Where it lies in the arena.
+        length: How many bytes it takes.
+        owner: The job that read it last, or will next.
+        asked: The last ranking after which a stream said that it will read it.
+        ranking: How often the blocks have been ranked for eviction.
+        desks: What workers read and will read; they too pin blocks.
+
+    Args:
+        limit: Blocks that there may be; any number without it.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = limit
+        self.desks: tuple[Desk, ...] = ()
+        self.source = np.full(_FIRST_CAPACITY, -1, np.int32)
+        self.block = np.zeros(_FIRST_CAPACITY, np.int64)
+        self.pins = np.zeros(_FIRST_CAPACITY, np.int32)
+        self.last_use = np.zeros(_FIRST_CAPACITY, np.int64)
+        self.begin = np.zeros(_FIRST_CAPACITY, np.int64)
+        self.length = np.zeros(_FIRST_CAPACITY, np.int64)
+        self.owner = np.zeros(_FIRST_CAPACITY, np.int64)
+        self.asked = np.zeros(_FIRST_CAPACITY, np.int64)
+        self.ranking = 0
+        self.count = 0
+        self._free = list(range(_FIRST_CAPACITY - 1, 0, -1))
+
+    @property
+    def capacity(self) -> int:
+        """Return one more than the greatest slot there may be now."""
+        return self.source.size
+
+    def add(self, *, source: int, block: int, begin: int, length: int, owner: int = 0) -> int:
+        """Return the slot of a block that now lies in the arena."""
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        self.source[slot], self.block[slot] = source, block
+        self.begin[slot], self.length[slot] = begin, length
+        self.last_use[slot] = time.monotonic_ns()
+        self.owner[slot] = owner
+        self.asked[slot] = self.ranking
+        for desk in self.desks:
+            # Of the block that was here before.
+            desk.last_use[slot], desk.next_use[slot] = 0, 0.0
+        self.count += 1
+        return slot
+
+    def remove(self, slot: int) -> None:
+        """Forget the block of a slot."""
+        assert self.pins[slot] == 0
+        self.source[slot] = -1
+        self._free.append(slot)
+        self.count -= 1
+
+    def pin(self, slots: NDArray[np.integer]) -> None:
+        """Keep the blocks of distinct slots, and note their use."""
+        now = time.monotonic_ns()
+        kernels = KERNELS.module
+        if kernels is not None:
+            kernels.pin(self.pins, self.last_use, slots.astype(np.int32, copy=False), now)
+            return
+        self.pins[slots] += 1
+        self.last_use[slots] = now
+
+    def pin_all(
+        self, slot_of: NDArray[np.int32], blocks: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], int]:
+        """Keep distinct blocks as `pin` does: all of them, or none if one is not cached.
+
+        Args:
+            slot_of: The slot of each block of their dataset; not above 0 if it is not cached.
+            blocks: Which.
+
+        Returns:
+            Their slots, and how many of them are cached.
+        """
+        kernels = KERNELS.module
+        if kernels is not None:
+            found = np.empty(blocks.size, np.int32)
+            now = time.monotonic_ns()
+            return found, kernels.pin_all(slot_of, blocks, self.pins, self.last_use, now, found)
+        slots = slot_of[blocks]
+        hits = int(np.count_nonzero(slots > 0))
+        if hits == blocks.size:
+            self.pin(slots)
+        return slots, hits
+
+    def ask(self, slot_of: NDArray[np.int32], blocks: NDArray[np.int64]) -> bool:
+        """Note that blocks will be read, if all are cached; return whether they are."""
+        kernels = KERNELS.module
+        if kernels is not None:
+            return bool(kernels.ask(slot_of, blocks, self.asked, self.ranking))
+        slots = slot_of[blocks]
+        if slots.size and int(slots.min()) <= 0:
+            return False
+        self.asked[slots] = self.ranking
+        return True
+
+    def unpin(self, slots: NDArray[np.integer]) -> None:
+        """Give back what `pin` took."""
+        kernels = KERNELS.module
+        if kernels is not None:
+            kernels.unpin(self.pins, slots.astype(np.int32, copy=False))
+            return
+        self.pins[slots] -= 1
+
+    def is_pinned(self, slot: int) -> bool:
+        """Return whether somebody reads a block."""
+        return bool(self.pins[slot] > 0) or any(desk.pins[slot] > 0 for desk in self.desks)
+
+    def is_full(self, coming: int) -> bool:
+        """Return whether there is no slot left beside those for blocks that are coming."""
+        return self.limit is not None and self.count + coming + 1 >= self.limit
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether somebody reads any block."""
+        return bool(self.pins.any()) or any(desk.pins[: self.capacity].any() for desk in self.desks)
+
+    def unpinned(self) -> NDArray[np.int64]:
+        """Return the slots of all blocks that nobody reads."""
+        is_free = (self.source >= 0) & (self.pins == 0)
+        for desk in self.desks:
+            is_free &= desk.pins[: self.capacity] == 0
+        return np.flatnonzero(is_free)
+
+    def uses(self) -> NDArray[np.int64]:
+        """Return when each block was last read by anyone."""
+        uses = self.last_use.copy()
+        for desk in self.desks:
+            np.maximum(uses, desk.last_use[: self.capacity], out=uses)
+        return uses
+
+    def use_of(self, slot: int) -> int:
+        """Return when a block was last read by anyone."""
+        return int(max(self.last_use[slot], *(desk.last_use[slot] for desk in self.desks), 0))
+
+    def bytes_of(self, job: int) -> int:
+        """Return what the blocks of a job take."""
+        return int(self.length[(self.source >= 0) & (self.owner == job)].sum())
+
+    def _grow(self) -> None:
+        old = self.capacity
+        for name in ("source", "block", "pins", "last_use", "begin", "length", "owner", "asked"):
+            column = getattr(self, name)
+            grown = np.zeros(2 * old, column.dtype)
+            grown[:old] = column
+            setattr(self, name, grown)
+        self.source[old:] = -1
+        self._free = list(range(2 * old - 1, old - 1, -1))

@@ -1,0 +1,1 @@
+"""The datasets of a server: opened once, versions, mixtures, and the catalog of names."""

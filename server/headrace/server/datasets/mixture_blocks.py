@@ -1,0 +1,255 @@
+"""The blocks and rows of several datasets as if they were those of one."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.server.cache.gather import BlockRows, Rows
+from headrace.server.cache.memory.arena import Memory
+from headrace.server.cache.source import Waiter
+from headrace.server.cache.stream_blocks import Blocks
+from headrace.server.layout.block_layout import BlockLayout
+
+
+def split_by(
+    firsts: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.int64]]]:
+    """Tell numbers that were laid end to end apart again.
+
+    Args:
+        firsts: ``(datasets + 1,) int64``: where the numbers of each begin, and the last end.
+        numbers: ``(n,) int64`` in ``[0, firsts[-1])``.
+
+    Yields:
+        For each dataset that has any: its index, the places of its numbers, and these as they
+        are in the dataset, in the order in which they stand.
+    """
+    if not numbers.size:
+        return
+    owners = np.searchsorted(firsts, numbers, side="right") - 1
+    order = np.argsort(owners, kind="stable")
+    sorted_owners, own = owners[order], numbers[order]
+    edges = (np.flatnonzero(np.diff(sorted_owners)) + 1).tolist()
+    for begin, end in itertools.pairwise([0, *edges, numbers.size]):
+        index = int(sorted_owners[begin])
+        yield index, order[begin:end], own[begin:end] - firsts[index]
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """How packed rows and wide parts of one layout become those of another.
+
+    Attributes:
+        row_bytes: Bytes of a packed row as it comes.
+        is_same: Whether there is nothing to change.
+        copies: Where each value begins in a row as it comes, and where in a row as it should be,
+            and its bytes.
+        always_valid: Where a validity byte should be that does not come.
+        wide: By part as it should be: the part as it comes.
+    """
+
+    row_bytes: int
+    is_same: bool
+    copies: tuple[tuple[int, int, int], ...]
+    always_valid: tuple[int, ...]
+    wide: dict[int, int]
+
+
+_SPAN_BYTES = 16
+
+
+def translation(found: BlockLayout, wanted: BlockLayout) -> Translation:
+    """Return how rows of one layout become those of another, which has no more columns."""
+    copies: list[tuple[int, int, int]] = []
+    always_valid: list[int] = []
+    wide: dict[int, int] = {}
+    for entry in wanted.fields:
+        source = found.by_name[entry.column.name]
+        if entry.part:
+            wide[entry.part] = source.part
+        else:
+            size = entry.column.item_bytes if entry.column.is_tensor else _SPAN_BYTES
+            copies.append((source.offset, entry.offset, size))
+        if entry.valid_offset >= 0 and source.valid_offset >= 0:
+            copies.append((source.valid_offset, entry.valid_offset, 1))
+        elif entry.valid_offset >= 0:
+            always_valid.append(entry.valid_offset)
+    is_same = found.fields == wanted.fields and found.parts == wanted.parts
+    return Translation(found.parts[0].row_bytes, is_same, tuple(copies), tuple(always_valid), wide)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    places: NDArray[np.intp]
+    rows: Rows
+    translation: Translation
+
+
+class JoinedRows:
+    """The samples of one batch as they lie in the pinned blocks of several datasets."""
+
+    def __init__(self, pieces: Sequence[_Piece]) -> None:
+        self._pieces = pieces
+
+    @property
+    def memory(self) -> Memory:
+        """Return the arena, which all datasets share."""
+        return self._pieces[0].rows.memory if self._pieces else Memory(np.empty(0, np.uint8))
+
+    def packed(self, out: NDArray[np.uint8]) -> None:
+        """Gather the packed rows into ``(samples, row_bytes) uint8``."""
+        for piece in self._pieces:
+            change = piece.translation
+            scratch = np.empty((piece.places.size, change.row_bytes), np.uint8)
+            piece.rows.packed(scratch)
+            if change.is_same:
+                out[piece.places] = scratch
+                continue
+            for source, target, size in change.copies:
+                out[piece.places, target : target + size] = scratch[:, source : source + size]
+            for target in change.always_valid:
+                out[piece.places, target] = 1
+
+    def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
+        """Gather one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
+        for piece in self._pieces:
+            begin, end = np.searchsorted(piece.places, (first, first + len(out))).tolist()
+            scratch = np.empty((end - begin, out.shape[1]), np.uint8)
+            piece.rows.wide(piece.translation.wide[part], scratch, first=begin)
+            out[piece.places[begin:end] - first] = scratch
+
+
+class JoinedBlocks:
+    """The blocks of several datasets, numbered one dataset after the other, for one stream.
+
+    A stream waits for one dataset's blocks after the other's; those of the others, which it asked
+    for ahead of need, come meanwhile.
+
+    Args:
+        parts: The blocks of each dataset.
+        first_blocks: ``(datasets + 1,) int64``: where the numbers of each begin, and the last end.
+        layout: How rows should lie.
+    """
+
+    def __init__(
+        self, parts: Sequence[Blocks], first_blocks: NDArray[np.int64], layout: BlockLayout
+    ) -> None:
+        self._parts = parts
+        self._firsts = first_blocks
+        self._layout = layout
+        self._translations: dict[int, Translation] = {}
+        self._queue: deque[tuple[int, NDArray[np.int64]]] = deque()
+        self._demanded = ExitStack()
+        self._current = 0
+        self._left = 0
+
+    @property
+    def layout(self) -> BlockLayout:
+        return self._layout
+
+    def waiter(self, job: Hashable = None) -> Waiter:
+        return self._parts[0].waiter(job)
+
+    def leave(self, waiter: Waiter) -> None:
+        self._parts[0].leave(waiter)
+
+    def stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        sizes = np.empty(blocks.size, np.int64)
+        for index, places, own in split_by(self._firsts, blocks):
+            sizes[places] = self._parts[index].stored_bytes(own)
+        return sizes
+
+    def is_cached(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        cached = np.empty(blocks.size, np.bool_)
+        for index, places, own in split_by(self._firsts, blocks):
+            cached[places] = self._parts[index].is_cached(own)
+        return cached
+
+    @contextmanager
+    def lease(self, blocks: NDArray[np.int64]) -> Iterator[bool]:
+        with ExitStack() as stack:
+            leases = [
+                stack.enter_context(self._parts[index].lease(own))
+                for index, _, own in split_by(self._firsts, blocks)
+            ]
+            yield all(leases)
+
+    def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
+        missing = [
+            self._parts[index].prefetch(own, waiter) + self._firsts[index]
+            for index, _, own in split_by(self._firsts, blocks)
+        ]
+        return np.concatenate([*missing, np.empty(0, np.int64)])
+
+    @contextmanager
+    def demand(
+        self,
+        blocks: NDArray[np.int64],
+        waiter: Waiter,  # noqa: ARG002 - `arrivals`, which has the waiter too, asks for the blocks
+    ) -> Iterator[None]:
+        self._queue.extend((index, own) for index, _, own in split_by(self._firsts, blocks))
+        self._left = 0
+        try:
+            yield
+        finally:
+            self._queue.clear()
+            self._demanded.close()
+
+    def arrivals(self, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
+        if not self._left and self._queue:
+            self._demanded.close()
+            self._current, own = self._queue.popleft()
+            self._left = own.size
+            self._demanded.enter_context(self._parts[self._current].demand(own, waiter))
+        arrived = self._parts[self._current].arrivals(waiter, timeout_s=timeout_s)
+        self._left -= arrived.size
+        numbered: NDArray[np.int64] = arrived + self._firsts[self._current]
+        return numbered
+
+    def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
+        pieces = [
+            _Piece(places, self._parts[index].rows(own, offsets[places]), self._translation(index))
+            for index, places, own in split_by(self._firsts, blocks)
+        ]
+        return _as_one(self._layout, pieces, offsets) or JoinedRows(pieces)
+
+    def _translation(self, index: int) -> Translation:
+        known = self._translations.get(index)
+        if known is None:
+            known = translation(self._parts[index].layout, self._layout)
+            self._translations[index] = known
+        return known
+
+
+def _as_one(
+    layout: BlockLayout, pieces: Sequence[_Piece], offsets: NDArray[np.int64]
+) -> BlockRows | None:
+    """Return rows that all lie as they should as those of one dataset: with a block a row.
+
+    Gathering them dataset by dataset takes time for each, and a batch may have a sample of each.
+    """
+    memory, bases = None, np.empty((len(layout.parts), offsets.size), np.int64)
+    for piece in pieces:
+        rows = piece.rows
+        if not (piece.translation.is_same and isinstance(rows, BlockRows)):
+            return None
+        memory = rows.memory
+        bases[:, piece.places] = rows.bases[:, rows.slot_of[rows.blocks]]
+    if memory is None:
+        return None
+    every = np.arange(offsets.size)
+    return BlockRows(
+        layout,
+        memory,
+        slot_of=every.astype(np.int32),
+        bases=bases,
+        blocks=every,
+        offsets=offsets,
+    )

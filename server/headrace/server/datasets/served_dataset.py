@@ -1,0 +1,277 @@
+"""A dataset that a server serves, opened once and held for good."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError, HeadraceError
+from headrace.order import Order, OrderSpec, ShardTable, Skips, Token, check_within
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.disk.disk_blocks import DiskBlocks
+from headrace.server.cache.flat_blocks import FlatBlocks
+from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
+from headrace.server.cache.stream_blocks import Blocks, DatasetBlocks
+from headrace.server.datasets.class_messages import class_messages
+from headrace.server.datasets.served import Part
+from headrace.server.datasets.versions import Versions
+from headrace.server.layout.block_layout import block_layout
+from headrace.server.layout.wire_columns import split_schema
+from headrace.server.plan.compiled_lookups import walk
+from headrace.server.plan.find_in_windows import WindowFinder
+from headrace.server.plan.order_request import BatchesRequest
+from headrace.server.plan.skip_lists import (
+    Lists,
+    digest_of,
+    list_message,
+    read_skip_lists,
+    wanted_skips,
+)
+from headrace.server.plan.stream_request import Readable
+from headrace.server.settings.dataset_config import DatasetConfig
+from headrace.storage import OpenDataset, list_versions, open_dataset
+from headrace.v1 import shard_service_pb2 as pb
+
+# Orders of one dataset kept open; each holds some 50 MiB at most. Jobs that share a seed share one.
+_MAX_ORDERS = 16
+
+
+class Retirement:
+    """Whether a dataset is still served.
+
+    Attributes:
+        why: Makes the error that says why it is not; None while it is. Set once.
+    """
+
+    __slots__ = ("why",)
+
+    def __init__(self) -> None:
+        self.why: Callable[[], HeadraceError] | None = None
+
+
+class ServedDataset:
+    """One dataset under its name.
+
+    Attributes:
+        name: The name under which it is served.
+        dataset: The dataset.
+        readable: What requests are checked against.
+        source: Its blocks in the cache.
+        table: What its order is made of.
+        skip_lists: The lists of samples to leave out that are stored for it, by digest.
+        versions: Its other versions; None if there are none to be had.
+        retirement: Whether it is still served, under this name and in any version.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dataset: OpenDataset,
+        *,
+        cache: BlockCache,
+        max_batch_bytes: int,
+        item_nulls: bool = False,
+        retirement: Retirement | None = None,
+        skip_lists: Lists = MappingProxyType({}),
+        observers: Sequence[ReadObserver] = (),
+        config: DatasetConfig | None = None,
+    ) -> None:
+        self.name = name
+        self.skip_lists = skip_lists
+        self.retirement = retirement or Retirement()
+        self.dataset = dataset
+        columns, refused = split_schema(dataset.schema, item_nulls=item_nulls)
+        self.readable = Readable(
+            fingerprint=dataset.fingerprint,
+            sample_count=dataset.sample_count,
+            columns=columns,
+            refused=refused,
+            max_batch_bytes=max_batch_bytes,
+        )
+        self.source = cache.add_source(
+            WatchedBlocks(
+                name,
+                FlatBlocks(
+                    dataset if cache.disk is None else DiskBlocks(dataset, cache.disk),
+                    item_nulls=item_nulls,
+                ),
+                observers,
+            ),
+            block_layout(columns),
+            block_count=dataset.block_count,
+            on_removed=None if cache.disk is None else cache.disk.releaser(dataset.fingerprint),
+            origin=None if config is None else (name, config, dataset.fingerprint),
+        )
+        self.table = ShardTable(
+            dataset.shard_sample_counts,
+            dataset.shard_raw_bytes,
+            range_reads=dataset.range_reads,
+        )
+        self._finders: OrderedDict[tuple[OrderSpec, str], WindowFinder] = OrderedDict()
+        self._lock = threading.Lock()
+        self.versions: Versions[ServedDataset] | None = None
+
+    @functools.cached_property
+    def classes(self) -> list[pb.ColumnClasses]:
+        """What the values of its columns of labels mean, as far as a response holds it."""
+        return class_messages(self.dataset.schema)
+
+    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
+        """Return the samples that a request leaves out.
+
+        Raises:
+            HeadraceError: As `wanted_skips`; or the list is of another dataset.
+        """
+        skips = wanted_skips(request, token, self.skip_lists)
+        check_within(skips, self.table.sample_count, dataset=self.name)
+        return skips
+
+    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> WindowFinder:
+        """Return what finds samples in the order of a spec; streams with equal specs share it."""
+        key = (spec, digest_of(skips))
+        with self._lock:
+            finder = self._finders.get(key)
+            if finder is None:
+                order = Order(spec, self.table, skips=skips, walk=walk)
+                finder = self._finders[key] = WindowFinder(order, self.dataset)
+            self._finders.move_to_end(key)
+            if len(self._finders) > _MAX_ORDERS:
+                self._finders.popitem(last=False)
+        return finder
+
+    def version(self, fingerprint: str) -> ServedDataset:
+        """Return the version of a fingerprint; this one if it is empty.
+
+        Raises:
+            HeadraceError: As `Versions.get`.
+        """
+        return self if self.versions is None else self.versions.get(fingerprint)
+
+    def blocks(self, cache: BlockCache) -> Blocks:
+        """Return its blocks for a stream."""
+        return DatasetBlocks(cache, self.source, self.dataset)
+
+    def dispose(self, cache: BlockCache) -> None:
+        """Free its blocks and close its stores, in all versions; no stream may read it any more."""
+        for one in (self, *(self.versions.older if self.versions else ())):
+            cache.remove_source(one.source)
+            one.dataset.close()
+
+    @property
+    def retirements(self) -> tuple[Retirement, ...]:
+        """Return the retirement of all that a stream of it reads."""
+        return (self.retirement,)
+
+    def describe(self, start: pb.StreamStart) -> None:
+        """Describe the dataset in the first message of a stream."""
+        start.dataset.CopyFrom(self.to_proto())
+
+    def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
+        """Give the samples of a batch back as they are."""
+        yield Part(0, self, np.arange(sample_ids.size), sample_ids)
+
+    def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return sample ids as they are."""
+        return sample_ids
+
+    def joined_ids(
+        self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return sample ids as they are.
+
+        Raises:
+            BadArgumentError: One is outside of the dataset.
+        """
+        assert not indices.size
+        count = self.dataset.sample_count
+        outside = sample_ids[(sample_ids < 0) | (sample_ids >= count)]
+        if outside.size:
+            raise BadArgumentError(
+                f"sample_ids has {outside[0]}; ids must be in [0, {count})", field="sample_ids"
+            )
+        return sample_ids
+
+    def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return nothing: there are no datasets to tell apart."""
+        return sample_ids[:0]
+
+    def to_proto(self) -> pb.Dataset:
+        """Return the dataset as the wire describes it."""
+        return pb.Dataset(
+            name=self.name,
+            fingerprint=self.dataset.fingerprint,
+            sample_count=self.dataset.sample_count,
+            shard_count=self.dataset.shard_count,
+            raw_bytes=self.dataset.raw_bytes,
+            stored_bytes=self.dataset.stored_bytes,
+            columns=[column.to_proto() for column in self.readable.columns],
+            skip_lists=filter(None, map(list_message, self.skip_lists.values())),
+        )
+
+
+def open_served(
+    name: str,
+    config: DatasetConfig,
+    *,
+    cache: BlockCache,
+    max_batch_bytes: int,
+    observers: Sequence[ReadObserver] = (),
+) -> ServedDataset:
+    """Open one dataset.
+
+    Args:
+        name: To serve it under.
+        config: Where it is, and how to read it.
+        cache: Will hold its blocks.
+        max_batch_bytes: Greatest payload of one batch.
+        observers: Are told of each block that is read.
+
+    Raises:
+        HeadraceError: It cannot be opened; `headrace.storage.open_dataset` says how.
+    """
+    retirement = Retirement()
+    skip_lists = read_skip_lists(config.skips)
+
+    def open_version(fingerprint: str | None) -> ServedDataset:
+        return ServedDataset(
+            name,
+            open_one(config, fingerprint),
+            cache=cache,
+            max_batch_bytes=max_batch_bytes,
+            item_nulls=bool(config.item_nulls),
+            retirement=retirement,
+            skip_lists=skip_lists,
+            observers=observers,
+            config=config,
+        )
+
+    served = open_version(None)
+    current = (served.dataset.fingerprint, served)
+    url, _ = config.place
+    served.versions = Versions(
+        name,
+        current,
+        open_version=open_version,
+        list_versions=lambda: [
+            each.fingerprint for each in list_versions(url, options=config.store)
+        ],
+    )
+    return served
+
+
+def open_one(config: DatasetConfig, fingerprint: str | None = None) -> OpenDataset:
+    """Open a dataset as its settings say, in their version or in another one.
+
+    Raises:
+        HeadraceError: As `headrace.storage.open_dataset`.
+    """
+    url, pinned = config.place
+    return open_dataset(
+        url, options=config.store, fingerprint=fingerprint or pinned, source_options=config.source
+    )

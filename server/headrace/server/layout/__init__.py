@@ -1,0 +1,1 @@
+"""How columns travel and how blocks lie in memory: pure arithmetic over Arrow schemas."""

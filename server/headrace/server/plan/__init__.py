@@ -1,0 +1,1 @@
+"""What a stream will send: requests checked, the order and the slicing joined, blocks foreseen."""

@@ -1,0 +1,238 @@
+"""What a stream will send, batch after batch: the order and the slicing joined, no I/O."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder
+from headrace.server.plan.find_samples import Finder, Found, Locator, Range, located
+from headrace.server.plan.skip_lists import digest_of
+from headrace.server.plan.stream_request import StreamSpec
+from headrace.server.steps.transform_step import transforms_text
+
+# Batches worked out at once, so that the calls that this takes are shared: the first of a stream
+# alone, since somebody waits for it, then twice as many each time, also from one epoch to the next,
+# up to these bounds (measured: from there on the work itself is what counts).
+_GROUP_BATCHES = 8
+_GROUP_SAMPLES = 1 << 15
+
+
+# Made for each batch: a frozen dataclass would take three times as long.
+class PlannedBatch(NamedTuple):
+    """One batch of one rank, before anything of it is read.
+
+    Attributes:
+        epoch: The epoch.
+        step: Global batches of the run before this one.
+        part: The rank's part of the global batch.
+        token: Resumes after the global batch.
+        found: Its samples, pads last.
+        substitutes: How many of its own samples are skipped, so that others stand in their place.
+    """
+
+    epoch: int
+    step: int
+    part: RankBatch
+    token: bytes
+    found: Found
+    substitutes: int = 0
+
+    @property
+    def sample_count(self) -> int:
+        """Return how many samples it has."""
+        return self.found.end - self.found.begin
+
+    def is_alike(self, other: PlannedBatch) -> bool:
+        """Return whether another one can be made together with this one, which it follows."""
+        mine, its = self.found, other.found
+        return (
+            mine.together is its.together
+            and mine.end - mine.begin == its.end - its.begin
+            and self.part.global_sample_count == other.part.global_sample_count
+            and not other.part.pad_positions
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEnd:
+    """The end of an epoch.
+
+    Attributes:
+        epoch: The epoch.
+        batch_count: Batches that this stream sent of it.
+        sample_count: Samples that this stream sent of it, pads included.
+        dropped: Samples that no rank got.
+        token: Resumes at the begin of the next epoch.
+        dataset_sample_counts: Of a mixture, how many of the samples each dataset gave.
+        substitutes: How many of the samples stand in the place of skipped ones.
+    """
+
+    epoch: int
+    batch_count: int
+    sample_count: int
+    dropped: int
+    token: bytes
+    dataset_sample_counts: tuple[int, ...]
+    substitutes: int
+
+
+Planned = list[PlannedBatch] | PlannedEnd
+"""Batches of one epoch that were planned together, or its end."""
+
+# Counts samples by dataset of a mixture, and nothing otherwise.
+Tally = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+
+def planned_stream(spec: StreamSpec, finder: Finder, *, tally: Tally) -> Iterator[Planned]:
+    """Yield all that a stream sends, in order: first one batch, then several at a time."""
+    position, step, consumed = spec.position, spec.step, spec.consumed
+    size = 1
+    for epoch in itertools.count(spec.epoch):
+        if spec.epoch_count and epoch == spec.epoch + spec.epoch_count:
+            return
+        plan = EpochPlan(finder.sample_count, position, spec.global_batch_size, spec.end)
+        batches = _Epoch(spec, finder, tally, epoch=epoch, step=step, consumed=consumed, plan=plan)
+        size = yield from batches.events(size)
+        step += plan.batch_count
+        consumed += finder.sample_count - position - plan.dropped
+        position = 0
+
+
+def planned_samples(sample_ids: NDArray[np.int64], locator: Locator) -> PlannedBatch:
+    """Return samples as a batch of their own, which stands in no epoch."""
+    count = sample_ids.size
+    (found,) = located(sample_ids, [count], locator)
+    return PlannedBatch(
+        epoch=0,
+        step=0,
+        part=RankBatch(
+            index=0,
+            position=0,
+            next_position=0,
+            global_sample_count=count,
+            start=0,
+            stop=count,
+            pad_positions=(),
+            loss_scale=1.0,
+        ),
+        token=b"",
+        found=found,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """One epoch of a stream."""
+
+    spec: StreamSpec
+    finder: Finder
+    tally: Tally
+    epoch: int
+    step: int
+    consumed: int
+    plan: EpochPlan
+
+    def events(self, size: int) -> Generator[Planned, None, int]:
+        """Yield its batches, so many of them first and then more at a time, and its end.
+
+        Returns:
+            With how many at a time the next epoch may begin.
+        """
+        indices = range(self.spec.batch_offset, self.plan.batch_count, self.spec.batch_stride)
+        encoder = self._encoder()
+        dataset_sample_counts = self.tally(np.empty(0, np.int64))
+        sample_count = substitutes = at = 0
+        while at < len(indices):
+            batches = self._batches(indices[at : at + size], encoder)
+            for batch in batches:
+                sample_count += batch.sample_count
+                substitutes += batch.substitutes
+            if dataset_sample_counts.size:
+                # Of several batches at once: a mixture's tally takes longer to call than to do.
+                dataset_sample_counts += self.tally(
+                    np.concatenate([batch.found.sample_ids for batch in batches])
+                )
+            yield batches
+            at += size
+            if at < len(indices):
+                # Not by the last, which may be small.
+                size = min(2 * size, _GROUP_BATCHES)
+                size = max(1, min(size, _GROUP_SAMPLES // max(1, batches[0].sample_count)))
+        token = self._token(
+            encoder, self.plan.batch_count, self.finder.sample_count - self.plan.dropped
+        )
+        yield PlannedEnd(
+            epoch=self.epoch,
+            batch_count=len(indices),
+            sample_count=sample_count,
+            dropped=self.plan.dropped,
+            token=token,
+            dataset_sample_counts=tuple(dataset_sample_counts.tolist()),
+            substitutes=substitutes,
+        )
+        return size
+
+    def _batches(self, indices: range, encoder: TokenEncoder) -> list[PlannedBatch]:
+        spec = self.spec
+        parts = self.plan.batches(
+            indices, rank=spec.rank, world_size=spec.world_size, replication=spec.replication
+        )
+        found = self.finder.find(self.epoch, [ranges_of(part) for part in parts])
+        return [
+            PlannedBatch(
+                epoch=self.epoch,
+                step=self.step + index,
+                part=part,
+                token=self._token(encoder, index + 1, part.next_position),
+                found=samples,
+                substitutes=self._substitutes(part),
+            )
+            for index, part, samples in zip(indices, parts, found, strict=True)
+        ]
+
+    def _substitutes(self, part: RankBatch) -> int:
+        if self.spec.skips is None:
+            return 0
+        return int(self.finder.skipped(self.epoch, part.start, part.stop).sum())
+
+    def _encoder(self) -> TokenEncoder:
+        return TokenEncoder(
+            Token(
+                fingerprint=self.finder.fingerprint,
+                spec=self.spec.order,
+                epoch=self.epoch,
+                position=0,
+                global_batch_size=self.spec.global_batch_size,
+                step=0,
+                sample_count=0,
+                mixture=self.spec.mixture,
+                skips=digest_of(self.spec.skips),
+                transforms=transforms_text(self.spec.transforms),
+            )
+        )
+
+    def _token(self, encoder: TokenEncoder, batch_count: int, next_position: int) -> bytes:
+        """Return the token after so many batches; after the last it opens the next epoch."""
+        is_last = batch_count == self.plan.batch_count
+        return encoder.encode(
+            epoch=self.epoch + is_last,
+            position=0 if is_last else next_position,
+            step=self.step + batch_count,
+            sample_count=self.consumed + next_position - self.plan.base,
+        )
+
+
+def ranges_of(part: RankBatch) -> list[Range]:
+    """Return the positions of a batch: its own, then its pads, which repeat ascending runs."""
+    ranges = [(part.start, part.stop)]
+    if part.pad_positions:
+        pads = np.array(part.pad_positions, np.int64)
+        runs = np.split(pads, np.flatnonzero(np.diff(pads) != 1) + 1)
+        ranges += [(int(run[0]), int(run[-1]) + 1) for run in runs]
+    return ranges

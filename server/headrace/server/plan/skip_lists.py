@@ -1,0 +1,190 @@
+"""Lists of samples to leave out: those that the operator has stored, and those of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import (
+    BadArgumentError,
+    ConfigurationError,
+    SkipsNotFoundError,
+    TokenSpecChangedError,
+)
+from headrace.order import Skips, Token, check_skips
+from headrace.server.plan.order_request import BatchesRequest
+from headrace.v1 import shard_service_pb2 as pb
+
+# So many ids of the greatest length fit a request of 1 MiB.
+MAX_SENT_IDS = 65_536
+# A stored list stays in memory: 8 bytes an id.
+_MAX_FILE_BYTES = 1 << 30
+
+Lists = Mapping[str, Skips]
+"""The stored lists of one dataset, by digest."""
+
+
+def read_skip_lists(files: Iterable[str]) -> dict[str, Skips]:
+    """Read stored lists: one sample id a line; what follows a ``#`` is a comment.
+
+    Returns:
+        The lists by digest.
+
+    Raises:
+        ConfigurationError: A file cannot be read, or holds something else.
+    """
+    lists = (_read(Path(file)) for file in files)
+    return {skips.digest: skips for skips in lists}
+
+
+def list_message(skips: Skips | None) -> pb.SkipList | None:
+    """Return what the wire says of a list, without its ids; None for none."""
+    if skips is None:
+        return None
+    return pb.SkipList(digest=skips.digest, sample_count=len(skips))
+
+
+def wanted_skips(request: BatchesRequest, token: Token | None, lists: Lists) -> Skips | None:
+    """Return the samples that a request of one dataset leaves out.
+
+    Raises:
+        BadArgumentError: A list is too long, or not that of its digest.
+        SkipsNotFoundError: A list is named by its digest, and the server has none of it.
+        TokenSpecChangedError: It is not the token's list, and may not be adopted.
+    """
+    if request.HasField("skips"):
+        wanted = found_list(request.skips, lists, field="skips")
+    else:
+        wanted = _named(token.skips if token is not None else "", lists, field="skips")
+    if token is not None and digest_of(wanted) != token.skips:
+        found = (
+            found_list(request.token_skips, lists, field="token_skips")
+            if request.HasField("token_skips")
+            else _named(token.skips, lists, field="token_skips")
+        )
+        check_adoption(wanted, found, token, allow_new_skips=request.allow_new_skips)
+    return wanted
+
+
+def mixture_skips(
+    request: BatchesRequest, token: Token | None, lists: Sequence[Lists], first_ids: Sequence[int]
+) -> tuple[Skips | None, ...]:
+    """Return the samples that a request leaves out of each dataset of its mixture.
+
+    Args:
+        request: As it came.
+        token: Where it goes on.
+        lists: The stored lists of each dataset.
+        first_ids: The id in the mixture of each dataset's first sample.
+
+    Raises:
+        HeadraceError: As `wanted_skips`.
+    """
+    datasets = request.mixture.datasets
+    wanted = _each(datasets, lists, field="skips")
+    joined = join_skips(wanted, first_ids)
+    if token is not None and digest_of(joined) != token.skips:
+        found = join_skips(_each(datasets, lists, field="token_skips"), first_ids)
+        check_adoption(joined, found, token, allow_new_skips=request.allow_new_skips)
+    return wanted
+
+
+def join_skips(skips: Sequence[Skips | None], first_ids: Sequence[int]) -> Skips | None:
+    """Return the list of a mixture: ids in the mixture."""
+    ids: list[NDArray[np.int64]] = [
+        each.sample_ids + first
+        for each, first in zip(skips, first_ids, strict=False)
+        if each is not None
+    ]
+    return Skips(np.concatenate(ids)) if ids else None
+
+
+def digest_of(skips: Skips | None) -> str:
+    """Return what a token says of a list."""
+    return "" if skips is None else skips.digest
+
+
+def found_list(message: pb.SkipList, lists: Lists, *, field: str) -> Skips | None:
+    """Return the list that a message means; None for an empty one.
+
+    Raises:
+        BadArgumentError: It is too long, or not that of its digest.
+        SkipsNotFoundError: It is named by its digest alone, and there is none of it.
+    """
+    count = len(message.sample_ids)
+    if not count:
+        return _named(message.digest, lists, field=field)
+    if count > MAX_SENT_IDS:
+        raise BadArgumentError(
+            f"{field} has {count} sample ids, {MAX_SENT_IDS} is the most; let the operator store "
+            "the list, and name it by its digest",
+            field=f"{field}.sample_ids",
+        )
+    skips = Skips(np.array(message.sample_ids, np.int64))
+    if message.digest not in {"", skips.digest}:
+        raise BadArgumentError(
+            f"{field} has the digest {message.digest[:100]!r}, and its ids have {skips.digest}",
+            field=f"{field}.digest",
+        )
+    return skips
+
+
+def check_adoption(
+    wanted: Skips | None, found: Skips | None, token: Token, *, allow_new_skips: bool
+) -> None:
+    """Refuse another list than the token's, unless it holds all of that one and may be adopted.
+
+    Raises:
+        TokenSpecChangedError: It may not.
+    """
+    if digest_of(found) != token.skips:
+        raise TokenSpecChangedError(
+            f"the token leaves out the samples of {_title(token.skips)}, and those of "
+            f"{_title(digest_of(wanted))} are wanted; give the token's list as token_skips and "
+            "allow_new_skips, or ask for the token's list",
+            field="skips",
+        )
+    none = Skips([])
+    check_skips(wanted or none, found or none, allow_new_skips=allow_new_skips)
+
+
+def _title(digest: str) -> str:
+    return f"the list {digest}" if digest else "no list"
+
+
+def _each(
+    datasets: Iterable[pb.MixtureDataset], lists: Sequence[Lists], *, field: str
+) -> tuple[Skips | None, ...]:
+    return tuple(
+        found_list(getattr(dataset, field), stored, field=f"mixture.datasets.{field}")
+        for dataset, stored in zip(datasets, lists, strict=True)
+    )
+
+
+def _named(digest: str, lists: Lists, *, field: str) -> Skips | None:
+    if not digest:
+        return None
+    if digest not in lists:
+        raise SkipsNotFoundError(
+            f"{field}: the server has no list of samples with the digest {digest[:100]}; send its "
+            f"ids if they are at most {MAX_SENT_IDS}, or let the operator store it",
+            field=field,
+            digest=digest[:100],
+        )
+    return lists[digest]
+
+
+def _read(path: Path) -> Skips:
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise ConfigurationError(f"the skips {path} have more than {_MAX_FILE_BYTES} bytes")
+        lines = path.read_text(encoding="ascii").splitlines()
+        ids = [int(text) for line in lines if (text := line.partition("#")[0].strip())]
+        return Skips(np.array(ids, np.int64))
+    except (OSError, ValueError, OverflowError, BadArgumentError) as error:
+        raise ConfigurationError(
+            f"the skips {path} cannot be read ({error}); wanted a file with one sample id a line"
+        ) from error

@@ -1,0 +1,320 @@
+"""What a stream was asked for: a request, checked, with every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.errors import (
+    BadArgumentError,
+    PositionPastEndError,
+    TokenDatasetChangedError,
+    TokenSpecChangedError,
+)
+from headrace.order import EndMode, EpochPlan, OrderSpec, Skips, Token
+from headrace.server.cache.gather import refuse_large
+from headrace.server.layout.wire_columns import SAMPLE_IDS, WireColumn, choose_columns
+from headrace.server.plan.order_request import BatchesRequest, wanted_order
+from headrace.server.settings.transform_config import TransformConfig
+from headrace.server.steps.transform_pool import NO_TRANSFORMS, TransformPool
+from headrace.server.steps.transform_step import wanted_transforms
+from headrace.v1 import shard_service_pb2 as pb
+
+MIN_CHUNK_BYTES = 64 * 1024
+# A message of 3 MiB and its head stay below the 4 MiB that a stock client takes.
+MAX_CHUNK_BYTES = 3 * 1024 * 1024
+# The sweet spot of gRPC's stack is 1 to 4 MiB (measured: tests/benchmarks/bench_server.py).
+DEFAULT_CHUNK_BYTES = 2 * 1024 * 1024
+
+# What one rank gets at once is bounded, so that a hostile request cannot take the server's memory
+# before its first byte is known; the bound is arbitrary.
+_RANK_BATCH_LIMIT = 1 << 24
+# More lanes, or more distant batches, cost over ten times as much processor time a batch as the
+# default (tests/benchmarks/bench_options.py): each batch would open other windows.
+_LANES_LIMIT = 64
+_STRIDE_LIMIT = 256
+_EPOCH_LIMIT = 1 << 48
+_COUNT_LIMIT = 1 << 62
+
+_ENDS = {
+    pb.END_MODE_UNSPECIFIED: EndMode.DROP_LAST,
+    pb.END_MODE_DROP_LAST: EndMode.DROP_LAST,
+    pb.END_MODE_UNEVEN: EndMode.UNEVEN,
+    pb.END_MODE_PAD: EndMode.PAD,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """What a request is checked against.
+
+    Attributes:
+        fingerprint: Of the dataset, or all those of the mixture together.
+        sample_count: Samples of an epoch.
+        columns: The columns that can be sent.
+        refused: Why each other column cannot.
+        max_batch_bytes: Greatest payload of one batch.
+        id_column: The column of sample ids.
+        mixture: Digest of the mixture, as tokens hold it; empty for one dataset.
+    """
+
+    fingerprint: str
+    sample_count: int
+    columns: tuple[WireColumn, ...]
+    refused: dict[str, str]
+    max_batch_bytes: int
+    id_column: WireColumn = SAMPLE_IDS
+    mixture: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """Everything that decides what a stream sends.
+
+    Attributes:
+        order: The order's options.
+        mixture: Digest of the mixture, for tokens; empty for one dataset.
+        skips: Samples to leave out.
+        transforms: Those that samples go through.
+        global_batch_size: Samples of one batch over all ranks.
+        rank: In [0, `world_size`).
+        world_size: Number of ranks.
+        replication: How many consecutive ranks get the same samples.
+        end: What becomes of an incomplete last batch.
+        columns: The columns to gather, in order, the server's own included.
+        epoch: The first epoch.
+        position: Where to begin in it.
+        step: Global batches of the run before the first.
+        consumed: Samples of the run before the first.
+        epoch_count: Epochs to stream; 0 is without end.
+        max_chunk_bytes: Greatest payload of one message.
+        max_group_bytes: Greatest size of a message of several batches; 0 for none.
+        batch_stride: Of so many batches one is sent.
+        batch_offset: Which one, in [0, `batch_stride`).
+    """
+
+    order: OrderSpec
+    mixture: str
+    skips: Skips | None
+    transforms: tuple[TransformConfig, ...]
+    global_batch_size: int
+    rank: int
+    world_size: int
+    replication: int
+    end: EndMode
+    columns: tuple[WireColumn, ...]
+    epoch: int
+    position: int
+    step: int
+    consumed: int
+    epoch_count: int
+    max_chunk_bytes: int
+    max_group_bytes: int
+    batch_stride: int
+    batch_offset: int
+
+
+class ReadFrom(Protocol):
+    """What a request is checked against: a dataset, or a mixture."""
+
+    @property
+    def readable(self) -> Readable:
+        """Columns and counts."""
+
+    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
+        """Return the samples that a request leaves out."""
+
+
+def stream_spec(
+    request: pb.ReadBatchesRequest, served: ReadFrom, transforms: TransformPool = NO_TRANSFORMS
+) -> StreamSpec:
+    """Check a request and fill in its defaults.
+
+    Raises:
+        BadArgumentError: A field is outside its range; ``metadata["field"]`` names it.
+        ColumnNotFoundError: As it says.
+        UnsupportedColumnError: As it says.
+        PositionPastEndError: The start lies past the end of an epoch.
+        TokenMalformedError: The token is none.
+        TokenDatasetChangedError: The token is of another version of the dataset.
+        TokenSpecChangedError: The token is of another order than the one wanted.
+        SkipsNotFoundError: A list of samples to leave out is not there.
+    """
+    readable = served.readable
+    wanted = wanted_order(request)
+    token = wanted.token
+    if token is not None:
+        check_version(request.dataset, token.fingerprint, readable)
+        _check_mixture(token, readable)
+    columns = choose_columns(request.columns, readable.columns, readable.refused)
+    if request.with_ids:
+        columns += (readable.id_column,)
+    epoch, position = _start(request, token, readable)
+    spec = StreamSpec(
+        order=wanted.order,
+        mixture=readable.mixture,
+        skips=served.skips(request, token),
+        transforms=wanted_transforms(request.steps, token, transforms),
+        global_batch_size=wanted.global_batch_size,
+        rank=request.rank,
+        world_size=request.world_size,
+        replication=request.replication or 1,
+        end=_end(request.end),
+        columns=columns,
+        epoch=epoch,
+        position=position,
+        step=token.step if token else 0,
+        consumed=token.sample_count if token else 0,
+        epoch_count=request.epoch_count,
+        max_chunk_bytes=request.max_chunk_bytes or DEFAULT_CHUNK_BYTES,
+        max_group_bytes=request.max_group_bytes,
+        batch_stride=request.batch_stride or 1,
+        batch_offset=request.batch_offset,
+    )
+    _check_ranges(spec)
+    _check_batches(spec, readable)
+    return spec
+
+
+def _check_mixture(token: Token, readable: Readable) -> None:
+    if token.mixture == readable.mixture:
+        return
+    found, wanted = (
+        f"the mixture {digest}" if digest else "one dataset"
+        for digest in (token.mixture, readable.mixture)
+    )
+    raise TokenSpecChangedError(
+        f"the token is of {found}, and {wanted} is wanted; ask for the token's datasets with the "
+        "amounts, batching and schedule of its run, or start anew",
+        token_mixture=token.mixture,
+        mixture=readable.mixture,
+    )
+
+
+def check_version(dataset: str, fingerprint: str, readable: Readable) -> None:
+    """Refuse what belongs to another version of the dataset.
+
+    Raises:
+        TokenDatasetChangedError: It does.
+    """
+    if fingerprint != readable.fingerprint:
+        raise TokenDatasetChangedError(
+            f"a dataset with the fingerprint {fingerprint} is wanted, and {dataset!r} has "
+            f"{readable.fingerprint}; serve that version (NAME=URL#FINGERPRINT), or start anew",
+            token_fingerprint=fingerprint,
+            dataset_fingerprint=readable.fingerprint,
+        )
+
+
+def check_chunk_bytes(value: int) -> None:
+    """Refuse a size of messages that is too small to be sensible or too large to be taken.
+
+    Raises:
+        BadArgumentError: It is.
+    """
+    _check("max_chunk_bytes", value, low=MIN_CHUNK_BYTES, high=MAX_CHUNK_BYTES + 1)
+
+
+def check_payload(
+    rows: int, columns: Sequence[WireColumn], readable: Readable, *, field: str
+) -> None:
+    """Refuse a batch that cannot but be too large, before anything of it is read.
+
+    Raises:
+        BadArgumentError: It is.
+    """
+    refuse_large(rows * _least_row_bytes(columns), readable.max_batch_bytes, field=field)
+
+
+def _start(
+    request: pb.ReadBatchesRequest, token: Token | None, readable: Readable
+) -> tuple[int, int]:
+    if token is not None:
+        epoch, position = token.epoch, token.position
+        field = "resume_token"
+    elif request.WhichOneof("start") == "epoch_start":
+        epoch, position = request.epoch_start.epoch, request.epoch_start.position
+        field = "epoch_start"
+    else:
+        raise BadArgumentError(
+            "the request says not where to start; give epoch_start or resume_token", field="start"
+        )
+    _check(f"{field}.epoch", epoch, low=0, high=_EPOCH_LIMIT)
+    _check(f"{field}.position", position, low=0, high=_COUNT_LIMIT)
+    if position > readable.sample_count:
+        raise PositionPastEndError(
+            f"position {position} is past the end; an epoch has {readable.sample_count} samples",
+            position=position,
+            sample_count=readable.sample_count,
+        )
+    return epoch, position
+
+
+def _end(value: pb.EndMode) -> EndMode:
+    if value not in _ENDS:
+        raise BadArgumentError(f"end is {value}, which is no EndMode", field="end")
+    return _ENDS[value]
+
+
+def _check_ranges(spec: StreamSpec) -> None:
+    _check("world_size", spec.world_size, low=1, high=1 << 31)
+    _check("rank", spec.rank, low=0, high=spec.world_size)
+    _check("replication", spec.replication, low=1, high=spec.world_size + 1)
+    _check("epoch_count", spec.epoch_count, low=0, high=_EPOCH_LIMIT)
+    check_chunk_bytes(spec.max_chunk_bytes)
+    _check("max_group_bytes", spec.max_group_bytes, low=0, high=MAX_CHUNK_BYTES + 1)
+    _check("order.lanes", spec.order.lanes, low=1, high=_LANES_LIMIT + 1)
+    _check("batch_stride", spec.batch_stride, low=1, high=_STRIDE_LIMIT + 1)
+    _check("batch_offset", spec.batch_offset, low=0, high=spec.batch_stride)
+    if spec.world_size % spec.replication:
+        raise BadArgumentError(
+            f"replication is {spec.replication}, which does not divide the world size "
+            f"{spec.world_size}",
+            field="replication",
+        )
+    parts = spec.world_size // spec.replication
+    if spec.global_batch_size < parts:
+        raise BadArgumentError(
+            f"global_batch_size is {spec.global_batch_size}; {spec.world_size} ranks with "
+            f"replication {spec.replication} need {parts} samples at least",
+            field="global_batch_size",
+        )
+
+
+def _check_batches(spec: StreamSpec, readable: Readable) -> None:
+    rows = greatest_rows(spec, readable)
+    if rows > _RANK_BATCH_LIMIT:
+        raise BadArgumentError(
+            f"global_batch_size is {spec.global_batch_size}, which gives a rank {rows} samples at "
+            f"once; {_RANK_BATCH_LIMIT} is the most",
+            field="global_batch_size",
+        )
+    check_payload(rows, spec.columns, readable, field="global_batch_size")
+    whole = EpochPlan(readable.sample_count, 0, spec.global_batch_size, spec.end)
+    if whole.batch_count == 0:
+        # Such a stream would be one end of an epoch after the other, as fast as they can be sent,
+        # or nothing at all, without a word.
+        raise BadArgumentError(
+            f"an epoch of {readable.sample_count} samples has no batch of "
+            f"{spec.global_batch_size}, over all {spec.world_size} ranks, and the end 'drop_last' "
+            "leaves out what fills none; use a smaller batch_size, or end='uneven' or 'pad'",
+            field="global_batch_size",
+        )
+
+
+def greatest_rows(spec: StreamSpec, readable: Readable) -> int:
+    """Return the most rows that a batch of a stream has."""
+    count = spec.global_batch_size
+    if spec.end is not EndMode.PAD:
+        count = min(count, readable.sample_count)
+    return -(-count * spec.replication // spec.world_size)
+
+
+def _least_row_bytes(columns: Sequence[WireColumn]) -> int:
+    return sum(column.item_bytes if column.is_tensor else 8 for column in columns)
+
+
+def _check(field: str, value: int, *, low: int, high: int) -> None:
+    if not low <= value < high:
+        raise BadArgumentError(f"{field} is {value}; it must be in [{low}, {high})", field=field)

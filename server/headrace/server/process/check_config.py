@@ -1,0 +1,53 @@
+"""Say whether a server would start with its settings, without starting it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import HeadraceError
+from headrace.server.access.callers import read_tokens
+from headrace.server.access.tls import tls_credentials
+from headrace.server.datasets.served_dataset import open_one
+from headrace.server.process.start_warnings import start_warnings
+from headrace.server.settings.dataset_config import DatasetConfig
+from headrace.server.settings.server_config import ServerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found about one part of the settings.
+
+    Attributes:
+        is_good: Whether a server can start with it.
+        text: For a person, without secrets.
+    """
+
+    is_good: bool
+    text: str
+
+
+def check_config(config: ServerConfig) -> list[Finding]:
+    """Open every dataset and read every file that a server would, and close them again.
+
+    What a server would warn of is no reason not to start. No address is bound, so that a running
+    server can be checked beside.
+    """
+    found = [_dataset(name, one) for name, one in config.dataset_configs.items()]
+    try:
+        tls_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
+        if config.tokens:
+            count = len(read_tokens(Path(config.tokens)))
+            found.append(Finding(True, f"good: {count} callers in {config.tokens}"))
+    except HeadraceError as error:
+        found.append(Finding(False, f"bad: {error.message}"))
+    return found + [Finding(True, f"warning: {text}") for text in start_warnings(config)]
+
+
+def _dataset(name: str, config: DatasetConfig) -> Finding:
+    try:
+        with open_one(config) as dataset:
+            text = f"{dataset.sample_count} samples, fingerprint {dataset.fingerprint}"
+    except HeadraceError as error:
+        return Finding(False, f"bad: dataset {name}: {error.message}")
+    return Finding(True, f"good: dataset {name}: {text}")

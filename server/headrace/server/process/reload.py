@@ -1,0 +1,101 @@
+"""Read the configuration again when somebody asks, or when its file changes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+from headrace.errors import HeadraceError
+from headrace.server.settings.config_layers import ConfigSource
+from headrace.server.settings.server_config import ServerConfig
+from headrace.server.telemetry.logs import event
+
+# How often the file is looked at, and how soon a dataset that could not be opened is tried again.
+# Both are arbitrary; a look is one call of stat.
+_POLL_S = 1.0
+_RETRY_S = 30.0
+# How long the end of the process waits for a reload; a store may keep one for a minute.
+_JOIN_TIMEOUT_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Reloader:
+    """A thread that applies configurations, one at a time.
+
+    Args:
+        source: Where to read them.
+        apply: Makes the server serve one; says whether all of it could be done.
+    """
+
+    def __init__(self, source: ConfigSource, apply: Callable[[ServerConfig], bool]) -> None:
+        self._source = source
+        self._apply = apply
+        # Reentrant, as `request` may be called by a signal that interrupts `close`.
+        self._changed = threading.Condition()
+        self._requested = False
+        self._closed = False
+        self._stamp = _stamp(source)
+        self._retry_at: float | None = None
+        self._thread = threading.Thread(target=self._run, name="headrace-reload", daemon=True)
+
+    def request(self) -> None:
+        """Read the configuration again soon, changed or not."""
+        with self._changed:
+            self._requested = True
+            self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(_JOIN_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._requested or self._closed, _POLL_S)
+                if self._closed:
+                    return
+                requested, self._requested = self._requested, False
+            stamp = _stamp(self._source)
+            is_due = self._retry_at is not None and time.monotonic() >= self._retry_at
+            if requested or is_due or stamp != self._stamp:
+                self._stamp = stamp
+                self._reload()
+
+    def _reload(self) -> None:
+        self._retry_at = None
+        try:
+            is_whole = self._apply(self._source.load())
+        except HeadraceError as error:
+            _log.error(
+                "the configuration stays as it was: %s",
+                error.message,
+                extra=event(reason=error.reason),
+            )
+            return
+        except Exception:  # noqa: BLE001 - a bug must not end reloading for good
+            _log.exception("the configuration stays as it was; this is a bug of headrace")
+            return
+        _log.info("configuration read again", extra=event(whole=is_whole))
+        if not is_whole:
+            self._retry_at = time.monotonic() + _RETRY_S
+
+
+def _stamp(source: ConfigSource) -> tuple[int, ...]:
+    """Return what differs when the file does; following links, as Kubernetes replaces those."""
+    if source.file is None:
+        return ()
+    try:
+        found = source.file.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,108 @@
+"""Serve in this process until a signal ends it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+
+from headrace.server.process.forced_end import end_by
+from headrace.server.process.reload import Reloader
+from headrace.server.process.start_warnings import start_warnings
+from headrace.server.rpc.server import start_server
+from headrace.server.settings.config_layers import ConfigSource
+from headrace.server.settings.server_config import ServerConfig
+from headrace.server.telemetry.logs import event
+from headrace.server.workers.supervisor import start_supervisor
+
+_Handler = Callable[[int, FrameType | None], None]
+
+_log = logging.getLogger(__name__)
+
+
+def serve(
+    config: ServerConfig,
+    *,
+    on_ready: Callable[[str], None],
+    source: ConfigSource | None = None,
+) -> int:
+    """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once.
+
+    However that goes, the process ends within 2 s of its drain.
+
+    Must be called in the main thread. Before it serves there is nothing to drain, and a store that
+    does not answer may keep it from that for minutes, so a signal ends it there.
+
+    Args:
+        config: The settings.
+        on_ready: Called once with the addresses, joined by spaces, when clients may connect.
+        source: Where the settings come from: read again at SIGHUP, and when its file changes.
+
+    Returns:
+        The exit code of the process: 0.
+
+    Raises:
+        ConfigurationError: As `start_server`.
+        HeadraceError: As `start_server`.
+        KeyboardInterrupt: SIGTERM or SIGINT came before it served.
+    """
+    asked, is_serving = threading.Event(), threading.Event()
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        if not is_serving.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    def wait(addresses: tuple[str, ...]) -> None:
+        is_serving.set()
+        on_ready(" ".join(addresses))
+        asked.wait()
+        _log.info("asked to end; draining for at most %g s", config.drain_s)
+        end_by(config.drain_s)
+
+    # Here and not by the server, of which each worker is one.
+    for text in start_warnings(config):
+        _log.warning("%s", text)
+    with _handled({signal.SIGTERM: ask, signal.SIGINT: ask}):
+        if config.workers:
+            _serve_workers(config, source, wait)
+        else:
+            _serve_alone(config, source, wait)
+    return 0
+
+
+def _serve_alone(
+    config: ServerConfig, source: ConfigSource | None, wait: Callable[[tuple[str, ...]], None]
+) -> None:
+    with start_server(config) as server:
+        with ExitStack() as stack:
+            if source is not None:
+                reloader = stack.enter_context(Reloader(source, server.reload))
+                stack.enter_context(_handled({signal.SIGHUP: lambda *_: reloader.request()}))
+            _log.info("serving", extra=event(**server.described))
+            wait(server.addresses)
+        server.drain()
+
+
+def _serve_workers(
+    config: ServerConfig, source: ConfigSource | None, wait: Callable[[tuple[str, ...]], None]
+) -> None:
+    with start_supervisor(config, source=source) as supervisor:
+        with _handled({signal.SIGHUP: lambda *_: supervisor.reload()} if source else {}):
+            wait(supervisor.addresses)
+        supervisor.drain()
+
+
+@contextmanager
+def _handled(handlers: Mapping[signal.Signals, _Handler]) -> Iterator[None]:
+    """Handle signals while the context lasts."""
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

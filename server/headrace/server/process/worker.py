@@ -1,0 +1,156 @@
+"""A worker: a server whose cache its supervisor has. `python -m headrace.server.process.worker FD`.
+
+It ends at once when its supervisor is gone; clients then go on elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from pathlib import Path
+from typing import Any, cast
+
+from headrace.errors import HeadraceError
+from headrace.server.access.callers import Access
+from headrace.server.batch.uninitialised_bytes import keep_freed_memory
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.memory.arena import ArenaHeader, Memory
+from headrace.server.cache.memory.shared_memory import Desk, Shared
+from headrace.server.datasets.catalog import Catalog
+from headrace.server.process.forced_end import end_by
+from headrace.server.process.reload import Reloader
+from headrace.server.rpc.listen import SHARED_PORT_OPTIONS
+from headrace.server.rpc.server import Server
+from headrace.server.settings.config_layers import ConfigSource
+from headrace.server.settings.server_config import ServerConfig
+from headrace.server.telemetry.logs import start_logging
+from headrace.server.telemetry.metrics import Metrics
+from headrace.server.telemetry.tracing import start_tracing
+from headrace.server.workers.messages import (
+    CannotStart,
+    Drain,
+    Ready,
+    Reload,
+    Report,
+    SendAway,
+    Start,
+    ToWorker,
+)
+from headrace.server.workers.worker_cache import WorkerCache
+
+# How often the supervisor is told of streams and metrics (arbitrary; a report takes milliseconds).
+_REPORT_S = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class _Worker:
+    """What the supervisor's words do here."""
+
+    def __init__(self, start: Start, connection: Connection, memory: list[Shared]) -> None:
+        settings: dict[str, Any] = start.settings
+        self.config = ServerConfig(**settings)
+        self.source = start.source
+        self.asked = threading.Event()
+        self.is_lost = False
+        self.reloader: Reloader | None = None
+        self.metrics = Metrics()
+        arena, header, desk = memory
+        self.cache = WorkerCache(
+            connection,
+            arena=Memory(arena.map_read_only()),
+            header=ArenaHeader(header),
+            desk=Desk(desk.map()),
+            observer=self.metrics,
+        )
+        access = Access(Path(self.config.tokens) if self.config.tokens else None)
+        self.server = Server(
+            self.config,
+            catalog=Catalog(),
+            # It has all that streams ask a cache for.
+            cache=cast("BlockCache", self.cache),
+            metrics=self.metrics,
+            access=access,
+            tracing=start_tracing(self.config.otlp_endpoint),
+            options=SHARED_PORT_OPTIONS,
+        )
+
+    def listen(self) -> None:
+        """Do what the supervisor says; its end is the worker's."""
+        self.cache.listen(self._obey)
+        self.is_lost = True
+        self.asked.set()
+
+    def report(self) -> None:
+        """Tell the supervisor how things are."""
+        metrics = list(self.metrics.registry.collect())
+        self.cache.send(Report(self.server.stream_count, metrics))
+
+    def apply(self, config: ServerConfig) -> bool:
+        """Serve the datasets of a configuration that was read again."""
+        return self.server.reload(
+            replace(self.config, datasets=dict(config.datasets), item_nulls=config.item_nulls)
+        )
+
+    def _obey(self, message: ToWorker) -> None:
+        match message:
+            case SendAway(count):
+                self.server.send_away(count)
+            case Reload() if self.reloader is not None:
+                self.reloader.request()
+            case Drain():
+                self.asked.set()
+            case _:
+                pass
+
+
+def main(fd: int) -> int:
+    """Serve until told to end; return the exit code of the process."""
+    connection = Connection(fd)
+    # Ctrl-C reaches every process of the terminal; the supervisor says what is to be done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_freed_memory()
+    start = connection.recv()
+    assert isinstance(start, Start)
+    memory = [Shared(recv_handle(connection), size) for size in start.sizes]
+    worker = _Worker(start, connection, memory)
+    start_logging(worker.config.log_level, worker.config.log_format)
+    signal.signal(signal.SIGTERM, lambda *_: worker.asked.set())
+    threading.Thread(target=worker.listen, name="headrace-supervisor", daemon=True).start()
+    try:
+        worker.server.start()
+    except HeadraceError as error:
+        worker.cache.send(CannotStart(error))
+        worker.server.stop()
+        return 1
+    worker.cache.send(Ready(worker.server.addresses))
+    with ExitStack() as stack:
+        if worker.source is not None:
+            worker.reloader = stack.enter_context(_reloader(worker.source, worker))
+        while not worker.asked.wait(_REPORT_S):
+            worker.report()
+    if worker.is_lost:
+        _log.error("the supervisor is gone; this worker ends")
+        # Streams that stand in a send would hold up an orderly end.
+        os._exit(1)
+    end_by(worker.config.drain_s)
+    worker.server.drain()
+    return 0
+
+
+def _reloader(source: ConfigSource, worker: _Worker) -> Reloader:
+    reloader = Reloader(source, worker.apply)
+    # What has changed since the supervisor started.
+    reloader.request()
+    return reloader
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

@@ -1,0 +1,1 @@
+"""Batches in shared memory for clients of the same host."""

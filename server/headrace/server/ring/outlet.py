@@ -1,0 +1,255 @@
+"""Write a stream's batches into its ring.
+
+Contract:
+
+1. A batch that finds room is gathered straight into a slot, and announced when it is whole.
+2. Where there is no room the stream waits, before it gathers, until the client has released
+   enough, or has said that it has taken all there is. Then the batch goes out in the messages of
+   the call: a client that keeps all its batches is never waited for.
+3. A batch larger than the ring goes out in messages at once.
+4. Everything that goes out in messages is announced too, in order, so the client knows which of
+   the two to look at.
+5. A slot is written again only when the client has released it, with its generation.
+6. `wake` ends every wait.
+7. Announcements of fast streams travel together, so that a client that waits is not woken for each.
+   One is held back until `_TOGETHER_S` after the last ones went, or `_TOGETHER_BYTES` are held, and
+   for the making of a batch; and no wait, for room or for a store, begins before all are sent.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from typing import Protocol
+
+from headrace.errors import HeadraceError
+from headrace.ring import RecordKind, payload_begin, record
+from headrace.server.batch.frames import BatchFrames
+from headrace.server.batch.transport import ClientGoneError, Frames, Places
+from headrace.server.layout.payload_layout import PayloadLayout
+from headrace.server.ring.channel import RingChannel
+from headrace.server.ring.memory import RingMemory
+from headrace.server.ring.slots import Slot, SlotFrames, SlotPlaces
+from headrace.server.stream.encode_thread import Messages
+from headrace.v1 import shard_service_pb2 as pb
+
+# What protobuf adds to the fields that are known before the payload is: tags, sizes and the hash;
+# and the most that one length of a buffer takes.
+_MESSAGE_SPARE = 64
+_VARINT_BYTES = 11
+_WIRE = record(RecordKind.WIRE)
+# Less than a step of training takes, and many batches of small samples. A client that slept has all
+# to fetch from memory anew: its first batch takes 150 us, and each that came with it 6.
+_TOGETHER_S = 0.008
+# Of larger batches that matters less, and a ring must not run empty meanwhile. With 4 MiB those of
+# 640 KiB cost their client a tenth more.
+_TOGETHER_BYTES = 16 << 20
+# How much of the greatest recent batch is still expected after the next; ragged ones vary.
+_DECAY = 0.98
+
+
+class RingObserver(Protocol):
+    """What a ring reports."""
+
+    def placed(self, *, is_in_ring: bool) -> None:
+        """Count a batch: in the ring, or beside it for lack of room."""
+
+    def blocked(self, *, seconds: float) -> None:
+        """Count time in which the ring was full."""
+
+
+class RingOutlet:
+    """Takes the batches of one stream; the contract is above.
+
+    Args:
+        memory: The ring; closed with the outlet.
+        channel: To its client; closed with the outlet.
+        max_chunk_bytes: Greatest payload of one message.
+        check_payload: Whether slots carry the hash of their payload.
+        observer: Is told what happens.
+        on_close: Called once, when the ring is given up.
+        now: Seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        memory: RingMemory,
+        channel: RingChannel,
+        *,
+        max_chunk_bytes: int,
+        check_payload: bool,
+        observer: RingObserver,
+        on_close: Callable[[], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._now = now
+        self._memory = memory
+        self._channel = channel
+        self._max_chunk_bytes = max_chunk_bytes
+        self._check_payload = check_payload
+        self._observer = observer
+        self._on_close = on_close
+        self._likely_bytes = 0
+        self._shape: tuple[int, int, tuple[int, ...]] | None = None
+        self._shapes = 0
+        self._fulls = 0
+        self._is_hungry = False
+        self._address = memory.array.ctypes.data
+        # Of what was made and not yet announced; empty for what goes out in messages.
+        self._announcements: deque[bytes] = deque()
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._together_bytes = min(_TOGETHER_BYTES, memory.array.size // 8)
+        self._announced_at = -_TOGETHER_S
+        self._closing = threading.Lock()
+        self._is_closed = False
+
+    def wait(self) -> None:
+        """Return when the next batch will likely find room, or must not wait for it."""
+        self._take()
+        if self._has_room():
+            return
+        began = time.monotonic()
+        self._fulls += 1
+        self._is_hungry = False
+        self._held.append(record(RecordKind.FULL, 0, self._fulls))
+        self.flush()
+        while not (self._has_room() or self._is_hungry or self._channel.is_woken):
+            self._channel.wait()
+            self._take()
+        self._observer.blocked(seconds=time.monotonic() - began)
+
+    def frames(self, header: pb.BatchHeader, layout: PayloadLayout) -> Frames:
+        """Begin a batch: in a slot if there is one, else in messages."""
+        slot = self._slot(header, layout.lengths, layout.size)
+        if slot is None:
+            return BatchFrames(header, layout, max_chunk_bytes=self._max_chunk_bytes)
+        header.buffer_bytes.extend(layout.lengths)
+        header.payload_bytes = layout.size
+        return SlotFrames(header, slot, is_checked=self._check_payload)
+
+    def room(self, most: int) -> int:
+        """Return how many batches of a likely size find room now, at least one."""
+        return self._memory.room(self._likely_bytes, most) if self._likely_bytes else 1
+
+    def places(self) -> Places:
+        """Begin several batches: each in a slot if there is one, else in a message."""
+        return SlotPlaces(self._slot, is_checked=self._check_payload)
+
+    def _slot(
+        self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...], payload_bytes: int
+    ) -> Slot | None:
+        """Take a slot, if one is free; what was announced of it follows when it is filled."""
+        room = header.ByteSize() + _MESSAGE_SPARE + _VARINT_BYTES * len(buffer_bytes)
+        begin = payload_begin(room)
+        size = begin + payload_bytes
+        self._likely_bytes = max(size, int(self._likely_bytes * _DECAY))
+        taken = self._memory.take(size)
+        self._observer.placed(is_in_ring=taken is not None)
+        if taken is None:
+            self._announcements.append(b"")
+            return None
+        self._announcements.append(record(RecordKind.SLOT, *taken))
+        self._held_bytes += size
+        return Slot(
+            self._memory.array[taken[0] : taken[0] + size],
+            begin=begin,
+            address=self._address + taken[0] + begin,
+            generation=taken[1],
+            layout=self._layout_number(header, buffer_bytes),
+        )
+
+    def _layout_number(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> int:
+        """Return the number of the last batch's layout, or a new one if this is another."""
+        shape = (header.sample_count, header.row_count, buffer_bytes)
+        if shape != self._shape:
+            self._shape = shape
+            self._shapes += 1
+        return self._shapes
+
+    def announce(self) -> None:
+        """Tell the client, now or a little later, of the next slot that is filled, if one is."""
+        if announcement := self._announcements.popleft():
+            self._held.append(announcement)
+            if (
+                self._held_bytes >= self._together_bytes
+                or self._now() - self._announced_at >= _TOGETHER_S
+            ):
+                self.flush()
+
+    def flush(self) -> None:
+        """Tell the client of all that was announced."""
+        if self._held and self._channel.send(b"".join(self._held)):
+            self._held.clear()
+            self._held_bytes = 0
+            self._announced_at = self._now()
+
+    def announce_message(self) -> bool:
+        """Tell the client that a message of the call comes next; return whether it was told."""
+        self._held.append(_WIRE)
+        self.flush()
+        return not self._held
+
+    def wake(self) -> None:
+        """End a wait, from any thread."""
+        with self._closing:
+            if not self._is_closed:
+                self._channel.wake()
+
+    def close(self) -> None:
+        """Let go of the ring; the client keeps what it has mapped."""
+        with self._closing:
+            if not self._is_closed:
+                self._is_closed = True
+                self._channel.close()
+                self._memory.close()
+                self._on_close()
+
+    def _has_room(self) -> bool:
+        likely = self._likely_bytes
+        return self._memory.fits(likely) or not self._memory.could_fit(likely)
+
+    def _take(self) -> None:
+        for said in self._channel.take():
+            if said.kind is RecordKind.RELEASE:
+                self._memory.give(said.begin, said.generation)
+            elif said.kind is RecordKind.HUNGRY and said.generation == self._fulls:
+                self._is_hungry = True
+
+
+class RingMessages:
+    """The messages of a stream that has a ring; each is announced before it goes out.
+
+    Args:
+        stream: Its batches go to the outlet.
+        outlet: Of the stream.
+    """
+
+    def __init__(self, stream: Messages, outlet: RingOutlet) -> None:
+        self._stream = stream
+        self._outlet = outlet
+
+    def messages(self) -> Generator[bytes, None, None]:
+        """Yield the messages that do not lie in the ring."""
+        with closing(self._stream.messages()) as messages:
+            try:
+                for message in messages:
+                    # One that was not announced belongs to a stream that is being ended.
+                    if self._outlet.announce_message():
+                        yield message
+            except ClientGoneError:
+                return
+            except HeadraceError:
+                # What came before it stands.
+                with suppress(ClientGoneError):
+                    self._outlet.flush()
+                raise
+
+    def cancel(self) -> None:
+        """End them, from any thread."""
+        self._stream.cancel()

@@ -1,0 +1,125 @@
+"""Fill the slots of a ring: with one batch, or with several that are made together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.ring import seal_slot, void_slot
+from headrace.server.batch.frames import Finished, Target, WholeMessages, message_frame
+from headrace.v1 import shard_service_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """A slot that is being filled.
+
+    Attributes:
+        memory: All of it.
+        begin: Where its payload begins in it.
+        address: Of the payload.
+        generation: Of the slot.
+        layout: Number of the payload's layout.
+    """
+
+    memory: NDArray[np.uint8]
+    begin: int
+    address: int
+    generation: int
+    layout: int
+
+    @property
+    def payload(self) -> NDArray[np.uint8]:
+        """Return where the payload goes."""
+        return self.memory[self.begin :]
+
+    def seal(self, message: bytes) -> None:
+        """Write the batch's message, and what says that the slot is filled."""
+        seal_slot(
+            self.memory,
+            generation=self.generation,
+            message=message,
+            begin=self.begin,
+            payload_bytes=self.memory.size - self.begin,
+            layout=self.layout,
+        )
+
+
+class SlotFrames:
+    """One batch in a slot."""
+
+    def __init__(self, header: pb.BatchHeader, slot: Slot, *, is_checked: bool) -> None:
+        void_slot(slot.memory)
+        self._header = header
+        self._slot = slot
+        self._payload = slot.payload
+        self._is_checked = is_checked
+
+    def pieces(self, begin: int, end: int) -> Sequence[NDArray[np.uint8]]:
+        """Return where the payload's bytes ``[begin, end)`` go: one place."""
+        return (self._payload[begin:end],)
+
+    def finish(self) -> list[bytes]:
+        """Seal the slot; there is nothing to send but where it is."""
+        if self._is_checked:
+            self._header.payload_xxh3 = xxhash.xxh3_64_intdigest(self._payload.data)
+        self._slot.seal(message_frame(pb.ReadBatchesResponse(batch=self._header)))
+        return []
+
+
+class SlotPlaces:
+    """Several batches in slots, and in messages where there is none.
+
+    Args:
+        take: Gives the slot of a batch: of its header, its `buffer_bytes`, and its payload's size.
+        is_checked: Whether slots carry the hash of their payload.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[pb.BatchHeader, tuple[int, ...], int], Slot | None],
+        *,
+        is_checked: bool,
+    ) -> None:
+        self._take = take
+        self._is_checked = is_checked
+        self._whole = WholeMessages()
+        self._slots: list[tuple[Slot, bytes] | None] = []
+
+    def add(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> None:
+        """Take a slot for one batch more, or a message."""
+        size = header.payload_bytes
+        header.payload_xxh3 = 0
+        slot = self._take(header, buffer_bytes, size)
+        if slot is None:
+            self._whole.add(header, buffer_bytes)
+            self._slots.append(None)
+            return
+        void_slot(slot.memory)
+        message = message_frame(pb.ReadBatchesResponse(batch=header))
+        self._slots.append((slot, message))
+
+    def find(self) -> list[Target]:
+        """Return the places in slots, and in the messages of what found none."""
+        targets = iter(self._whole.find())
+        return [
+            next(targets) if filled is None else (b"", filled[0].address, filled[0].payload.size, 0)
+            for filled in self._slots
+        ]
+
+    def finish(self) -> list[Finished]:
+        """Seal the slots; return the messages of what found none."""
+        messages = iter(self._whole.finish())
+        return [next(messages) if filled is None else self._seal(*filled) for filled in self._slots]
+
+    def _seal(self, slot: Slot, message: bytes) -> Finished:
+        if self._is_checked:
+            response = pb.ReadBatchesResponse.FromString(message)
+            response.batch.payload_xxh3 = xxhash.xxh3_64_intdigest(slot.payload.data)
+            message = message_frame(response)
+        slot.seal(message)
+        return b"", 1

@@ -1,0 +1,1 @@
+"""The gRPC service: where requests become calls and errors become statuses."""

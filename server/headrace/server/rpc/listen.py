@@ -1,0 +1,164 @@
+"""Bind a gRPC server to its addresses, or say in one line why not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from headrace.errors import ConfigurationError
+from headrace.server.settings.server_config import split_address
+
+GRPC_OPTIONS = (
+    # Else a second server on the same port would start, and get half of the connections.
+    ("grpc.so_reuseport", 0),
+    # Requests are small; nothing that a client sends may cost more memory than this.
+    ("grpc.max_receive_message_length", 1 << 20),
+    ("grpc.max_send_message_length", -1),
+    # Clients may ping as often as every 5 s, also between calls: that is how they notice a dead
+    # connection. gRPC's default closes the connection of one that pings more than every 5 min.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    # And the server notices dead clients, whose streams would hold threads for ever.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    # A connection that says nothing of HTTP/2 is dropped, and so is one without a call; clients of
+    # gRPC connect again when they need to. The defaults are 2 minutes, and never.
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 60_000),
+    # Calls of one connection, those included that it has reset and that are not cleared away yet;
+    # gRPC refuses more without a word to us. Clients keep to it and hold the others back, but for
+    # those cleared away a moment later than they think: so it is far above what one client opens,
+    # a burst of 1,500 streams included, and far below the 20,000 resets of 0.1 s.
+    ("grpc.max_concurrent_streams", 2048),
+    # Calls that wait to be looked at, those that were reset meanwhile included; one takes Python's
+    # server 0.1 to 0.4 ms. gRPC ends those past it as CANCELLED, by default from 1,000 on.
+    ("grpc.server.max_pending_requests", 1 << 16),
+    ("grpc.server.max_pending_requests_hard_limit", 1 << 16),
+)
+
+# Workers of one server listen on the same ports on purpose.
+SHARED_PORT_OPTIONS = (("grpc.so_reuseport", 1), *GRPC_OPTIONS[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A port that is kept for workers.
+
+    Attributes:
+        address: ``host:port`` with the real port.
+        held: Bound to it; it listens to nobody.
+    """
+
+    address: str
+    held: socket.socket
+
+    def close(self) -> None:
+        """Give the port back."""
+        self.held.close()
+
+
+def reserve(address: str) -> Reservation:
+    """Keep a port so that processes of this user can share it, and no other server starts on it.
+
+    Args:
+        address: ``host:port``; port 0 takes a free one.
+
+    Raises:
+        ConfigurationError: The address is in use, or none of this machine.
+    """
+    host, port = split_address(address)
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as probe:
+            # Without SO_REUSEPORT, so that another server on the port is noticed.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            place = probe.getsockname()
+        held = socket.socket(family)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(place)
+    except OSError as error:
+        raise _refusal(address) from error
+    return Reservation(f"{address.rpartition(':')[0]}:{place[1]}", held)
+
+
+def bind(
+    server: grpc.Server,
+    address: str,
+    *,
+    tls: grpc.ServerCredentials | None = None,
+    unix_mode: int = 0o600,
+) -> str:
+    """Bind a server to one address and return the address that clients use.
+
+    Args:
+        server: Not started yet.
+        address: ``host:port`` (port 0 takes a free one) or ``unix:/path``.
+        tls: Makes an address of TCP speak TLS.
+        unix_mode: Permissions of a unix socket.
+
+    Raises:
+        ConfigurationError: The address is in use, or none of this machine.
+    """
+    if address.startswith("unix:"):
+        _make_way(address.removeprefix("unix:"))
+    try:
+        port = _add_port(server, address, tls, unix_mode)
+    except RuntimeError as error:
+        raise _refusal(address) from error
+    if not port:
+        raise _refusal(address)
+    if address.startswith("unix:"):
+        return address
+    host, wanted = address.rpartition(":")[0], split_address(address)[1]
+    return f"{host}:{wanted or port}"
+
+
+def _add_port(
+    server: grpc.Server, address: str, tls: grpc.ServerCredentials | None, unix_mode: int
+) -> int:
+    if address.startswith("unix:"):
+        # Before the socket is there: a moment later it would be open to whom the umask lets in.
+        before = os.umask(0o777 & ~unix_mode)
+        try:
+            return server.add_insecure_port(address)
+        finally:
+            os.umask(before)
+    if tls is None:
+        return server.add_insecure_port(address)
+    return server.add_secure_port(address, tls)
+
+
+def _refusal(address: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"cannot listen on {address}: it is in use by another process, or no address of this "
+        "machine; stop that process, or choose another address",
+        address=address,
+    )
+
+
+def _make_way(path: str) -> None:
+    """Refuse a socket on which another server answers; gRPC would take it over in silence.
+
+    Raises:
+        ConfigurationError: One answers, or the path is something else.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigurationError(f"cannot listen on unix:{path}: there is a file of that name")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return
+    raise _refusal(f"unix:{path}")

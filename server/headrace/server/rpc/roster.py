@@ -1,0 +1,216 @@
+"""Which datasets a server serves, and how that changes while it runs.
+
+Contract of a change:
+
+1. A dataset that is new is served when it is open. One that cannot be opened changes nothing for
+   the others: its health is NOT_SERVING, and the next change tries it again.
+2. A dataset that is gone is found by no call any more, and its streams end between two batches
+   with ``DATASET_NOT_FOUND``.
+3. A dataset whose settings changed is opened anew under its name. Streams of the old one end
+   between two batches with ``REBALANCE``; if the content is the same they go on from their token,
+   else they are told ``TOKEN_DATASET_CHANGED``. If it cannot be opened the old one stays.
+4. A dataset that is new or changed is opened in a process of its own first, and a few of its
+   blocks are decoded there: one that ends that process is one that cannot be opened.
+5. Streams of other datasets notice nothing.
+6. The cache forgets the blocks of what is gone; its store is closed when its streams have ended,
+   or after ``drain_s``.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from grpc_health.v1 import health_pb2
+
+from headrace.errors import DatasetNotFoundError, HeadraceError, RebalanceError
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.read_observer import ReadObserver, StoreHealth
+from headrace.server.datasets.catalog import Catalog
+from headrace.server.datasets.served_dataset import ServedDataset, open_served
+from headrace.server.front.health import Health
+from headrace.server.front.hidden_paths import Places
+from headrace.server.settings.dataset_config import DatasetConfig
+from headrace.server.settings.server_config import ServerConfig
+from headrace.server.stream.open_streams import OpenStreams
+from headrace.server.telemetry.logs import event
+from headrace.storage import Trial, try_datasets
+
+_Status = health_pb2.HealthCheckResponse
+
+_log = logging.getLogger(__name__)
+
+
+class Roster:
+    """Opens and retires datasets.
+
+    Args:
+        config: The server's settings.
+        catalog: Holds the datasets that are served; empty at first.
+        cache: Holds their blocks.
+        streams: The open streams.
+        health: Is told of each dataset, unless callers are told apart: health is open to all.
+        places: Is told where each dataset lies.
+        observers: Are told of each block that is read.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        catalog: Catalog,
+        cache: BlockCache,
+        streams: OpenStreams,
+        health: Health,
+        places: Places,
+        observers: Sequence[ReadObserver] = (),
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._cache = cache
+        self._streams = streams
+        self._health = health
+        self._places = places
+        self._observers = (*observers, StoreHealth(self._tell_store))
+        self._served: dict[str, DatasetConfig] = {}
+        self._changing = threading.Lock()
+
+    def open_all(self) -> None:
+        """Open every dataset of the configuration.
+
+        Raises:
+            HeadraceError: One cannot be opened.
+        """
+        for name, config in self._config.dataset_configs.items():
+            self._catalog.put(self._opened(name, config))
+            self._served[name] = config
+
+    def tell_health(self) -> None:
+        """Say that all datasets are served."""
+        for name in self._catalog.names:
+            self._tell(name, _Status.SERVING)
+
+    def change_to(self, wanted: Mapping[str, DatasetConfig]) -> list[str]:
+        """Serve these datasets and no others.
+
+        Returns:
+            The names of those that could not be opened.
+        """
+        with self._changing:
+            retired = [self._remove(name) for name in sorted(self._served.keys() - wanted.keys())]
+            failed = []
+            new = {name: one for name, one in wanted.items() if self._served.get(name) != one}
+            refused = self._tried(new)
+            for name, config in new.items():
+                served = self._try_open(name, config, refused.get(name))
+                if served is None:
+                    failed.append(name)
+                else:
+                    retired += self._replace(served, config)
+            self._dispose(retired)
+            return failed
+
+    def close(self) -> None:
+        """Give up the connections to all stores."""
+        self._catalog.close()
+
+    def _opened(self, name: str, config: DatasetConfig) -> ServedDataset:
+        served = open_served(
+            name,
+            config,
+            cache=self._cache,
+            max_batch_bytes=self._config.max_batch_bytes,
+            observers=self._observers,
+        )
+        # What a stored index is of lies elsewhere.
+        for url in (config.place[0], served.dataset.url):
+            self._places.add(url)
+        return served
+
+    def _tried(self, new: Mapping[str, DatasetConfig]) -> Mapping[str, HeadraceError]:
+        """Open datasets in another process first; one that ends it must not end this one."""
+        return try_datasets(
+            {
+                name: Trial(*config.place, store=config.store, source=config.source)
+                for name, config in new.items()
+            }
+        )
+
+    def _try_open(
+        self, name: str, config: DatasetConfig, refused: HeadraceError | None
+    ) -> ServedDataset | None:
+        try:
+            if refused is not None:
+                raise refused
+            return self._opened(name, config)
+        except HeadraceError as error:
+            kept = name in self._served
+            _log.error(
+                "dataset cannot be opened: %s",
+                error.message,
+                extra=event(dataset=name, reason=error.reason, old_one_stays=kept),
+            )
+            if not kept:
+                self._tell(name, _Status.NOT_SERVING)
+            return None
+
+    def _replace(self, served: ServedDataset, config: DatasetConfig) -> list[ServedDataset]:
+        before = self._catalog.put(served)
+        self._served[served.name] = config
+        self._tell(served.name, _Status.SERVING)
+        _log.info(
+            "dataset served",
+            extra=event(
+                dataset=served.name,
+                fingerprint=served.dataset.fingerprint,
+                samples=served.dataset.sample_count,
+            ),
+        )
+        if before is None:
+            return []
+        self._streams.end_dataset(before.retirement, _renewed)
+        return [before]
+
+    def _remove(self, name: str) -> ServedDataset:
+        del self._served[name]
+        gone = self._catalog.take(name)
+        self._tell(name, _Status.SERVICE_UNKNOWN)
+        _log.info("dataset removed", extra=event(dataset=name))
+        self._streams.end_dataset(gone.retirement, partial(_removed, name))
+        return gone
+
+    def _dispose(self, retired: Iterable[ServedDataset]) -> None:
+        """Free what datasets hold when their streams have ended, or it took too long."""
+        deadline = time.monotonic() + self._config.drain_s
+        for served in retired:
+            self._streams.wait_dataset(served.retirement, deadline)
+            served.dispose(self._cache)
+
+    def _tell_store(self, name: str, is_healthy: bool) -> None:  # noqa: FBT001 - it is the news
+        if name not in self._served:
+            return
+        if is_healthy:
+            _log.info("store answers again", extra=event(dataset=name))
+        else:
+            _log.error("store does not answer", extra=event(dataset=name))
+        self._tell(name, _Status.SERVING if is_healthy else _Status.NOT_SERVING)
+
+    def _tell(self, name: str, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        if not self._config.tokens:
+            self._health.set(name, status)
+
+
+def _renewed() -> HeadraceError:
+    return RebalanceError("this dataset is served anew here; reconnect to go on")
+
+
+def _removed(name: str) -> HeadraceError:
+    return DatasetNotFoundError(
+        f"dataset {name!r} is served here no more; ask its operator, or list the datasets",
+        dataset=name,
+    )

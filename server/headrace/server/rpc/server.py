@@ -1,0 +1,299 @@
+"""A running server: started, drained, stopped.
+
+Contract of the end:
+
+1. `drain` sets the health to NOT_SERVING before anything else, lets no stream begin, ends open
+   streams between two of their batches with ``DRAINING``, and waits for them for ``drain_s``.
+   What is still open then is cut.
+2. `stop` cuts everything at once.
+3. Both end every thread that the server began and leave no socket open; both may be called again
+   and from any thread.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Self
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from headrace.server.access.callers import Access
+from headrace.server.access.tls import tls_credentials
+from headrace.server.batch.uninitialised_bytes import keep_freed_memory
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.disk.disk_cache import DiskCache
+from headrace.server.datasets.catalog import Catalog
+from headrace.server.front.calls import MOST_WAITING, Desk, add_methods
+from headrace.server.front.descriptors import most_connections, raise_limit
+from headrace.server.front.doorkeeper import Doorkeeper
+from headrace.server.front.health import SERVICE as HEALTH_SERVICE
+from headrace.server.front.health import Health
+from headrace.server.front.hidden_paths import Places
+from headrace.server.front.pools import CallPools
+from headrace.server.front.reflection import reflection_methods
+from headrace.server.front.tallied import TalliedLog
+from headrace.server.front.waiting import Waiting
+from headrace.server.front.wire import AT_ONCE
+from headrace.server.ring.rings import Rings
+from headrace.server.rpc.listen import GRPC_OPTIONS, bind
+from headrace.server.rpc.roster import Roster
+from headrace.server.rpc.shard_service import SERVICE, ShardService
+from headrace.server.rpc.timers import Alarms
+from headrace.server.settings.server_config import ServerConfig, fixed_settings
+from headrace.server.settings.transform_config import transform_configs
+from headrace.server.steps.transform_pool import TransformPool
+from headrace.server.stream.open_streams import OpenStreams
+from headrace.server.telemetry.metrics import Metrics
+from headrace.server.telemetry.metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
+from headrace.server.telemetry.tracing import Tracing, start_tracing
+
+# How long cut calls may take to end; they have nothing left to do.
+_CUT_TIMEOUT_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class Server:
+    """A started server; `start_server` makes one.
+
+    Attributes:
+        addresses: Where it listens, in the order configured.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        catalog: Catalog,
+        cache: BlockCache,
+        metrics: Metrics,
+        access: Access,
+        tracing: Tracing | None = None,
+        options: Sequence[tuple[str, int]] = GRPC_OPTIONS,
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._cache = cache
+        self._streams = OpenStreams(
+            config.max_streams, max_streams_per_peer=config.max_streams_per_peer
+        )
+        self._health = Health()
+        self._pools = CallPools(config.max_streams)
+        connections = most_connections(config, raise_limit())
+        self._door = Doorkeeper(connections)
+        self._waiting = Waiting(most=MOST_WAITING, timeout_s=config.request_timeout_s)
+        self._grpc = grpc.server(
+            AT_ONCE,
+            options=(*options, ("grpc.max_allowed_incoming_connections", connections)),
+        )
+        self._transforms = TransformPool(
+            transform_configs(config.transforms),
+            workers=config.transform_workers,
+            timeout_s=config.transform_timeout_s,
+            max_batch_bytes=config.max_batch_bytes,
+        )
+        self._rings = Rings(config, metrics)
+        self._alarms = Alarms()
+        service = ShardService(
+            config,
+            catalog=catalog,
+            cache=cache,
+            streams=self._streams,
+            metrics=metrics,
+            transforms=self._transforms,
+            pools=self._pools,
+            rings=self._rings,
+            alarms=self._alarms,
+            tracing=tracing,
+        )
+        methods = {
+            **service.methods(),
+            **self._health.methods(),
+            **reflection_methods((SERVICE, HEALTH_SERVICE), self._pools.unary),
+        }
+        malformed = TalliedLog(_log, "malformed requests: %d since the last such line, last: %s")
+        hidden = TalliedLog(_log, "calls failed at files: %d since the last such line, last: %s")
+        places = Places()
+        desk = Desk(access, metrics, self._waiting, self._door, malformed, places, hidden)
+        add_methods(self._grpc, methods, desk)
+        self._metrics = metrics
+        self._tracing = tracing
+        self._roster = Roster(
+            config,
+            catalog=catalog,
+            cache=cache,
+            streams=self._streams,
+            health=self._health,
+            places=places,
+            observers=[metrics, *([tracing] if tracing else [])],
+        )
+        self._metrics_endpoint: MetricsEndpoint | None = None
+        self._ended = threading.Event()
+        self._ending = threading.Lock()
+        self.addresses: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Return the first address: ``host:port`` with the real port, or ``unix:/path``."""
+        return self.addresses[0]
+
+    @property
+    def metrics_address(self) -> str:
+        """Return ``host:port`` of the metrics, or nothing."""
+        return self._metrics_endpoint.address if self._metrics_endpoint else ""
+
+    @property
+    def open_call_count(self) -> int:
+        """Return how many streaming calls are open."""
+        return self._streams.call_count
+
+    @property
+    def described(self) -> dict[str, object]:
+        """Return what the log says of a server that has started."""
+        return {
+            "version": version("headrace"),
+            "addresses": " ".join(self.addresses),
+            "metrics": self.metrics_address,
+            "datasets": len(self._catalog.names),
+        }
+
+    def start(self) -> None:
+        """Open the datasets, bind all addresses and begin to serve.
+
+        Raises:
+            ConfigurationError: An address cannot be had.
+            HeadraceError: A dataset cannot be opened.
+        """
+        config = self._config
+        self._roster.open_all()
+        tls = tls_credentials(config.tls_cert, config.tls_key, config.tls_client_ca)
+        self.addresses = tuple(
+            bind(self._grpc, address, tls=tls, unix_mode=config.unix_mode)
+            for address in config.addresses
+        )
+        self._rings.listen(self.addresses)
+        if self._config.metrics_listen:
+            self._metrics_endpoint = start_metrics_endpoint(
+                self._config.metrics_listen, self._metrics.registry
+            )
+        self._waiting.start()
+        self._door.start(self.addresses)
+        self._grpc.start()
+        for name in ("", SERVICE):
+            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._roster.tell_health()
+
+    @property
+    def stream_count(self) -> int:
+        """Return how many streams are open."""
+        return self._streams.count
+
+    def send_away(self, count: int) -> None:
+        """Ask some streams to reconnect, and for a moment all that come."""
+        self._streams.send_away(count)
+
+    def reload(self, config: ServerConfig) -> bool:
+        """Serve the datasets of another configuration; its other settings need a restart.
+
+        Returns:
+            Whether all of them could be opened; a reload with the same settings tries again those
+            that could not.
+        """
+        held = [name for name in fixed_settings(config) if self._differs(config, name)]
+        if held:
+            _log.warning("a restart is needed for: %s", ", ".join(held))
+        return not self._roster.change_to(config.dataset_configs)
+
+    def _differs(self, config: ServerConfig, name: str) -> bool:
+        return bool(getattr(config, name) != getattr(self._config, name))
+
+    def drain(self) -> bool:
+        """End all streams between two batches, then stop.
+
+        Returns:
+            Whether every stream ended within ``drain_s``; the others were cut.
+        """
+        deadline = time.monotonic() + self._config.drain_s
+        self._health.enter_graceful_shutdown()
+        # New calls are refused from here on; those that run may go on until the deadline.
+        self._grpc.stop(self._config.drain_s)
+        self._streams.drain()
+        was_idle = self._streams.wait_idle(deadline)
+        if not was_idle:
+            _log.warning("%d streams did not end within the drain and are cut", self._streams.count)
+        self.stop()
+        return was_idle
+
+    def stop(self) -> None:
+        """Cut every call and end."""
+        with self._ending:
+            if self._ended.is_set():
+                return
+            self._streams.drain()
+            self._rings.close()
+            self._grpc.stop(0).wait(_CUT_TIMEOUT_S)
+            self._cache.close()
+            self._waiting.close()
+            self._door.close()
+            self._pools.shutdown()
+            if self._metrics_endpoint is not None:
+                self._metrics_endpoint.close()
+            self._roster.close()
+            self._transforms.close()
+            self._alarms.close()
+            if self._tracing is not None:
+                self._tracing.close()
+            self._ended.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the server has ended; return whether it has."""
+        return self._ended.wait(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+def start_server(config: ServerConfig) -> Server:
+    """Open the datasets, bind the addresses and begin to serve.
+
+    Raises:
+        ConfigurationError: An address cannot be had.
+        HeadraceError: A dataset cannot be opened; `headrace.storage.open_dataset` says how.
+    """
+    # Of the whole process, and before the cache has threads.
+    keep_freed_memory()
+    access = Access(Path(config.tokens) if config.tokens else None)
+    metrics = Metrics()
+    tracing = start_tracing(config.otlp_endpoint)
+    cache = _open_cache(config, metrics)
+    server = Server(
+        config, catalog=Catalog(), cache=cache, metrics=metrics, access=access, tracing=tracing
+    )
+    try:
+        server.start()
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+def _open_cache(config: ServerConfig, metrics: Metrics) -> BlockCache:
+    disk = None
+    if config.cache_dir:
+        disk = DiskCache(
+            Path(config.cache_dir), budget_bytes=config.cache_dir_bytes, observer=metrics
+        )
+    return BlockCache(
+        config.cache_bytes, fetch_threads=config.fetch_threads, observer=metrics, disk=disk
+    )

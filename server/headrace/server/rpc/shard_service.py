@@ -1,0 +1,375 @@
+"""The RPCs: what each of them answers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from headrace.errors import (
+    HeadraceError,
+    InternalError,
+    PayloadLimitError,
+    RebalanceError,
+    UnauthenticatedError,
+)
+from headrace.server.access.callers import Caller
+from headrace.server.batch.uninitialised_bytes import give_freed_memory_back
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.datasets.catalog import Catalog
+from headrace.server.datasets.resolve_datasets import find, names_of
+from headrace.server.datasets.served import Served
+from headrace.server.datasets.served_mixture import Mixtures
+from headrace.server.front.calls import Call, Method, streaming, unary
+from headrace.server.front.pools import CallPools
+from headrace.server.ring.outlet import RingMessages, RingOutlet
+from headrace.server.ring.rings import Rings, RingWish
+from headrace.server.rpc.call_end import CallEnd
+from headrace.server.rpc.timers import Alarm, Alarms, Repeated
+from headrace.server.settings.server_config import ServerConfig
+from headrace.server.shares import Budget, Share
+from headrace.server.steps.transform_pool import TransformPool
+from headrace.server.stream.batch_stream import BatchStream, StreamLimits
+from headrace.server.stream.encode_thread import Ahead, Messages
+from headrace.server.stream.explain import explain
+from headrace.server.stream.fair_turns import Turns
+from headrace.server.stream.open_streams import OpenStreams
+from headrace.server.stream.stream_setup import (
+    Contents,
+    batch_contents,
+    samples_contents,
+    stream_contents,
+    transform_message,
+)
+from headrace.server.stream.stream_tally import StreamTally
+from headrace.server.telemetry.logs import event
+from headrace.server.telemetry.metrics import Metrics
+from headrace.server.telemetry.tracing import Tracing
+from headrace.v1 import shard_service_pb2 as pb
+
+SERVICE = pb.DESCRIPTOR.services_by_name["ShardService"].full_name
+
+# Streams opened together do not end together.
+_LIFETIME_JITTER = 0.2
+
+# The part of the cache that all streams together may fill ahead of need.
+_PREFETCH_SHARE = 4
+
+# How often it is looked whether callers have changed, for each open stream: one look at a file.
+ACCESS_CHECK_S = 0.5
+
+_PROCESSORS = os.cpu_count() or 1
+
+# Steps leave a processor to those who call for batches without any: two streams that decode images
+# on two processors left an honest caller less than half of its rate (tests/attacks).
+_STEPS_AT_ONCE = max(1, min(4, _PROCESSORS - 1))
+
+_log = logging.getLogger(__name__)
+
+_StreamRequest = TypeVar(
+    "_StreamRequest", pb.ReadBatchesRequest, pb.GetBatchRequest, pb.GetSamplesRequest
+)
+
+
+class ShardService:
+    """Answers the RPCs of ``headrace.v1.ShardService``.
+
+    Args:
+        config: The server's settings.
+        catalog: Its datasets.
+        cache: Its blocks.
+        streams: Its open streams.
+        metrics: Is told what happens.
+        transforms: Runs registered functions.
+        rings: Makes rings for clients of this host.
+        pools: Have the threads.
+        tracing: Is told of streams that have ended; None for nobody.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        catalog: Catalog,
+        cache: BlockCache,
+        streams: OpenStreams,
+        metrics: Metrics,
+        transforms: TransformPool,
+        pools: CallPools,
+        rings: Rings,
+        alarms: Alarms,
+        tracing: Tracing | None = None,
+    ) -> None:
+        self._alarms = alarms
+        self._budget = Budget(config.payload_bytes, trim=give_freed_memory_back)
+        metrics.watch_memory(self._budget)
+        self._config = config
+        self._catalog = catalog
+        self._cache = cache
+        self._streams = streams
+        self._metrics = metrics
+        self._pools = pools
+        self._rings = rings
+        self._tracing = tracing
+        self._mixtures = Mixtures()
+        self._transforms = transforms
+        self._turns = Turns()
+        self._step_turns = Turns(_STEPS_AT_ONCE)
+
+    def methods(self) -> dict[str, Method]:
+        """Return the RPCs by their full names."""
+        few, many = self._pools.unary, self._pools.streams
+        found = {
+            "ListDatasets": unary(pb.ListDatasetsRequest, few, self._list_datasets),
+            "GetDataset": unary(pb.GetDatasetRequest, few, self._get_dataset),
+            "ExplainBatch": unary(pb.ExplainBatchRequest, few, self._explain_batch),
+            "ReadBatches": self._streaming(stream_contents, pb.ReadBatchesRequest),
+            "AttachRing": streaming(pb.AttachRingRequest, many, self._attach_ring),
+            "GetBatch": self._streaming(batch_contents, pb.GetBatchRequest),
+            "GetSamples": self._streaming(samples_contents, pb.GetSamplesRequest),
+        }
+        return {f"/{SERVICE}/{name}": method for name, method in found.items()}
+
+    def _list_datasets(
+        self, request: pb.ListDatasetsRequest, caller: Caller
+    ) -> pb.ListDatasetsResponse:
+        return self._catalog.page(size=request.page_size, token=request.page_token, caller=caller)
+
+    def _get_dataset(self, request: pb.GetDatasetRequest, caller: Caller) -> pb.GetDatasetResponse:
+        served = self._catalog.get(request.name, caller).version(request.fingerprint)
+        transforms = map(transform_message, self._transforms.configs.values())
+        return pb.GetDatasetResponse(
+            dataset=served.to_proto(),
+            transforms=transforms,
+            classes=served.classes,
+        )
+
+    def _explain_batch(
+        self, request: pb.ExplainBatchRequest, caller: Caller
+    ) -> pb.ExplainBatchResponse:
+        served = find(request.batch, self._catalog, self._mixtures, caller=caller)
+        return explain(request.batch, served, cache=self._cache, transforms=self._transforms)
+
+    def _streaming(
+        self,
+        contents: Callable[[_StreamRequest, Served, TransformPool], Contents],
+        request: type[_StreamRequest],
+    ) -> Method:
+        def respond(message: _StreamRequest, call: Call) -> Iterator[bytes]:
+            return self._call(
+                lambda served: contents(message, served, self._transforms), message, call
+            )
+
+        # Its messages are bytes already: see headrace.server.batch.frames.
+        return streaming(request, self._pools.streams, respond)
+
+    def _attach_ring(self, message: pb.AttachRingRequest, call: Call) -> Iterator[bytes]:
+        wish = RingWish(message.ring_bytes, message.check_payload, call.peer, call.on_end)
+        return self._call(
+            lambda served: stream_contents(message.read, served, self._transforms),
+            message.read,
+            call,
+            wish,
+        )
+
+    def _call(
+        self,
+        contents: Callable[[Served], Contents],
+        request: pb.ReadBatchesRequest | pb.GetBatchRequest | pb.GetSamplesRequest,
+        call: Call,
+        wish: RingWish | None = None,
+    ) -> Iterator[bytes]:
+        self._streams.call_began()
+        if not call.on_end(self._streams.call_ended):
+            self._streams.call_ended()
+            return
+        with self._streams.admit(call.caller, call.host):
+            served = find(request, self._catalog, self._mixtures, caller=call.caller)
+            found = contents(served)
+            end = CallEnd(self._alarms, call.cancel)
+            with closing(self._share(call.caller, found, end)) as share:
+                rank = _rank(request)
+                opened = _Opened(
+                    found, served, call.caller, call.peer, rank, share, end, names_of(request)
+                )
+                if wish is None:
+                    yield from self._stream(opened, call)
+                else:
+                    yield from self._stream_in_ring(opened, call, wish)
+
+    def _stream_in_ring(self, opened: _Opened, call: Call, wish: RingWish) -> Iterator[bytes]:
+        chunk_bytes = opened.contents.max_chunk_bytes
+        outlet = yield from self._rings.attach(
+            wish, max_chunk_bytes=chunk_bytes, share=opened.share
+        )
+        # What the client finds at the end of the ring is then what the call ends with.
+        with closing(outlet):
+            yield from self._stream(opened, call, outlet)
+
+    def _stream(
+        self, opened: _Opened, call: Call, outlet: RingOutlet | None = None
+    ) -> Iterator[bytes]:
+        served = opened.served
+        tally = StreamTally(self._metrics, served.name, opened.rank)
+        limits = self._limits(served)
+        stream = BatchStream(
+            opened.contents,
+            dataset=served.name,
+            blocks=served.blocks(self._cache),
+            limits=limits,
+            observer=tally,
+            outlet=outlet,
+            turns=self._turns.of(opened.caller.name),
+            step_turns=self._step_turns.of(opened.caller.name),
+            share=opened.share,
+        )
+        opened.end.stream = stream
+        reason, text = "CANCELLED", ""
+        tally.begin()
+        _log.log(opened.level, "stream opened", extra=event(**opened.fields))
+        try:
+            with (
+                self._streams.track(stream, served.retirements),
+                self._bounded(opened, call, limits.lifetime_s),
+            ):
+                running = RingMessages(stream, outlet) if outlet else self._running(stream, opened)
+                if not call.on_end(running.cancel):
+                    return
+                yield from tally.timed(running.messages(), taken=opened.share.sent)
+                reason = "OK" if call.is_active else "CANCELLED"
+        except HeadraceError as error:
+            reason, text = error.reason, error.message
+            raise
+        except Exception:
+            reason = InternalError.reason
+            raise
+        finally:
+            ended = {**opened.fields, "reason": reason, "error": text, **tally.close(reason)}
+            _log.log(opened.level, "stream ended", extra=event(**ended))
+            if self._tracing is not None:
+                self._tracing.streamed(ended, call.metadata, seconds=tally.seconds, reason=reason)
+
+    @contextmanager
+    def _bounded(self, opened: _Opened, call: Call, lifetime_s: float) -> Iterator[None]:
+        """End a stream when its time is over, or its caller may not read any more.
+
+        It looks at its time between two batches; this is for one that does not come to that,
+        because its client does not read.
+        """
+        told = Repeated(self._alarms, ACCESS_CHECK_S, opened.checked(call))
+        alarms: list[Alarm | Repeated] = [told]
+        if lifetime_s:
+            alarms.append(self._alarms.after(lifetime_s, lambda: opened.end.end(_worn_error())))
+        try:
+            yield
+        finally:
+            for alarm in alarms:
+                alarm.call_off()
+
+    def _running(self, stream: BatchStream, opened: _Opened) -> Messages:
+        # One batch alone has nothing to be sent beside.
+        if opened.rank is None:
+            return stream
+        return Ahead(stream, is_worth_it=self._are_processors_free)
+
+    def _are_processors_free(self) -> bool:
+        # Where there are more streams than processors these are busy anyway, and a second thread
+        # each only costs: with 64 streams on two processors a fifth of the server's processor time.
+        # And those that have one get more than others: streams that come first a third.
+        return self._streams.count <= _PROCESSORS
+
+    def _share(self, caller: Caller, contents: Contents, end: CallEnd) -> Share:
+        return Share(
+            self._budget,
+            caller.name,
+            recall=lambda: end.end(_recalled_error()),
+            message_bytes=max(contents.max_chunk_bytes, contents.max_group_bytes),
+            streams=self._config.max_streams,
+        )
+
+    def _limits(self, served: Served) -> StreamLimits:
+        config = self._config
+        jitter = random.uniform(1 - _LIFETIME_JITTER, 1 + _LIFETIME_JITTER)
+        return StreamLimits(
+            heartbeat_s=config.heartbeat_s,
+            store_timeout_s=config.store_timeout_s,
+            step_timeout_s=config.step_timeout_s,
+            lifetime_s=config.max_stream_s * jitter,
+            max_batch_bytes=config.max_batch_bytes,
+            prefetch_bytes=lambda: self._prefetch_bytes(served),
+        )
+
+    def _prefetch_bytes(self, served: Served) -> int:
+        raw_bytes = max(1, served.dataset.raw_bytes)
+        share = self._config.cache_bytes // (_PREFETCH_SHARE * max(1, self._streams.count))
+        stored_share = share * served.dataset.stored_bytes // raw_bytes
+        return min(self._config.prefetch_bytes, stored_share)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Opened:
+    """What a call asked for, and who calls."""
+
+    contents: Contents
+    served: Served
+    caller: Caller
+    peer: str
+    rank: int | None
+    share: Share
+    end: CallEnd
+    names: frozenset[str]
+
+    def checked(self, call: Call) -> Callable[[], None]:
+        """Return what ends the call if its caller may not go on, when callers have changed."""
+        seen = call.callers_changed()
+
+        def check() -> None:
+            nonlocal seen
+            if (now := call.callers_changed()) == seen:
+                return
+            seen = now
+            try:
+                caller = call.known_caller()
+            except HeadraceError as error:
+                self.end.end(error)
+                return
+            if not all(map(caller.may_read, self.names)):
+                self.end.end(UnauthenticatedError("the caller may not read this any more"))
+
+        return check
+
+    @property
+    def level(self) -> int:
+        """Return how grave its begin and its end are; single batches may be asked for often."""
+        return logging.DEBUG if self.rank is None else logging.INFO
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Return what the log says of it."""
+        return {
+            "dataset": self.served.name,
+            "asked": self.contents.title,
+            "caller": self.caller.name,
+            "peer": self.peer,
+        }
+
+
+def _recalled_error() -> PayloadLimitError:
+    return PayloadLimitError(
+        "this stream held more than its share of the server's memory, and others need theirs; "
+        "read faster, use a smaller batch, or ask the operator for more --payload-bytes"
+    )
+
+
+def _worn_error() -> RebalanceError:
+    return RebalanceError("this stream has had its time; reconnect to go on")
+
+
+def _rank(request: Message) -> int | None:
+    return request.rank if isinstance(request, pb.ReadBatchesRequest) else None

@@ -1,0 +1,92 @@
+"""Put a server's settings together: the file, then the environment, then the command line.
+
+What stands later wins. Datasets are put together by name, so a flag may add one to those of the
+file, or serve another URL under a name of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from headrace.errors import ConfigurationError
+from headrace.server.settings.config_file import read_config_file
+from headrace.server.settings.from_mapping import from_mapping
+from headrace.server.settings.server_config import ServerConfig
+
+PREFIX = "HEADRACE_"
+
+# Settings that one line of text cannot hold.
+_NOT_FROM_TEXT = frozenset({"datasets"})
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSource:
+    """Where a configuration comes from, so that it can be read again.
+
+    Attributes:
+        file: The file of ``--config``; None for none.
+        environment: The variables of the process, as they were when it started.
+        flags: What the command line says, by name of the setting; only what was given.
+    """
+
+    file: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    flags: Mapping[str, object] = field(default_factory=dict)
+
+    def load(self) -> ServerConfig:
+        """Return the configuration as it is now.
+
+        Raises:
+            ConfigurationError: A part of it is not as it must be.
+        """
+        layers = [
+            read_config_file(self.file, self.environment) if self.file else {},
+            _from_environment(self.environment),
+            dict(self.flags),
+        ]
+        stated: dict[str, object] = {}
+        datasets: dict[str, object] = {}
+        for layer in layers:
+            named = layer.pop("datasets", {})
+            if not isinstance(named, Mapping):
+                raise ConfigurationError(
+                    f"datasets is a value of type {type(named).__name__}; wanted names and URLs"
+                )
+            datasets.update(named)
+            stated.update(layer)
+        return from_mapping(ServerConfig, {"datasets": datasets, **stated}, where="")
+
+
+def ignored_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables that look like settings and are none, sorted.
+
+    Kubernetes sets some for each service, so they are told and not refused.
+    """
+    known = {PREFIX + one.name.upper() for one in fields(ServerConfig)} | {PREFIX + "CONFIG"}
+    return sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    found: dict[str, object] = {
+        one.name: environment[PREFIX + one.name.upper()]
+        for one in fields(ServerConfig)
+        if PREFIX + one.name.upper() in environment and one.name not in _NOT_FROM_TEXT
+    }
+    if PREFIX + "DATASETS" in environment:
+        found["datasets"] = _named_urls(environment[PREFIX + "DATASETS"])
+    return found
+
+
+def _named_urls(text: str) -> dict[str, object]:
+    """Return the datasets of ``NAME=URL NAME=URL``."""
+    found: dict[str, object] = {}
+    for one in text.split():
+        name, equals, url = one.partition("=")
+        if not (name and equals and url):
+            raise ConfigurationError(
+                f"{PREFIX}DATASETS holds {one!r}; wanted NAME=URL, with spaces between several"
+            )
+        found[name] = url
+    return found

@@ -1,0 +1,369 @@
+"""Steps that change the columns of a batch row by row: other types, and rows of one length.
+
+Each step says what columns it makes of those before it, once a stream, and then makes them, batch
+by batch. A row's result depends on that row alone, so it does not depend on the world size. Between
+rows, or some of them, a step yields, so that whoever runs it can look up and leave it there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError, StepFailedError
+from headrace.server.batch.batch_values import Batch, Values
+from headrace.server.layout.wire_columns import WireColumn
+from headrace.v1 import shard_service_pb2 as pb
+
+Columns = Mapping[str, WireColumn]
+
+_Made = TypeVar("_Made")
+
+Work: TypeAlias = Generator[None, None, _Made]
+"""Something that takes time: yields every few milliseconds, and returns what it has made."""
+
+INT64 = np.dtype("<i8")
+LENGTH_LIMIT = 1 << 31
+
+# Elements that are worked on at once (arbitrary: little memory, few calls); what lies between each
+# and the result, numbers of 8 bytes, marks and places; and numbers of Python for each row.
+_CHUNK_ELEMENTS = 1 << 16
+_ELEMENT_BYTES = 40
+_ROW_BYTES = 128
+# Longer rows are copied one by one: an index of each of their elements would take eight times as
+# much memory as most columns, and longer than the copy (the bound is arbitrary).
+_SHORT_ROW = 256
+
+ELEMENT_DTYPES: Mapping[int, np.dtype[np.generic]] = {
+    pb.ELEMENT_TYPE_BOOL: np.dtype("u1"),
+    pb.ELEMENT_TYPE_INT8: np.dtype("i1"),
+    pb.ELEMENT_TYPE_INT16: np.dtype("<i2"),
+    pb.ELEMENT_TYPE_INT32: np.dtype("<i4"),
+    pb.ELEMENT_TYPE_INT64: INT64,
+    pb.ELEMENT_TYPE_UINT8: np.dtype("u1"),
+    pb.ELEMENT_TYPE_UINT16: np.dtype("<u2"),
+    pb.ELEMENT_TYPE_UINT32: np.dtype("<u4"),
+    pb.ELEMENT_TYPE_UINT64: np.dtype("<u8"),
+    pb.ELEMENT_TYPE_FLOAT16: np.dtype("<f2"),
+    pb.ELEMENT_TYPE_FLOAT32: np.dtype("<f4"),
+    pb.ELEMENT_TYPE_FLOAT64: np.dtype("<f8"),
+}
+
+
+class Step(Protocol):
+    """One step of a stream."""
+
+    def columns(self, before: Columns) -> dict[str, WireColumn]:
+        """Return the columns that it makes of others.
+
+        Raises:
+            HeadraceError: It cannot be done with them.
+        """
+
+    def cost(self, batch: Batch) -> int:
+        """Return the bytes of memory that it takes at most to make them, result included."""
+
+    def run(self, batch: Batch) -> Work[Batch]:
+        """Make them; closing the generator leaves it at that.
+
+        Raises:
+            StepFailedError: It cannot be done with this batch.
+        """
+
+
+class Cast:
+    """Makes a column's numbers numbers of another type."""
+
+    def __init__(self, message: pb.Cast) -> None:
+        if message.element_type not in ELEMENT_DTYPES:
+            raise BadArgumentError(
+                f"cast: element_type is {message.element_type}, which is no type of numbers",
+                field="steps",
+            )
+        self._name = message.column
+        self._element_type = message.element_type
+        self._dtype = ELEMENT_DTYPES[message.element_type]
+
+    def columns(self, before: Columns) -> dict[str, WireColumn]:
+        column = wanted_column(
+            before, self._name, "cast", (pb.COLUMN_KIND_TENSOR, pb.COLUMN_KIND_RAGGED)
+        )
+        return {**before, self._name: self._cast(column)}
+
+    def cost(self, batch: Batch) -> int:
+        size = batch.columns[self._name].values.size
+        return size * self._dtype.itemsize + _between_bytes(size)
+
+    def run(self, batch: Batch) -> Work[Batch]:
+        found = batch.columns[self._name]
+        made = yield from self._values(found.values)
+        values = replace(found, column=self._cast(found.column), values=made)
+        return replace(batch, columns={**batch.columns, self._name: values})
+
+    def _cast(self, column: WireColumn) -> WireColumn:
+        return replace(column, element_type=self._element_type, dtype=self._dtype, logical_type="")
+
+    def _values(self, values: NDArray[Any]) -> Work[NDArray[np.generic]]:
+        made = np.empty(values.shape, self._dtype)
+        source, target = values.reshape(-1), made.reshape(-1)
+        # In chunks, so that what is between needs little memory beside the result.
+        for first in range(0, source.size, _CHUNK_ELEMENTS):
+            chunk = slice(first, first + _CHUNK_ELEMENTS)
+            target[chunk] = self._chunk(source[chunk])
+            yield
+        return made
+
+    def _chunk(self, values: NDArray[Any]) -> NDArray[np.generic]:
+        if self._element_type == pb.ELEMENT_TYPE_BOOL:
+            return np.asarray(values != 0, np.uint8)
+        if self._dtype.kind in "iu":
+            self._check_range(values)
+        with np.errstate(over="ignore"):
+            made = values.astype(self._dtype)
+        if self._dtype.kind == "f":
+            self._refuse(values, np.isinf(made) & np.isfinite(values))
+        return made
+
+    def _check_range(self, values: NDArray[Any]) -> None:
+        low, high = integer_range(self._dtype)
+        if values.dtype.kind == "f":
+            # Both limits are powers of two and exact; NaN is on neither side.
+            whole = np.trunc(values.astype(np.float64))
+            self._refuse(values, ~((whole >= float(low)) & (whole < float(high) + 1.0)))
+        elif values.size and not low <= int(values.min()) <= int(values.max()) <= high:
+            self._refuse(values, np.array([not low <= each <= high for each in values.flat]))
+
+    def _refuse(self, values: NDArray[Any], wrong: NDArray[np.bool_]) -> None:
+        if wrong.any():
+            found = values.reshape(-1)[wrong.reshape(-1)][0]
+            raise StepFailedError(
+                f"cast: column {self._name!r} holds {found}, which "
+                f"{self._dtype.name} cannot hold; cast to a wider type",
+                column=self._name,
+            )
+
+
+class Pad:
+    """Makes ragged rows tensor rows of one length, and says how long each was."""
+
+    def __init__(self, message: pb.Pad) -> None:
+        check_length("pad", message.length)
+        self._name = message.column
+        self._length = message.length
+        self._fill = message.fill
+        self._truncate = message.truncate
+
+    def columns(self, before: Columns) -> dict[str, WireColumn]:
+        column = wanted_column(before, self._name, "pad", (pb.COLUMN_KIND_RAGGED,))
+        check_fill("pad", column, self._fill)
+        lengths = f"{self._name}.length"
+        check_free(before, lengths, "pad")
+        return {
+            name: made
+            for each in before.values()
+            for name, made in (
+                [
+                    (self._name, tensor_of(column, (self._length,))),
+                    (lengths, int64_column(lengths)),
+                ]
+                if each is column
+                else [(each.name, each)]
+            )
+        }
+
+    def cost(self, batch: Batch) -> int:
+        return padded_cost(batch.columns[self._name], batch.row_count, self._length)
+
+    def run(self, batch: Batch) -> Work[Batch]:
+        found = batch.columns[self._name]
+        assert found.offsets is not None
+        lengths = np.diff(found.offsets)
+        kept = np.minimum(lengths, self._length)
+        if not self._truncate and (lengths > self._length).any():
+            row = int(lengths.argmax())
+            raise StepFailedError(
+                f"pad: row {row} of column {self._name!r} has {lengths[row]} elements, more than "
+                f"{self._length}; use a greater length, or truncate",
+                column=self._name,
+            )
+        padded = yield from padded_rows(
+            found, found.offsets[:-1], kept, length=self._length, fill=self._fill
+        )
+        columns: dict[str, Values] = {}
+        for name, each in batch.columns.items():
+            if name != self._name:
+                columns[name] = each
+                continue
+            column = tensor_of(found.column, (self._length,))
+            columns[name] = Values(column, padded, None, found.valid)
+            columns[f"{name}.length"] = Values(int64_column(f"{name}.length"), kept)
+        return replace(batch, columns=columns)
+
+
+class Stack:
+    """Makes ragged rows, which all have one length, tensor rows."""
+
+    def __init__(self, message: pb.Stack) -> None:
+        self._name = message.column
+        self._shape = tuple(message.item_shape)
+        self._length = math.prod(self._shape)
+        if not self._shape or min(self._shape) < 1 or self._length >= LENGTH_LIMIT:
+            raise BadArgumentError(
+                f"stack: item_shape is {self._shape}; it must have sizes of 1 or more, and a "
+                f"product below {LENGTH_LIMIT}",
+                field="steps",
+            )
+
+    def columns(self, before: Columns) -> dict[str, WireColumn]:
+        column = wanted_column(before, self._name, "stack", (pb.COLUMN_KIND_RAGGED,))
+        return {**before, self._name: tensor_of(column, self._shape)}
+
+    def cost(self, batch: Batch) -> int:
+        return padded_cost(batch.columns[self._name], batch.row_count, self._length)
+
+    def run(self, batch: Batch) -> Work[Batch]:
+        found = batch.columns[self._name]
+        assert found.offsets is not None
+        lengths = np.diff(found.offsets)
+        wrong = lengths != self._length
+        if found.valid is not None:
+            wrong &= found.valid != 0
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise StepFailedError(
+                f"stack: row {row} of column {self._name!r} has {lengths[row]} elements, and the "
+                f"shape {self._shape} has {self._length}; pad it instead",
+                column=self._name,
+            )
+        rows = yield from padded_rows(
+            found, found.offsets[:-1], lengths, length=self._length, fill=0
+        )
+        column = tensor_of(found.column, self._shape)
+        stacked = Values(column, rows.reshape(batch.row_count, *self._shape), None, found.valid)
+        return replace(batch, columns={**batch.columns, self._name: stacked})
+
+
+def padded_cost(found: Values, row_count: int, length: int) -> int:
+    """Return the bytes of memory that `padded_rows` and what goes before it take at most."""
+    elements = row_count * length
+    made = elements * found.column.dtype.itemsize
+    return made + row_count * _ROW_BYTES + _between_bytes(elements)
+
+
+def _between_bytes(elements: int) -> int:
+    return min(elements, _CHUNK_ELEMENTS) * _ELEMENT_BYTES
+
+
+def padded_rows(
+    found: Values,
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    *,
+    length: int,
+    fill: float,
+) -> Work[NDArray[np.generic]]:
+    """Return ``(rows, length)``: elements of a ragged column, and what fills each row up."""
+    out = np.full((begins.size, length), fill, found.column.dtype)
+    if length > _SHORT_ROW:
+        spans = zip(begins.tolist(), lengths.tolist(), strict=True)
+        for row, (begin, size) in enumerate(spans):
+            out[row, :size] = found.values[begin : begin + size]
+            yield
+        return out
+    places = np.arange(length)
+    # Some rows at a time, so that what is between needs little memory beside them.
+    step = max(1, _CHUNK_ELEMENTS // length)
+    for first in range(0, begins.size, step):
+        rows = slice(first, first + step)
+        inside = places < lengths[rows, None]
+        out[rows][inside] = found.values[(begins[rows, None] + places)[inside]]
+        yield
+    return out
+
+
+def wanted_column(
+    columns: Columns, name: str, step: str, kinds: tuple[pb.ColumnKind, ...]
+) -> WireColumn:
+    """Return a column that a step is for.
+
+    Raises:
+        BadArgumentError: There is none, or of another kind.
+    """
+    column = columns.get(name)
+    if column is None:
+        raise BadArgumentError(
+            f"{step}: there is no column {name!r}; before this step there are {', '.join(columns)}",
+            field="steps",
+        )
+    if column.kind not in kinds:
+        found, *wanted = (
+            pb.ColumnKind.Name(kind).removeprefix("COLUMN_KIND_").lower()
+            for kind in (column.kind, *kinds)
+        )
+        raise BadArgumentError(
+            f"{step}: column {name!r} is {found}; it must be {' or '.join(wanted)}", field="steps"
+        )
+    return column
+
+
+def tensor_of(column: WireColumn, shape: tuple[int, ...]) -> WireColumn:
+    """Return a column whose rows have one shape."""
+    return replace(column, kind=pb.COLUMN_KIND_TENSOR, item_shape=shape)
+
+
+def int64_column(name: str, kind: pb.ColumnKind = pb.COLUMN_KIND_TENSOR) -> WireColumn:
+    """Return a column of numbers that a step counts."""
+    return WireColumn(name, kind, pb.ELEMENT_TYPE_INT64, INT64)
+
+
+def check_length(step: str, length: int) -> None:
+    """Refuse a length out of range.
+
+    Raises:
+        BadArgumentError: It is.
+    """
+    if not 1 <= length < LENGTH_LIMIT:
+        raise BadArgumentError(
+            f"{step}: length is {length}; it must be in [1, {LENGTH_LIMIT})", field="steps"
+        )
+
+
+def check_fill(step: str, column: WireColumn, fill: float) -> None:
+    """Refuse what a column cannot hold.
+
+    Raises:
+        BadArgumentError: It cannot.
+    """
+    if column.dtype.kind not in "iu":
+        return
+    low, high = integer_range(column.dtype)
+    if not (math.isfinite(fill) and fill == int(fill) and low <= fill <= high):
+        raise BadArgumentError(
+            f"{step}: fill is {fill}, which column {column.name!r} of {column.dtype.name} cannot "
+            "hold",
+            field="steps",
+        )
+
+
+def integer_range(dtype: np.dtype[np.generic]) -> tuple[int, int]:
+    """Return the least and the greatest number of a type of integers."""
+    bits = 8 * dtype.itemsize
+    return (0, (1 << bits) - 1) if dtype.kind == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+def check_free(columns: Columns, name: str, step: str) -> None:
+    """Refuse to make a column of a name that there is.
+
+    Raises:
+        BadArgumentError: There is one.
+    """
+    if name in columns:
+        raise BadArgumentError(
+            f"{step}: it would make a column {name!r}, and there is one; leave that out",
+            field="steps",
+        )

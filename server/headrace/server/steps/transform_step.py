@@ -1,0 +1,129 @@
+"""The step that calls a registered transform."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from headrace.errors import StepFailedError, TokenSpecChangedError
+from headrace.order import TRANSFORMS_LIMIT_BYTES, Token
+from headrace.server.batch.batch_values import Batch, Claim
+from headrace.server.layout.wire_columns import SAMPLE_ID_COLUMN, WireColumn
+from headrace.server.settings.transform_config import TransformConfig
+from headrace.server.steps.arrow_values import arrow_batch, arrow_columns, arrow_field, arrow_values
+from headrace.server.steps.column_steps import Columns
+from headrace.server.steps.transform_pool import TransformPool
+from headrace.v1 import shard_service_pb2 as pb
+
+# A batch lies in Arrow's columns, in what is written of them, which grows by doubling, and in the
+# bytes that are sent; an answer in what is received, in its bytes, and in columns.
+_COPIES = 4
+
+
+class TransformStep:
+    """Calls a function of the operator with all columns but the server's own."""
+
+    def __init__(self, message: pb.Transform, pool: TransformPool) -> None:
+        self._config = _wanted(message, pool)
+        self._pool = pool
+        self._schema = pa.schema([])
+
+    def columns(self, before: Columns) -> dict[str, WireColumn]:
+        """Return the columns that the function makes, learnt from a batch of no rows.
+
+        Raises:
+            StepFailedError: It fails with that, or makes what cannot be sent.
+        """
+        own = [column for name, column in before.items() if name != SAMPLE_ID_COLUMN]
+        schema = pa.schema([arrow_field(column) for column in own])
+        self._schema = self._pool.schema(self._config.name, schema)
+        made = {each.name: each for each in arrow_columns(self._schema, title=self._config.title)}
+        if SAMPLE_ID_COLUMN in before:
+            made[SAMPLE_ID_COLUMN] = before[SAMPLE_ID_COLUMN]
+        return made
+
+    def run(self, batch: Batch, *, claim: Claim) -> Generator[None, None, Batch]:
+        """Transform a batch; yields while it waits.
+
+        Args:
+            batch: Its columns.
+            claim: Is told how much memory that takes, before it takes it.
+
+        Raises:
+            StepFailedError: The function fails, crashes, takes too long or makes other columns.
+        """
+        columns = dict(batch.columns)
+        sent = _COPIES * sum(each.nbytes for each in columns.values())
+        claim(sent)
+        ids = columns.pop(SAMPLE_ID_COLUMN, None)
+        keys = pa.array(batch.keys, pa.uint64())
+        made = yield from self._pool.run(
+            self._config.name,
+            arrow_batch(columns),
+            keys,
+            claim=lambda size: claim(sent + _COPIES * size),
+        )
+        if not made.schema.equals(self._schema):
+            raise StepFailedError(
+                f"the transform {self._config.title} made the columns {_text(made.schema)}, and "
+                f"of a batch of no rows {_text(self._schema)}; it must always make the same ones",
+                transform=self._config.title,
+            )
+        found = arrow_values(made)
+        if ids is not None:
+            found[SAMPLE_ID_COLUMN] = ids
+        return replace(batch, columns=found)
+
+
+def wanted_transforms(
+    steps: Sequence[pb.BatchStep], token: Token | None, pool: TransformPool
+) -> tuple[TransformConfig, ...]:
+    """Return the transforms of a request's steps, in order.
+
+    Raises:
+        BadArgumentError: One is not registered, or they are too many for a token.
+        TokenSpecChangedError: They are not those of the token.
+    """
+    found = tuple(_wanted(step.transform, pool) for step in steps if step.HasField("transform"))
+    text = transforms_text(found)
+    if token is not None and token.transforms != text:
+        raise TokenSpecChangedError(
+            f"the token is of the transforms [{token.transforms}], and [{text}] are wanted; ask "
+            "for the token's, in the same order, or start anew",
+            token_transforms=token.transforms,
+            transforms=text,
+        )
+    return found
+
+
+def transforms_text(configs: Sequence[TransformConfig]) -> str:
+    """Return what a token says of transforms.
+
+    Raises:
+        TokenSpecChangedError: It would be too long.
+    """
+    text = ",".join(config.title for config in configs)
+    if len(text) > TRANSFORMS_LIMIT_BYTES:
+        raise TokenSpecChangedError(
+            f"the transforms {text} have {len(text)} letters together, "
+            f"{TRANSFORMS_LIMIT_BYTES} fit a token; use fewer, or shorter names",
+            field="steps",
+        )
+    return text
+
+
+def _wanted(message: pb.Transform, pool: TransformPool) -> TransformConfig:
+    config = pool.config(message.name)
+    if message.version not in {"", config.version}:
+        raise TokenSpecChangedError(
+            f"the transform {message.name} has the version {config.version} here, and "
+            f"{message.version[:100]!r} is wanted; ask a server that has it",
+            field="steps",
+        )
+    return config
+
+
+def _text(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -1,0 +1,472 @@
+"""One stream of batches.
+
+Contract:
+
+1. Success: a `StreamStart`, then batches in rising position, each complete before anything else
+   is sent, an `EpochEnd` after the last batch of each epoch, and the end of the generator after
+   the last wanted epoch.
+2. Waiting: while the store is slow a `Heartbeat` goes out every ``heartbeat_s``, between two
+   batches, and one at the end of the wait. After ``store_timeout_s`` without a block the stream
+   fails with `StoreUnavailableError`. So it is while steps work on a batch: each has
+   ``step_timeout_s``, a transform the time of its pool (`headrace.server.steps.transform_pool`).
+3. Failure: an error is raised between two batches and never inside one: a batch is read and
+   assembled whole before its first message. What was sent stands; its tokens resume the run.
+   Where several batches are made in one pass (`stream.batch_group`) all of them are.
+4. Cancel: `cancel`, from any thread, ends a wait at once, a step between two rows, and the
+   generator before its next batch. Closing the generator has the same effect wherever it stands.
+5. Drain and rotation: `interrupt` ends a wait at once, and a step between two rows; the generator
+   raises the given error before its next batch.
+6. However it ends, the stream leaves no pinned block behind, and no fetch that it alone wanted
+   begins afterwards.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import (
+    BadArgumentError,
+    HeadraceError,
+    PayloadLimitError,
+    RebalanceError,
+    StoreUnavailableError,
+)
+from headrace.server.batch.assemble import Assembler
+from headrace.server.batch.batch_values import Batch, Claim
+from headrace.server.batch.frames import message_frame
+from headrace.server.batch.transport import ClientGoneError, Outlet, WireOutlet
+from headrace.server.cache.gather import StagedRows, projection_of
+from headrace.server.cache.stream_blocks import Blocks
+from headrace.server.kernels.loader import KERNELS, WORTH_LOADING_BYTES
+from headrace.server.layout.wire_columns import SAMPLE_ID_COLUMN
+from headrace.server.plan.planned_batches import PlannedBatch, PlannedEnd
+from headrace.server.plan.prefetch_blocks import Lookahead, plan_bytes
+from headrace.server.shares import Budget, Share, ShortError
+from headrace.server.stream.batch_group import Several
+from headrace.server.stream.fair_turns import CallerTurns, Turns
+from headrace.server.stream.stream_setup import Contents, batch_header
+from headrace.v1 import shard_service_pb2 as pb
+
+# How long a batch waits for memory while its client has nothing to read. Others drain within
+# milliseconds, or are called back within seconds (arbitrary).
+_MEMORY_WAIT_S = 20.0
+_NO_LIMIT = 1 << 62
+
+_WORTH_SAYING_S = 0.001
+"""Shorter waits for the store are not told to the client; its unit is a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """What bounds a stream.
+
+    Attributes:
+        heartbeat_s: Time between two signs of life while it waits.
+        store_timeout_s: How long it waits for one block.
+        step_timeout_s: How long one step may work on a batch.
+        lifetime_s: When it is asked to reconnect; 0 means never.
+        max_batch_bytes: Greatest payload of one batch.
+        prefetch_bytes: Gives the greatest size of blocks to ask for ahead of need, as it is now.
+    """
+
+    heartbeat_s: float
+    store_timeout_s: float
+    step_timeout_s: float
+    lifetime_s: float
+    max_batch_bytes: int
+    prefetch_bytes: Callable[[], int]
+
+
+class StreamObserver(Protocol):
+    """What a stream reports of its dataset."""
+
+    def made(self, dataset: str, *, seconds: float, batches: int) -> None:
+        """Note how long batches took to make, all of them together."""
+
+    def sent(self, dataset: str, *, batches: int, samples: int, payload_bytes: int) -> None:
+        """Count batches."""
+
+    def starved(self, dataset: str, *, seconds: float) -> None:
+        """Note how long a batch waited for its store."""
+
+
+class _CancelledError(Exception):
+    """The client has gone; there is nobody to tell."""
+
+
+class BatchStream:
+    """Sends batches, one after another; the contract is above.
+
+    Args:
+        contents: What to send.
+        dataset: What it is sent from, in words.
+        blocks: Holds its samples.
+        limits: What bounds the stream.
+        observer: Is told what happens.
+        outlet: Where batches go; None for the messages.
+        turns: Of its caller, who shares them with others; None for no others.
+        step_turns: The same for steps, which may take a second a row.
+        share: Its part of the server's memory; None for as much as it wants.
+
+    Attributes:
+        batch_bytes: Payload of what was made last, a batch or several.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        *,
+        dataset: str,
+        blocks: Blocks,
+        limits: StreamLimits,
+        observer: StreamObserver,
+        outlet: Outlet | None = None,
+        turns: CallerTurns | None = None,
+        step_turns: CallerTurns | None = None,
+        share: Share | None = None,
+    ) -> None:
+        self._contents = contents
+        self._share = Share(Budget(_NO_LIMIT)) if share is None else share
+        self._turns = Turns().of("") if turns is None else turns
+        self._step_turns = Turns().of("") if step_turns is None else step_turns
+        self._dataset = dataset
+        self._blocks = blocks
+        self._limits = limits
+        self._observer = observer
+        self._outlet = outlet or WireOutlet(
+            contents.max_chunk_bytes, group_bytes=contents.max_group_bytes
+        )
+        self._waiter = blocks.waiter(contents.job)
+        self._ending: HeadraceError | _CancelledError | None = None
+        self._overflow = self._sent_bytes = self.batch_bytes = self._usual_bytes = 0
+        names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
+        self._projection = projection_of(blocks.layout, names)
+        self._assembler = Assembler(
+            contents.columns,
+            self._projection,
+            max_batch_bytes=limits.max_batch_bytes,
+            # Steps want a batch in one piece.
+            frames=(
+                self._outlet.frames
+                if contents.pipeline is None
+                else WireOutlet(limits.max_batch_bytes).frames
+            ),
+            claim=self._share.claim,
+        )
+        self._several = Several(
+            contents,
+            self._projection,
+            blocks=blocks,
+            outlet=self._outlet,
+            max_batch_bytes=limits.max_batch_bytes,
+            claim=self._share.claim,
+        )
+        self._is_there = True
+        self._lookahead = Lookahead(
+            contents.plans,
+            blocks=blocks,
+            waiter=self._waiter,
+            budget_bytes=limits.prefetch_bytes,
+        )
+
+    def cancel(self) -> None:
+        """End the stream because its client has gone."""
+        self._end(_CancelledError())
+
+    def interrupt(self, error: HeadraceError) -> None:
+        """End the stream with an error, between two batches."""
+        self._end(error)
+
+    def messages(self) -> Generator[bytes, None, None]:
+        """Yield the stream's messages as they go to the wire."""
+        try:
+            yield self._framed(pb.ReadBatchesResponse(start=self._contents.start))
+            yield from self._stood()
+            yield from self._epochs()
+        except (_CancelledError, ClientGoneError):
+            return
+        finally:
+            self._blocks.leave(self._waiter)
+
+    def _end(self, ending: HeadraceError | _CancelledError) -> None:
+        if not isinstance(self._ending, _CancelledError):
+            self._ending = ending
+        self._waiter.interrupt()
+        self._outlet.wake()
+
+    def _epochs(self) -> Iterator[bytes]:
+        expires = time.monotonic() + self._limits.lifetime_s
+        while (taken := self._take()) is not None:
+            if isinstance(taken, PlannedEnd):
+                yield self._framed(pb.ReadBatchesResponse(epoch_end=self._epoch_end(taken)))
+                continue
+            while taken:
+                if self._limits.lifetime_s and time.monotonic() >= expires:
+                    raise RebalanceError("this stream has had its time; reconnect to go on")
+                self._outlet.wait()
+                self._check_ending()
+                made = yield from self._made(taken[: self._outlet.room(len(taken))])
+                del taken[:made]
+
+    def _take(self) -> list[PlannedBatch] | PlannedEnd | None:
+        # Before it plans too: the dataset of a stream that was ended may be closed.
+        self._check_ending()
+        with self._turns.turn():
+            taken = self._lookahead.take(self._several.most)
+        self._check_ending()
+        return taken
+
+    def _made(self, batches: list[PlannedBatch]) -> Generator[bytes, None, int]:
+        """Make batches in one pass, or the first by itself; return how many it were."""
+        began = time.monotonic()
+        with self._turns.turn():
+            made = self._several.make(batches)
+        if made is None:
+            yield from self._alone(batches[0])
+            return 1
+        self._observer.made(self._dataset, seconds=time.monotonic() - began, batches=len(batches))
+        self.batch_bytes = sum(made.sizes)
+        self._several.note(payload_bytes=made.sizes[-1], is_there=True)
+        # Each is let go when it is sent.
+        finished = deque(made.messages)
+        made.messages.clear()
+        self._share.keep(sum([len(message) for message, _ in finished]))
+        sent = 0
+        try:
+            while finished:
+                self._check_ending()
+                message, batch_count = finished.popleft()
+                for _ in range(batch_count):
+                    self._outlet.announce()
+                if message:
+                    yield message
+                del message
+                sent += batch_count
+        finally:
+            self._count(batches[:sent], sum(made.sizes[:sent]))
+        return len(batches)
+
+    def _alone(self, planned: PlannedBatch) -> Iterator[bytes]:
+        """Make one batch by itself, as its blocks come."""
+        began = time.monotonic()
+        self._is_there = True
+        header, frames = yield from self._afforded(planned)
+        self._observer.made(self._dataset, seconds=time.monotonic() - began, batches=1)
+        self.batch_bytes = header.payload_bytes
+        self._several.note(payload_bytes=header.payload_bytes, is_there=self._is_there)
+        self._outlet.announce()
+        while frames:
+            # Each is let go when it is sent.
+            yield frames.popleft()
+        self._count([planned], header.payload_bytes)
+
+    def _afforded(
+        self, planned: PlannedBatch
+    ) -> Generator[bytes, None, tuple[pb.BatchHeader, deque[bytes]]]:
+        """Make a batch, from the start again where its memory has to be waited for."""
+        while True:
+            header = batch_header(planned)
+            try:
+                frames = yield from self._frames(planned, header)
+            except ShortError as short:
+                making = short.making
+            else:
+                self._share.keep(sum(map(len, frames)))
+                self._overflow += header.overflow_sample_count
+                return header, deque(frames)
+            yield from self._waited_for(making)
+
+    def _stood(self) -> Iterator[bytes]:
+        """Have memory for what is planned, for as long as the stream is open."""
+        size = plan_bytes(self._contents.row_count)
+        try:
+            self._share.claim(size)
+        except ShortError:
+            yield from self._waited_for(size)
+        self._share.stand(size)
+
+    def _waited_for(self, making: int) -> Iterator[bytes]:
+        """Wait until there is memory to make a batch, of which nothing is made yet."""
+        self._outlet.flush()
+        began = said = time.monotonic()
+        with self._share.line(making) as place:
+            while not place.wait():
+                self._check_ending()
+                now = time.monotonic()
+                if self._share.waiting:
+                    # It is the client that has something to do.
+                    began = said = now
+                elif now - began >= _MEMORY_WAIT_S:
+                    raise PayloadLimitError(
+                        f"a batch takes {making} bytes while it is made, which other streams "
+                        f"have held for {now - began:.0f} s; wait, use a smaller batch, or ask "
+                        "the operator for more --payload-bytes"
+                    )
+                elif now - said >= self._limits.heartbeat_s:
+                    said = now
+                    yield self._heartbeat(now - began)
+
+    def _count(self, batches: list[PlannedBatch], payload_bytes: int) -> None:
+        samples = sum([planned.sample_count for planned in batches])
+        self._observer.sent(
+            self._dataset, batches=len(batches), samples=samples, payload_bytes=payload_bytes
+        )
+        self._sent_bytes += payload_bytes
+        if self._sent_bytes >= WORTH_LOADING_BYTES:
+            KERNELS.load()
+
+    def _frames(
+        self, planned: PlannedBatch, header: pb.BatchHeader
+    ) -> Generator[bytes, None, list[bytes]]:
+        pipeline = self._contents.pipeline
+        if pipeline is None:
+            return (yield from self._gathered(planned, header))
+        gathered = pb.BatchHeader()
+        (message,) = yield from self._gathered(planned, gathered)
+        payload = memoryview(message)[len(message) - gathered.payload_bytes :]
+        claim = self._claim_beside(len(message))
+        # All at once what the batch before took, since it is done again where that is too little.
+        usual_bytes, self._usual_bytes = self._usual_bytes, 0
+        with suppress(BadArgumentError):
+            claim(usual_bytes)
+        steps = pipeline.run(
+            planned,
+            payload,
+            gathered.buffer_bytes,
+            turns=self._step_turns,
+            timeout_s=self._limits.step_timeout_s,
+            claim=claim,
+        )
+        batch = yield from self._stepped(steps)
+        return pipeline.frames(
+            batch, header, payload=payload, make_frames=self._outlet.frames, claim=claim
+        )
+
+    def _claim_beside(self, size: int) -> Claim:
+        def claim(more: int) -> None:
+            self._usual_bytes = max(self._usual_bytes, more)
+            self._share.claim(size + more)
+
+        return claim
+
+    def _stepped(self, steps: Generator[None, None, Batch]) -> Generator[bytes, None, Batch]:
+        """Run the steps of a batch, with signs of life while they take long."""
+        self._outlet.flush()
+        began = said = time.monotonic()
+        with closing(steps):
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    made: Batch = end.value
+                    return made
+                self._check_ending()
+                now = time.monotonic()
+                if now - said >= self._limits.heartbeat_s:
+                    said = now
+                    yield self._heartbeat(now - began)
+
+    def _gathered(
+        self, planned: PlannedBatch, header: pb.BatchHeader
+    ) -> Generator[bytes, None, list[bytes]]:
+        found = planned.found
+        with self._turns.turn(), self._blocks.lease(found.touched) as is_whole:
+            if is_whole:
+                rows = self._blocks.rows(found.blocks, found.offsets)
+                return self._assembler.assemble(rows, self._shown_ids(planned), header)
+        staged = yield from self._staged(planned)
+        return self._assembler.assemble(
+            staged, self._shown_ids(planned), header, beside=staged.nbytes
+        )
+
+    def _epoch_end(self, planned: PlannedEnd) -> pb.EpochEnd:
+        overflow, self._overflow = self._overflow, 0
+        return pb.EpochEnd(
+            epoch=planned.epoch,
+            batch_count=planned.batch_count,
+            sample_count=planned.sample_count,
+            dropped_sample_count=planned.dropped,
+            dataset_sample_counts=planned.dataset_sample_counts,
+            substitute_count=planned.substitutes,
+            overflow_sample_count=overflow,
+            resume_token=planned.token,
+        )
+
+    def _shown_ids(self, planned: PlannedBatch) -> NDArray[np.int64]:
+        return self._contents.shown_ids(planned.found.sample_ids)
+
+    def _staged(self, planned: PlannedBatch) -> Generator[bytes, None, StagedRows]:
+        """Copy the batch's samples out of its blocks as these come."""
+        self._is_there = False
+        self._outlet.flush()
+        self._lookahead.advance()
+        staged = StagedRows(
+            self._projection,
+            planned.sample_count,
+            max_bytes=self._limits.max_batch_bytes,
+            claim=self._share.claim,
+        )
+        began = progress = time.monotonic()
+        missing = planned.found.touched
+        while missing.size:
+            left = self._copy_arrivals(planned, missing, staged)
+            now = time.monotonic()
+            progress = now if left.size < missing.size else progress
+            missing = left
+            if missing.size:
+                self._check_ending()
+                self._check_progress(now - progress, missing)
+                yield self._heartbeat(now - began)
+        waited_s = time.monotonic() - began
+        self._observer.starved(self._dataset, seconds=waited_s)
+        if waited_s >= _WORTH_SAYING_S:
+            # So that the client knows whom its loop waited for.
+            yield self._heartbeat(waited_s)
+        return staged
+
+    def _copy_arrivals(
+        self, planned: PlannedBatch, missing: NDArray[np.int64], staged: StagedRows
+    ) -> NDArray[np.int64]:
+        """Copy what comes until the next heartbeat is due; return the blocks still missing."""
+        due = time.monotonic() + self._limits.heartbeat_s
+        with self._blocks.demand(missing, self._waiter):
+            while missing.size and (timeout_s := due - time.monotonic()) > 0:
+                arrived = self._blocks.arrivals(self._waiter, timeout_s=timeout_s)
+                if not arrived.size:
+                    break
+                found = planned.found
+                places = np.flatnonzero(np.isin(found.blocks, arrived))
+                staged.add(places, self._blocks.rows(found.blocks[places], found.offsets[places]))
+                missing = np.setdiff1d(missing, arrived, assume_unique=True)
+        return missing
+
+    def _check_ending(self) -> None:
+        if self._ending is not None:
+            raise self._ending
+
+    def _check_progress(self, waited_s: float, missing: NDArray[np.int64]) -> None:
+        if waited_s >= self._limits.store_timeout_s:
+            raise StoreUnavailableError(
+                f"the store of {self._dataset!r} gave none of {missing.size} blocks in "
+                f"{waited_s:.0f} s; try again",
+                dataset=self._dataset,
+            )
+
+    def _heartbeat(self, waited_s: float) -> bytes:
+        heartbeat = pb.Heartbeat(waiting_ms=round(waited_s * 1000))
+        return self._framed(pb.ReadBatchesResponse(heartbeat=heartbeat))
+
+    def _framed(self, response: pb.ReadBatchesResponse) -> bytes:
+        frame = message_frame(response)
+        self._share.note(len(frame))
+        return frame

@@ -1,0 +1,167 @@
+"""Work out a stream's messages in a thread beside the one that sends them.
+
+gRPC takes the next message when the last is on its way. Made only then, a message would cost its
+own time on top of the wire's; made ahead, the two go on at once.
+
+Contract:
+
+1. Messages come out in the order in which the stream made them.
+2. The end and a failure travel through the queue as values: they come out after all messages
+   before them.
+3. No more than ``budget_bytes`` wait, or than what was made last has if that is more, and one
+   message: so what is worked out at once, a batch or several, is so while what was before it is
+   sent, however large they are.
+4. While the messages of a first batch go out no further one is made: somebody waits for it, and it
+   has the processors for itself.
+5. While it is not worth a thread the one that sends makes the messages: it takes over what the
+   other was at, or gives it to another, between two messages.
+6. `cancel`, from any thread, ends the stream and every wait. Closing the generator has the same
+   effect, and leaves no thread behind.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import closing
+from queue import SimpleQueue
+from typing import Protocol
+
+# A batch of the usual size: enough to make one while another is sent. More would only take memory.
+BUDGET_BYTES = 1 << 20
+
+
+class Messages(Protocol):
+    """What a call answers; `headrace.server.stream.batch_stream.BatchStream` holds the contract."""
+
+    def messages(self) -> Generator[bytes, None, None]:
+        """Yield the messages; one thread at a time uses it."""
+
+    def cancel(self) -> None:
+        """End them, from any thread."""
+
+
+class Batches(Messages, Protocol):
+    """What is worked out ahead."""
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of what was made last, a batch or several; for the thread that uses `messages`."""
+
+
+class _Stopped:
+    """The thread makes no message any more.
+
+    Attributes:
+        error: Why, if it failed.
+        is_end: Whether nobody else is to make any.
+    """
+
+    def __init__(self, error: Exception | None, *, is_end: bool) -> None:
+        self.error = error
+        self.is_end = is_end
+
+
+def _always() -> bool:
+    return True
+
+
+class Ahead:
+    """The messages of one stream, worked out ahead of need.
+
+    Args:
+        stream: Makes them.
+        budget_bytes: Size of those that wait that suffices, of batches however small.
+        is_worth_it: Whether a thread is, just now; any thread asks, before each message.
+    """
+
+    def __init__(
+        self,
+        stream: Batches,
+        *,
+        budget_bytes: int = BUDGET_BYTES,
+        is_worth_it: Callable[[], bool] = _always,
+    ) -> None:
+        self._stream = stream
+        self._budget_bytes = budget_bytes
+        self._is_worth_it = is_worth_it
+        # Bounded by what `_put` waits for. These queues are C's: a condition would cost two dozen
+        # calls a message, on the way of a thread that gRPC waits for.
+        self._made: SimpleQueue[bytes | _Stopped] = SimpleQueue()
+        self._taken: SimpleQueue[int | None] = SimpleQueue()
+        self._is_over = False
+        self._waiting_bytes = 0
+        self._put_bytes = 0
+        self._first_bytes = 0
+
+    def messages(self) -> Generator[bytes, None, None]:
+        """Yield the stream's messages; the contract is above."""
+        with closing(self._stream.messages()) as messages:
+            while not self._is_over:
+                if self._is_worth_it():
+                    yield from self._made_beside(messages)
+                else:
+                    yield from self._made_here(messages)
+
+    def cancel(self) -> None:
+        """End the stream because nobody takes its messages."""
+        self._taken.put(None)
+        self._stream.cancel()
+
+    def _made_here(self, messages: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
+        for message in messages:
+            yield message
+            if self._is_worth_it():
+                return
+        self._is_over = True
+
+    def _made_beside(self, messages: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
+        self._is_over = True  # unless the thread says otherwise
+        thread = threading.Thread(
+            target=self._run, args=(messages,), name="headrace-ahead", daemon=True
+        )
+        thread.start()
+        try:
+            while isinstance(item := self._made.get(), bytes):
+                self._taken.put(len(item))
+                yield item
+            self._is_over = item.is_end
+            if item.error is not None:
+                raise item.error
+        finally:
+            if self._is_over:
+                self.cancel()
+            thread.join()
+
+    def _run(self, messages: Generator[bytes, None, None]) -> None:
+        self._made.put(self._work_ahead(messages))
+
+    def _work_ahead(self, messages: Generator[bytes, None, None]) -> _Stopped:
+        try:
+            for message in messages:
+                if not self._put(message):
+                    break
+                if not self._is_worth_it():
+                    return _Stopped(None, is_end=False)
+            messages.close()
+        except Exception as failure:  # noqa: BLE001 - the sending thread raises it, bug or not
+            return _Stopped(failure, is_end=True)
+        return _Stopped(None, is_end=True)
+
+    def _put(self, message: bytes) -> bool:
+        """Hand a message over when there is room for it; return whether somebody takes it."""
+        batch_bytes = self._stream.batch_bytes
+        self._first_bytes = self._first_bytes or batch_bytes
+        is_first = self._put_bytes < self._first_bytes
+        budget_bytes = 1 if is_first else max(self._budget_bytes, batch_bytes)
+        self._put_bytes += len(message)
+        while self._waiting_bytes >= budget_bytes:
+            taken = self._taken.get()
+            if taken is None:
+                return False
+            self._waiting_bytes -= taken
+        self._waiting_bytes += len(message)
+        self._made.put(message)
+        return True

@@ -1,0 +1,130 @@
+"""Explain a batch: which shards and blocks its samples lie in, and what of them is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from headrace.errors import BadArgumentError
+from headrace.order import EpochPlan
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.datasets.served import Part, Served
+from headrace.server.plan.planned_batches import PlannedBatch, planned_stream
+from headrace.server.plan.stream_request import StreamSpec
+from headrace.server.steps.transform_pool import TransformPool
+from headrace.server.stream.get_batch_request import batch_spec
+from headrace.server.stream.stream_setup import batch_header, stream_pipeline, stream_start
+from headrace.v1 import shard_service_pb2 as pb
+
+_MAX_SAMPLES = 131_072
+# A stock client takes 4 MiB.
+_MAX_RESPONSE_BYTES = 3 * 1024 * 1024
+
+
+class _Place(Protocol):
+    @property
+    def shard(self) -> str: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
+@runtime_checkable
+class _Placed(Protocol):
+    """A dataset that can say where in its shards its blocks lie; ours can."""
+
+    def block_place(self, block: int) -> _Place: ...
+
+
+def explain(
+    request: pb.GetBatchRequest, served: Served, *, cache: BlockCache, transforms: TransformPool
+) -> pb.ExplainBatchResponse:
+    """Explain the batch that a request would get.
+
+    Raises:
+        HeadraceError: As `batch_spec`.
+        BadArgumentError: The batch is too large to explain.
+    """
+    spec = batch_spec(request, served, transforms)
+    _check_size(spec, served.readable.sample_count)
+    finder = served.finder(spec.order, spec.skips)
+    first = next(planned_stream(spec, finder, tally=served.tally))
+    assert isinstance(first, list)
+    (planned,) = first
+    response = pb.ExplainBatchResponse(
+        start=stream_start(spec, served, stream_pipeline(spec, served, request.steps, transforms)),
+        header=batch_header(planned),
+    )
+    _explain_rows(planned, served, response, cache)
+    if response.ByteSize() > _MAX_RESPONSE_BYTES:
+        raise _too_large(f"{response.ByteSize()} bytes", f"{_MAX_RESPONSE_BYTES} bytes")
+    return response
+
+
+def _check_size(spec: StreamSpec, sample_count: int) -> None:
+    plan = EpochPlan(sample_count, spec.position, spec.global_batch_size, spec.end)
+    part = plan.batch(0, rank=spec.rank, world_size=spec.world_size, replication=spec.replication)
+    if part.sample_count > _MAX_SAMPLES:
+        raise _too_large(f"{part.sample_count} samples", f"{_MAX_SAMPLES} samples")
+
+
+def _too_large(found: str, limit: str) -> BadArgumentError:
+    return BadArgumentError(
+        f"the explanation would have {found}, and {limit} is the most; ask for the parts of a "
+        "greater world_size",
+        field="batch.global_batch_size",
+    )
+
+
+def _explain_rows(
+    planned: PlannedBatch, served: Served, response: pb.ExplainBatchResponse, cache: BlockCache
+) -> None:
+    ids = served.shown_ids(planned.found.sample_ids)
+    if ids.ndim > 1:
+        response.dataset_indices.extend(ids[:, 0].tolist())
+        ids = ids[:, 1]
+    response.sample_ids.extend(ids.tolist())
+    for part in served.parts(planned.found.sample_ids):
+        for shard in _shards(part, cache):
+            shard.dataset_index = part.index
+            response.shards.append(shard)
+
+
+def _shards(part: Part, cache: BlockCache) -> Iterator[pb.ExplainedShard]:
+    served = part.served
+    shard_ends = np.cumsum(served.dataset.shard_sample_counts)
+    shard = pb.ExplainedShard(shard=-1)
+    for block in _blocks(part, cache):
+        ordinal = int(np.searchsorted(shard_ends, block.sample_ids[0], side="right"))
+        if ordinal != shard.shard:
+            if shard.blocks:
+                yield shard
+            shard = pb.ExplainedShard(shard=ordinal)
+        if isinstance(served.dataset, _Placed):
+            place = served.dataset.block_place(block.block)
+            shard.name, block.offset = place.shard, place.offset
+        shard.blocks.append(block)
+    if shard.blocks:
+        yield shard
+
+
+def _blocks(part: Part, cache: BlockCache) -> Iterator[pb.ExplainedBlock]:
+    """Yield a dataset's blocks in storage order, each with its rows."""
+    served = part.served
+    blocks, _ = served.dataset.locate(part.sample_ids)
+    touched = np.unique(blocks)
+    rows = np.argsort(blocks, kind="stable")
+    edges = np.searchsorted(blocks[rows], touched)
+    cached = cache.is_cached(served.source, touched)
+    stored_bytes = served.dataset.block_stored_bytes(touched)
+    parts = np.split(rows, edges[1:]) if edges.size else []
+    for index, own in enumerate(parts):
+        yield pb.ExplainedBlock(
+            block=int(touched[index]),
+            stored_bytes=int(stored_bytes[index]),
+            is_cached=bool(cached[index]),
+            rows=part.places[own].tolist(),
+            sample_ids=part.sample_ids[own].tolist(),
+        )

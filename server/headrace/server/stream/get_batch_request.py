@@ -1,0 +1,132 @@
+"""Requests for one batch, or for samples by id: checked, with every default filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError, PositionPastEndError
+from headrace.order import EpochPlan
+from headrace.server.datasets.served import Served
+from headrace.server.layout.wire_columns import WireColumn, choose_columns
+from headrace.server.plan.stream_request import (
+    DEFAULT_CHUNK_BYTES,
+    StreamSpec,
+    check_chunk_bytes,
+    check_payload,
+    check_version,
+    stream_spec,
+)
+from headrace.server.steps.transform_pool import TransformPool
+from headrace.v1 import shard_service_pb2 as pb
+
+# So many ids of the greatest length fit a request of 1 MiB.
+MAX_SAMPLE_IDS = 65_536
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SamplesSpec:
+    """Samples that were asked for by id.
+
+    Attributes:
+        sample_ids: ``(samples,) int64``, in the order asked for.
+        columns: The columns to send, in order, the server's own included.
+        max_chunk_bytes: Greatest payload of one message.
+    """
+
+    sample_ids: NDArray[np.int64]
+    columns: tuple[WireColumn, ...]
+    max_chunk_bytes: int
+
+
+def batch_spec(
+    request: pb.GetBatchRequest, served: Served, transforms: TransformPool
+) -> StreamSpec:
+    """Return the stream whose first batch is asked for; it has one.
+
+    Raises:
+        HeadraceError: As `stream_spec`.
+        PositionPastEndError: No global batch begins at the place.
+        TokenDatasetChangedError: ``fingerprint`` is of another version.
+    """
+    readable = served.readable
+    if request.fingerprint:
+        check_version(request.dataset, request.fingerprint, readable)
+    spec = stream_spec(_stream_request(request), served, transforms)
+    plan = EpochPlan(readable.sample_count, spec.position, spec.global_batch_size, spec.end)
+    if not plan.batch_count:
+        raise PositionPastEndError(
+            f"no batch of {spec.global_batch_size} begins at position {spec.position}; an epoch "
+            f"has {readable.sample_count} samples",
+            position=spec.position,
+            sample_count=readable.sample_count,
+        )
+    return spec
+
+
+def samples_spec(request: pb.GetSamplesRequest, served: Served) -> SamplesSpec:
+    """Check a request for samples.
+
+    Raises:
+        BadArgumentError: A field is outside its range; ``metadata["field"]`` names it.
+        ColumnNotFoundError: As it says.
+        UnsupportedColumnError: As it says.
+        TokenDatasetChangedError: ``fingerprint`` is of another version.
+    """
+    readable = served.readable
+    if request.fingerprint:
+        check_version(request.dataset, request.fingerprint, readable)
+    columns = choose_columns(request.columns, readable.columns, readable.refused)
+    if request.with_ids:
+        columns += (readable.id_column,)
+    max_chunk_bytes = request.max_chunk_bytes or DEFAULT_CHUNK_BYTES
+    check_chunk_bytes(max_chunk_bytes)
+    sample_ids = _sample_ids(request, served)
+    check_payload(sample_ids.size, columns, readable, field="sample_ids")
+    return SamplesSpec(sample_ids, columns, max_chunk_bytes)
+
+
+def _stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
+    wanted = pb.ReadBatchesRequest(
+        dataset=request.dataset,
+        global_batch_size=request.global_batch_size,
+        rank=request.rank,
+        world_size=request.world_size,
+        replication=request.replication,
+        end=request.end,
+        columns=request.columns,
+        with_ids=request.with_ids,
+        epoch_count=1,
+        max_chunk_bytes=request.max_chunk_bytes,
+        allow_new_skips=request.allow_new_skips,
+        steps=request.steps,
+    )
+    if request.HasField("order"):
+        wanted.order.CopyFrom(request.order)
+    for field in ("mixture", "skips", "token_skips"):
+        if request.HasField(field):
+            getattr(wanted, field).CopyFrom(getattr(request, field))
+    if request.WhichOneof("start") == "resume_token":
+        wanted.resume_token = request.resume_token
+    elif request.WhichOneof("start") == "epoch_start":
+        wanted.epoch_start.CopyFrom(request.epoch_start)
+    return wanted
+
+
+def _sample_ids(request: pb.GetSamplesRequest, served: Served) -> NDArray[np.int64]:
+    count = len(request.sample_ids)
+    if not 1 <= count <= MAX_SAMPLE_IDS:
+        raise BadArgumentError(
+            f"sample_ids has {count} ids; it must have 1 to {MAX_SAMPLE_IDS}", field="sample_ids"
+        )
+    if len(request.dataset_indices) != (count if request.datasets else 0):
+        raise BadArgumentError(
+            f"dataset_indices has {len(request.dataset_indices)} indices for {count} ids of "
+            f"{len(request.datasets)} datasets; it must have one for each id if datasets are "
+            "named, else none",
+            field="dataset_indices",
+        )
+    indices = np.array(request.dataset_indices, np.int64)
+    return served.joined_ids(indices, np.array(request.sample_ids, np.int64))

@@ -1,0 +1,210 @@
+"""What a stream sends: its first message, and the batches that follow."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.order import OrderSpec
+from headrace.server.datasets.served import Served
+from headrace.server.layout.wire_columns import WireColumn, refuse_taken_names
+from headrace.server.plan.planned_batches import (
+    Planned,
+    PlannedBatch,
+    planned_samples,
+    planned_stream,
+)
+from headrace.server.plan.skip_lists import digest_of, list_message
+from headrace.server.plan.stream_request import StreamSpec, greatest_rows, stream_spec
+from headrace.server.settings.transform_config import TransformConfig
+from headrace.server.steps.transform_pool import NO_TRANSFORMS, TransformPool
+from headrace.server.stream.get_batch_request import batch_spec, samples_spec
+from headrace.server.stream.pipeline import Pipeline, make_pipeline
+from headrace.v1 import shard_service_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contents:
+    """What one stream sends of a dataset.
+
+    Attributes:
+        title: Names it in the log.
+        start: Its first message.
+        columns: The columns of each batch, in order.
+        plans: Its batches and ends of epochs, worked out as they are taken.
+        max_chunk_bytes: Greatest payload of one message.
+        row_count: Most samples of a batch.
+        shown_ids: Gives what the column of sample ids shows of them.
+        max_group_bytes: Greatest size of a message of several batches; 0 for none.
+        job: Equal for streams that read the same samples at about the same time.
+        pipeline: What is done with each batch before it is sent.
+    """
+
+    title: str
+    start: pb.StreamStart
+    columns: tuple[WireColumn, ...]
+    plans: Iterator[Planned]
+    max_chunk_bytes: int
+    row_count: int
+    shown_ids: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    max_group_bytes: int = 0
+    job: Hashable = None
+    pipeline: Pipeline | None = None
+
+
+def stream_contents(
+    request: pb.ReadBatchesRequest, served: Served, transforms: TransformPool = NO_TRANSFORMS
+) -> Contents:
+    """Return all that a rank asked for.
+
+    Raises:
+        HeadraceError: As `stream_spec`.
+    """
+    return _contents(stream_spec(request, served, transforms), served, request.steps, transforms)
+
+
+def batch_contents(
+    request: pb.GetBatchRequest, served: Served, transforms: TransformPool = NO_TRANSFORMS
+) -> Contents:
+    """Return the first batch of a stream, alone.
+
+    Raises:
+        HeadraceError: As `batch_spec`.
+    """
+    contents = _contents(batch_spec(request, served, transforms), served, request.steps, transforms)
+    # What is planned first is one batch.
+    return replace(
+        contents, title=f"one of the {contents.title}", plans=itertools.islice(contents.plans, 1)
+    )
+
+
+def samples_contents(
+    request: pb.GetSamplesRequest, served: Served, transforms: TransformPool = NO_TRANSFORMS
+) -> Contents:
+    """Return samples as one batch.
+
+    Raises:
+        HeadraceError: As `samples_spec`.
+    """
+    del transforms  # samples by id stand in no epoch, so no steps are taken with them
+    spec = samples_spec(request, served)
+    refuse_taken_names(spec.columns)
+    start = pb.StreamStart(columns=[column.to_proto() for column in spec.columns])
+    served.describe(start)
+    plans: Iterator[Planned] = (
+        [planned_samples(ids, served.dataset)] for ids in (spec.sample_ids,)
+    )
+    title = f"{spec.sample_ids.size} samples"
+    return Contents(
+        title,
+        start,
+        spec.columns,
+        plans,
+        spec.max_chunk_bytes,
+        spec.sample_ids.size,
+        served.shown_ids,
+    )
+
+
+def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) -> pb.StreamStart:
+    """Return the first message of a stream.
+
+    Raises:
+        UnsupportedColumnError: Two columns would have one name in a batch.
+    """
+    columns = spec.columns if pipeline is None else pipeline.after
+    refuse_taken_names(columns)
+    start = pb.StreamStart(
+        columns=[column.to_proto() for column in columns],
+        order=_order(spec.order),
+        global_batch_size=spec.global_batch_size,
+        epoch=spec.epoch,
+        position=spec.position,
+        epoch_sample_count=served.readable.sample_count,
+        skips=list_message(spec.skips),
+        transforms=map(transform_message, spec.transforms),
+    )
+    served.describe(start)
+    return start
+
+
+def transform_message(config: TransformConfig) -> pb.Transform:
+    """Return a transform as the wire describes it."""
+    return pb.Transform(name=config.name, version=config.version)
+
+
+def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
+    """Return the head of a batch, without what describes its payload."""
+    return pb.BatchHeader(
+        epoch=planned.epoch,
+        step=planned.step,
+        position=planned.part.position,
+        sample_count=planned.sample_count,
+        global_sample_count=planned.part.global_sample_count,
+        pad_count=len(planned.part.pad_positions),
+        resume_token=planned.token,
+        substitute_count=planned.substitutes,
+    )
+
+
+def stream_pipeline(
+    spec: StreamSpec,
+    served: Served,
+    steps: Sequence[pb.BatchStep],
+    transforms: TransformPool,
+) -> Pipeline | None:
+    """Return what is done with the batches of a stream before they are sent.
+
+    Raises:
+        HeadraceError: As `make_pipeline`.
+    """
+    return make_pipeline(
+        steps,
+        spec.columns,
+        row_count=greatest_rows(spec, served.readable),
+        end=spec.end,
+        seed=spec.order.seed,
+        transforms=transforms,
+        max_batch_bytes=served.readable.max_batch_bytes,
+    )
+
+
+def _contents(
+    spec: StreamSpec,
+    served: Served,
+    steps: Sequence[pb.BatchStep],
+    transforms: TransformPool,
+) -> Contents:
+    plans = planned_stream(spec, served.finder(spec.order, spec.skips), tally=served.tally)
+    title = f"batches for rank {spec.rank} of {spec.world_size}"
+    pipeline = stream_pipeline(spec, served, steps, transforms)
+    start = stream_start(spec, served, pipeline)
+    job = (served.readable.fingerprint, spec.mixture, spec.order, digest_of(spec.skips))
+    return Contents(
+        title,
+        start,
+        spec.columns,
+        plans,
+        spec.max_chunk_bytes,
+        greatest_rows(spec, served.readable),
+        served.shown_ids,
+        max_group_bytes=spec.max_group_bytes,
+        job=job,
+        pipeline=pipeline,
+    )
+
+
+def _order(spec: OrderSpec) -> pb.OrderSpec:
+    return pb.OrderSpec(
+        version=spec.version,
+        seed=spec.seed,
+        shuffle=spec.shuffle,
+        window=spec.window,
+        window_bytes=spec.window_bytes,
+        lanes=spec.lanes,
+        unit=spec.unit,
+    )

@@ -1,0 +1,92 @@
+"""What one stream has sent and how long it waited: for metrics, for its last line in the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+
+from headrace.server.telemetry.metrics import Metrics
+from headrace.server.telemetry.stream_counts import Counts
+
+
+class StreamTally:
+    """Counts for one stream; its threads each count other things, so there is no lock.
+
+    Args:
+        metrics: Are told the same.
+        dataset: What is sent from, in words.
+        rank: Of the stream; None for a call that is over after one batch.
+
+    Attributes:
+        counts: What was counted.
+    """
+
+    def __init__(self, metrics: Metrics, dataset: str, rank: int | None) -> None:
+        self._metrics = metrics
+        self._began = time.monotonic()
+        self.counts = Counts(dataset, None if rank is None else str(rank))
+
+    def begin(self) -> None:
+        """Count the stream as open; `close` must follow."""
+        self._metrics.stream_opened(self.counts.dataset)
+        self._metrics.streams.open(self.counts)
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the stream has been open."""
+        return time.monotonic() - self._began
+
+    def made(self, dataset: str, *, seconds: float, batches: int) -> None:
+        """Note how long batches took to make, all of them together."""
+        del dataset
+        self.counts.note_made(seconds, batches)
+
+    def sent(self, dataset: str, *, batches: int, samples: int, payload_bytes: int) -> None:
+        """Count batches."""
+        del dataset
+        counts = self.counts
+        counts.batches += batches
+        counts.samples += samples
+        counts.payload_bytes += payload_bytes
+
+    def starved(self, dataset: str, *, seconds: float) -> None:
+        """Note how long a batch waited for its store."""
+        self.counts.store_wait_s += seconds
+        self._metrics.starved(dataset, seconds=seconds)
+
+    def timed(
+        self, messages: Generator[bytes, None, None], *, taken: Callable[[int], None]
+    ) -> Iterator[bytes]:
+        """Yield messages, and count the time until each has been taken.
+
+        Args:
+            messages: Of the stream.
+            taken: Is told the bytes of each then.
+        """
+        counts = self.counts
+        try:
+            for message in messages:
+                counts.in_flight_bytes = len(message)
+                began = time.monotonic()
+                try:
+                    yield message
+                finally:
+                    counts.client_wait_s += time.monotonic() - began
+                    counts.in_flight_bytes = 0
+                taken(len(message))
+        finally:
+            messages.close()
+
+    def close(self, reason: str) -> dict[str, object]:
+        """Forget the stream in the metrics; return what it was, for the log."""
+        counts = self.counts
+        self._metrics.streams.close(counts)
+        self._metrics.stream_ended(counts.dataset, reason)
+        return {
+            "batches": counts.batches,
+            "samples": counts.samples,
+            "payload_bytes": counts.payload_bytes,
+            "seconds": round(self.seconds, 3),
+            "store_wait_s": round(counts.store_wait_s, 3),
+            "client_wait_s": round(counts.client_wait_s, 3),
+        }

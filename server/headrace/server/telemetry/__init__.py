@@ -1,0 +1,1 @@
+"""What an operator sees: logs, Prometheus metrics and OpenTelemetry spans."""

@@ -1,0 +1,268 @@
+"""What an operator sees of a server, for Prometheus."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+)
+
+from headrace.server.shares import Budget
+from headrace.server.telemetry.stream_counts import StreamCounts
+
+_FETCH_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+_WAIT_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
+
+
+class _CallMetrics:
+    """Of calls and streams."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._open_streams = Gauge(
+            "headrace_open_streams",
+            "Streams open now. At max_streams new ones are refused: add replicas.",
+            registry=registry,
+        )
+        self._ended_streams = Counter(
+            "headrace_ended_streams_total",
+            "Streams that ended, by reason (OK, CANCELLED or the reason of the error). A rise of "
+            "SHARD_CORRUPT, STORE_UNAVAILABLE or INTERNAL needs a person.",
+            ["dataset", "reason"],
+            registry=registry,
+        )
+        self._failed_calls = Counter(
+            "headrace_failed_calls_total",
+            "Calls that ended in an error, by reason; those that were refused and unary ones too. "
+            "A rise of UNAUTHENTICATED: somebody tries tokens; of STREAM_LIMIT: add replicas.",
+            ["reason"],
+            registry=registry,
+        )
+        self._starved = Histogram(
+            "headrace_store_wait_seconds",
+            "Time that a batch waited for blocks that were not cached. Much above a millisecond: "
+            "the store is too slow, or the cache or prefetch_bytes too small.",
+            ["dataset"],
+            buckets=_WAIT_SECONDS,
+            registry=registry,
+        )
+
+    def stream_opened(self, dataset: str) -> None:
+        """Count a stream."""
+        self._open_streams.inc()
+        # From now on it is 0, not unknown.
+        self._starved.labels(dataset)
+
+    def stream_ended(self, dataset: str, reason: str) -> None:
+        """Count the end of a stream."""
+        self._open_streams.dec()
+        self._ended_streams.labels(dataset, reason).inc()
+
+    def call_failed(self, reason: str) -> None:
+        """Count a call that ended in an error."""
+        self._failed_calls.labels(reason).inc()
+
+    def starved(self, dataset: str, *, seconds: float) -> None:
+        """Note how long a batch waited for blocks."""
+        self._starved.labels(dataset).observe(seconds)
+
+
+class _RingMetrics:
+    """Of rings; see `headrace.server.ring.outlet`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._open_rings = Gauge(
+            "headrace_open_rings",
+            "Rings open now: streams whose batches lie in shared memory. Fewer than the streams "
+            "over the unix socket: their log lines and ds.stats() say why.",
+            registry=registry,
+        )
+        self._ring_bytes = Gauge(
+            "headrace_ring_bytes",
+            "Bytes of all open rings, which are the server's memory as far as they were written. "
+            "Near what the container has beside the cache: new rings become smaller, see the log.",
+            registry=registry,
+        )
+        self._ring_batches = Counter(
+            "headrace_ring_batches_total",
+            "Batches of streams with a ring, by way: in the ring, or inline for lack of room. Many "
+            "inline: trainers keep batches; ask for larger rings, or keep fewer.",
+            ["way"],
+            registry=registry,
+        )
+        self._ring_placed = (
+            self._ring_batches.labels("inline"),
+            self._ring_batches.labels("ring"),
+        )
+        self._ring_full = Counter(
+            "headrace_ring_full_seconds_total",
+            "Seconds that streams waited for room in their rings. A rate near the number of open "
+            "rings is good: the server is faster than the trainers.",
+            registry=registry,
+        )
+
+    def rings_changed(self, rings: int, size: int) -> None:
+        """Count rings that were made; negative ones that are gone."""
+        self._open_rings.inc(rings)
+        self._ring_bytes.inc(size)
+
+    def placed(self, *, is_in_ring: bool) -> None:
+        """Count a batch of a stream with a ring: in the ring, or inline."""
+        self._ring_placed[is_in_ring].inc()
+
+    def blocked(self, *, seconds: float) -> None:
+        """Count time in which a ring was full."""
+        self._ring_full.inc(seconds)
+
+
+class _MemoryMetrics:
+    """Of what streams hold; see `headrace.server.shares`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._held_bytes = Gauge(
+            "headrace_payload_bytes",
+            "Bytes of payload_bytes that streams hold: batches that are made or wait to be sent, "
+            "and rings. At payload_bytes streams wait for one another: fewer of them, smaller "
+            "batches, or more payload_bytes by the formula of memory.",
+            registry=registry,
+        )
+
+    def watch_memory(self, budget: Budget) -> None:
+        """Show what streams hold of a budget."""
+        self._held_bytes.set_function(lambda: budget.held_bytes)
+
+
+class _CacheMetrics:
+    """Of the cache, in memory and in its folder."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._cache_hits = Counter(
+            "headrace_cache_hits_total",
+            "Blocks that were cached when a batch needed them. Flat while batches go out: nothing "
+            "is found in time, see the misses.",
+            registry=registry,
+        )
+        self._cache_misses = Counter(
+            "headrace_cache_misses_total",
+            "Blocks that were not cached when a batch needed them. Above a few per cent of the "
+            "hits: the cache is smaller than the windows in use, or prefetching is too late.",
+            registry=registry,
+        )
+        self._cache_bytes = Gauge(
+            "headrace_cache_bytes",
+            "Bytes of decoded blocks in the cache. Full is normal.",
+            registry=registry,
+        )
+        self._cache_blocks = Gauge(
+            "headrace_cache_blocks",
+            "Blocks in the cache. Falling and rising again and again: the "
+            "cache is too small for the jobs, which evict one another's blocks.",
+            registry=registry,
+        )
+        self._disk_hits = Counter(
+            "headrace_disk_cache_hits_total",
+            "Blocks that were in cache_dir when they were not in memory. Near 0 after a restart: "
+            "the folder is empty, or is not the one of before.",
+            registry=registry,
+        )
+        self._disk_misses = Counter(
+            "headrace_disk_cache_misses_total",
+            "Blocks that were fetched from the store though there is a cache_dir. About the hits' "
+            "number in every epoch but the first: cache_dir_bytes is half of the data.",
+            registry=registry,
+        )
+        self._disk_bytes = Gauge(
+            "headrace_disk_cache_bytes",
+            "Bytes of files in cache_dir. Full is normal; far below cache_dir_bytes after an "
+            "epoch: its disk is full or broken, and the log says so.",
+            registry=registry,
+        )
+
+    def used(self, *, hits: int, misses: int) -> None:
+        """Count blocks that were cached, or not, when a batch needed them."""
+        self._cache_hits.inc(hits)
+        if misses:
+            self._cache_misses.inc(misses)
+
+    def held(self, *, used_bytes: int, block_count: int) -> None:
+        """Note what the cache holds now."""
+        self._cache_bytes.set(used_bytes)
+        self._cache_blocks.set(block_count)
+
+    def disk_used(self, *, is_hit: bool) -> None:
+        """Count a block that was in the cache's folder, or not."""
+        (self._disk_hits if is_hit else self._disk_misses).inc()
+
+    def disk_held(self, *, used_bytes: int) -> None:
+        """Note what the cache's folder holds now."""
+        self._disk_bytes.set(used_bytes)
+
+
+class _StoreMetrics:
+    """Of reads from the store."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._fetch_seconds = Histogram(
+            "headrace_store_fetch_seconds",
+            "Time of one read: to fetch, verify and decode a block, or some neighbouring ones, "
+            "from cache_dir too. A rise means a slow or throttling store.",
+            ["dataset"],
+            buckets=_FETCH_SECONDS,
+            registry=registry,
+        )
+        self._fetched = Counter(
+            "headrace_store_fetched_blocks_total",
+            "Blocks fetched, from cache_dir too. More than the dataset's in an epoch: the cache is "
+            "smaller than the windows in use. About as many as reads: neighbours are seldom wanted "
+            "together, so each costs a request; larger prefetch_bytes may help.",
+            ["dataset"],
+            registry=registry,
+        )
+        self._fetch_errors = Counter(
+            "headrace_store_fetch_errors_total",
+            "Reads of blocks that failed, by reason. SHARD_CORRUPT: restore or convert the "
+            "data again; others: look at the store and its credentials.",
+            ["dataset", "reason"],
+            registry=registry,
+        )
+
+    def read(self, dataset: str, *, seconds: float, blocks: int, reason: str) -> None:
+        """Count a read from the store: its blocks, and the reason of its failure, or nothing."""
+        self._fetched.labels(dataset).inc(blocks)
+        self._fetch_seconds.labels(dataset).observe(seconds)
+        if reason:
+            self._fetch_errors.labels(dataset, reason).inc()
+
+
+class Metrics(_CallMetrics, _RingMetrics, _MemoryMetrics, _CacheMetrics, _StoreMetrics):
+    """The metrics of one server, in a registry of its own.
+
+    Attributes:
+        registry: Has them all.
+        streams: Adds up what streams count.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.streams = StreamCounts()
+        self.registry.register(self.streams)
+        for group in (_CallMetrics, _RingMetrics, _MemoryMetrics, _CacheMetrics, _StoreMetrics):
+            group.__init__(self, self.registry)
+        Info(
+            "headrace_build",
+            "Versions of what runs. More than one version for long: a rolling update hangs.",
+            registry=self.registry,
+        ).info(_versions())
+        # The process's own: memory against the formula of docs/operations.md, processor, files.
+        ProcessCollector(registry=self.registry)
+
+
+def _versions() -> dict[str, str]:
+    found = {"version": version("headrace"), "python": platform.python_version()}
+    return found | {name: version(name) for name in ("grpcio", "pyarrow")}

@@ -1,0 +1,117 @@
+"""The datasets that a supervisor reads for its workers, each open once."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.disk.disk_blocks import DiskBlocks
+from headrace.server.cache.flat_blocks import FlatBlocks
+from headrace.server.cache.memory.shared_memory import Shared, SourceTables
+from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
+from headrace.server.cache.source import Source
+from headrace.server.datasets.served_dataset import open_one
+from headrace.server.layout.block_layout import block_layout
+from headrace.server.layout.wire_columns import split_schema
+from headrace.server.settings.dataset_config import DatasetConfig
+from headrace.storage import OpenDataset
+
+
+@dataclass(slots=True, eq=False)
+class SharedSource:
+    """One dataset.
+
+    Attributes:
+        key: What it was opened by.
+        dataset: The dataset.
+        source: Its blocks in the cache.
+        tables: Where they lie, for workers.
+        users: Workers that have it open, each as often as it opened it.
+    """
+
+    key: bytes
+    dataset: OpenDataset
+    source: Source
+    tables: Shared
+    users: int = 0
+
+
+class SharedSources:
+    """Opens datasets for workers. Safe for several threads.
+
+    Args:
+        cache: Gets their blocks.
+        capacity: Slots that the cache may have.
+        observers: Are told of reads.
+    """
+
+    def __init__(
+        self, cache: BlockCache, *, capacity: int, observers: Sequence[ReadObserver]
+    ) -> None:
+        self._observers = observers
+        self._cache = cache
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._open: dict[bytes, SharedSource] = {}
+
+    def take(self, name: str, config: DatasetConfig, fingerprint: str) -> SharedSource:
+        """Return a version of a dataset; `give_back` must follow.
+
+        Args:
+            name: What metrics call it, if it is not open yet.
+            config: What opens it.
+            fingerprint: Of the version.
+
+        Raises:
+            HeadraceError: It cannot be opened.
+        """
+        key = pickle.dumps((config, fingerprint))
+        # One at a time: all workers start together and want the same.
+        with self._lock:
+            shared = self._open.get(key)
+            if shared is None:
+                shared = self._open[key] = self._opened(key, name, config, fingerprint)
+            shared.users += 1
+            return shared
+
+    def give_back(self, shared: SharedSource) -> None:
+        """Undo one `take`; what nobody has is closed."""
+        with self._lock:
+            shared.users -= 1
+            if shared.users:
+                return
+            del self._open[shared.key]
+        self._cache.remove_source(shared.source)
+        shared.dataset.close()
+        shared.tables.close()
+
+    def _opened(
+        self, key: bytes, name: str, config: DatasetConfig, fingerprint: str
+    ) -> SharedSource:
+        dataset = open_one(config, fingerprint)
+        item_nulls = bool(config.item_nulls)
+        columns, _ = split_schema(dataset.schema, item_nulls=item_nulls)
+        layout = block_layout(columns)
+        counts = {"block_count": dataset.block_count, "part_count": len(layout.parts)}
+        tables = Shared.create(
+            "headrace-tables", SourceTables.size(**counts, capacity=self._capacity)
+        )
+        disk = self._cache.disk
+        source = self._cache.add_source(
+            WatchedBlocks(
+                name,
+                FlatBlocks(
+                    dataset if disk is None else DiskBlocks(dataset, disk), item_nulls=item_nulls
+                ),
+                self._observers,
+            ),
+            layout,
+            block_count=dataset.block_count,
+            on_removed=None if disk is None else disk.releaser(dataset.fingerprint),
+            tables=SourceTables(tables.map(), **counts),
+        )
+        tables.seal()
+        return SharedSource(key, dataset, source, tables)

@@ -1,0 +1,379 @@
+"""A server of several processes: a supervisor, which has the cache, and workers, which serve.
+
+Contract:
+
+1. All workers listen on the same ports; the kernel gives each connection to one of them. Streams
+   are evened out by asking some to reconnect.
+2. A worker that ends without being told, or says nothing for `SILENCE_S`, is replaced, at once the
+   first time, and later the later the oftener it happens. Its streams reconnect to others; those of
+   others notice nothing.
+3. A worker holds nothing that outlives it: its session gives all of it back.
+4. `drain` asks every worker to drain, and waits ``drain_s`` and some seconds; what is left then is
+   killed. `stop` kills at once. Both leave no process, no thread and no socket.
+5. Workers end when the supervisor does, however that ends.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import fields, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Self
+
+from headrace.errors import ConfigurationError, HeadraceError, StoreUnavailableError
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.disk.disk_cache import DiskCache
+from headrace.server.cache.memory.arena import Arena
+from headrace.server.cache.memory.shared_memory import Desk, Shared
+from headrace.server.rpc.listen import reserve
+from headrace.server.settings.config_layers import ConfigSource
+from headrace.server.settings.server_config import ServerConfig
+from headrace.server.telemetry.metrics import Metrics
+from headrace.server.telemetry.metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
+from headrace.server.telemetry.metrics_sum import MetricsSum
+from headrace.server.workers.messages import (
+    CannotStart,
+    Drain,
+    Ready,
+    Reload,
+    Report,
+    SendAway,
+    Start,
+    ToSupervisor,
+)
+from headrace.server.workers.rebalance import Spread
+from headrace.server.workers.shared_sources import SharedSources
+from headrace.server.workers.worker_handle import Session
+
+# How long workers may take to open all datasets.
+_START_TIMEOUT_S = 600.0
+# How long they may take to end beyond ``drain_s``; a server ends within 2 s of it.
+_CUT_TIMEOUT_S = 0.8
+# How long one that has closed its socket may take to end.
+_END_TIMEOUT_S = 15.0
+# A worker that lived so long is replaced at once; each that did not doubles the pause.
+_STEADY_S = 30.0
+_LONGEST_PAUSE_S = 30.0
+_TICK_S = 0.25
+# Workers report twice a second. One that is stopped, or hangs in what holds Python's lock, says
+# nothing; a machine that is short of processors holds one up for some seconds (arbitrary).
+SILENCE_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class _Member:
+    """One worker, and those that replace it.
+
+    Attributes:
+        index: Names it.
+        process: Its process, if it runs.
+        session: What it asks for.
+        stream_count: Its streams, as last reported; None while it does not serve.
+        failure: Why it could not start.
+        reported_at: When it last said how it is; of a monotonic clock.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.process: subprocess.Popen[bytes] | None = None
+        self.session: Session | None = None
+        self.stream_count: int | None = None
+        self.failure: HeadraceError | None = None
+        self.reported_at = 0.0
+
+
+class Supervisor:
+    """A started server of several processes; `start_supervisor` makes one.
+
+    Attributes:
+        addresses: Where it listens, in the order configured.
+    """
+
+    def __init__(self, config: ServerConfig, *, source: ConfigSource | None = None) -> None:
+        self._config = config
+        self._source = source
+        self._metrics = Metrics()
+        self._sum = MetricsSum()
+        self._sum.add_registry(self._metrics.registry)
+        self._reservations = [reserve(address) for address in config.addresses]
+        self.addresses = tuple(one.address for one in self._reservations)
+        disk = None
+        if config.cache_dir:
+            disk = DiskCache(
+                Path(config.cache_dir), budget_bytes=config.cache_dir_bytes, observer=self._metrics
+            )
+        self._arena = Arena(config.cache_bytes)
+        self._cache = BlockCache(
+            config.cache_bytes,
+            fetch_threads=config.fetch_threads,
+            observer=self._metrics,
+            disk=disk,
+            arena=self._arena,
+        )
+        self._sources = SharedSources(
+            self._cache, capacity=self._arena.capacity, observers=[self._metrics]
+        )
+        self._changed = threading.Condition()
+        self._ending = threading.Event()
+        self._ended = False
+        self._members = [_Member(index) for index in range(config.workers)]
+        self._threads = [
+            threading.Thread(
+                target=self._keep, args=(member,), name=f"headrace-worker-{member.index}"
+            )
+            for member in self._members
+        ]
+        self._spreading = threading.Thread(target=self._spread, name="headrace-spread")
+        self._endpoint: MetricsEndpoint | None = None
+
+    @property
+    def address(self) -> str:
+        """Return the first address: ``host:port`` with the real port."""
+        return self.addresses[0]
+
+    @property
+    def metrics_address(self) -> str:
+        """Return ``host:port`` of the metrics, or nothing."""
+        return self._endpoint.address if self._endpoint else ""
+
+    @property
+    def worker_pids(self) -> tuple[int | None, ...]:
+        """Return the process of each worker; None for one that does not serve just now."""
+        with self._changed:
+            return tuple(
+                member.process.pid
+                if member.process is not None and member.stream_count is not None
+                else None
+                for member in self._members
+            )
+
+    @property
+    def stream_counts(self) -> tuple[int | None, ...]:
+        """Return how many streams each worker has, as last reported."""
+        with self._changed:
+            return tuple(member.stream_count for member in self._members)
+
+    @property
+    def used_bytes(self) -> int:
+        """Return what the cache holds now."""
+        return self._cache.used_bytes
+
+    def start(self) -> None:
+        """Start all workers, and wait until they serve.
+
+        Raises:
+            HeadraceError: One cannot start.
+        """
+        if self._config.metrics_listen:
+            self._endpoint = start_metrics_endpoint(self._config.metrics_listen, self._sum.registry)
+        for thread in (*self._threads, self._spreading):
+            thread.start()
+        with self._changed:
+            is_whole = self._changed.wait_for(
+                lambda: (
+                    any(member.failure for member in self._members)
+                    or all(member.stream_count is not None for member in self._members)
+                ),
+                _START_TIMEOUT_S,
+            )
+            failures = [member.failure for member in self._members if member.failure]
+        if failures:
+            raise failures[0]
+        if not is_whole:
+            raise StoreUnavailableError(
+                f"the workers opened their datasets not within {_START_TIMEOUT_S:.0f} s; look at "
+                "the store, and start again"
+            )
+
+    def reload(self) -> None:
+        """Let workers read the datasets of the configuration again; they do it at changes too."""
+        for member in self._members:
+            if member.session is not None:
+                member.session.post(Reload())
+
+    def drain(self) -> None:
+        """End all streams between two batches, then stop."""
+        self._ending.set()
+        for member in self._members:
+            if member.session is not None:
+                member.session.post(Drain())
+        deadline = time.monotonic() + self._config.drain_s + _CUT_TIMEOUT_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self.stop()
+
+    def stop(self) -> None:
+        """Kill all workers and end."""
+        self._ending.set()
+        if self._ended:
+            return
+        self._ended = True
+        for member in self._members:
+            if member.process is not None:
+                member.process.kill()
+        for thread in (*self._threads, self._spreading):
+            if thread.ident is not None:
+                thread.join()
+        if self._endpoint is not None:
+            self._endpoint.close()
+        self._cache.close()
+        self._arena.close()
+        for one in self._reservations:
+            one.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _keep(self, member: _Member) -> None:
+        pause_s = 0.0
+        while not self._ending.wait(pause_s):
+            began = time.monotonic()
+            try:
+                code = self._run(member)
+            except OSError:
+                _log.exception("worker %d could not be started", member.index)
+                code = -1
+            if self._ending.is_set() or member.failure is not None:
+                return
+            _log.error("worker %d ended with %d; it is replaced", member.index, code)
+            is_steady = time.monotonic() - began >= _STEADY_S
+            pause_s = 0.0 if is_steady else min(2 * pause_s + 0.1, _LONGEST_PAUSE_S)
+
+    def _run(self, member: _Member) -> int:
+        """Run one process to its end, and return its exit code."""
+        desk = Shared.create("headrace-desk", Desk.size(self._arena.capacity))
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(  # noqa: S603 - this program itself
+                [sys.executable, "-m", "headrace.server.process.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        session = Session(
+            Connection(ours.detach()),
+            cache=self._cache,
+            sources=self._sources,
+            desk=Desk(desk.map()),
+            on_message=lambda message: self._note(member, message),
+        )
+        memory = (self._arena.shared, self._arena.header, desk)
+        settings = _settings(self._config, self.addresses)
+        session.post(
+            Start(settings, self._source, (memory[0].size, memory[1].size, memory[2].size)),
+            *memory,
+        )
+        with self._changed:
+            member.process, member.session = process, session
+        if self._ending.is_set():
+            process.kill()
+        session.serve()
+        desk.close()
+        with self._changed:
+            member.process, member.session, member.stream_count = None, None, None
+            self._changed.notify_all()
+        # It has closed its socket, so it is about to end.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_TIMEOUT_S)
+        process.kill()
+        code = process.wait()
+        self._sum.end(member.index)
+        return code
+
+    def _note(self, member: _Member, message: ToSupervisor) -> None:
+        with self._changed:
+            match message:
+                case Ready():
+                    member.stream_count = 0
+                    member.reported_at = time.monotonic()
+                case CannotStart(error):
+                    member.failure = error
+                case Report(stream_count, metrics):
+                    member.stream_count = stream_count
+                    member.reported_at = time.monotonic()
+                    self._sum.report(member.index, metrics)
+                case _:
+                    raise AssertionError(message)
+            self._changed.notify_all()
+
+    def _kill_silent(self) -> None:
+        """Kill workers that serve and have said nothing for long; they are replaced."""
+        long_ago = time.monotonic() - SILENCE_S
+        with self._changed:
+            for member in self._members:
+                is_silent = member.stream_count is not None and member.reported_at < long_ago
+                if is_silent and member.process is not None:
+                    _log.error(
+                        "worker %d has said nothing for %.0f s; it is killed",
+                        member.index,
+                        SILENCE_S,
+                    )
+                    member.process.kill()
+                    member.stream_count = None
+
+    def _spread(self) -> None:
+        spread = Spread()
+        while not self._ending.wait(_TICK_S):
+            self._kill_silent()
+            with self._changed:
+                counts = {
+                    member.index: member.stream_count
+                    for member in self._members
+                    if member.stream_count is not None
+                }
+            for index, count in spread.excess(counts, time.monotonic()).items():
+                session = self._members[index].session
+                if session is not None:
+                    session.post(SendAway(count))
+
+
+def start_supervisor(config: ServerConfig, *, source: ConfigSource | None = None) -> Supervisor:
+    """Start a server of ``config.workers`` processes.
+
+    Raises:
+        ConfigurationError: An address cannot be had, or is a unix socket.
+        HeadraceError: A dataset cannot be opened.
+    """
+    unix = [address for address in config.addresses if address.startswith("unix:")]
+    if unix:
+        raise ConfigurationError(
+            f"workers cannot share {unix[0]}: only ports can be shared; give HOST:PORT, or serve "
+            "with one process"
+        )
+    supervisor = Supervisor(config, source=source)
+    try:
+        supervisor.start()
+    except BaseException:
+        supervisor.stop()
+        raise
+    return supervisor
+
+
+def _settings(config: ServerConfig, addresses: tuple[str, ...]) -> dict[str, object]:
+    """Return the settings of one worker, by name."""
+    own = replace(
+        config,
+        listen=addresses,
+        metrics_listen="",
+        cache_dir="",
+        # Streams share what is fetched ahead of need by the number of their worker's streams.
+        cache_bytes=max(1, config.cache_bytes // config.workers),
+        max_streams=math.ceil(config.max_streams / config.workers),
+        payload_bytes=max(1, config.payload_bytes // config.workers),
+        workers=0,
+    )
+    settings = {one.name: getattr(own, one.name) for one in fields(own)}
+    return {**settings, "datasets": dict(own.datasets)}

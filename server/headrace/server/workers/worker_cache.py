@@ -1,0 +1,346 @@
+"""The cache as a worker has it: blocks are read in place, and asked for over a socket.
+
+It has the methods of `BlockCache` that streams use, and keeps its contract:
+
+1. A lease pins on the worker's desk, by the contract of
+   `headrace.server.cache.memory.shared_memory`, and asks nobody.
+2. What is not cached the supervisor fetches. It pins a block for the stream that demands it until
+   the worker says that it has been read.
+3. What streams will read is written on the desk when blocks have been evicted, some times a second.
+4. When the supervisor is gone every wait ends with `DrainingError`, and `on_lost` is called.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import DrainingError
+from headrace.server.cache.block_cache import CacheObserver
+from headrace.server.cache.disk.disk_cache import DiskCache
+from headrace.server.cache.fetch.block_runs import BlockReader
+from headrace.server.cache.gather import BlockRows
+from headrace.server.cache.memory.arena import ArenaHeader, Memory
+from headrace.server.cache.memory.eviction import next_uses
+from headrace.server.cache.memory.lease import Lease
+from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables, barrier
+from headrace.server.cache.source import ABSENT, Source, Waiter
+from headrace.server.layout.block_layout import BlockLayout
+from headrace.server.settings.dataset_config import DatasetConfig
+from headrace.server.workers.messages import (
+    Arrived,
+    CloseSource,
+    Demand,
+    EndDemand,
+    Failed,
+    JobNamed,
+    OpenSource,
+    Prefetch,
+    Release,
+    SourceOpened,
+    StreamClosed,
+    StreamOpened,
+    ToSupervisor,
+    ToWorker,
+)
+
+# How often what streams will read is written down (arbitrary: some batches).
+_DESK_PERIOD_S = 0.05
+
+# The supervisor opens datasets as a server does; its stores give up long before.
+_OPEN_TIMEOUT_S = 600.0
+
+
+class _WorkerWaiter(Waiter):
+    """A stream of this worker.
+
+    Attributes:
+        number: Names it to the supervisor.
+        serial: Of its latest demand.
+    """
+
+    __slots__ = ("number", "serial")
+
+    def __init__(self, lock: threading.Lock, number: int) -> None:
+        super().__init__(lock)
+        self.number = number
+        self.serial = 0
+
+
+class WorkerCache:
+    """What a worker needs of the supervisor's cache.
+
+    Args:
+        connection: To the supervisor; read by `listen` alone.
+        arena: Where the blocks lie, to read.
+        header: What is known of the arena.
+        desk: This worker's.
+        observer: Is told what happens.
+    """
+
+    disk: DiskCache | None = None
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        arena: Memory,
+        header: ArenaHeader,
+        desk: Desk,
+        observer: CacheObserver,
+    ) -> None:
+        self._connection = connection
+        self._memory = arena
+        self._header = header
+        self._desk = desk
+        self._observer = observer
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._streams: dict[int, _WorkerWaiter] = {}
+        self._opening: dict[int, Future[tuple[int, Shared]]] = {}
+        self._is_lost = False
+        self._closed = threading.Event()
+        self._seen_evictions = 0
+        self._writer = threading.Thread(target=self._write_desk, name="headrace-desk", daemon=True)
+        self._writer.start()
+
+    def add_source(
+        self,
+        reader: BlockReader,
+        layout: BlockLayout,
+        *,
+        block_count: int,
+        on_removed: Callable[[], None] | None = None,
+        origin: tuple[str, DatasetConfig, str] | None = None,
+    ) -> Source:
+        """Let the supervisor read a dataset; its reader here is not used.
+
+        Raises:
+            HeadraceError: The supervisor cannot open it.
+        """
+        assert origin is not None, "a worker's datasets are opened by their settings"
+        opened: Future[tuple[int, Shared]] = Future()
+        request = next(self._numbers)
+        with self._lock:
+            self._opening[request] = opened
+        self.send(OpenSource(request, *origin))
+        index, shared = opened.result(_OPEN_TIMEOUT_S)
+        tables = SourceTables(
+            shared.map_read_only(), block_count=block_count, part_count=len(layout.parts)
+        )
+        shared.close()
+        return Source(index, reader, layout, block_count, on_removed=on_removed, tables=tables)
+
+    def remove_source(self, source: Source) -> None:
+        """Tell the supervisor that a dataset is not needed here."""
+        if not source.removed:
+            source.removed = True
+            self.send(CloseSource(source.index))
+
+    def waiter(self, job: Hashable = None) -> Waiter:
+        """Return a new stream's handle."""
+        waiter = _WorkerWaiter(self._lock, next(self._numbers))
+        with self._lock:
+            self._streams[waiter.number] = waiter
+        self.send(StreamOpened(waiter.number, repr(job)))
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        """Forget a stream that has ended."""
+        own = _own(waiter)
+        with self._lock:
+            own.gone = True
+            self._streams.pop(own.number, None)
+        self.send(StreamClosed(own.number))
+
+    def is_cached(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which blocks are in memory just now; they may go at any time."""
+        return source.slot_of[blocks] > ABSENT
+
+    def lease(self, source: Source, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
+        """Pin blocks while the context lasts, as `BlockCache.lease`."""
+        return Lease(partial(self._pin_all, source, blocks), self._unpin)
+
+    def prefetch(
+        self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> NDArray[np.int64]:
+        """Ask for blocks ahead of need, as `BlockCache.prefetch`."""
+        own = _own(waiter)
+        own.will_read(source, blocks)
+        slots = source.slot_of[blocks]
+        wanted = blocks[slots <= ABSENT]
+        if wanted.size:
+            self.send(Prefetch(own.number, source.index, wanted))
+        missing: NDArray[np.int64] = blocks[slots == ABSENT]
+        return missing
+
+    @contextmanager
+    def demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> Iterator[None]:
+        """Fetch blocks that are not cached, as `BlockCache.demand`."""
+        own = _own(waiter)
+        with self._lock:
+            own.serial += 1
+            own.arrived, own.handed, own.error = [], [], None
+            self._check_lost()
+        self.send(Demand(own.number, own.serial, source.index, blocks))
+        try:
+            yield
+        finally:
+            with self._lock:
+                own.serial += 1
+                own.arrived, own.handed = [], []
+            self.send(EndDemand(own.number))
+
+    def arrivals(self, source: Source, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
+        """Wait for demanded blocks, as `BlockCache.arrivals`."""
+        own = _own(waiter)
+        if own.handed:
+            self.send(Release(own.number, source.index, np.array(own.handed, np.int64)))
+            own.handed = []
+        with own.wake:
+            own.wake.wait_for(lambda: own.arrived or own.error or own.interrupted, timeout_s)
+            if own.error is not None:
+                raise own.error
+            own.handed, own.arrived = own.arrived, []
+        return np.array(own.handed, np.int64)
+
+    def rows(
+        self, source: Source, blocks: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> BlockRows:
+        """Return samples that lie in pinned blocks, as `BlockCache.rows`."""
+        return BlockRows(
+            source.layout,
+            self._memory,
+            slot_of=source.slot_of,
+            bases=source.bases,
+            blocks=blocks,
+            offsets=offsets,
+        )
+
+    def close(self) -> None:
+        """End every wait."""
+        self._closed.set()
+        self.lose()
+        self._writer.join()
+
+    def send(self, message: ToSupervisor) -> None:
+        """Tell the supervisor; if it is gone, nobody."""
+        try:
+            with self._sending:
+                self._connection.send(message)
+        except OSError:
+            self.lose()
+
+    def listen(self, other: Callable[[ToWorker], None]) -> None:
+        """Take what the supervisor says, until it is gone.
+
+        Args:
+            other: Is given what does not concern the cache.
+        """
+        try:
+            while True:
+                self._take(self._connection.recv(), other)
+        except (EOFError, OSError):
+            self.lose()
+
+    def lose(self) -> None:
+        """End every wait, as nothing comes any more."""
+        with self._lock:
+            self._is_lost = True
+            for waiter in self._streams.values():
+                waiter.fail(_lost_error())
+            for opened in self._opening.values():
+                opened.set_exception(_lost_error())
+            self._opening.clear()
+
+    def _take(self, message: ToWorker, other: Callable[[ToWorker], None]) -> None:
+        match message:
+            case Arrived() | Failed():
+                self._answer(message)
+            case JobNamed(stream, job):
+                waiter = self._streams.get(stream)
+                if waiter is not None:
+                    waiter.job = job
+            case SourceOpened():
+                # The descriptor comes behind the message, so it must be taken here.
+                fd = recv_handle(self._connection) if message.error is None else -1
+                with self._lock:
+                    opened = self._opening.pop(message.request)
+                if message.error is not None:
+                    opened.set_exception(message.error)
+                else:
+                    opened.set_result((message.index, Shared(fd, message.size)))
+            case _:
+                other(message)
+
+    def _answer(self, message: Arrived | Failed) -> None:
+        with self._lock:
+            waiter = self._streams.get(message.stream)
+            if waiter is None or waiter.serial != message.serial:
+                return
+            if isinstance(message, Arrived):
+                waiter.deliver(message.block)
+            else:
+                waiter.fail(message.error)
+
+    def _pin_all(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        slots = source.slot_of[blocks]
+        hits = int(np.count_nonzero(slots > ABSENT))
+        is_whole = hits == blocks.size and self._pin(source, blocks, slots)
+        self._observer.used(hits=hits, misses=blocks.size - hits)
+        return slots if is_whole else None
+
+    def _pin(self, source: Source, blocks: NDArray[np.int64], slots: NDArray[np.int32]) -> bool:
+        with self._lock:
+            self._desk.pins[slots] += 1
+        barrier()
+        if np.array_equal(source.slot_of[blocks], slots):
+            self._desk.last_use[slots] = time.monotonic_ns()
+            return True
+        self._unpin(slots)
+        return False
+
+    def _unpin(self, slots: NDArray[np.int32]) -> None:
+        with self._lock:
+            self._desk.pins[slots] -= 1
+
+    def _check_lost(self) -> None:
+        if self._is_lost:
+            raise _lost_error()
+
+    def _write_desk(self) -> None:
+        while not self._closed.wait(_DESK_PERIOD_S):
+            evictions = self._header.evictions
+            if evictions == self._seen_evictions:
+                continue
+            self._seen_evictions = evictions
+            with self._lock:
+                streams = list(self._streams.values())
+            slots = self._header.slots
+            soonest, owner = next_uses(slots, streams)
+            known = np.isfinite(soonest)
+            soonest[~known] = -time.monotonic()
+            self._desk.owner[:slots] = owner
+            self._desk.next_use[:slots] = soonest + time.monotonic()
+
+
+def _own(waiter: Waiter) -> _WorkerWaiter:
+    assert isinstance(waiter, _WorkerWaiter)
+    return waiter
+
+
+def _lost_error() -> DrainingError:
+    return DrainingError("this worker of the server has ended; reconnect to go on")

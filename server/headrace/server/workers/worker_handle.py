@@ -1,0 +1,251 @@
+"""One worker as its supervisor sees it.
+
+Contract:
+
+1. What a worker asks for is done in the order in which it asks, but for the opening of datasets,
+   each of which runs beside.
+2. When the worker is gone, however it went, so is all that it held: pins, demands, datasets. Nobody
+   waits for it.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import HeadraceError, InternalError, RebalanceError
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.memory.shared_memory import Desk, Shared
+from headrace.server.cache.source import Source, Waiter
+from headrace.server.workers.messages import (
+    Arrived,
+    CloseSource,
+    Demand,
+    EndDemand,
+    Failed,
+    JobNamed,
+    OpenSource,
+    Prefetch,
+    Release,
+    SourceOpened,
+    StreamClosed,
+    StreamOpened,
+    ToSupervisor,
+    ToWorker,
+)
+from headrace.server.workers.shared_sources import SharedSource, SharedSources
+
+_log = logging.getLogger(__name__)
+
+
+class _RemoteWaiter(Waiter):
+    """A stream of a worker; what it waits for is told to the worker.
+
+    Attributes:
+        demanded: What it waits for now.
+        serial: Of that demand.
+    """
+
+    __slots__ = ("_number", "_post", "demanded", "serial")
+
+    def __init__(self, lock: threading.Lock, number: int, post: Callable[[ToWorker], None]) -> None:
+        super().__init__(lock)
+        self._number = number
+        self._post = post
+        self.serial = 0
+        self.demanded: tuple[Source, NDArray[np.int64]] | None = None
+
+    def deliver(self, block: int) -> None:
+        self.arrived.append(block)
+        self._post(Arrived(self._number, self.serial, block))
+
+    def fail(self, error: HeadraceError) -> None:
+        self._post(Failed(self._number, self.serial, error))
+
+
+class Session:
+    """Serves the requests of one worker.
+
+    Args:
+        connection: To the worker.
+        cache: The supervisor's.
+        sources: The datasets that workers have open.
+        desk: The worker's.
+        on_message: Is given what does not concern the cache.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        cache: BlockCache,
+        sources: SharedSources,
+        desk: Desk,
+        on_message: Callable[[ToSupervisor], None],
+    ) -> None:
+        self._connection = connection
+        self._cache = cache
+        self._sources = sources
+        self._desk = desk
+        self._on_message = on_message
+        self._lock = threading.Lock()
+        self._streams: dict[int, _RemoteWaiter] = {}
+        self._open: dict[int, SharedSource] = {}
+        self._is_over = False
+        # What is posted is bounded by what the worker's streams have demanded.
+        self._outbox: queue.SimpleQueue[tuple[ToWorker, tuple[Shared, ...]] | None] = (
+            queue.SimpleQueue()
+        )
+        cache.add_desk(desk)
+        self._sender = threading.Thread(
+            target=self._send_all, name="headrace-worker-send", daemon=True
+        )
+        self._sender.start()
+
+    def post(self, message: ToWorker, *handles: Shared) -> None:
+        """Say something to the worker, soon, with memory that it may map."""
+        self._outbox.put((message, handles))
+
+    def serve(self) -> None:
+        """Do what the worker asks for, until it is gone."""
+        try:
+            while True:
+                self._take(self._connection.recv())
+        except (EOFError, OSError):
+            pass
+        finally:
+            self._end()
+
+    def _take(self, message: ToSupervisor) -> None:
+        match message:
+            case OpenSource():
+                threading.Thread(
+                    target=self._open_source,
+                    args=(message,),
+                    name="headrace-worker-open",
+                    daemon=True,
+                ).start()
+            case CloseSource(index):
+                self._close_source(index)
+            case StreamOpened(stream, job):
+                self._join(stream, job)
+            case StreamClosed(stream):
+                if (waiter := self._streams.pop(stream, None)) is not None:
+                    self._leave(waiter)
+            case Prefetch() | Release():
+                self._prefetch_or_release(message)
+            case Demand():
+                self._demand(message)
+            case EndDemand(stream):
+                if (waiter := self._streams.get(stream)) is not None:
+                    self._end_demand(waiter)
+            case _:
+                self._on_message(message)
+
+    def _close_source(self, index: int) -> None:
+        with self._lock:
+            shared = self._open.pop(index, None)
+        if shared is not None:
+            self._sources.give_back(shared)
+
+    def _join(self, stream: int, job: str) -> None:
+        waiter = _RemoteWaiter(self._lock, stream, self.post)
+        self._cache.join(waiter, job)
+        self._streams[stream] = waiter
+        self.post(JobNamed(stream, waiter.job))
+
+    def _prefetch_or_release(self, message: Prefetch | Release) -> None:
+        source, waiter = self._source(message.index), self._streams.get(message.stream)
+        # What ended while the message was on its way needs nothing.
+        if source is None or waiter is None:
+            return
+        if isinstance(message, Prefetch):
+            self._cache.prefetch_unplanned(source, message.blocks, waiter)
+        else:
+            self._cache.release(source, message.blocks, waiter)
+
+    def _demand(self, message: Demand) -> None:
+        waiter = self._streams.get(message.stream)
+        if waiter is None:
+            return
+        source = self._source(message.index)
+        waiter.serial = message.serial
+        if source is None:
+            waiter.fail(RebalanceError("the dataset is served here no more; reconnect to go on"))
+            return
+        waiter.demanded = (source, message.blocks)
+        try:
+            self._cache.begin_demand(source, message.blocks, waiter)
+        except HeadraceError as error:
+            waiter.demanded = None
+            waiter.fail(error)
+
+    def _source(self, index: int) -> Source | None:
+        """Return a dataset, or None if the worker has closed it meanwhile."""
+        with self._lock:
+            shared = self._open.get(index)
+        return None if shared is None else shared.source
+
+    def _end_demand(self, waiter: _RemoteWaiter) -> None:
+        if waiter.demanded is not None:
+            self._cache.end_demand(*waiter.demanded, waiter)
+            waiter.demanded = None
+
+    def _leave(self, waiter: _RemoteWaiter) -> None:
+        self._end_demand(waiter)
+        self._cache.leave(waiter)
+
+    def _open_source(self, message: OpenSource) -> None:
+        try:
+            shared = self._sources.take(message.name, message.config, message.fingerprint)
+        except HeadraceError as error:
+            self.post(SourceOpened(message.request, -1, 0, error))
+            return
+        except Exception:  # noqa: BLE001 - a bug must reach the worker that waits, as a value
+            _log.exception("a worker's dataset could not be opened")
+            bug = InternalError("the server failed; its log says how")
+            self.post(SourceOpened(message.request, -1, 0, bug))
+            return
+        with self._lock:
+            is_over = self._is_over
+            if not is_over:
+                self._open[shared.source.index] = shared
+        if is_over:
+            self._sources.give_back(shared)
+            return
+        self.post(
+            SourceOpened(message.request, shared.source.index, shared.tables.size, None),
+            shared.tables,
+        )
+
+    def _send_all(self) -> None:
+        while (item := self._outbox.get()) is not None:
+            message, handles = item
+            # A worker that is gone is noticed by who listens to it.
+            with contextlib.suppress(OSError):
+                self._connection.send(message)
+                for handle in handles:
+                    send_handle(self._connection, handle.fd, None)
+
+    def _end(self) -> None:
+        for waiter in self._streams.values():
+            self._leave(waiter)
+        self._cache.remove_desk(self._desk)
+        with self._lock:
+            self._is_over = True
+            held, self._open = list(self._open.values()), {}
+        for shared in held:
+            self._sources.give_back(shared)
+        self._outbox.put(None)
+        self._sender.join()
+        self._connection.close()

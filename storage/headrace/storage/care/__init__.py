@@ -1,0 +1,1 @@
+"""Keep datasets whole: verify, repair, and remove what nobody can need."""

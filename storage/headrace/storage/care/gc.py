@@ -1,0 +1,273 @@
+"""Remove what nobody can need any more: old versions, and files that no version names.
+
+Contract of `plan_gc` and `collect_garbage`:
+
+1. Success: ``headrace.json`` lists the versions that are kept; then files are removed, none of
+   which a kept version names.
+2. Conflict: a commit came between plan and collection; nothing was removed, the caller is told.
+3. Failure or crash: at any step every version that ``headrace.json`` lists is whole; what was not
+   removed is found by the next run.
+4. Age decides for all that no version names: younger files may belong to a conversion that has
+   not committed, and versions that were replaced a short time ago to runs that still read them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from headrace.errors import (
+    BadArgumentError,
+    CommitConflictError,
+    ManifestCorruptError,
+    NotADatasetError,
+    ObjectNotFoundError,
+)
+from headrace.storage.dataset.pointer import IndexPointer, Pointer, VersionEntry
+from headrace.storage.dataset.publish import MANIFEST_FOLDER, write_pointer
+from headrace.storage.dataset.read_manifest import read_any_pointer, read_manifest
+from headrace.storage.shard.shard_writer import SHARD_FOLDER
+from headrace.storage.source.kinds import POINTER_NAME
+from headrace.storage.store.store import MARKER_FOLDER, ObjectEntry, Store, Unfinished, Version
+
+DEFAULT_KEEP = 1
+"""Versions that stay however old they are."""
+
+DEFAULT_OLDER_THAN_S = 24 * 3600.0
+"""Longer than most conversions and most epochs; whoever has longer ones says more."""
+
+_FOLDERS = (f"{SHARD_FOLDER}/", f"{MANIFEST_FOLDER}/")
+_MDS_INDEX = "index.json"
+_MDS_FOLDER = re.compile(r"\d{5}-[0-9a-f]{12,}/")  # partition, job and attempt
+_THREADS = 16  # stores take some tens of milliseconds for a removal, whatever its size
+
+
+@dataclass(frozen=True, slots=True)
+class GarbagePlan:
+    """What a collection would remove.
+
+    Attributes:
+        kept: Versions that stay, the current one last; none for a stored index.
+        dropped: Versions that go.
+        files: Files that go: of the versions dropped, and of no version.
+        unfinished: Uploads and hidden files of writers that are gone.
+        young_count: Files that no version names and that are too young to go.
+        markers: Marks of commits that died, in stores without conditional writes.
+        version: Of the ``headrace.json`` that the plan was made for.
+        pointer: What stands for ``headrace.json``: for MDS its ``index.json``.
+    """
+
+    kept: tuple[VersionEntry, ...]
+    dropped: tuple[VersionEntry, ...]
+    files: tuple[ObjectEntry, ...]
+    unfinished: tuple[Unfinished, ...]
+    young_count: int
+    markers: tuple[ObjectEntry, ...]
+    version: Version
+    pointer: str = POINTER_NAME
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that removing the files frees."""
+        files = sum(entry.stored_bytes for entry in self.files)
+        return files + sum(entry.stored_bytes for entry in self.unfinished)
+
+
+def plan_gc(
+    store: Store,
+    *,
+    keep: int = DEFAULT_KEEP,
+    older_than_s: float = DEFAULT_OLDER_THAN_S,
+    now_s: float,
+) -> GarbagePlan:
+    """Find out what can go; removes nothing.
+
+    Args:
+        store: Of the dataset.
+        keep: Versions that stay, >= 1, the newest ones.
+        older_than_s: Age from which a file that no version names is left over; and time since
+            it was replaced from which a version goes.
+        now_s: Seconds since 1970.
+
+    Raises:
+        NotADatasetError: There is no ``headrace.json``, and no ``index.json`` of MDS, so nothing
+            tells what is needed.
+        ManifestCorruptError: The manifest of a version that stays is damaged; repair it first.
+        ConfigurationError: The store does not say when files were written.
+    """
+    if keep < 1 or older_than_s < 0:
+        raise BadArgumentError(
+            f"keep is {keep} and older_than_s {older_than_s}, wanted >= 1 and >= 0", field="keep"
+        )
+    cutoff_s = now_s - older_than_s
+    try:
+        pointer, version = read_any_pointer(store)
+    except ObjectNotFoundError as error:
+        return _plan_mds(store, cutoff_s, missing=error)
+    listed = pointer.versions if isinstance(pointer, Pointer) else ()
+    kept, dropped = split_versions(listed, keep=keep, cutoff_s=cutoff_s)
+    named = {pointer.index.name} if isinstance(pointer, IndexPointer) else _named(store, kept)
+    entries = [entry for folder in _FOLDERS for entry in store.list_entries(folder)]
+    unnamed = [entry for entry in entries if entry.name not in named]
+    old = older(unnamed, cutoff_s)
+    return GarbagePlan(
+        kept=kept,
+        dropped=dropped,
+        files=old,
+        unfinished=tuple(
+            sorted(
+                (u for u in store.list_unfinished() if _is_ours(u) and u.modified_s <= cutoff_s),
+                key=lambda unfinished: unfinished.name,
+            )
+        ),
+        young_count=len(unnamed) - len(old),
+        markers=older(store.list_entries(f"{MARKER_FOLDER}/"), cutoff_s),
+        version=version,
+    )
+
+
+def split_versions(
+    versions: Sequence[VersionEntry], *, keep: int, cutoff_s: float
+) -> tuple[tuple[VersionEntry, ...], tuple[VersionEntry, ...]]:
+    """Return the versions that stay and those that go, each in their order.
+
+    A version goes if ``keep`` newer ones are there and the next one was committed at or before
+    ``cutoff_s``. A time that cannot be read counts as young.
+    """
+    goes = [
+        index < len(versions) - keep and _created_s(versions[index + 1]) <= cutoff_s
+        for index in range(len(versions))
+    ]
+    kept = tuple(version for version, gone in zip(versions, goes, strict=True) if not gone)
+    return kept, tuple(version for version, gone in zip(versions, goes, strict=True) if gone)
+
+
+def older(entries: Iterable[ObjectEntry], cutoff_s: float) -> tuple[ObjectEntry, ...]:
+    """Return the entries last written at or before ``cutoff_s``, by name."""
+    found = (entry for entry in entries if entry.modified_s <= cutoff_s)
+    return tuple(sorted(found, key=lambda entry: entry.name))
+
+
+def collect_garbage(
+    store: Store, plan: GarbagePlan, *, progress: Callable[[int], None] | None = None
+) -> None:
+    """Do what a plan says.
+
+    Args:
+        store: The one that the plan was made of.
+        plan: Not older than need be.
+        progress: Called with the number of removals done, after each.
+
+    Raises:
+        CommitConflictError: ``headrace.json`` has changed since; nothing was removed.
+    """
+    for marker in plan.markers:  # else their dead owners would stop us too
+        store.delete(marker.name)
+    _check_or_drop(store, plan)
+    removals: list[Callable[[], None]] = [
+        *(_removal(store, entry) for entry in plan.files),
+        *(_discarding(store, unfinished) for unfinished in plan.unfinished),
+    ]
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-gc")
+    try:
+        for done, _ in enumerate(pool.map(lambda remove: remove(), removals), start=1):
+            if progress is not None:
+                progress(done)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _check_or_drop(store: Store, plan: GarbagePlan) -> None:
+    if plan.dropped:
+        write_pointer(store, Pointer(plan.kept), replaced=plan.version)
+        return
+    if store.read_versioned(plan.pointer)[1] != plan.version:
+        raise CommitConflictError(
+            f"{plan.pointer} in {store.url} was written by another writer meanwhile; nothing was "
+            "removed, try again",
+            url=store.url,
+        )
+
+
+def _plan_mds(store: Store, cutoff_s: float, *, missing: ObjectNotFoundError) -> GarbagePlan:
+    """Find what failed conversions left in a dataset of MosaicML's format.
+
+    Only files in folders named as the converter names those of its tasks, since whatever else
+    lies there was put there by others.
+    """
+    try:
+        content, version = store.read_versioned(_MDS_INDEX)
+    except ObjectNotFoundError:
+        raise NotADatasetError(
+            f"{store.url} has no {POINTER_NAME}, so nothing tells which files are needed; remove "
+            "the whole folder if it is left over, or find the manifest again with "
+            "`headrace verify --repair-manifest`",
+            url=store.url,
+        ) from missing
+    named = _named_by_index(content, place=f"{store.url}/{_MDS_INDEX}")
+    unnamed = [
+        entry
+        for entry in store.list_entries()
+        if _MDS_FOLDER.match(entry.name) and entry.name not in named
+    ]
+    old = older(unnamed, cutoff_s)
+    begun = (
+        unfinished
+        for unfinished in store.list_unfinished()
+        if _MDS_FOLDER.match(unfinished.name) and unfinished.modified_s <= cutoff_s
+    )
+    return GarbagePlan(
+        kept=(),
+        dropped=(),
+        files=old,
+        unfinished=tuple(sorted(begun, key=lambda unfinished: unfinished.name)),
+        young_count=len(unnamed) - len(old),
+        markers=(),
+        version=version,
+        pointer=_MDS_INDEX,
+    )
+
+
+def _named_by_index(content: bytes, *, place: str) -> set[str]:
+    try:
+        shards = json.loads(content)["shards"]
+        parts = [shard.get(kind) for shard in shards for kind in ("raw_data", "zip_data")]
+        return {part["basename"] for part in parts if part}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ManifestCorruptError(
+            f"{place} is no index of MDS ({error!r}); nothing was removed", url=place
+        ) from error
+
+
+def _named(store: Store, versions: Collection[VersionEntry]) -> set[str]:
+    """Return the names of all files that versions need."""
+    named = set()
+    for version in versions:
+        named |= {version.shards.name, version.blocks.name}
+        shards = read_manifest(store, version).names.to_pylist()
+        named |= {f"{SHARD_FOLDER}/{name}" for name in shards}
+    return named
+
+
+def _is_ours(unfinished: Unfinished) -> bool:
+    return unfinished.name.startswith(_FOLDERS) or unfinished.name == POINTER_NAME
+
+
+def _created_s(version: VersionEntry) -> float:
+    try:
+        created = datetime.fromisoformat(version.created)
+    except ValueError:
+        return float("inf")
+    return (created if created.tzinfo else created.replace(tzinfo=UTC)).timestamp()
+
+
+def _removal(store: Store, entry: ObjectEntry) -> Callable[[], None]:
+    return lambda: store.delete(entry.name)
+
+
+def _discarding(store: Store, unfinished: Unfinished) -> Callable[[], None]:
+    return lambda: store.discard(unfinished)

@@ -1,0 +1,175 @@
+"""Make a manifest again from the shards that still are there.
+
+Which shards belong to the dataset, and in which order, is told by the best of what is left: the
+current version's shard table; where ``headrace.json`` is gone, the newest table in the store; where
+that is gone too, the names of the shards, provided that they are of one conversion.
+
+Where the block table is left, each block is verified against it and a damaged one is left out;
+where it is not, a shard is read from its own beginning to its end and is left out whole if
+anything in it is damaged, because nothing else tells which of its blocks are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import BadArgumentError, ObjectNotFoundError, ShardCorruptError
+from headrace.storage.care.salvage import Remains, find_remains
+from headrace.storage.care.scan import (
+    Lost,
+    ScannedShard,
+    of_another_schema,
+    scan_shard,
+    verify_shard,
+)
+from headrace.storage.dataset.commit import build_manifest
+from headrace.storage.dataset.publish import publish
+from headrace.storage.shard.column_facts import joined_schema
+from headrace.storage.shard.shard_writer import SHARD_FOLDER, ShardEntry
+from headrace.storage.store.store import Store
+
+_THREADS = 4  # each holds a shard
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What a repair found and did.
+
+    Attributes:
+        fingerprint: Of the manifest that the shards make.
+        fingerprint_before: Of the current version before, or `None` where that was not known.
+        sample_count: Samples there are.
+        shard_count: Shards there are.
+        lost: What is in no shard any more.
+        written: Whether a new version was committed; not where nothing was wrong.
+    """
+
+    fingerprint: str
+    fingerprint_before: str | None
+    sample_count: int
+    shard_count: int
+    lost: tuple[Lost, ...]
+    written: bool
+
+    @property
+    def samples_lost(self) -> int | None:
+        """Samples that were there and are not any more, or `None` where nothing tells."""
+        counts = [lost.sample_count for lost in self.lost]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+
+def repair_manifest(
+    store: Store,
+    *,
+    patterns: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> RepairReport:
+    """Read every shard, and commit the manifest that they make.
+
+    Args:
+        store: Where the shards are.
+        patterns: Names of the shards to take, with ``*`` and ``?``, in the order of the samples;
+            none for what the manifests that are left say.
+        progress: Called with the number of shards read and of all.
+
+    Raises:
+        BadArgumentError: No shard is left, or names do not tell which belong together.
+        NotADatasetError: The store holds a stored index.
+        ManifestCorruptError: ``headrace.json`` or a table is of a newer headrace; nothing was
+            changed.
+        CommitConflictError: Another commit came between; nothing was changed.
+    """
+    remains = find_remains(store, patterns)
+    entries: list[ShardEntry] = []
+    lost: list[Lost] = []
+    schema = remains.schema
+    for done, shard in enumerate(_scanned(store, remains), start=1):
+        schema = schema or shard.schema
+        joined = schema if shard.entry is None else _joined(schema, shard, store.url)
+        found = shard if joined or schema is None else of_another_schema(shard, schema)
+        schema = schema if remains.schema else joined or schema
+        lost += found.lost
+        if found.entry is not None:
+            entries.append(found.entry)
+        if progress is not None:
+            progress(done, len(remains.names))
+    if not entries or schema is None:
+        raise BadArgumentError(
+            f"none of the {len(remains.names)} shards in {store.url} can be read; nothing was "
+            "changed",
+            field="url",
+        )
+    return _committed(store, remains, schema, entries=entries, lost=lost)
+
+
+def _joined(schema: pa.Schema | None, shard: ScannedShard, place: str) -> pa.Schema | None:
+    """Return the schema of the shards so far and of one more, or nothing if it is another one."""
+    if schema is None or shard.schema is None:
+        return None
+    try:
+        return joined_schema(schema, shard.schema, place=place)
+    except BadArgumentError:  # a number means one class here and another there
+        return None
+
+
+def _committed(
+    store: Store,
+    remains: Remains,
+    schema: pa.Schema,
+    *,
+    entries: Sequence[ShardEntry],
+    lost: Sequence[Lost],
+) -> RepairReport:
+    manifest, blocks = build_manifest(schema, entries)
+    is_intact = remains.is_intact and not lost and _are_where_stated(entries, remains)
+    if not is_intact:
+        before = [v for v in remains.versions if v.fingerprint != manifest.fingerprint]
+        publish(store, manifest, blocks, before=before, replaced=remains.replaced)
+    return RepairReport(
+        fingerprint=manifest.fingerprint,
+        fingerprint_before=remains.fingerprint,
+        sample_count=manifest.sample_count,
+        shard_count=manifest.shard_count,
+        lost=tuple(lost),
+        written=not is_intact,
+    )
+
+
+def _are_where_stated(entries: Sequence[ShardEntry], remains: Remains) -> bool:
+    rows = remains.rows or ()
+    return all(
+        np.array_equal(entry.blocks, stated) for entry, stated in zip(entries, rows, strict=True)
+    )
+
+
+def _scanned(store: Store, remains: Remains) -> Iterator[ScannedShard]:
+    """Yield every shard in order; the pool ends with the generator."""
+
+    def scan(shard: int) -> ScannedShard:
+        found = _scan(store, remains, shard)
+        # In case the damage came on the way.
+        return _scan(store, remains, shard) if found.lost else found
+
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-repair")
+    try:
+        yield from pool.map(scan, range(len(remains.names)))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _scan(store: Store, remains: Remains, shard: int) -> ScannedShard:
+    name = remains.names[shard]
+    try:
+        content = store.read(f"{SHARD_FOLDER}/{name}")
+        if remains.rows is None or remains.schema is None:
+            return scan_shard(content, name=name)
+        return verify_shard(content, name=name, rows=remains.rows[shard], schema=remains.schema)
+    except (ObjectNotFoundError, ShardCorruptError) as error:
+        return ScannedShard(
+            None, None, (Lost(name, None, remains.sample_count(shard), error.message),)
+        )

@@ -1,0 +1,1 @@
+"""One version of a dataset: its manifest, its pages, the commit that makes it exist."""

@@ -1,0 +1,140 @@
+"""The block table as it is used: pages read when they are needed, a bounded number kept."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ManifestCorruptError, ObjectNotFoundError
+from headrace.storage.dataset.manifest import Manifest
+from headrace.storage.dataset.pointer import TableFile
+from headrace.storage.dataset.read_manifest import page_row_count
+from headrace.storage.shard.block_table import PAGE_BLOCKS, decode_page
+from headrace.storage.source.prefix_search import Search, Starts
+from headrace.storage.store.store import Store
+
+_CACHE_PAGES = 512  # 180 kB each, so 90 MB at most, reached by datasets of 2 million blocks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Page:
+    """Rows ``[first_block, first_block + len(rows))`` of the block table.
+
+    Attributes:
+        first_block: Ordinal of the first row.
+        rows: Of `BLOCK_DTYPE`.
+        starts: Where the samples of each row's block begin, and end with the last.
+    """
+
+    first_block: int
+    rows: NDArray[np.void]
+    starts: Starts
+
+    def locate(
+        self, sample_ids: NDArray[np.int64], search: Search
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the block of each sample of this page, and its offset there: ``(n,) int64``."""
+        rows, offsets = search(self.starts, sample_ids)
+        rows += self.first_block
+        return rows, offsets
+
+    def sample_range(self, row: int) -> tuple[int, int]:
+        """Return the sample ids ``[first, last)`` of one row's block."""
+        first, last = self.starts.values[row : row + 2].tolist()
+        return first, last
+
+
+class BlockTable:
+    """The block table of one manifest. Safe to use from several threads.
+
+    Two threads that miss the same page both read it; one result is kept.
+    """
+
+    def __init__(self, store: Store, table: TableFile, *, manifest: Manifest) -> None:
+        self._store = store
+        self._table = table
+        self._manifest = manifest
+        self._shard_samples = _starts(manifest.sample_counts)
+        self._shard_blocks = _starts(manifest.block_counts)
+        self._lock = threading.Lock()
+        self._pages: OrderedDict[int, Page] = OrderedDict()
+
+    def page(self, index: int) -> Page:
+        """Return page ``index``, which is in ``[0, pages)``.
+
+        Raises:
+            ManifestCorruptError: The page is not what the shard table says, twice.
+        """
+        with self._lock:
+            page = self._pages.get(index)
+            if page is not None:
+                self._pages.move_to_end(index)
+                return page
+        try:
+            page = self._read(index)
+        except ManifestCorruptError:
+            # What was altered on its way is right the second time, as with blocks.
+            page = self._read(index)
+        with self._lock:
+            self._pages[index] = page
+            while len(self._pages) > _CACHE_PAGES:
+                self._pages.popitem(last=False)
+        return page
+
+    def _read(self, index: int) -> Page:
+        entry = self._manifest.pages[index]
+        place = f"{self._store.url}/{self._table.name}"
+        try:
+            message = self._store.read(
+                self._table.name, offset=entry.offset, length=entry.stored_bytes
+            )
+        except ObjectNotFoundError as error:
+            raise ManifestCorruptError(f"{place} is not there", place=place) from error
+        row_count = page_row_count(index, self._manifest.block_count)
+        rows = decode_page(message, entry, row_count=row_count, place=place)
+        samples = rows["sample_count"].astype(np.int64)
+        page = Page(
+            first_block=index * PAGE_BLOCKS,
+            rows=rows,
+            starts=Starts(entry.first_sample + _starts(samples)),
+        )
+        self._check(page, place)
+        return page
+
+    def _check(self, page: Page, place: str) -> None:
+        """Refuse rows that contradict the shard table or each other."""
+        stop = page.first_block + len(page.rows)
+        inside = slice(*np.searchsorted(self._shard_blocks, [page.first_block, stop + 1]))
+        found = page.starts.values[self._shard_blocks[inside] - page.first_block]
+        ends = page.rows["offset"] + page.rows["stored_bytes"]
+        blocks = np.arange(page.first_block, stop)
+        shards = np.searchsorted(self._shard_blocks, blocks, side="right") - 1
+        same = shards[1:] == shards[:-1]
+        problems = {
+            "samples of blocks and shards differ": bool(
+                np.any(found != self._shard_samples[inside])
+            ),
+            "a block without samples": bool(np.any(page.rows["sample_count"] < 1)),
+            "a block with a negative place": bool(
+                np.any((page.rows["offset"] < 0) | (page.rows["stored_bytes"] < 1))
+            ),
+            "a block past the end of its shard": bool(
+                np.any(ends > self._manifest.stored_bytes[shards])
+            ),
+            "blocks that overlap": bool(np.any(same & (page.rows["offset"][1:] < ends[:-1]))),
+        }
+        for problem, is_there in problems.items():
+            if is_there:
+                raise ManifestCorruptError(
+                    f"block table {place}, rows {page.first_block} to {stop - 1}: {problem}; "
+                    "restore it or convert the data again",
+                    place=place,
+                )
+
+
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -1,0 +1,218 @@
+"""Make shards a dataset: manifest files first, ``headrace.json`` last and only if unchanged.
+
+Contract:
+
+1. Success: the new version is the current one; older versions stay readable.
+2. Conflict: another commit came between; it stands, ours left nothing, the caller is told.
+3. Failure or crash before the last write: the dataset is what it was. Two unreferenced manifest
+   files may remain; nothing reads them.
+4. A last write whose answer was lost is read back: if it is ours, it has succeeded.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.errors import (
+    BadArgumentError,
+    DatasetExistsError,
+    ObjectNotFoundError,
+)
+from headrace.storage.dataset.manifest import Manifest
+from headrace.storage.dataset.pointer import IndexPointer, Pointer
+from headrace.storage.dataset.publish import publish
+from headrace.storage.dataset.read_manifest import read_any_pointer, read_block_rows, read_manifest
+from headrace.storage.shard.block_table import concatenated, encode_block_table
+from headrace.storage.shard.column_facts import ColumnStats, joined_schema, served_schema
+from headrace.storage.shard.fingerprint import fingerprint_of
+from headrace.storage.shard.shard_writer import ShardEntry
+from headrace.storage.shard.types import schema_texts
+from headrace.storage.source.kinds import POINTER_NAME
+from headrace.storage.source.other_kinds import refuse_other_kinds
+from headrace.storage.store.store import Store, Version
+
+Mode = Literal["error", "overwrite", "append"]
+
+
+def check_mode(store: Store, mode: Mode) -> None:
+    """Refuse what `commit_dataset` would refuse at the end of a long job.
+
+    Raises:
+        BadArgumentError: There is no such mode.
+        DatasetExistsError: The mode is ``error`` and the store holds a dataset, or it holds a
+            stored index or a dataset of another kind, whatever the mode.
+    """
+    if mode not in get_args(Mode):
+        raise BadArgumentError(
+            f"mode is {mode!r}, wanted one of {', '.join(get_args(Mode))}", field="mode"
+        )
+    if _read_current(store) is not None and mode == "error":
+        raise DatasetExistsError(
+            f"{store.url} holds a dataset already; write elsewhere, or with mode='overwrite' "
+            "or mode='append' (on the command line: --mode)",
+            url=store.url,
+        )
+    refuse_other_kinds(store, POINTER_NAME)
+
+
+def commit_dataset(
+    store: Store,
+    schema: pa.Schema,
+    shards: Sequence[ShardEntry],
+    *,
+    mode: Mode = "error",
+) -> Manifest:
+    """Publish shards that have been written as the dataset's new version.
+
+    Args:
+        store: Where the shards are.
+        schema: What the shards were written with.
+        shards: In the order that sample ids follow; those without samples are left out.
+        mode: What to do where a dataset is: ``error`` refuses, ``overwrite`` makes a version of
+            these shards alone, ``append`` one of the shards there are and these.
+
+    Returns:
+        The manifest of the version that is now current.
+
+    Raises:
+        DatasetExistsError: As `check_mode` says.
+        CommitConflictError: Another commit won; nothing was changed.
+        BadArgumentError: There are no samples, or the schemas to append differ.
+        UnsupportedColumnError: The schema cannot be stored.
+    """
+    check_mode(store, mode)
+    schema_texts(schema)
+    filled = [shard for shard in shards if len(shard.blocks)]
+    current = _read_current(store)
+    base = _read_base(store, current) if mode == "append" and current else None
+    if not filled:
+        if base is not None:
+            return base.manifest
+        raise BadArgumentError(
+            f"no samples to write to {store.url}; a dataset holds at least one", field="samples"
+        )
+    manifest, blocks = _build(schema, filled, base=base, place=store.url)
+    publish(
+        store,
+        manifest,
+        blocks,
+        before=current.pointer.versions if current else (),
+        replaced=current.version if current else None,
+    )
+    return manifest
+
+
+def build_manifest(schema: pa.Schema, shards: Sequence[ShardEntry]) -> tuple[Manifest, bytes]:
+    """Return the manifest of shards and its block table; nothing is written.
+
+    Args:
+        schema: What the shards were written with.
+        shards: In the order that sample ids follow, at least one, each with samples.
+
+    Raises:
+        UnsupportedColumnError: The schema cannot be stored.
+    """
+    schema_texts(schema)
+    return _build(schema, shards, base=None, place="")
+
+
+@dataclass(frozen=True, slots=True)
+class _Current:
+    pointer: Pointer
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    manifest: Manifest
+    blocks: NDArray[np.void]
+
+
+def _read_current(store: Store) -> _Current | None:
+    try:
+        pointer, version = read_any_pointer(store)
+    except ObjectNotFoundError:
+        return None
+    if isinstance(pointer, IndexPointer):
+        raise DatasetExistsError(
+            f"{store.url} holds the stored index of {pointer.target}; write elsewhere",
+            url=store.url,
+        )
+    return _Current(pointer, version)
+
+
+def _read_base(store: Store, current: _Current) -> _Base:
+    manifest = read_manifest(store, current.pointer.current)
+    return _Base(manifest, read_block_rows(store, current.pointer.current, manifest))
+
+
+def _build(
+    schema: pa.Schema, shards: Sequence[ShardEntry], *, base: _Base | None, place: str
+) -> tuple[Manifest, bytes]:
+    stored = schema if base is None else _same_schema(schema, base.manifest.stored_schema, place)
+    stats = _merged_stats(shards)
+    served = served_schema(stored, stats, before=base.manifest.schema if base else None)
+    old = base.manifest if base else None
+    counts = _joined(old.sample_counts if old else None, [s.sample_count for s in shards])
+    raw = _joined(old.raw_bytes if old else None, [s.raw_bytes for s in shards])
+    stored_bytes = _joined(old.stored_bytes if old else None, [s.stored_bytes for s in shards])
+    block_counts = _joined(old.block_counts if old else None, [len(s.blocks) for s in shards])
+    old_blocks = [base.blocks] if base else []
+    content, pages = encode_block_table(
+        concatenated([*old_blocks, *(shard.blocks for shard in shards)])
+    )
+    fingerprint = fingerprint_of(
+        served=served,
+        stored=stored,
+        sample_counts=counts,
+        raw_bytes=raw,
+        block_counts=block_counts,
+        page_digests=[bytes.fromhex(page.digest) for page in pages],
+    )
+    names = [*(old.names.to_pylist() if old else []), *(shard.name for shard in shards)]
+    manifest = Manifest(
+        fingerprint=fingerprint,
+        schema=served,
+        stored_schema=stored,
+        names=pa.array(names, pa.string()),
+        sample_counts=counts,
+        raw_bytes=raw,
+        stored_bytes=stored_bytes,
+        block_counts=block_counts,
+        pages=pages,
+    )
+    return manifest, content
+
+
+def _same_schema(schema: pa.Schema, before: pa.Schema, place: str) -> pa.Schema:
+    joined = joined_schema(before, schema, place=place)
+    if joined is None:
+        raise BadArgumentError(
+            f"the samples to append have columns {_columns_text(schema)}, the dataset {place} has "
+            f"{_columns_text(before)}; select and cast them to match, or write a new dataset",
+            field="schema",
+        )
+    return joined
+
+
+def _columns_text(schema: pa.Schema) -> str:
+    return ", ".join(f"{name}: {text}" for name, text, _ in schema_texts(schema))
+
+
+def _merged_stats(shards: Sequence[ShardEntry]) -> tuple[ColumnStats, ...]:
+    return tuple(
+        functools.reduce(ColumnStats.merged, column)
+        for column in zip(*(shard.columns for shard in shards), strict=True)
+    )
+
+
+def _joined(before: NDArray[np.int64] | None, new: list[int]) -> NDArray[np.int64]:
+    added = np.array(new, np.int64)
+    return added if before is None else np.concatenate([before, added])

@@ -1,0 +1,294 @@
+"""One version of a dataset of our own shards, open for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.errors import (
+    BadArgumentError,
+    ShardCorruptError,
+)
+from headrace.storage.dataset.block_pages import BlockTable, Page
+from headrace.storage.dataset.coalesced_reads import MAX_RANGE_BYTES, BlockAccess, ReadBlock
+from headrace.storage.dataset.manifest import Manifest
+from headrace.storage.dataset.pointer import VersionEntry
+from headrace.storage.shard.block import BlockPlace, decode_block
+from headrace.storage.shard.block_table import PAGE_BLOCKS
+from headrace.storage.shard.column_facts import Narrowing
+from headrace.storage.shard.decoder import BlockDecoder
+from headrace.storage.shard.file_frame import frame_problem
+from headrace.storage.shard.shard_writer import SHARD_FOLDER
+from headrace.storage.source.ordinals import checked_ordinals, read_only
+from headrace.storage.source.prefix_search import Search, Starts, search_starts
+from headrace.storage.source.source import ShardCheck
+from headrace.storage.store.store import Store
+
+
+class Dataset:
+    """A version of a dataset. Safe to use from several threads.
+
+    Attributes:
+        url: Where it is.
+        fingerprint: 32 hexadecimal digits that name its content.
+        schema: Columns of every batch.
+        sample_count: Samples.
+        shard_count: Shards.
+        block_count: Blocks.
+        raw_bytes: Bytes of the samples.
+        stored_bytes: Bytes of the shards.
+        shard_sample_counts: ``(shards,) int64``; not to be written to.
+        shard_raw_bytes: ``(shards,) int64``; not to be written to.
+        range_reads: Every shard has blocks that can be read alone.
+    """
+
+    range_reads = True
+
+    def __init__(self, store: Store, entry: VersionEntry, *, manifest: Manifest) -> None:
+        self.url = store.url
+        self.fingerprint = manifest.fingerprint
+        self.schema = manifest.schema
+        self.sample_count = manifest.sample_count
+        self.shard_count = manifest.shard_count
+        self.block_count = manifest.block_count
+        self.raw_bytes = int(manifest.raw_bytes.sum())
+        self.stored_bytes = int(manifest.stored_bytes.sum())
+        self.shard_sample_counts = read_only(manifest.sample_counts)
+        self.shard_raw_bytes = read_only(manifest.raw_bytes)
+        self._store = store
+        self._manifest = manifest
+        self._narrowing = Narrowing(stored=manifest.stored_schema, served=manifest.schema)
+        self._decoder = BlockDecoder(self._narrowing.decoded)
+        self._table = BlockTable(store, entry.blocks, manifest=manifest)
+        self._shard_block_ends = np.cumsum(manifest.block_counts)
+        page_starts = [page.first_sample for page in manifest.pages]
+        self._page_starts = Starts(np.array([*page_starts, self.sample_count], np.int64))
+
+    def locate(
+        self, sample_ids: NDArray[np.int64], *, search: Search = search_starts
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Find the blocks that hold samples.
+
+        Args:
+            sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
+            search: Does what `search_starts` does, if something does it faster.
+
+        Returns:
+            Block ordinals and offsets of the samples in their blocks, ``(n,) int64`` each.
+
+        Raises:
+            BadArgumentError: An id is outside its range.
+            ManifestCorruptError: A page of the block table is damaged.
+        """
+        ids = checked_ordinals(sample_ids, self.sample_count, "sample id")
+        if len(self._page_starts.values) == 2:  # noqa: PLR2004 - one page and its end
+            return self._table.page(0).locate(ids, search)
+        blocks = np.empty(len(ids), np.int64)
+        offsets = np.empty(len(ids), np.int64)
+        for page, chosen in self._by_page(self._page_starts.find(ids)):
+            blocks[chosen], offsets[chosen] = page.locate(ids[chosen], search)
+        return blocks, offsets
+
+    def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many bytes each block takes in the store, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        return self._block_column(blocks, "stored_bytes")
+
+    def block_raw_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the raw bytes of the samples of each block, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        return self._block_column(blocks, "raw_bytes")
+
+    def block_first_samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the id of the first sample of each block, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        ordinals = checked_ordinals(blocks, self.block_count, "block")
+        firsts = np.empty(len(ordinals), np.int64)
+        for page, chosen in self._by_page(ordinals // PAGE_BLOCKS):
+            firsts[chosen] = page.starts.values[ordinals[chosen] - page.first_block]
+        return firsts
+
+    def block_sample_range(self, block: int) -> tuple[int, int]:
+        """Return the sample ids ``[first, last)`` of a block.
+
+        Raises:
+            BadArgumentError: The ordinal is outside ``[0, block_count)``.
+        """
+        page, row = self._row(block)
+        return page.sample_range(row)
+
+    def block_place(self, block: int) -> BlockPlace:
+        """Return the shard of a block, where in it the block lies, and its checksum.
+
+        Raises:
+            BadArgumentError: The ordinal is outside ``[0, block_count)``.
+        """
+        page, row = self._row(block)
+        shard = int(np.searchsorted(self._shard_block_ends, block, side="right"))
+        offset, stored_bytes, sample_count, raw_bytes, checksum = page.rows[row].item()
+        return BlockPlace(
+            shard=f"{SHARD_FOLDER}/{self._manifest.names[shard].as_py()}",
+            block=block,
+            offset=offset,
+            stored_bytes=stored_bytes,
+            sample_count=sample_count,
+            raw_bytes=raw_bytes,
+            checksum=checksum,
+        )
+
+    def read_block(self, block: int) -> pa.RecordBatch:
+        """Read one block: one ranged read, verified before it is decoded.
+
+        A block that is not as its manifest states is read again once, in case the damage came
+        on the way.
+
+        Args:
+            block: In ``[0, block_count)``.
+
+        Returns:
+            Its samples, with the dataset's schema.
+
+        Raises:
+            ShardCorruptError: Twice not as stated; names shard, block and byte offset.
+            ObjectNotFoundError: The shard is gone.
+            StoreUnavailableError: The store cannot be reached.
+        """
+        return self.read_stored(block)[1]
+
+    def read_stored(self, block: int) -> tuple[bytes, pa.RecordBatch]:
+        """Read one block as `read_block` does; return its stored bytes too.
+
+        Raises:
+            HeadraceError: As `read_block`.
+        """
+        return self._read_alone(self.block_place(block))
+
+    def run_blocks(self, max_bytes: int) -> int:
+        """Return how many neighbouring blocks one read should bring, 1 at least.
+
+        Args:
+            max_bytes: What they may take together in the store, about.
+        """
+        mean_bytes = max(1, self.stored_bytes // max(1, self.block_count))
+        return max(1, min(max_bytes, MAX_RANGE_BYTES) // mean_bytes)
+
+    def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
+        """Read blocks as `read_stored` does, neighbours in one read of the store.
+
+        Args:
+            blocks: In rising order.
+
+        Yields:
+            Each of them, in that order, or its error.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+            ManifestCorruptError: A page of the block table is damaged.
+        """
+        access = BlockAccess(
+            read=lambda shard, offset, length: self._store.read(
+                shard, offset=offset, length=length
+            ),
+            decode=self._decoded,
+            read_alone=self._read_alone,
+        )
+        return access.read_run([self.block_place(block) for block in blocks])
+
+    def decode_stored(self, block: int, stored: bytes) -> pa.RecordBatch:
+        """Verify and decode what `read_stored` returned for a block, kept elsewhere meanwhile.
+
+        Raises:
+            BadArgumentError: The ordinal is outside ``[0, block_count)``.
+            ShardCorruptError: The bytes are not as the manifest states.
+        """
+        return self._decoded(stored, self.block_place(block))
+
+    def check_shard(self, shard: int) -> ShardCheck:
+        """Compare size, header and footer of a shard with the manifest; all blocks are protected.
+
+        Raises:
+            HeadraceError: As `OpenDataset.check_shard`.
+        """
+        end = int(self._shard_block_ends[shard])
+        count = int(self._manifest.block_counts[shard])
+        rows = np.array([self._row_of(block) for block in range(end - count, end)])
+        name = f"{SHARD_FOLDER}/{self._manifest.names[shard].as_py()}"
+        stored_bytes = int(self._manifest.stored_bytes[shard])
+        first, last = int(rows[0]["offset"]), int(rows[-1]["offset"] + rows[-1]["stored_bytes"])
+        # One byte more than wanted shows a file that is longer.
+        tail = self._store.read(name, offset=last, length=stored_bytes - last + 1)
+        if len(tail) != stored_bytes - last:
+            found = "more" if len(tail) > stored_bytes - last else str(last + len(tail))
+            return ShardCheck(name, f"{found} bytes found, the manifest says {stored_bytes}")
+        head = self._store.read(name, offset=0, length=first)
+        schema = self._manifest.stored_schema
+        return ShardCheck(name, frame_problem(head, tail, schema=schema, rows=rows))
+
+    def close(self) -> None:
+        """Give connections back; the dataset cannot read any more."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _read_alone(self, place: BlockPlace) -> tuple[bytes, pa.RecordBatch]:
+        try:
+            return self._read_once(place)
+        except ShardCorruptError:
+            return self._read_once(place)
+
+    def _read_once(self, place: BlockPlace) -> tuple[bytes, pa.RecordBatch]:
+        stored = self._store.read(place.shard, offset=place.offset, length=place.stored_bytes)
+        return stored, self._decoded(stored, place)
+
+    def _decoded(self, stored: bytes | memoryview, place: BlockPlace) -> pa.RecordBatch:
+        batch = decode_block(stored, place, decoder=self._decoder)
+        try:
+            return self._narrowing.served(batch)
+        except ValueError as error:
+            raise place.damage(str(error)) from error
+
+    def _row_of(self, block: int) -> np.void:
+        page, row = self._row(block)
+        found: np.void = page.rows[row]
+        return found
+
+    def _row(self, block: int) -> tuple[Page, int]:
+        if not 0 <= block < self.block_count:
+            raise BadArgumentError(
+                f"block {block} is not in [0, {self.block_count})", field="block"
+            )
+        index, row = divmod(block, PAGE_BLOCKS)
+        return self._table.page(index), row
+
+    def _block_column(self, blocks: NDArray[np.int64], name: str) -> NDArray[np.int64]:
+        ordinals = checked_ordinals(blocks, self.block_count, "block")
+        values = np.empty(len(ordinals), np.int64)
+        for page, chosen in self._by_page(ordinals // PAGE_BLOCKS):
+            values[chosen] = page.rows[name][ordinals[chosen] - page.first_block]
+        return values
+
+    def _by_page(self, pages: NDArray[np.int64]) -> Iterator[tuple[Page, NDArray[np.int64]]]:
+        """Yield each page that occurs in ``pages`` with the places where it does."""
+        if not len(pages):
+            return
+        order = np.argsort(pages, kind="stable")
+        edges = np.flatnonzero(np.diff(pages[order])) + 1
+        for chosen in np.split(order, edges):
+            yield self._table.page(int(pages[chosen[0]])), chosen

@@ -1,0 +1,259 @@
+"""The codec of ``headrace.json``, the file that makes a dataset exist.
+
+There are two kinds: version 1 lists the versions of a dataset of our own shards, version 2 names a
+source elsewhere and the index of it that is stored here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.errors import ManifestCorruptError
+from headrace.storage.dataset.newer_format import newer_format
+from headrace.storage.store.names import name_problem
+
+POINTER_VERSION = 1
+INDEX_POINTER_VERSION = 2
+INDEXED_SOURCES = ("mds", "parquet", "webdataset")
+MAX_POINTER_BYTES = 16 << 20
+_MAX_TABLE_BYTES = 4 << 30
+_FINGERPRINT = re.compile("[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file of the manifest: its name in the store and its size."""
+
+    name: str
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionEntry:
+    """One version of the dataset.
+
+    Attributes:
+        fingerprint: 32 hexadecimal digits.
+        created: When it was committed, ISO 8601 in UTC; for people only.
+        sample_count: Samples it holds; for people only.
+        shards: The shard table.
+        blocks: The block table.
+    """
+
+    fingerprint: str
+    created: str
+    sample_count: int
+    shards: TableFile
+    blocks: TableFile
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """All versions of a dataset that can be opened, the current one last."""
+
+    versions: tuple[VersionEntry, ...]
+
+    @property
+    def current(self) -> VersionEntry:
+        """The version that is opened when none is named."""
+        return self.versions[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPointer:
+    """A source elsewhere, whose index is stored here.
+
+    Attributes:
+        source: Its layout, one of `INDEXED_SOURCES`.
+        target: URL of the source.
+        fingerprint: 32 hexadecimal digits of the source as it was indexed.
+        created: When, ISO 8601 in UTC; for people only.
+        sample_count: Samples it holds; for people only.
+        index: The stored index.
+        digest: BLAKE2b-128 of its bytes, 32 hexadecimal digits.
+    """
+
+    source: str
+    target: str
+    fingerprint: str
+    created: str
+    sample_count: int
+    index: TableFile
+    digest: str
+
+
+def encode_pointer(pointer: Pointer | IndexPointer) -> bytes:
+    """Return the text of ``headrace.json``."""
+    if isinstance(pointer, IndexPointer):
+        return _text_of(_index_object(pointer))
+    content: dict[str, object] = {
+        "format": "headrace",
+        "version": POINTER_VERSION,
+        "source": "arrow",
+        "fingerprint": pointer.current.fingerprint,
+        "versions": [_version_object(version) for version in pointer.versions],
+    }
+    return _text_of(content)
+
+
+def decode_pointer(content: bytes, *, place: str) -> Pointer | IndexPointer:
+    """Return what ``headrace.json`` says.
+
+    Args:
+        content: The file.
+        place: Where it is, for the error.
+
+    Raises:
+        ManifestCorruptError: It is damaged, hostile, or of an unknown version;
+            `NewerFormatError` where that came after this headrace.
+    """
+    try:
+        return _decode(content)
+    except _NewerError as error:
+        raise newer_format(place, str(error)) from error
+    except (_DamageError, ValueError, RecursionError) as error:
+        raise ManifestCorruptError(
+            f"{place}: {error}; restore it or convert the data again", place=place
+        ) from error
+
+
+class _DamageError(Exception):
+    """What is wrong with the file; the caller knows where."""
+
+
+class _NewerError(Exception):
+    """The file is of a version to come; the caller knows where."""
+
+
+def _text_of(content: dict[str, object]) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _decode(content: bytes) -> Pointer | IndexPointer:
+    if len(content) > MAX_POINTER_BYTES:
+        raise _DamageError(f"more than {MAX_POINTER_BYTES} bytes")
+    top = _mapping(json.loads(content.decode()), "the file")
+    if top.get("format") != "headrace":
+        raise _DamageError(f"format {str(top.get('format'))[:100]!r} found, 'headrace' wanted")
+    match top.get("version"), top.get("source"):
+        case (1, "arrow"):
+            return _pointer(top)
+        case (2, str(source)) if source in INDEXED_SOURCES:
+            return _index_pointer(top, source)
+        case (version, source):
+            kind = _NewerError if _is_newer(version, source) else _DamageError
+            raise kind(
+                f"version {str(version)[:100]} of source {str(source)[:100]!r} found, this "
+                f"headrace reads version {POINTER_VERSION} of 'arrow' and version "
+                f"{INDEX_POINTER_VERSION} of {', '.join(INDEXED_SOURCES)}"
+            )
+
+
+def _is_newer(version: object, source: object) -> bool:
+    """Tell a version or a source to come from what no headrace writes."""
+    if type(version) is not int:
+        return False
+    return version > INDEX_POINTER_VERSION or (version > 0 and isinstance(source, str))
+
+
+def _pointer(top: Mapping[str, object]) -> Pointer:
+    versions = top.get("versions")
+    if not isinstance(versions, list) or not versions:
+        raise _DamageError("no list of versions")
+    pointer = Pointer(tuple(_version(version) for version in versions))
+    if top.get("fingerprint") != pointer.current.fingerprint:
+        raise _DamageError("the fingerprint is not that of the last version")
+    return pointer
+
+
+def _index_pointer(top: Mapping[str, object], source: str) -> IndexPointer:
+    index = _mapping(top.get("index"), "index")
+    target = _string(top, "url")
+    if not target or not target.isprintable():
+        raise _DamageError(f"url {target[:200]!r} is none")
+    return IndexPointer(
+        source=source,
+        target=target,
+        fingerprint=_digits(top, "fingerprint"),
+        created=_string(top, "created"),
+        sample_count=_integer(top, "sample_count", 1 << 62),
+        index=_table(top, "index"),
+        digest=_digits(index, "digest"),
+    )
+
+
+def _version(value: object) -> VersionEntry:
+    version = _mapping(value, "a version")
+    return VersionEntry(
+        fingerprint=_digits(version, "fingerprint"),
+        created=_string(version, "created"),
+        sample_count=_integer(version, "sample_count", 1 << 62),
+        shards=_table(version, "shards"),
+        blocks=_table(version, "blocks"),
+    )
+
+
+def _table(version: Mapping[str, object], key: str) -> TableFile:
+    table = _mapping(version.get(key), key)
+    name = _string(table, "name")
+    problem = name_problem(name)
+    if problem is not None:
+        raise _DamageError(f"name {name[:200]!r} of {key}: {problem}")
+    return TableFile(name=name, stored_bytes=_integer(table, "stored_bytes", _MAX_TABLE_BYTES))
+
+
+def _digits(mapping: Mapping[str, object], key: str) -> str:
+    value = _string(mapping, key)
+    if not _FINGERPRINT.fullmatch(value):
+        raise _DamageError(f"{key} {value[:100]!r} is no 32 hexadecimal digits")
+    return value
+
+
+def _mapping(value: object, what: str) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise _DamageError(f"{what} is no JSON object")
+    return value
+
+
+def _string(mapping: Mapping[str, object], key: str) -> str:
+    value = mapping.get(key)
+    if not isinstance(value, str):
+        raise _DamageError(f"{key} is {str(value)[:100]}, wanted a string")
+    return value
+
+
+def _integer(mapping: Mapping[str, object], key: str, high: int) -> int:
+    value = mapping.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= high:
+        raise _DamageError(f"{key} is {str(value)[:100]}, wanted an integer from 0 to {high}")
+    return value
+
+
+def _version_object(version: VersionEntry) -> dict[str, object]:
+    return {
+        "fingerprint": version.fingerprint,
+        "created": version.created,
+        "sample_count": version.sample_count,
+        "shards": {"name": version.shards.name, "stored_bytes": version.shards.stored_bytes},
+        "blocks": {"name": version.blocks.name, "stored_bytes": version.blocks.stored_bytes},
+    }
+
+
+def _index_object(pointer: IndexPointer) -> dict[str, object]:
+    return {
+        "format": "headrace",
+        "version": INDEX_POINTER_VERSION,
+        "source": pointer.source,
+        "url": pointer.target,
+        "fingerprint": pointer.fingerprint,
+        "created": pointer.created,
+        "sample_count": pointer.sample_count,
+        "index": {
+            "name": pointer.index.name,
+            "stored_bytes": pointer.index.stored_bytes,
+            "digest": pointer.digest,
+        },
+    }

@@ -1,0 +1,94 @@
+"""The last step of whatever changes a dataset: tables first, ``headrace.json`` last."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from headrace.errors import CommitConflictError, WorldError
+from headrace.storage.dataset.manifest import Manifest, encode_shard_table
+from headrace.storage.dataset.pointer import (
+    IndexPointer,
+    Pointer,
+    TableFile,
+    VersionEntry,
+    encode_pointer,
+)
+from headrace.storage.source.kinds import POINTER_NAME
+from headrace.storage.store.store import Store, Version
+
+MANIFEST_FOLDER = "manifests"
+
+
+def table_stem(fingerprint: str) -> str:
+    """Return how names of a version's tables begin.
+
+    The suffix keeps two commits of equal content apart, whose shards have different names.
+    """
+    return f"{MANIFEST_FOLDER}/{fingerprint}-{uuid.uuid4().hex[:8]}"
+
+
+def now_text() -> str:
+    """Return the time that ``created`` states."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def publish(
+    store: Store,
+    manifest: Manifest,
+    blocks: bytes,
+    *,
+    before: Sequence[VersionEntry],
+    replaced: Version | None,
+) -> None:
+    """Make a manifest the current version.
+
+    Args:
+        store: Where its shards are.
+        manifest: The version.
+        blocks: Its block table.
+        before: Versions that stay beside it.
+        replaced: Version of the ``headrace.json`` there is, or `None` where there is none.
+
+    Raises:
+        CommitConflictError: ``headrace.json`` has changed; ours left nothing.
+    """
+    stem = table_stem(manifest.fingerprint)
+    shards = encode_shard_table(manifest)
+    entry = VersionEntry(
+        fingerprint=manifest.fingerprint,
+        created=now_text(),
+        sample_count=manifest.sample_count,
+        shards=TableFile(f"{stem}.shards.arrow", len(shards)),
+        blocks=TableFile(f"{stem}.blocks.arrow", len(blocks)),
+    )
+    store.write(entry.blocks.name, blocks)
+    store.write(entry.shards.name, shards)
+    try:
+        write_pointer(store, Pointer((*before, entry)), replaced=replaced)
+    except CommitConflictError:
+        with contextlib.suppress(WorldError):
+            store.delete(entry.shards.name)
+            store.delete(entry.blocks.name)
+        raise
+
+
+def write_pointer(
+    store: Store, pointer: Pointer | IndexPointer, *, replaced: Version | None
+) -> None:
+    """Write ``headrace.json`` if it is as it was; a lost answer is read back.
+
+    Raises:
+        CommitConflictError: It has changed.
+    """
+    content = encode_pointer(pointer)
+    try:
+        if replaced is None:
+            store.write_if_absent(POINTER_NAME, content)
+        else:
+            store.write_if_unchanged(POINTER_NAME, content, replaced)
+    except CommitConflictError:
+        if store.read(POINTER_NAME) != content:
+            raise

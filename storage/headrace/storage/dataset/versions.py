@@ -1,0 +1,53 @@
+"""Which versions of a dataset can be opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.errors import ObjectNotFoundError
+from headrace.storage.dataset.pointer import IndexPointer
+from headrace.storage.dataset.read_manifest import read_any_pointer
+from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.store import open_store
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetVersion:
+    """One version of a dataset.
+
+    Attributes:
+        fingerprint: 32 hexadecimal digits; opens it.
+        created: When it was committed, ISO 8601 in UTC.
+        sample_count: Samples it holds.
+    """
+
+    fingerprint: str
+    created: str
+    sample_count: int
+
+
+def list_versions(url: str, *, options: StoreOptions | None = None) -> tuple[DatasetVersion, ...]:
+    """Return the versions of the dataset at a URL, the current one last.
+
+    There are none for a source that keeps no list of them: files of others are as they are.
+
+    Args:
+        url: A local path, ``s3://bucket/prefix``, and so on.
+        options: How to reach the store.
+
+    Raises:
+        ManifestCorruptError: ``headrace.json`` is damaged.
+        StoreRefusedError: The store refuses.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    store = open_store(url, options=options)
+    try:
+        pointer, _ = read_any_pointer(store)
+    except ObjectNotFoundError:
+        return ()
+    finally:
+        store.close()
+    entries = (pointer,) if isinstance(pointer, IndexPointer) else pointer.versions
+    return tuple(
+        DatasetVersion(entry.fingerprint, entry.created, entry.sample_count) for entry in entries
+    )

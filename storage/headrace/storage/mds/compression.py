@@ -1,0 +1,135 @@
+"""The compressions of whole shards."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from headrace.storage.mds.damage import DamageError
+
+_Codec: TypeAlias = Literal["bz2", "brotli", "gzip", "zstd"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """A compression as an index names it.
+
+    Attributes:
+        text: Such as ``zstd`` or ``zstd:7``.
+        algorithm: The part before the colon.
+        level: The part after it, or the algorithm's default; `None` where it has no levels.
+    """
+
+    text: str
+    algorithm: str
+    level: int | None
+
+    @property
+    def suffix(self) -> str:
+        """What the name of a compressed shard ends with."""
+        return f".{self.algorithm}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    low: int
+    high: int
+    default: int
+
+
+_LEVELS: Mapping[str, _Levels | None] = {
+    "br": _Levels(0, 11, 11),
+    "bz2": _Levels(1, 9, 9),
+    "gz": _Levels(0, 9, 9),
+    "snappy": None,
+    "zstd": _Levels(1, 22, 3),
+}
+_ARROW_NAMES: Mapping[str, _Codec] = {"br": "brotli", "bz2": "bz2", "gz": "gzip", "zstd": "zstd"}
+
+
+def parse_compression(text: str) -> Compression:
+    """Return the compression that ``text`` names.
+
+    Raises:
+        ValueError: There is no such algorithm or level.
+    """
+    algorithm, colon, level_text = text.partition(":")
+    levels = _LEVELS.get(algorithm)
+    if algorithm in _LEVELS and not colon:
+        return Compression(text, algorithm, levels.default if levels else None)
+    if levels and level_text.isascii() and level_text.isdigit() and len(level_text) <= 2:  # noqa: PLR2004 - no level has three digits
+        level = int(level_text)
+        if levels.low <= level <= levels.high:
+            return Compression(text, algorithm, level)
+    raise ValueError(
+        f"compression {text[:100]!r} found, wanted one of {', '.join(_LEVELS)}, the first three "
+        "and the last with a level such as ':9' or without"
+    )
+
+
+def decompressed(stored: bytes, algorithm: str, *, raw_bytes: int) -> pa.Buffer:
+    """Return what a file was compressed from; takes no memory beyond ``raw_bytes``.
+
+    Raises:
+        DamageError: It is not compressed so, or is not of ``raw_bytes``.
+    """
+    try:
+        content = _decompress(stored, algorithm, raw_bytes)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise DamageError(f"no file compressed by {algorithm}: {error}") from error
+    if content.size != raw_bytes:
+        found = "more" if content.size > raw_bytes else f"{content.size}"
+        raise DamageError(f"{found} bytes found when decompressed, the index says {raw_bytes}")
+    return content
+
+
+def compressed(raw: bytes, compression: Compression) -> bytes:
+    """Return ``raw`` as one frame."""
+    return _COMPRESSORS[compression.algorithm](raw, compression.level or 0)
+
+
+def _decompress(stored: bytes, algorithm: str, raw_bytes: int) -> pa.Buffer:
+    if algorithm == "snappy":
+        # No stream reads a raw block, and pyarrow fills up what is shorter than stated.
+        size = _snappy_size(stored)
+        if size != raw_bytes:
+            raise DamageError(f"a block of {size} bytes found, the index says {raw_bytes}")
+        return pa.Codec("snappy").decompress(stored, decompressed_size=raw_bytes)
+    with (
+        pa.BufferReader(stored) as source,
+        pa.CompressedInputStream(source, _ARROW_NAMES[algorithm]) as stream,
+    ):
+        content = stream.read_buffer(raw_bytes)
+        surplus = len(stream.read(1))
+        if surplus:
+            raise DamageError(f"more than {raw_bytes} bytes found when decompressed")
+        return content
+
+
+def _snappy_size(stored: bytes) -> int:
+    """Read the length before a raw block: seven bits a byte, the lowest first."""
+    size = 0
+    for place, byte in enumerate(stored[:5]):
+        size |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:  # noqa: PLR2004 - the high bit says that more follow
+            return size
+    raise ValueError("no length before the block")
+
+
+def _by_arrow(name: _Codec) -> Callable[[bytes, int], bytes]:
+    return lambda raw, level: bytes(pa.Codec(name, level).compress(raw))
+
+
+_COMPRESSORS: Mapping[str, Callable[[bytes, int], bytes]] = {
+    "br": _by_arrow("brotli"),
+    "bz2": bz2.compress,
+    # A time of now would make the hash of the file differ from run to run.
+    "gz": lambda raw, level: gzip.compress(raw, level, mtime=0),
+    "snappy": lambda raw, _: bytes(pa.Codec("snappy").compress(raw)),
+    "zstd": _by_arrow("zstd"),
+}

@@ -1,0 +1,101 @@
+"""How shards are cut into blocks: arithmetic over the index alone, so nothing need be read.
+
+A shard that must be fetched whole is one block. Any other has as many blocks of an equal number
+of samples (the last may have fewer) as its raw bytes hold `BLOCK_BYTES`, rounded up. A shard
+without samples has none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.storage.source.ordinals import checked_ordinals
+
+BLOCK_BYTES = (
+    1 << 20
+)  # as the blocks of our own shards: a range read of this size is worth its trip
+
+
+class BlockLayout:
+    """The blocks of all shards.
+
+    Args:
+        sample_counts: ``(shards,) int64``.
+        raw_bytes: ``(shards,) int64``.
+        whole: ``(shards,) bool``; which shards are one block.
+
+    Attributes:
+        sample_count: Samples of all shards.
+        block_count: Blocks of all shards.
+    """
+
+    def __init__(
+        self,
+        sample_counts: NDArray[np.int64],
+        raw_bytes: NDArray[np.int64],
+        *,
+        whole: NDArray[np.bool_],
+    ) -> None:
+        wanted = np.where(whole, 1, np.maximum(1, -(-raw_bytes // BLOCK_BYTES)))
+        self._per_block = np.maximum(1, -(-sample_counts // wanted))
+        self._first_block = _starts(-(-sample_counts // self._per_block))
+        self._first_sample = _starts(sample_counts)
+        self.sample_count = int(self._first_sample[-1])
+        self.block_count = int(self._first_block[-1])
+
+    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return block ordinals and offsets in the blocks, ``(n,) int64`` each.
+
+        Raises:
+            BadArgumentError: An id is outside ``[0, sample_count)``.
+        """
+        ids = checked_ordinals(sample_ids, self.sample_count, "sample id")
+        shards = np.searchsorted(self._first_sample, ids, side="right") - 1
+        blocks, offsets = np.divmod(ids - self._first_sample[shards], self._per_block[shards])
+        return self._first_block[shards] + blocks, offsets
+
+    def shards_of(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the shard of each block, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        ordinals = checked_ordinals(blocks, self.block_count, "block")
+        return np.searchsorted(self._first_block, ordinals, side="right") - 1
+
+    def sample_ranges(
+        self, blocks: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the shard of each block and its samples ``[start, stop)`` there.
+
+        Returns:
+            Shards, starts and stops, ``(n,) int64`` each; the latter count from the shard's first
+            sample.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        shards = self.shards_of(blocks)
+        per_block = self._per_block[shards]
+        starts = (np.asarray(blocks, np.int64) - self._first_block[shards]) * per_block
+        counts = self._first_sample[shards + 1] - self._first_sample[shards]
+        return shards, starts, np.minimum(starts + per_block, counts)
+
+    def first_samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the id of the first sample of each block, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        shards, starts, _ = self.sample_ranges(blocks)
+        firsts: NDArray[np.int64] = self._first_sample[shards] + starts
+        return firsts
+
+    def first_sample(self, shard: int) -> int:
+        """Return the id of a shard's first sample."""
+        return int(self._first_sample[shard])
+
+
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -1,0 +1,122 @@
+"""Make MDS shards a dataset: ``index.json`` last, and only if unchanged.
+
+Contract:
+
+1. Success: the index names the shards; readers that hold the old one are not disturbed, for no
+   shard is removed.
+2. Conflict: another commit came between; it stands, and the caller is told.
+3. Failure or crash before the last write: the dataset is what it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from headrace.errors import (
+    BadArgumentError,
+    CommitConflictError,
+    DatasetExistsError,
+    ObjectNotFoundError,
+)
+from headrace.storage.mds.index import Index, decode_index
+from headrace.storage.mds.json import shard_objects
+from headrace.storage.mds.writer import MdsShardEntry
+from headrace.storage.source.kinds import MDS_INDEX_NAME
+from headrace.storage.source.other_kinds import has_object, refuse_other_kinds
+from headrace.storage.store.store import Store, Version
+
+Mode = Literal["error", "overwrite", "append"]
+
+
+def check_mds_mode(store: Store, mode: Mode) -> None:
+    """Refuse what `commit_mds` would refuse at the end of a long job.
+
+    Raises:
+        BadArgumentError: There is no such mode.
+        DatasetExistsError: The mode is ``error`` and there is an index, or there is a dataset of
+            another kind, whatever the mode.
+    """
+    if mode not in get_args(Mode):
+        raise BadArgumentError(
+            f"mode is {mode!r}, wanted one of {', '.join(get_args(Mode))}", field="mode"
+        )
+    if mode == "error" and has_object(store, MDS_INDEX_NAME):
+        raise _exists(store)
+    refuse_other_kinds(store, MDS_INDEX_NAME)
+
+
+def commit_mds(store: Store, shards: Sequence[MdsShardEntry], *, mode: Mode = "error") -> Index:
+    """Publish shards that have been written.
+
+    Args:
+        store: Where the shards are.
+        shards: In the order that sample ids follow.
+        mode: What to do where there is an index: ``error`` refuses, ``overwrite`` replaces it,
+            ``append`` adds the shards behind its own.
+
+    Returns:
+        The index that is now there.
+
+    Raises:
+        DatasetExistsError: As `check_mds_mode` says.
+        CommitConflictError: Another commit won.
+        BadArgumentError: There is no such mode, there are no samples, or a name would occur twice.
+        ManifestCorruptError: The index to append to is damaged.
+    """
+    check_mds_mode(store, mode)
+    if not sum(shard.sample_count for shard in shards):
+        raise BadArgumentError(
+            f"no samples to write to {store.url}; a dataset holds at least one", field="samples"
+        )
+    before = None if mode == "error" else _read(store)
+    kept: list[object] = []
+    if mode == "append" and before is not None:
+        decode_index(before[0], place=_place(store))
+        kept = list(shard_objects(before[0].decode()))
+    entries = [*kept, *(shard.as_json() for shard in shards)]
+    content = json.dumps({"shards": entries, "version": 2}, sort_keys=True).encode()
+    index = decode_index(content, place=_place(store))
+    _refuse_same_names(index)
+    _write(store, content, before)
+    return index
+
+
+def _place(store: Store) -> str:
+    return f"{store.url}/{MDS_INDEX_NAME}"
+
+
+def _read(store: Store) -> tuple[bytes, Version] | None:
+    try:
+        return store.read_versioned(MDS_INDEX_NAME)
+    except ObjectNotFoundError:
+        return None
+
+
+def _write(store: Store, content: bytes, before: tuple[bytes, Version] | None) -> None:
+    if before is not None:
+        store.write_if_unchanged(MDS_INDEX_NAME, content, before[1])
+        return
+    try:
+        store.write_if_absent(MDS_INDEX_NAME, content)
+    except CommitConflictError as error:
+        raise _exists(store) from error
+
+
+def _exists(store: Store) -> DatasetExistsError:
+    return DatasetExistsError(
+        f"{store.url} holds a dataset already; write elsewhere, or with mode='overwrite' or "
+        "mode='append' (on the command line: --mode)",
+        url=store.url,
+    )
+
+
+def _refuse_same_names(index: Index) -> None:
+    names = index.raw_names.to_pylist()
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadArgumentError(
+            f"the shard {twice!r} occurs twice; give each writer a folder of its own",
+            field="shards",
+        )

@@ -1,0 +1,39 @@
+"""The `mds` source: datasets of mosaicml-streaming, found by ``index.json``."""
+
+from __future__ import annotations
+
+from headrace.errors import NotADatasetError, ObjectNotFoundError
+from headrace.storage.mds.dataset import MdsDataset
+from headrace.storage.mds.index import MAX_INDEX_BYTES, decode_index
+from headrace.storage.source.kinds import MDS_INDEX_NAME
+from headrace.storage.source.source import Place, SourceOptions
+
+MARK = MDS_INDEX_NAME
+
+
+def detect(place: Place) -> bool:
+    """Tell whether there is an ``index.json``."""
+    try:
+        place.store.read(MDS_INDEX_NAME, length=1)
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> MdsDataset:
+    """Open the dataset: one read, and one of a sample where arrays state their own type."""
+    store = place.store
+    index = decode_index(
+        store.read(MDS_INDEX_NAME, length=MAX_INDEX_BYTES + 1),
+        place=f"{store.url}/{MDS_INDEX_NAME}",
+    )
+    if fingerprint is not None and fingerprint != index.fingerprint:
+        raise NotADatasetError(
+            f"{store.url} has no version {fingerprint[:100]}; the one it has is "
+            f"{index.fingerprint}",
+            url=store.url,
+            fingerprint=fingerprint[:100],
+        )
+    return MdsDataset(
+        store, index, allow_pickle=options.allow_pickle, mixed_arrays=options.mixed_arrays
+    )

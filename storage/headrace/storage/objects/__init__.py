@@ -1,0 +1,1 @@
+"""Objects in a store together with their versions, for foreign layouts that lack a manifest."""

@@ -1,0 +1,1 @@
+"""The one way to open a dataset of any layout."""

@@ -1,0 +1,45 @@
+"""The `arrow` source: our own shards, or a stored index, found by ``headrace.json``."""
+
+from __future__ import annotations
+
+from headrace.errors import NotADatasetError, ObjectNotFoundError
+from headrace.storage.dataset.dataset import Dataset
+from headrace.storage.dataset.pointer import IndexPointer, Pointer, VersionEntry
+from headrace.storage.dataset.read_manifest import read_any_pointer, read_manifest
+from headrace.storage.open.indexed import open_indexed
+from headrace.storage.source.kinds import POINTER_NAME
+from headrace.storage.source.source import OpenDataset, Place, SourceOptions
+
+MARK = POINTER_NAME
+
+
+def detect(place: Place) -> bool:
+    """Tell whether there is a ``headrace.json``."""
+    try:
+        place.store.read(POINTER_NAME, length=1)
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> OpenDataset:
+    """Open a version: two reads, whatever the number of blocks; or a source by its stored index."""
+    pointer, _ = read_any_pointer(place.store)
+    if isinstance(pointer, IndexPointer):
+        return open_indexed(place, pointer, options, fingerprint=fingerprint)
+    entry = _chosen(pointer, fingerprint, place.store.url)
+    return Dataset(place.store, entry, manifest=read_manifest(place.store, entry))
+
+
+def _chosen(pointer: Pointer, fingerprint: str | None, url: str) -> VersionEntry:
+    if fingerprint is None:
+        return pointer.current
+    for entry in reversed(pointer.versions):
+        if entry.fingerprint == fingerprint:
+            return entry
+    known = ", ".join(entry.fingerprint for entry in pointer.versions[-5:])
+    raise NotADatasetError(
+        f"{url} has no version {fingerprint[:100]}; the latest it has are {known}",
+        url=url,
+        fingerprint=fingerprint[:100],
+    )

@@ -1,0 +1,319 @@
+"""Store the index of a source elsewhere once, and open the source by it.
+
+Contract of `store_index`:
+
+1. Success: ``headrace.json`` names the source, its fingerprint, and the index with its digest.
+2. Failure or crash before the last write: what was there is there; a file may remain for
+   `plan_gc` to find.
+3. Conflict: another writer came between; it stands, and the caller is told.
+
+A source whose files have changed since is refused when it is opened or, where only reading can
+tell, when it is read; the error names the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from headrace.errors import (
+    BadArgumentError,
+    CommitConflictError,
+    DatasetExistsError,
+    ManifestCorruptError,
+    NotADatasetError,
+    ObjectNotFoundError,
+    WorldError,
+)
+from headrace.storage.dataset.pointer import IndexPointer, TableFile
+from headrace.storage.dataset.publish import now_text, table_stem, write_pointer
+from headrace.storage.dataset.read_manifest import read_any_pointer, read_table
+from headrace.storage.source.kinds import POINTER_NAME
+from headrace.storage.source.other_kinds import refuse_other_kinds
+from headrace.storage.source.source import OpenDataset, Place, SourceOptions
+from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.store import Store, Version, open_store
+
+Progress = Callable[[int, int], None]
+_DIGEST_BYTES = 16
+_LOCAL_SCHEMES = ("", "file", "local")
+
+
+def store_index(
+    source_url: str,
+    url: str,
+    *,
+    options: StoreOptions | None = None,
+    source_options: SourceOptions | None = None,
+    progress: Progress | None = None,
+) -> IndexPointer:
+    """Read what opening a source reads, and store it at another URL.
+
+    Args:
+        source_url: An MDS dataset, Parquet files, a Delta table, or WebDataset tars.
+        url: Where the index goes; may be the same URL.
+        options: How to reach both.
+        source_options: Which source it is, and which version of a table.
+        progress: Called with the number of Parquet or tar files read and of all.
+
+    Returns:
+        What ``headrace.json`` at ``url`` says now.
+
+    Raises:
+        NotADatasetError: There is nothing to index at ``source_url``.
+        DatasetExistsError: ``url`` holds a dataset of our own shards, or one of another kind
+            that is not the source.
+        CommitConflictError: Another writer came between.
+    """
+    chosen, asked = options or StoreOptions(), source_options or SourceOptions()
+    target = _absolute(source_url)
+    store = open_store(url, options=chosen)
+    try:
+        _refuse_unreachable(target, store.url)
+        replaced = _replaced(store)
+        if not _is_same_place(target, url):
+            refuse_other_kinds(store, POINTER_NAME)
+        indexed = _index_of(target, chosen, asked, progress)
+        name = f"{table_stem(indexed.fingerprint)}.index"
+        pointer = IndexPointer(
+            source=indexed.source,
+            target=target,
+            fingerprint=indexed.fingerprint,
+            created=now_text(),
+            sample_count=indexed.sample_count,
+            index=TableFile(name, len(indexed.content)),
+            digest=_digest(indexed.content),
+        )
+        store.write(name, indexed.content)
+        try:
+            write_pointer(store, pointer, replaced=replaced)
+        except CommitConflictError:
+            with contextlib.suppress(WorldError):
+                store.delete(name)
+            raise
+        return pointer
+    finally:
+        store.close()
+
+
+def open_indexed(
+    place: Place, pointer: IndexPointer, options: SourceOptions, *, fingerprint: str | None
+) -> OpenDataset:
+    """Open a source by the index that is stored at ``place``.
+
+    Args:
+        place: Of the index; its store is closed if this returns.
+        pointer: What ``headrace.json`` says there.
+        options: What the operator says.
+        fingerprint: What is wanted, or `None`.
+
+    Raises:
+        NotADatasetError: The fingerprint is another one.
+        ManifestCorruptError: The index is damaged, or names a place that it may not name.
+        ShardCorruptError: A file has changed since it was indexed; names it.
+        ObjectNotFoundError: A file is gone; names it.
+    """
+    if fingerprint is not None and fingerprint != pointer.fingerprint:
+        raise NotADatasetError(
+            f"{place.store.url} has no version {fingerprint[:100]}; the one it has is "
+            f"{pointer.fingerprint}",
+            url=place.store.url,
+            fingerprint=fingerprint[:100],
+        )
+    try:
+        _refuse_unreachable(pointer.target, place.store.url)
+    except BadArgumentError as error:
+        raise ManifestCorruptError(error.message, place=place.store.url) from error
+    where = f"{place.store.url}/{pointer.index.name}"
+    content = read_table(place.store, pointer.index)
+    found = _digest(content)
+    if found != pointer.digest:
+        raise ManifestCorruptError(
+            f"index {where}: digest {found} found, {pointer.digest} wanted; store it again with "
+            "`headrace index`",
+            place=where,
+        )
+    dataset = _OPENERS[pointer.source](
+        content, pointer.target, place=place, where=where, options=options
+    )
+    if dataset.fingerprint != pointer.fingerprint:
+        dataset.close()
+        raise ManifestCorruptError(
+            f"index {where}: fingerprint {dataset.fingerprint} found, {pointer.fingerprint} "
+            "wanted; store it again with `headrace index`",
+            place=where,
+        )
+    place.store.close()
+    return dataset
+
+
+@dataclass(frozen=True, slots=True)
+class _Indexed:
+    source: str
+    fingerprint: str
+    sample_count: int
+    content: bytes
+
+
+def _index_of(
+    target: str, options: StoreOptions, asked: SourceOptions, progress: Progress | None
+) -> _Indexed:
+    # Each source is imported where it is used, as everywhere.
+    from headrace.storage import parquet, webdataset  # noqa: PLC0415
+    from headrace.storage.mds import source as mds  # noqa: PLC0415
+
+    place = Place(target, open_store(target, options=options), options)
+    try:
+        if asked.source in {None, "mds"} and mds.detect(place):
+            return _index_mds(place)
+        if asked.source in {None, "parquet"} and parquet.detect(place):
+            return _index_parquet(target, options, asked, progress)
+        if asked.source in {None, "webdataset"} and webdataset.detect(place):
+            return _index_webdataset(place, progress)
+    finally:
+        place.store.close()
+    raise NotADatasetError(
+        f"{target} holds neither an MDS dataset nor Parquet files nor WebDataset tars; datasets "
+        "of other sources have no index to store",
+        url=target,
+    )
+
+
+def _index_mds(place: Place) -> _Indexed:
+    from headrace.storage.mds.stored_index import stored_index_of  # noqa: PLC0415
+
+    index, content = stored_index_of(place)
+    return _Indexed("mds", index.fingerprint, int(index.sample_counts.sum()), content)
+
+
+def _index_webdataset(place: Place, progress: Progress | None) -> _Indexed:
+    from headrace.storage.webdataset import (  # noqa: PLC0415
+        encode_stored_index,
+        open_webdataset,
+    )
+
+    with open_webdataset(place.url, options=place.options, progress=progress) as dataset:
+        content = encode_stored_index(dataset.index)
+        return _Indexed("webdataset", dataset.fingerprint, dataset.sample_count, content)
+
+
+def _index_parquet(
+    target: str, options: StoreOptions, asked: SourceOptions, progress: Progress | None
+) -> _Indexed:
+    from headrace.storage.parquet import encode_index, open_parquet  # noqa: PLC0415
+
+    with open_parquet(
+        target, options=options, table_version=asked.table_version, progress=progress
+    ) as dataset:
+        content = encode_index(dataset.index)
+        return _Indexed("parquet", dataset.fingerprint, dataset.sample_count, content)
+
+
+def _open_mds(
+    content: bytes, target: str, *, place: Place, where: str, options: SourceOptions
+) -> OpenDataset:
+    from headrace.storage.mds.stored_index import (  # noqa: PLC0415
+        decode_stored_index,
+        open_by_index,
+    )
+
+    stored = decode_stored_index(content, place=where)
+    return open_by_index(
+        stored,
+        target,
+        options=place.options,
+        allow_pickle=options.allow_pickle,
+        mixed_arrays=options.mixed_arrays,
+    )
+
+
+def _open_parquet(
+    content: bytes, target: str, *, place: Place, where: str, options: SourceOptions
+) -> OpenDataset:
+    from headrace.storage.parquet import decode_index, open_parquet  # noqa: PLC0415
+
+    index = decode_index(content, place=where)
+    if options.table_version not in {None, index.table_version}:
+        raise BadArgumentError(
+            f"version {options.table_version} of the table is wanted, {where} is of version "
+            f"{index.table_version}; store that one with `headrace index`, or open {target}",
+            field="table_version",
+        )
+    return open_parquet(target, options=place.options, index=index)
+
+
+def _open_webdataset(
+    content: bytes, target: str, *, place: Place, where: str, options: SourceOptions
+) -> OpenDataset:
+    from headrace.storage.webdataset import (  # noqa: PLC0415
+        decode_stored_index,
+        open_by_index,
+    )
+
+    del options
+    index = decode_stored_index(content, place=where)
+    return open_by_index(index, target, options=place.options)
+
+
+_OPENERS: Mapping[str, Callable[..., OpenDataset]] = {
+    "mds": _open_mds,
+    "parquet": _open_parquet,
+    "webdataset": _open_webdataset,
+}
+
+
+def _replaced(store: Store) -> Version | None:
+    try:
+        pointer, version = read_any_pointer(store)
+    except ObjectNotFoundError:
+        return None
+    if not isinstance(pointer, IndexPointer):
+        raise DatasetExistsError(
+            f"{store.url} holds a dataset of shards; store the index elsewhere", url=store.url
+        )
+    return version
+
+
+def _absolute(url: str) -> str:
+    if "://" not in url:
+        return str(Path(url).absolute())
+    if urlsplit(url).password:
+        raise BadArgumentError(
+            "the URL of the source holds a password, which the index would show to whoever may "
+            "read it; give it by the options of the store",
+            field="url",
+        )
+    return url
+
+
+def _is_same_place(target: str, url: str) -> bool:
+    return target.rstrip("/") == _absolute(url).rstrip("/")
+
+
+def _refuse_unreachable(target: str, url: str) -> None:
+    """Refuse a source on a local disk for an index that is not on one.
+
+    No other machine finds it; and whoever may write to a bucket is not to choose which files of
+    a server's disk are read.
+    """
+    if _is_local(target) and not _is_local(url):
+        raise BadArgumentError(
+            f"the index at {url} names {target[:500]}, a place on a local disk; an index in a "
+            "store names sources in stores only",
+            field="url",
+        )
+
+
+def _is_local(url: str) -> bool:
+    # fsspec chains file systems with `::`, and the last one decides.
+    return "://" not in url or any(
+        urlsplit(part).scheme in _LOCAL_SCHEMES for part in url.split("::") if "://" in part
+    )
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()

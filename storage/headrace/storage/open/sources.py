@@ -1,0 +1,104 @@
+"""The sources there are, and the one function that opens a dataset of any of them.
+
+A source is one module, as `headrace.storage.source.source.Source` describes it, and one line here.
+Each is imported when it is first asked: a server of our own shards pays for no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from headrace.errors import BadArgumentError, NotADatasetError
+from headrace.storage.source.source import OpenDataset, Place, Source, SourceOptions
+from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.store import open_store
+
+
+def open_dataset(
+    url: str,
+    *,
+    options: StoreOptions | None = None,
+    fingerprint: str | None = None,
+    source_options: SourceOptions | None = None,
+) -> OpenDataset:
+    """Open what lies at a URL: the current version of a dataset, or the one with ``fingerprint``.
+
+    Args:
+        url: A local path, ``s3://bucket/prefix``, and so on.
+        options: How to reach the store.
+        fingerprint: 32 hexadecimal digits of a version that has not been removed.
+        source_options: Which source to use, and what each is allowed.
+
+    Raises:
+        BadArgumentError: There is no source of the name in ``source_options``.
+        NotADatasetError: There is no dataset, or no such version.
+        ManifestCorruptError: The manifest is damaged or of an unknown version.
+        StoreRefusedError: The store refuses.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    chosen = source_options or SourceOptions()
+    store_options = options or StoreOptions()
+    candidates = _candidates(chosen.source)
+    place = Place(url, open_store(url, options=store_options), store_options)
+    try:
+        return _found(place, candidates).open_at(place, chosen, fingerprint=fingerprint)
+    except BaseException:
+        place.store.close()
+        raise
+
+
+def _arrow() -> Source:
+    from headrace.storage.open import arrow_source  # noqa: PLC0415
+
+    return arrow_source
+
+
+def _mds() -> Source:
+    from headrace.storage.mds import source  # noqa: PLC0415
+
+    return source
+
+
+def _parquet() -> Source:
+    from headrace.storage import parquet  # noqa: PLC0415
+
+    return parquet
+
+
+def _webdataset() -> Source:
+    from headrace.storage import webdataset  # noqa: PLC0415
+
+    return webdataset
+
+
+# In the order in which they are asked: the cheapest question first.
+_SOURCES: Mapping[str, Callable[[], Source]] = {
+    "arrow": _arrow,
+    "mds": _mds,
+    "parquet": _parquet,
+    "webdataset": _webdataset,
+}
+
+
+def _candidates(name: str | None) -> Mapping[str, Callable[[], Source]]:
+    if name is None:
+        return _SOURCES
+    if name not in _SOURCES:
+        raise BadArgumentError(
+            f"source is {name[:100]!r}, wanted one of {', '.join(_SOURCES)}", field="source"
+        )
+    return {name: _SOURCES[name]}
+
+
+def _found(place: Place, candidates: Mapping[str, Callable[[], Source]]) -> Source:
+    marks = []
+    for load in candidates.values():
+        source = load()
+        if source.detect(place):
+            return source
+        marks.append(f"no {source.MARK}")
+    raise NotADatasetError(
+        f"{place.store.url} holds no dataset: there is {', '.join(marks)} in it; check the "
+        "URL, or write one there with `headrace convert`",
+        url=place.store.url,
+    )

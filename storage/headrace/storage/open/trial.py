@@ -1,0 +1,160 @@
+"""Open datasets in a process of their own first, in case a foreign decoder ends it.
+
+Arrow, the codecs and the file systems of others are C and C++; a file may end the process that
+looks at it. Whoever has more to lose than the one dataset tries it here.
+
+Contract:
+
+1. Each dataset is opened, and a block of its first shard, of one in the middle and of its last one
+   is decoded, in one process for all.
+2. A dataset that ends the process, or takes longer than it may, fails; the rest goes on in another
+   process.
+3. No process outlives the call, and none outlives the caller's process.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Self
+
+import headrace.errors
+from headrace.errors import ConfigurationError, HeadraceError
+from headrace.storage.source.source import SourceOptions
+from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.safe_url import safe_url
+
+TRIAL_TIMEOUT_S = 300.0
+"""Of one dataset. Arbitrary: 100,000 footers from a store, 32 at a time, take a minute."""
+
+_END_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A dataset to open. Picklable.
+
+    Attributes:
+        url: Where it lies.
+        fingerprint: Of the version, or `None` for the current one.
+        store: How its store is reached.
+        source: How it is read.
+    """
+
+    url: str
+    fingerprint: str | None
+    store: StoreOptions
+    source: SourceOptions
+
+
+def try_datasets(
+    trials: Mapping[str, Trial], *, timeout_s: float = TRIAL_TIMEOUT_S
+) -> dict[str, HeadraceError]:
+    """Open datasets in a child process.
+
+    Args:
+        trials: What to open, by name.
+        timeout_s: How long one may take.
+
+    Returns:
+        Why those that failed did, by name.
+    """
+    failures: dict[str, HeadraceError] = {}
+    left = dict(trials)
+    while left:
+        with _Child(list(left.values())) as child:
+            for name in list(left):
+                trial = left.pop(name)
+                try:
+                    failure = child.answer(timeout_s)
+                except _EndedError as error:
+                    failures[name] = _ended(trial, str(error))
+                    break
+                if failure is not None:
+                    failures[name] = failure
+    return failures
+
+
+class _EndedError(Exception):
+    """The process gives no answer any more; says why."""
+
+
+class _Child:
+    """A process that opens datasets, one after another."""
+
+    def __init__(self, trials: list[Trial]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - this program itself
+                [sys.executable, "-m", "headrace.storage.open.trial_child", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self._connection = Connection(ours.detach())
+        with contextlib.suppress(OSError):  # it has ended, as the first answer will tell
+            self._connection.send(trials)
+
+    def answer(self, timeout_s: float) -> HeadraceError | None:
+        """Wait for what has become of the next dataset.
+
+        Raises:
+            _EndedError: The process ended, or was silent for too long.
+        """
+        try:
+            if not self._connection.poll(timeout_s):
+                raise _EndedError(f"was not done after {timeout_s:g} s")
+            return _failure(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            raise _EndedError(_death(self._process)) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._connection.close()
+        self._process.kill()
+        self._process.wait(_END_TIMEOUT_S)
+
+
+def _failure(answer: bytes) -> HeadraceError | None:
+    found = json.loads(answer)
+    if found is None:
+        return None
+    name, message, metadata = found
+    # What the other process says is text: it may be a decoder's prey by now.
+    kind = getattr(headrace.errors, name) if name in headrace.errors.__all__ else None
+    if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
+        kind = ConfigurationError
+    return kind(message, **metadata)
+
+
+def _death(process: subprocess.Popen[bytes]) -> str:
+    try:
+        code = process.wait(_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return "closed its connection"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def _ended(trial: Trial, how: str) -> ConfigurationError:
+    url = safe_url(trial.url)
+    return ConfigurationError(
+        f"{url} was opened in a process of its own to try it, and that process {how}: its files "
+        "end the program that reads them, or take too long; find the file with `headrace verify`, "
+        "and write it again",
+        url=url,
+    )

@@ -1,0 +1,139 @@
+"""What opening a Parquet dataset needs of its files, and the fingerprint that names it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.storage.objects.objects import FileEntry
+from headrace.storage.shard.types import schema_texts
+
+_PREFIX = b"headrace parquet v1\n"
+_DIGEST_BYTES = 16
+_CANONICAL_GROUP = np.dtype([("sample_count", "<i8"), ("raw_bytes", "<i8")])
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedFile:
+    """One file as it was when it was indexed.
+
+    Attributes:
+        entry: Name, size and version.
+        footer_bytes: Length of its footer.
+        footer_digest: BLAKE2b-128 of its footer.
+        row_group_count: Row groups, with those that hold no sample.
+        block_count: Row groups that hold samples.
+    """
+
+    entry: FileEntry
+    footer_bytes: int
+    footer_digest: bytes
+    row_group_count: int
+    block_count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParquetIndex:
+    """All that opening a dataset reads of its files; `encode_index` stores it.
+
+    Attributes:
+        schema: The columns as readers see them.
+        physical: The same columns as the files name them.
+        table_version: Version of the Delta table, or `None` for files that are none.
+        files: In the order of their samples.
+        constants: Columns whose value is the same in all of a file, one row a file.
+        deleted: Rows of a file that are no samples, ascending, by ordinal of the file.
+        row_groups: ``(blocks,)`` of `ROW_GROUP_DTYPE`, file after file.
+        fingerprint: 32 hexadecimal digits.
+    """
+
+    schema: pa.Schema
+    physical: pa.Schema
+    table_version: int | None
+    files: tuple[IndexedFile, ...]
+    constants: pa.RecordBatch
+    deleted: Mapping[int, NDArray[np.int64]]
+    row_groups: NDArray[np.void]
+    fingerprint: str
+
+    @property
+    def block_starts(self) -> NDArray[np.int64]:
+        """Ordinal of the first block of each file and the number of all, ``(files + 1,)``."""
+        return starts_of([file.block_count for file in self.files])
+
+
+def starts_of(counts: list[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each of consecutive parts starts, and where the last ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def fingerprint_of(
+    *,
+    schema: pa.Schema,
+    files: tuple[IndexedFile, ...],
+    constants: pa.RecordBatch,
+    deleted: Mapping[int, NDArray[np.int64]],
+    row_groups: NDArray[np.void],
+) -> str:
+    """Return the fingerprint, 32 hexadecimal digits: BLAKE2b-128 over canonical rows.
+
+    The hash runs over the prefix ``headrace parquet v1`` and a line feed; the length and bytes of
+    the JSON text of the served columns; the number of files; and for each file its name, size,
+    entity tag (empty where the store has none), the digest of its footer, the JSON text of its
+    constant columns, its number of row groups, the samples and raw bytes of those that hold
+    samples, and its deleted rows. Texts and lists have their length before them; numbers are
+    little-endian 64-bit integers.
+    """
+    digest = hashlib.blake2b(_PREFIX, digest_size=_DIGEST_BYTES)
+    digest.update(_text(_json(schema_texts(schema))) + _number(len(files)))
+    groups = np.empty(len(row_groups), _CANONICAL_GROUP)
+    for name in _CANONICAL_GROUP.names or ():
+        groups[name] = row_groups[name]
+    starts = starts_of([file.block_count for file in files])
+    values = _constant_texts(constants, len(files))
+    own = memoryview(groups.tobytes())
+    size = groups.dtype.itemsize
+    for ordinal, file in enumerate(files):
+        start, stop = int(starts[ordinal]), int(starts[ordinal + 1])
+        gone = deleted[ordinal].astype("<i8").tobytes() if ordinal in deleted else b""
+        digest.update(_file_row(file) + values[ordinal])
+        digest.update(_number(file.row_group_count) + _number(stop - start))
+        digest.update(own[start * size : stop * size])
+        digest.update(_number(len(gone) // 8) + gone)
+    return digest.hexdigest()
+
+
+def _constant_texts(constants: pa.RecordBatch, count: int) -> list[bytes]:
+    if not constants.num_columns:
+        return [_text(_json({}))] * count
+    return [_text(_json(row)) for row in constants.to_pylist()]
+
+
+def _file_row(file: IndexedFile) -> bytes:
+    entry = file.entry
+    return b"".join(
+        (
+            _text(entry.name.encode(errors="surrogateescape")),
+            _number(entry.stored_bytes),
+            _text(entry.content_version.encode()),
+            file.footer_digest,
+        )
+    )
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True, default=str).encode()
+
+
+def _text(value: bytes) -> bytes:
+    return _number(len(value)) + value
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(8, "little")

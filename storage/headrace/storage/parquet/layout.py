@@ -1,0 +1,138 @@
+"""What lies at a URL: one file, a directory of files, partitions, or a Delta table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.errors import NotADatasetError, ObjectNotFoundError
+from headrace.storage.objects.objects import FileEntry, FileStore, open_files
+from headrace.storage.parquet.delta import DeltaVersion, read_delta
+from headrace.storage.parquet.partitions import partition_columns
+from headrace.storage.source.kinds import DELTA_LOG_FOLDER, PARQUET_ENDINGS, is_parquet_name
+from headrace.storage.store.options import StoreOptions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundFiles:
+    """What a listing of a URL gave.
+
+    Attributes:
+        files: The store.
+        entries: All files, hidden ones and others as well.
+        is_file: Whether the URL names the one file.
+    """
+
+    files: FileStore
+    entries: tuple[FileEntry, ...]
+    is_file: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The files of a dataset and what is known of them without reading them.
+
+    Attributes:
+        entries: In the order of their samples.
+        constants: Columns whose value is the same in all of a file, one row a file.
+        deleted: Rows that are no samples, ascending, by name of the file.
+        delta: The version, if it is a Delta table.
+    """
+
+    entries: tuple[FileEntry, ...]
+    constants: pa.RecordBatch
+    deleted: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    delta: DeltaVersion | None = None
+
+
+def is_delta(entries: Iterable[FileEntry]) -> bool:
+    """Tell whether there is a Delta log among files."""
+    return any(entry.name.startswith(f"{DELTA_LOG_FOLDER}/") for entry in entries)
+
+
+def find_files(url: str, *, options: StoreOptions) -> FoundFiles:
+    """Return the files under a URL, or the one that it names in the folder above.
+
+    Raises:
+        NotADatasetError: There is none.
+    """
+    files = open_files(url, options=options)
+    entries = tuple(files.entries())
+    if entries:
+        return FoundFiles(files, entries, is_file=False)
+    files.close()
+    files, entry = file_at(url, options=options)
+    if entry is None:
+        files.close()
+        raise NotADatasetError(f"there is no file at {url} or under it; check the URL", url=url)
+    return FoundFiles(files, (entry,), is_file=True)
+
+
+def file_at(url: str, *, options: StoreOptions) -> tuple[FileStore, FileEntry | None]:
+    """Return the file of a URL and the folder that it is in."""
+    folder, name = _split(url)
+    files = open_files(folder, options=options)
+    return files, files.entry(name) if name else None
+
+
+def layout_of(
+    url: str, found: FoundFiles, *, options: StoreOptions, table_version: int | None = None
+) -> Layout:
+    """Find out which of the files under a URL make the dataset, and in which order.
+
+    Raises:
+        NotADatasetError: None does, or a version of a Delta table is named that is not there.
+        UnsupportedColumnError: The folders of partitions contradict one another.
+        ObjectNotFoundError: A file that a Delta log names is gone.
+        ConfigurationError: A Delta table needs what is not there.
+    """
+    if is_delta(found.entries):
+        return _delta_layout(
+            url, found.entries, read_delta(url, options=options, version=table_version)
+        )
+    if table_version is not None:
+        raise NotADatasetError(
+            f"{url} has no versions: there is no {DELTA_LOG_FOLDER} in it, so it is no Delta table",
+            url=url,
+        )
+    # A file named by its URL is taken whatever its name.
+    chosen = [e for e in found.entries if found.is_file or is_parquet_name(e.name)]
+    if not chosen:
+        raise NotADatasetError(
+            f"none of the {len(found.entries)} files under {url} has a name that ends with "
+            f"{', '.join(PARQUET_ENDINGS)} and does not begin with _ or .",
+            url=url,
+        )
+    chosen.sort(key=lambda entry: entry.name)
+    return Layout(tuple(chosen), partition_columns([entry.name for entry in chosen]))
+
+
+def _delta_layout(url: str, entries: tuple[FileEntry, ...], delta: DeltaVersion) -> Layout:
+    by_name = {entry.name: entry for entry in entries}
+    chosen = []
+    for name, stored_bytes in zip(delta.names, delta.stored_bytes, strict=True):
+        found = by_name.get(name)
+        if found is None:
+            raise ObjectNotFoundError(
+                f"file {name} of version {delta.version} of the Delta table {url} is gone; it was "
+                "vacuumed or deleted, so restore it or name a later version",
+                url=url,
+                name=name,
+            )
+        if found.stored_bytes != stored_bytes:
+            raise FileEntry(name, stored_bytes, found.version).changed(found, url=url)
+        chosen.append(found)
+    return Layout(tuple(chosen), delta.constants, delta.deleted, delta)
+
+
+def _split(url: str) -> tuple[str, str]:
+    folder, mark, name = url.rstrip("/").rpartition("/")
+    if not mark:
+        return ".", name
+    if folder.endswith(":/"):
+        return url, ""  # a bucket alone
+    return folder or "/", name

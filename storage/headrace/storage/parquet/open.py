@@ -1,0 +1,81 @@
+"""Open Parquet files as a dataset, with or without a stored index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.errors import NotADatasetError, ObjectNotFoundError
+from headrace.storage.objects.objects import FileEntry
+from headrace.storage.parquet.build import Progress, build_index
+from headrace.storage.parquet.dataset import ParquetDataset
+from headrace.storage.parquet.index import ParquetIndex
+from headrace.storage.parquet.layout import find_files, layout_of
+from headrace.storage.store.options import StoreOptions
+
+
+def open_parquet(
+    url: str,
+    *,
+    options: StoreOptions | None = None,
+    index: ParquetIndex | None = None,
+    table_version: int | None = None,
+    progress: Progress | None = None,
+) -> ParquetDataset:
+    """Open the Parquet files at a URL.
+
+    Lists what is there. Without an index it then reads the footer of every file; with one it
+    compares size and version of every file and reads nothing.
+
+    Args:
+        url: One file, a directory, a directory of partitions, or a Delta table.
+        options: How to reach the store.
+        index: What `decode_index` returned; files that came after it are left out.
+        table_version: Version of a Delta table, or `None` for the current one; with an index it
+            is the index that says which.
+        progress: Called with the number of footers read and of files.
+
+    Raises:
+        NotADatasetError: There are no Parquet files, or no such version of the table.
+        ShardCorruptError: A file is damaged, or not as it was when it was indexed.
+        ObjectNotFoundError: A file of the index or of the Delta log is gone.
+        UnsupportedColumnError: A column cannot be served, or files differ in it.
+        ConfigurationError: Files or table need what is not supported or not installed.
+        ManifestCorruptError: The log of a Delta table is damaged.
+        StoreRefusedError: The store refuses.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    chosen = options or StoreOptions()
+    found = find_files(url, options=chosen)
+    try:
+        if index is None:
+            layout = layout_of(url, found, options=chosen, table_version=table_version)
+            index = build_index(found.files, layout, progress=progress)
+        else:
+            _check_unchanged(index, found.entries, url)
+        _check_not_empty(index, url)
+        return ParquetDataset(found.files, index)
+    except BaseException:
+        found.files.close()
+        raise
+
+
+def _check_not_empty(index: ParquetIndex, url: str) -> None:
+    if not len(index.row_groups):
+        raise NotADatasetError(
+            f"the {len(index.files)} Parquet files at {url} hold no samples", url=url
+        )
+
+
+def _check_unchanged(index: ParquetIndex, entries: Iterable[FileEntry], url: str) -> None:
+    found = {entry.name: entry for entry in entries}
+    for file in index.files:
+        entry = found.get(file.entry.name)
+        if entry is None:
+            raise ObjectNotFoundError(
+                f"file {file.entry.name[:200]} of the index is not in {url}; restore it, or store "
+                "the index again with `headrace index`",
+                url=url,
+                name=file.entry.name[:200],
+            )
+        if entry != file.entry:
+            raise file.entry.changed(entry, url=url)

@@ -1,0 +1,117 @@
+"""Read one row group: a few ranged reads, then Arrow's decoder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from headrace.errors import ShardCorruptError
+from headrace.storage.objects.objects import FileStore
+from headrace.storage.parquet.footer import Footer
+from headrace.storage.parquet.row_groups import chunk_ranges, large_dictionaries, padded
+from headrace.storage.parquet.segments import SegmentFile, coalesced
+
+
+def read_row_group(
+    files: FileStore, footer: Footer, metadata: pq.FileMetaData, *, row_group: int
+) -> pa.Table:
+    """Return a row group as Arrow reads it, checksums of pages verified where there are some.
+
+    Raises:
+        ShardCorruptError: It is damaged; names the file, the row group and the byte.
+        ObjectNotFoundError: The file is gone.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    group = metadata.row_group(row_group)
+    segments = [
+        (start, files.read(footer.entry, offset=start, length=padded(stop, footer) - start))
+        for start, stop in coalesced(list(chunk_ranges(group, footer)))
+    ]
+    reader = _Reader(footer, metadata, segments)
+    try:
+        table = reader.read(row_group)
+    except _FAILURES as error:
+        raise _located(reader, row_group, error) from error
+    if table.num_rows != group.num_rows:
+        raise block_damage(
+            footer,
+            row_group,
+            f"{table.num_rows} rows found, {group.num_rows} stated",
+            offset=segments[0][0],
+        )
+    return table
+
+
+def without_rows(batch: pa.RecordBatch, deleted: NDArray[np.int64]) -> pa.RecordBatch:
+    """Return the batch without some of its rows.
+
+    Args:
+        batch: All rows.
+        deleted: Ordinals of those to leave out.
+    """
+    if not len(deleted):
+        return batch
+    kept = np.ones(batch.num_rows, np.bool_)
+    kept[deleted] = False
+    return batch.filter(pa.array(kept))
+
+
+def block_damage(footer: Footer, row_group: int, found: str, *, offset: int) -> ShardCorruptError:
+    """Make the error for a row group that is not as it must be."""
+    return ShardCorruptError(
+        f"file {footer.entry.name}, row group {row_group}, at byte {offset}: {found}; restore the "
+        "file or write it again",
+        shard=footer.entry.name,
+        row_group=row_group,
+        offset=offset,
+    )
+
+
+_FAILURES = (pa.ArrowException, OSError, ValueError, MemoryError)
+
+
+class _Reader:
+    """Arrow's reader over the parts of a file that were fetched."""
+
+    def __init__(
+        self, footer: Footer, metadata: pq.FileMetaData, segments: list[tuple[int, bytes]]
+    ) -> None:
+        self.footer = footer
+        self.metadata = metadata
+        self._segments = segments
+
+    def read(self, row_group: int, column: str | None = None) -> pa.Table:
+        # Any: what Arrow asks of a file is less than the stubs say.
+        parts: Any = SegmentFile(self.footer.entry.stored_bytes, self._segments)
+        source = pa.PythonFile(parts, "r")
+        with pq.ParquetFile(
+            source,
+            metadata=self.metadata,
+            read_dictionary=large_dictionaries(self.metadata.row_group(row_group)),
+            # The parts are in memory already.
+            pre_buffer=False,
+            coerce_int96_timestamp_unit="us",
+            page_checksum_verification=True,
+        ) as file:
+            # The caller has threads of its own, one a block.
+            return file.read_row_group(
+                row_group, columns=None if column is None else [column], use_threads=False
+            )
+
+
+def _located(reader: _Reader, row_group: int, error: Exception) -> ShardCorruptError:
+    """Find the column that cannot be read, one after the other."""
+    group = reader.metadata.row_group(row_group)
+    starts = [start for start, _ in chunk_ranges(group, reader.footer)]
+    for index, start in enumerate(starts):
+        path = group.column(index).path_in_schema
+        try:
+            reader.read(row_group, path)
+        except _FAILURES as found:
+            text = f"column {path!r} cannot be read: {found}"
+            return block_damage(reader.footer, row_group, text, offset=start)
+    return block_damage(reader.footer, row_group, str(error), offset=min(starts, default=0))

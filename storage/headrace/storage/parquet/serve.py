@@ -1,0 +1,144 @@
+"""Give row groups the schema of their dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import ConfigurationError, UnsupportedColumnError
+from headrace.storage.parquet.plain_types import plain_array, plain_type
+from headrace.storage.parquet.row_groups import MAX_ROW_GROUP_BYTES
+
+if TYPE_CHECKING:
+    # pyarrow's stubs have these generic, pyarrow itself has not.
+    Array = pa.Array[Any]
+    Scalar = pa.Scalar[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """How one column is served. Asking Arrow's objects for this took longer than the column.
+
+    Attributes:
+        name: As readers see it.
+        stored_name: As files name it.
+        served: Its type.
+        stored: Its type with the names that files have inside.
+        nullable: Whether it may hold nulls.
+        is_primitive: Whether its values have one width.
+    """
+
+    name: str
+    stored_name: str
+    served: pa.DataType
+    stored: pa.DataType
+    nullable: bool
+    is_primitive: bool
+
+
+def column_plans(schema: pa.Schema, physical: pa.Schema) -> tuple[ColumnPlan, ...]:
+    """Return how the columns of a dataset are served.
+
+    Args:
+        schema: The columns as readers see them.
+        physical: The same as files name them.
+    """
+    return tuple(
+        ColumnPlan(
+            name=served.name,
+            stored_name=stored.name,
+            served=served.type,
+            stored=stored.type,
+            nullable=served.nullable,
+            is_primitive=pa.types.is_primitive(served.type),
+        )
+        for served, stored in zip(schema, physical, strict=True)
+    )
+
+
+def served_batch(
+    table: pa.Table,
+    plans: Sequence[ColumnPlan],
+    *,
+    schema: pa.Schema,
+    constants: Mapping[str, Scalar],
+    file: str,
+) -> pa.RecordBatch:
+    """Return a row group with the schema of its dataset.
+
+    Args:
+        table: As `read_row_group` returns it.
+        plans: One for each column.
+        schema: The columns as readers see them.
+        constants: Values of columns that the file does not hold.
+        file: Its name, for errors.
+
+    Raises:
+        UnsupportedColumnError: A value does not fit the type of its column.
+        ConfigurationError: A dictionary stands for more than fits into a block.
+        ValueError: A column that holds no nulls holds some, or text that is no UTF-8.
+    """
+    places = {name: place for place, name in enumerate(table.schema.names)}
+    columns = []
+    for plan in plans:
+        place = places.get(plan.stored_name, -1)
+        if plan.name in constants:
+            value: Any = constants[plan.name]
+            column: Array = pa.repeat(value, table.num_rows)
+        elif place >= 0:
+            column = _column(table.column(place), plan, file)
+        else:
+            kind: Any = plan.served
+            column = pa.nulls(table.num_rows, kind)
+        if column.null_count and not plan.nullable:
+            raise ValueError(f"column {plan.name!r} holds {column.null_count} nulls, 0 stated")
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(column: pa.ChunkedArray[Any], plan: ColumnPlan, file: str) -> Array:
+    _check_dictionary(column, plan, file)
+    try:
+        whole = plain_array(column, plan.stored)
+    except pa.ArrowException as error:
+        raise UnsupportedColumnError(
+            f"column {plan.name!r} is {plain_type(column.type)} in file {file} and "
+            f"{plan.served} in the dataset, and a value does not fit: {error}",
+            column=plan.name,
+            shard=file,
+        ) from error
+    if plan.is_primitive:
+        return whole
+    try:
+        whole.validate(full=True)  # Arrow's reader does not look whether text is UTF-8
+    except pa.ArrowException as error:
+        raise ValueError(f"column {plan.name!r}: {error}") from error
+    if plan.stored == plan.served:
+        return whole
+    renamed: Array = whole.view(plan.served)
+    return renamed
+
+
+def _check_dictionary(column: pa.ChunkedArray[Any], plan: ColumnPlan, file: str) -> None:
+    if not isinstance(column.type, pa.DictionaryType) or pa.types.is_primitive(
+        column.type.value_type
+    ):
+        return
+    size = sum(_decoded_bytes(chunk) for chunk in column.chunks)
+    if size > MAX_ROW_GROUP_BYTES:
+        raise ConfigurationError(
+            f"column {plan.name!r} of a row group of file {file} has {size} bytes without its "
+            f"dictionary, a block may have {MAX_ROW_GROUP_BYTES}; write the file again with "
+            "smaller row groups",
+            column=plan.name,
+            shard=file,
+        )
+
+
+def _decoded_bytes(chunk: Any) -> int:
+    lengths = pc.binary_length(chunk.dictionary)
+    return int(pc.sum(pc.cast(lengths.take(chunk.indices), pa.int64())).as_py() or 0)

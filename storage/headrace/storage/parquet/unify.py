@@ -1,0 +1,146 @@
+"""One schema for many files: the same columns, each in the type that holds all of its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.errors import UnsupportedColumnError
+from headrace.storage.parquet.plain_types import plain_field, wider_field
+from headrace.storage.shard.classes import classes_in_features, holds_classes, with_classes
+from headrace.storage.shard.types import schema_texts
+
+if TYPE_CHECKING:
+    Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
+
+
+@dataclass(frozen=True, slots=True)
+class FileSchema:
+    """The columns of one file, or of several that have the same.
+
+    Attributes:
+        file: Name of the first, for errors.
+        schema: As Arrow reads it.
+        null_free: Columns of which the footer says that they hold no null.
+        classes: Names of the values of columns of labels, as Hugging Face's datasets note them.
+    """
+
+    file: str
+    schema: pa.Schema
+    null_free: frozenset[str]
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def plain_schema(file: FileSchema) -> pa.Schema:
+    """Return a file's columns in plain types, nullable only where nulls may be.
+
+    Raises:
+        UnsupportedColumnError: A name occurs twice.
+    """
+    names = file.schema.names
+    if len(set(names)) != len(names):
+        double = next(name for name in names if names.count(name) > 1)
+        raise UnsupportedColumnError(
+            f"column {double!r} occurs twice in file {file.file}; rename one", column=double
+        )
+    fields = (plain_field(field) for field in file.schema)
+    return pa.schema(
+        [
+            field.with_nullable(field.nullable and field.name not in file.null_free)
+            for field in fields
+        ]
+    )
+
+
+def unified_schema(files: Iterable[FileSchema]) -> pa.Schema:
+    """Return the columns of a dataset, in the order of its first file.
+
+    Raises:
+        UnsupportedColumnError: A file lacks a column, has one more, or has one in a type that
+            does not go with that of another file; or a type cannot be served at all.
+    """
+    fields: dict[str, Field] = {}
+    first = ""
+    for file in files:
+        schema = plain_schema(file)
+        if not fields:
+            first, fields = file.file, {field.name: field for field in schema}
+        fields = _joined(fields, schema, file=file.file, first=first)
+    unified = pa.schema(list(fields.values()))
+    schema_texts(unified)  # raises for what cannot be served
+    return unified
+
+
+def noted_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """Return the classes that Hugging Face's datasets have noted in a file, by column."""
+    text = (schema.metadata or {}).get(b"huggingface", b"")
+    try:
+        noted = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    info = noted.get("info") if isinstance(noted, dict) else None
+    return classes_in_features(info.get("features")) if isinstance(info, dict) else {}
+
+
+def with_common_classes(schema: pa.Schema, files: Iterable[FileSchema]) -> pa.Schema:
+    """Return a dataset's columns with the classes in which all of its files agree.
+
+    Where files differ, or one of them says nothing, a number has no one meaning, and the column
+    has no classes.
+    """
+    noted = [file.classes for file in files]
+    common = {
+        name: names
+        for name, names in (noted[0] if noted else {}).items()
+        if all(other.get(name) == names for other in noted)
+    }
+    return pa.schema(
+        [
+            with_classes(field, common[field.name])
+            if field.name in common and holds_classes(field.type)
+            else field
+            for field in schema
+        ]
+    )
+
+
+def with_columns(schema: pa.Schema, fields: Iterable[Field]) -> pa.Schema:
+    """Return the schema with ``fields`` in place of those of their names, or at its end."""
+    added = {field.name: field for field in fields}
+    kept = [field for field in schema if field.name not in added]
+    return pa.schema([*kept, *added.values()])
+
+
+def _joined(
+    fields: Mapping[str, Field], schema: pa.Schema, *, file: str, first: str
+) -> dict[str, Field]:
+    for name in _not_in_both(fields, schema.names):
+        where, other = (file, first) if name in fields else (first, file)
+        raise UnsupportedColumnError(
+            f"file {where} has no column {name!r}, file {other} has one; files of a dataset have "
+            "the same columns, so write it anew or make it a Delta table, which may lack some",
+            column=name,
+            shard=where,
+        )
+    joined = {}
+    for name, known in fields.items():
+        wider = wider_field(known, schema.field(name))
+        if wider is None:
+            raise UnsupportedColumnError(
+                f"column {name!r} is {schema.field(name).type} in file {file} and {known.type} in "
+                f"the files before it, first {first}; write it in one type",
+                column=name,
+                shard=file,
+            )
+        joined[name] = wider
+    return joined
+
+
+def _not_in_both(known: Mapping[str, Field], names: list[str]) -> Iterator[str]:
+    found = set(names)
+    yield from (name for name in known if name not in found)
+    yield from (name for name in names if name not in known)

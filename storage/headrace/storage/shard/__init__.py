@@ -1,0 +1,4 @@
+"""The codecs of one shard: blocks, the block table, checksums, types.
+
+`shard_writer` streams them into a store.
+"""

@@ -1,0 +1,110 @@
+"""The codec of one block: a stored Arrow message, its checksum, and the batch in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from headrace.errors import ShardCorruptError
+from headrace.storage.shard.arrow_message import MessageSize, message_size
+from headrace.storage.shard.decoder import BlockDecoder
+
+BLOCK_DTYPE = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("stored_bytes", "<i4"),
+        ("sample_count", "<i4"),
+        ("raw_bytes", "<i4"),
+        ("checksum", "<u8"),
+    ]
+)
+"""One row of the block table.
+
+``offset`` and ``stored_bytes`` place the encapsulated message in its shard, ``checksum`` is
+XXH3-64 (seed 0) of exactly those bytes.
+"""
+
+MAX_BLOCK_BYTES = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlace:
+    """A block as its manifest states it, and where it lies.
+
+    Attributes:
+        shard: Name of the shard, with its dataset's URL.
+        block: Ordinal in the dataset.
+        offset: Of the first stored byte in the shard.
+        stored_bytes: Length of the stored message.
+        sample_count: Samples the block must hold.
+        raw_bytes: Of its samples; bounds what decoding may allocate.
+        checksum: XXH3-64 the stored message must have.
+    """
+
+    shard: str
+    block: int
+    offset: int
+    stored_bytes: int
+    sample_count: int
+    raw_bytes: int
+    checksum: int
+
+    def damage(self, found: str) -> ShardCorruptError:
+        """Make the error that says what was found at this place."""
+        return ShardCorruptError(
+            f"shard {self.shard}, block {self.block}, at byte {self.offset}: {found}; "
+            "restore the shard or convert the data again",
+            shard=self.shard,
+            block=self.block,
+            offset=self.offset,
+        )
+
+
+def checksum_of(stored: bytes | memoryview) -> int:
+    """Return XXH3-64 of a stored message."""
+    return xxhash.xxh3_64_intdigest(stored)
+
+
+def decode_block(
+    stored: bytes | memoryview, place: BlockPlace, *, decoder: BlockDecoder
+) -> pa.RecordBatch:
+    """Verify a stored message, then decode it.
+
+    Args:
+        stored: What was read; the batch refers to it where the block is not compressed.
+        place: What the manifest states.
+        decoder: Of the schema that shards of the dataset have.
+
+    Raises:
+        ShardCorruptError: Length, checksum, message, or sample count is not as stated, or the
+            message would decode to far more than its raw bytes.
+    """
+    if len(stored) != place.stored_bytes:
+        raise place.damage(f"{len(stored)} bytes found, {place.stored_bytes} wanted")
+    found = checksum_of(stored)
+    if found != place.checksum:
+        raise place.damage(f"checksum {found:016x} found, {place.checksum:016x} wanted")
+    try:
+        size = message_size(pa.ipc.read_message(pa.py_buffer(stored)))
+        _check_size(size, place)
+        batch = decoder.decode(stored)
+        decoder.validate(batch, states_nulls=size.states_nulls)
+    except (pa.ArrowException, EOFError, OSError, ValueError) as error:
+        raise place.damage(f"no record batch of the dataset's schema: {error}") from error
+    if batch.num_rows != place.sample_count:
+        raise place.damage(f"{batch.num_rows} samples found, {place.sample_count} wanted")
+    return batch
+
+
+def _check_size(size: MessageSize, place: BlockPlace) -> None:
+    # Twice for what raw bytes do not count the same way (text under a null); a bit a value for
+    # validity, which they do not count at all; and padding.
+    limit = 2 * place.raw_bytes + (place.sample_count // 8 + 1024) * size.buffer_count
+    if size.decoded_bytes > limit:
+        raise place.damage(
+            f"{size.decoded_bytes} bytes after decompression, at most {limit} wanted for "
+            f"{place.raw_bytes} raw bytes"
+        )

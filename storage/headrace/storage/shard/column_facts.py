@@ -1,0 +1,252 @@
+"""What the blocks taught about the columns, and the schema that follows from it.
+
+A shard is written before its dataset is known whole, so shards have a *stored* schema in which
+every column may hold nulls and a list of numbers whose length was not declared is a list. The
+manifest's *served* schema is narrower: a column without a null is not nullable, and such a list
+that has one length in every sample is a fixed-size list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import BadArgumentError
+from headrace.storage.shard.buffers import offsets_of
+from headrace.storage.shard.classes import (
+    classes_of,
+    merged_classes,
+    with_classes,
+    without_classes,
+)
+
+if TYPE_CHECKING:
+    # pyarrow's stubs have these generic, pyarrow itself has not.
+    Array = pa.Array[Any]
+    Field = pa.Field[Any]
+
+SHAPE_KEY = b"headrace.shape"
+SHAPE_AUTO = b"auto"
+"""Metadata of a stored list field: serve it as a fixed-size list where all lengths are equal."""
+
+FORMAT_KEY = b"headrace.format"
+"""Metadata of a field: what its values mean where the type does not say it.
+
+``bfloat16`` for uint16 that hold the upper halves of float32, ``jpeg``, ``png`` and the like for
+binary that holds encoded images. Readers get it with the column.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStats:
+    """Nulls and list lengths of one column.
+
+    Attributes:
+        null_count: Samples without a value.
+        shortest: Fewest items of a list, or `None` without lists.
+        longest: Most items of a list, or `None` without lists.
+    """
+
+    null_count: int = 0
+    shortest: int | None = None
+    longest: int | None = None
+
+    def merged(self, other: ColumnStats) -> ColumnStats:
+        """Return the statistics of both parts together."""
+        lengths = [
+            length
+            for length in (self.shortest, self.longest, other.shortest, other.longest)
+            if length is not None
+        ]
+        return ColumnStats(
+            null_count=self.null_count + other.null_count,
+            shortest=min(lengths, default=None),
+            longest=max(lengths, default=None),
+        )
+
+
+def stats_of(array: Array) -> ColumnStats:
+    """Return the statistics of ``array``."""
+    if not isinstance(array, pa.ListArray) or array.null_count == len(array):
+        return ColumnStats(null_count=array.null_count)
+    lengths = np.diff(offsets_of(array))
+    if array.null_count:
+        lengths = lengths[array.is_valid().to_numpy(zero_copy_only=False)]
+    return ColumnStats(
+        null_count=array.null_count, shortest=int(lengths.min()), longest=int(lengths.max())
+    )
+
+
+def served_schema(
+    stored: pa.Schema, stats: tuple[ColumnStats, ...], *, before: pa.Schema | None = None
+) -> pa.Schema:
+    """Return the narrowest schema that all blocks have.
+
+    Args:
+        stored: The schema of the shards.
+        stats: Of the shards that are new, one a column.
+        before: The served schema of the dataset that is appended to.
+
+    Raises:
+        BadArgumentError: The new shards do not fit the schema that the dataset has had.
+    """
+    fields = [
+        _served_field(field, stats[index], before.field(index) if before else None)
+        for index, field in enumerate(stored)
+    ]
+    return pa.schema(fields)
+
+
+def joined_schema(before: pa.Schema, after: pa.Schema, *, place: str) -> pa.Schema | None:
+    """Return the stored schema of a dataset to which samples are appended.
+
+    Columns, types and what their values mean must be the same, with two exceptions: new classes
+    may stand behind the old ones, and a binary column of which the new samples hold another
+    format, or one that is not known, says no format any more.
+
+    Args:
+        before: Of the dataset.
+        after: Of the new samples.
+        place: Of the dataset, for the error.
+
+    Returns:
+        The schema, or `None` where the columns differ.
+
+    Raises:
+        BadArgumentError: A class has one number here and another there.
+    """
+    if before.names != after.names:
+        return None
+    fields = [_joined_field(old, new, place) for old, new in zip(before, after, strict=True)]
+    kept = [field for field in fields if field is not None]
+    return pa.schema(kept) if len(kept) == len(fields) else None
+
+
+def _joined_field(before: Field, after: Field, place: str) -> Field | None:
+    if not _without_notes(before).equals(_without_notes(after), check_metadata=True):
+        return None
+    joined = before
+    if _format_of(before) != _format_of(after):
+        joined = _without(joined, FORMAT_KEY)
+    old, new = classes_of(before), classes_of(after)
+    if (old is None) != (new is None):
+        return None  # numbers with names and numbers without are not known to be the same
+    if old is None or new is None:
+        return joined
+    return with_classes(joined, merged_classes(old, new, column=before.name, place=place))
+
+
+def _without_notes(field: Field) -> Field:
+    """Return what two fields must have in common for their values to go together."""
+    return without_classes(_without(field, FORMAT_KEY) if _is_binary(field.type) else field)
+
+
+def _without(field: Field, key: bytes) -> Field:
+    metadata: dict[bytes | str, bytes | str] = {
+        name: value for name, value in (field.metadata or {}).items() if name != key
+    }
+    return field.with_metadata(metadata) if metadata else field.remove_metadata()
+
+
+def _format_of(field: Field) -> bytes | None:
+    return (field.metadata or {}).get(FORMAT_KEY)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _served_field(field: Field, stats: ColumnStats, before: Field | None) -> Field:
+    nullable = field.nullable and (stats.null_count > 0 or (before is not None and before.nullable))
+    kind: pa.DataType = _served_type(field, stats)
+    if before is not None and before.type != kind:
+        kind = _type_after_append(field, kind, before)
+    # What values mean (`FORMAT_KEY`) goes on to readers; how they were stored does not.
+    metadata: dict[bytes | str, bytes | str] = {
+        key: value for key, value in (field.metadata or {}).items() if key != SHAPE_KEY
+    }
+    return pa.field(field.name, kind, nullable, metadata=metadata or None)
+
+
+def _served_type(field: Field, stats: ColumnStats) -> pa.DataType:
+    kind: pa.DataType = field.type
+    if (field.metadata or {}).get(SHAPE_KEY) != SHAPE_AUTO or stats.null_count:
+        return kind
+    if not stats.shortest or stats.shortest != stats.longest:
+        return kind
+    if not isinstance(kind, pa.ListType) or kind.value_field.nullable:
+        return kind
+    return pa.list_(pa.field("item", kind.value_type, nullable=False), stats.shortest)
+
+
+def _type_after_append(field: Field, kind: pa.DataType, before: Field) -> pa.DataType:
+    kept: pa.DataType = before.type
+    if kept == field.type:
+        return kept  # the dataset's lengths vary already
+    raise BadArgumentError(
+        f"column {field.name!r} is {before.type} in the dataset and {kind} in the samples to "
+        "append; bring it to that length, or write a new dataset in which it is declared ragged",
+        field=field.name,
+    )
+
+
+class Narrowing:
+    """The step from decoded blocks to batches of the served schema; copies no values.
+
+    What can be known of the two schemas is found out once: a block costs 30 us otherwise.
+
+    Attributes:
+        decoded: What to decode blocks with: the served columns where their types are stored as
+            they are, and the stored ones elsewhere.
+    """
+
+    def __init__(self, *, stored: pa.Schema, served: pa.Schema) -> None:
+        same = [old.type == new.type for old, new in zip(stored, served, strict=True)]
+        self.decoded = pa.schema(
+            [new if kept else old for old, new, kept in zip(stored, served, same, strict=True)]
+        )
+        self._served = served
+        self._converts = not all(same)
+        # Of columns that are decoded as they are served the decoder knows that.
+        self._filled = [
+            (index, new.name)
+            for index, (new, kept) in enumerate(zip(served, same, strict=True))
+            if not new.nullable and not kept
+        ]
+
+    def served(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a decoded block with the served schema.
+
+        Raises:
+            ValueError: The block is wider than the schema promises; says which column and why.
+        """
+        for index, name in self._filled:
+            null_count = batch.column(index).null_count
+            if null_count:
+                raise ValueError(f"column {name!r} holds {null_count} nulls, none wanted")
+        if not self._converts:
+            return batch
+        columns = [
+            _served_column(column, field)
+            for column, field in zip(batch.columns, self._served, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._served)
+
+
+def _served_column(column: Array, field: Field) -> Array:
+    if column.type == field.type:
+        return column
+    if not isinstance(column, pa.ListArray) or not pa.types.is_fixed_size_list(field.type):
+        raise ValueError(f"column {field.name!r} holds {column.type}, {field.type} wanted")
+    size = field.type.list_size
+    offsets = offsets_of(column)
+    if np.any(np.diff(offsets) != size):
+        raise ValueError(f"column {field.name!r} holds a list of another length than {size}")
+    values = column.values.slice(int(offsets[0]), len(column) * size)
+    if values.null_count:
+        raise ValueError(f"column {field.name!r} holds a null inside a list, none wanted")
+    served: Array = pa.FixedSizeListArray.from_arrays(values, type=field.type)  # type: ignore[call-overload] # the stubs lack a type given as a value
+    return served

@@ -1,0 +1,117 @@
+"""Decode blocks of one schema on the thread that asks, without Arrow's pool of threads.
+
+``pyarrow.ipc.read_record_batch`` hands each column to a pool of the process. A server decodes
+several blocks at once, so that only costs: a third of the time for 32 columns, three quarters for
+images (tests/benchmarks/bench_decode.py). Its stream reader can be told not to, so blocks are fed
+to stream readers that stay open.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from headrace.storage.shard.validation import BatchValidator
+
+if TYPE_CHECKING:
+    import io
+
+_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
+
+
+class BlockDecoder:
+    """Decodes stored messages of one schema. Safe to use from several threads.
+
+    1. Success: the reader goes back to the idle ones; there are as many as threads ever decoded
+       at once.
+    2. Failure: the reader is thrown away, as it may wait for the rest of a message.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._idle: list[_FedReader] = []
+        self._validator = BatchValidator(schema)
+
+    def decode(self, stored: bytes | memoryview) -> pa.RecordBatch:
+        """Return the batch in a message; it refers to ``stored`` where that is not compressed.
+
+        Raises:
+            pa.ArrowException: It is no record batch of the schema.
+            EOFError, OSError, ValueError: The same.
+        """
+        try:
+            reader = self._idle.pop()
+        except IndexError:
+            reader = _FedReader(self._schema)
+        batch = reader.read(stored)
+        self._idle.append(reader)
+        return batch
+
+    def validate(self, batch: pa.RecordBatch, *, states_nulls: bool) -> None:
+        """Check what is cheap to check of a batch that `decode` returned.
+
+        Args:
+            batch: What it returned.
+            states_nulls: What `message_size` said of the message.
+
+        Raises:
+            pa.ArrowInvalid: An offset leads out of its buffer, or a string is no UTF-8.
+            ValueError: There is a null in a column that may hold none.
+        """
+        self._validator.validate(batch)
+        if states_nulls:
+            self._validator.refuse_nulls(batch)
+
+
+class _FedReader:
+    """A stream reader whose stream is one message after another."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._feed = _Feed(schema.serialize().to_pybytes())
+        source = pa.PythonFile(cast("io.IOBase", self._feed), mode="r")
+        self._reader = pa.ipc.open_stream(source, options=_OPTIONS)
+
+    def read(self, stored: bytes | memoryview) -> pa.RecordBatch:
+        """Return the batch in a message."""
+        self._feed.refill(stored)
+        try:
+            return self._reader.read_next_batch()
+        except StopIteration as error:
+            raise ValueError("a stream that ends") from error
+        finally:
+            self._feed.refill(b"")
+
+
+class _Feed:
+    """A file for Arrow that is what it was given last; what is read of it is not copied."""
+
+    closed = False
+
+    def __init__(self, content: bytes) -> None:
+        self._rest = memoryview(content)
+
+    def refill(self, content: bytes | memoryview) -> None:
+        """Begin anew with ``content``."""
+        self._rest = memoryview(content)
+
+    def read(self, length: int) -> memoryview:
+        """Return the next bytes."""
+        found = self._rest[:length]
+        self._rest = self._rest[length:]
+        return found
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def writable(self) -> bool:
+        """Say no."""
+        return False
+
+    def seekable(self) -> bool:
+        """Say no."""
+        return False
+
+    def close(self) -> None:
+        """Do nothing: the content is the caller's."""

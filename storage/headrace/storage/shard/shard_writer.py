@@ -1,0 +1,268 @@
+"""Write one shard: blocks cut by bytes, checksums taken, everything streamed to the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self, cast, get_args
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError
+from headrace.storage.shard.block import BLOCK_DTYPE, MAX_BLOCK_BYTES
+from headrace.storage.shard.column_facts import ColumnStats, stats_of
+from headrace.storage.shard.sample_bytes import sample_bytes
+from headrace.storage.store.store import ObjectWriter, Store
+
+if TYPE_CHECKING:
+    import io
+
+SHARD_FOLDER = "shards"
+DEFAULT_BLOCK_BYTES = 1 << 20  # a range read of this size is as fast as a larger one on S3
+Compression = Literal["lz4", "zstd", "none"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardEntry:
+    """What a manifest needs to know of one finished shard. Picklable.
+
+    Attributes:
+        name: Of the object, within the folder of shards.
+        stored_bytes: Size of the object.
+        blocks: ``(blocks,)`` of `BLOCK_DTYPE`.
+        columns: Nulls and lengths found, one for each column of the schema.
+    """
+
+    name: str
+    stored_bytes: int
+    blocks: NDArray[np.void]
+    columns: tuple[ColumnStats, ...]
+
+    @property
+    def sample_count(self) -> int:
+        """Samples in the shard."""
+        return int(self.blocks["sample_count"].sum(dtype=np.int64))
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the samples, as `sample_bytes` counts them."""
+        return int(self.blocks["raw_bytes"].sum(dtype=np.int64))
+
+
+class ShardWriter:
+    """One shard in the making; not safe for several threads.
+
+    Blocks hold at most ``block_bytes`` raw, or one sample that is larger. Memory is bounded by
+    one block, one batch and what the store's writer holds.
+
+    1. Success: `close` publishes the shard and returns its entry.
+    2. Failure or cancel: `abort`, or leaving the ``with`` block without `close`, leaves nothing.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        *,
+        schema: pa.Schema,
+        compression: Compression = "lz4",
+        compression_level: int | None = None,
+        block_bytes: int = DEFAULT_BLOCK_BYTES,
+    ) -> None:
+        check_blocks(compression, block_bytes, compression_level)
+        self.raw_bytes = 0
+        self.sample_count = 0
+        self._name = name
+        self._schema = schema
+        self._block_bytes = block_bytes
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
+        self._blocks: list[tuple[int, int, int, int, int]] = []
+        self._columns = [ColumnStats() for _ in schema]
+        self._target = store.open_writer(f"{SHARD_FOLDER}/{name}")
+        self._sink = MessageSink(self._target, schema)
+        self._writer = pa.ipc.new_file(
+            self._sink.as_arrow(),
+            schema,
+            options=pa.ipc.IpcWriteOptions(compression=_codec(compression, compression_level)),
+        )
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Add the samples of ``batch``, which has the writer's schema and any number of rows."""
+        self._columns = [
+            stats.merged(stats_of(column))
+            for stats, column in zip(self._columns, batch.columns, strict=True)
+        ]
+        ends = np.cumsum(sample_bytes(batch))
+        self.raw_bytes += int(ends[-1]) if len(ends) else 0
+        self.sample_count += batch.num_rows
+        start = 0
+        while start < batch.num_rows:
+            before = int(ends[start - 1]) if start else 0
+            room = self._block_bytes - self._pending_bytes
+            stop = int(np.searchsorted(ends, before + room, side="right"))
+            if stop == start and not self._pending:
+                stop = start + 1
+            if stop > start:
+                self._pending.append(batch.slice(start, stop - start))
+                self._pending_bytes += int(ends[stop - 1]) - before
+            if stop < batch.num_rows:
+                self._flush()
+            start = stop
+
+    def close(self) -> ShardEntry:
+        """Publish the shard.
+
+        Returns:
+            Its entry; nothing is in a dataset before `commit_dataset` has taken it.
+        """
+        self._flush()
+        self._writer.close()
+        self._target.close()
+        return ShardEntry(
+            name=self._name,
+            stored_bytes=self._sink.position,
+            blocks=np.array(self._blocks, BLOCK_DTYPE),
+            columns=tuple(self._columns),
+        )
+
+    def abort(self) -> None:
+        """Leave nothing in the store; harmless after `close`."""
+        self._target.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.abort()
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        block = _one_batch(self._pending)
+        if self._pending_bytes > MAX_BLOCK_BYTES:
+            raise BadArgumentError(
+                f"one sample of shard {self._name} has {self._pending_bytes} bytes, at most "
+                f"{MAX_BLOCK_BYTES} fit; split it",
+                field="sample",
+            )
+        self._sink.begin_message()
+        self._writer.write_batch(block)
+        offset, stored_bytes, checksum = self._sink.end_message()
+        self._blocks.append((offset, stored_bytes, block.num_rows, self._pending_bytes, checksum))
+        self._pending = []
+        self._pending_bytes = 0
+
+
+def check_blocks(compression: str, block_bytes: int, compression_level: int | None = None) -> None:
+    """Refuse blocks that no shard may have, before a job starts.
+
+    Raises:
+        BadArgumentError: The codec is unknown, or the size or the level outside its range.
+    """
+    if compression not in get_args(Compression):
+        raise BadArgumentError(
+            f"compression is {compression!r}, wanted one of {', '.join(get_args(Compression))}",
+            field="compression",
+        )
+    if not 1 <= block_bytes <= MAX_BLOCK_BYTES // 2:
+        raise BadArgumentError(
+            f"block_bytes is {block_bytes}, wanted 1 to {MAX_BLOCK_BYTES // 2}",
+            field="block_bytes",
+        )
+    if compression_level is not None:
+        _check_level(compression, compression_level)
+
+
+def _check_level(compression: str, level: int) -> None:
+    if compression == "none":
+        raise BadArgumentError(
+            f"compression_level is {level}, and compression is 'none'; leave one out",
+            field="compression_level",
+        )
+    least = pa.Codec.minimum_compression_level(compression)  # type: ignore[arg-type] # a codec by now
+    most = pa.Codec.maximum_compression_level(compression)  # type: ignore[arg-type] # as above
+    if not least <= level <= most:
+        raise BadArgumentError(
+            f"compression_level is {level}, wanted {least} to {most} for {compression}",
+            field="compression_level",
+        )
+
+
+def _codec(compression: Compression, level: int | None) -> pa.Codec | None:
+    if compression == "none":
+        return None
+    return pa.Codec(compression, level)
+
+
+class MessageSink:
+    """A file for an Arrow writer that knows where each message lies and what its checksum is.
+
+    The writer puts the file's header before the first message, in calls of their own; its
+    length is known beforehand, so it is not counted to the message.
+    """
+
+    closed = False
+
+    def __init__(self, target: ObjectWriter, schema: pa.Schema) -> None:
+        self.position = 0
+        self._target = target
+        self._header_bytes = len(_MAGIC) + schema.serialize().size
+        self._start = 0
+        self._hash = xxhash.xxh3_64()
+
+    def as_arrow(self) -> pa.PythonFile:
+        """Return what Arrow writes to."""
+        return pa.PythonFile(cast("io.IOBase", self), mode="w")
+
+    def begin_message(self) -> None:
+        """Count what comes now to a new message."""
+        self._start = max(self.position, self._header_bytes)
+        self._hash.reset()
+
+    def end_message(self) -> tuple[int, int, int]:
+        """Return offset, length and checksum of the message that has just been written."""
+        return self._start, self.position - self._start, self._hash.intdigest()
+
+    def write(self, chunk: bytes) -> int:
+        """Pass ``chunk`` on."""
+        if self.position >= self._start:
+            self._hash.update(chunk)
+        elif self.position + len(chunk) > self._start:
+            raise AssertionError("Arrow wrote its header and a message in one call")
+        self._target.write(chunk)
+        self.position += len(chunk)
+        return len(chunk)
+
+    def tell(self) -> int:
+        """Return the bytes written so far."""
+        return self.position
+
+    def flush(self) -> None:
+        """Do nothing: the target decides when it sends."""
+
+    def close(self) -> None:
+        """Do nothing: the owner publishes the target."""
+
+    def readable(self) -> bool:
+        """Say no."""
+        return False
+
+    def writable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say no."""
+        return False
+
+
+_MAGIC = b"ARROW1\0\0"
+
+
+def _one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

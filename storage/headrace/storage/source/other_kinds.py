@@ -1,0 +1,75 @@
+"""Refuse to write a dataset where one of another kind is, which readers would lose sight of.
+
+Of several kinds in one folder `open_dataset` finds one, so what is written would hide what was
+there, or what was there would hide what is written, without a word to either's readers. That
+holds for every mode: appending adds to nothing of another kind, and overwriting removes none of
+its files.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from headrace.errors import DatasetExistsError, ObjectNotFoundError
+from headrace.storage.source.kinds import (
+    DELTA_LOG_FOLDER,
+    MDS_INDEX_NAME,
+    POINTER_NAME,
+    is_parquet_name,
+    is_tar_name,
+)
+from headrace.storage.store.store import Store
+
+_LOOKED_AT = 1000  # as many names as `detect` of the sources looks at: one page of S3's listing
+
+
+def refuse_other_kinds(store: Store, mark: str) -> None:
+    """Refuse a place that holds a dataset of another kind than the one that is to be written.
+
+    Args:
+        store: Where it is to be written.
+        mark: The file by which the new dataset will be known. Where it is there already, it
+            hides what it would hide.
+
+    Raises:
+        DatasetExistsError: There is an MDS dataset, a headrace dataset, Parquet files, a Delta
+            table or WebDataset tars.
+    """
+    found = _hiding_kind(store, mark)
+    if found is None and not has_object(store, mark):
+        found = _kind_by_names(store)
+    if found is not None:
+        raise DatasetExistsError(
+            f"{store.url} holds {found}, which {mark} beside it would hide or be hidden by, in "
+            "every mode; write elsewhere, or remove it first",
+            url=store.url,
+        )
+
+
+def has_object(store: Store, name: str) -> bool:
+    """Tell whether there is an object of a name."""
+    try:
+        store.read(name, length=1)
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def _hiding_kind(store: Store, mark: str) -> str | None:
+    """Return what readers would find before the mark."""
+    if mark != POINTER_NAME and has_object(store, POINTER_NAME):
+        return f"a dataset of headrace's own ({POINTER_NAME})"
+    return None
+
+
+def _kind_by_names(store: Store) -> str | None:
+    if has_object(store, MDS_INDEX_NAME):
+        return f"a dataset of MosaicML Streaming ({MDS_INDEX_NAME})"
+    for name in islice(store.list(), _LOOKED_AT):
+        if name.startswith(f"{DELTA_LOG_FOLDER}/"):
+            return f"a Delta table ({name})"
+        if is_parquet_name(name):
+            return f"Parquet files ({name})"
+        if is_tar_name(name):
+            return f"WebDataset tars ({name})"
+    return None

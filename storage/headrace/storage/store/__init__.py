@@ -1,0 +1,1 @@
+"""Places that hold bytes: local folders, S3, and whatever fsspec opens."""

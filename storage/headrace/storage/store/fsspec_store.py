@@ -1,0 +1,227 @@
+"""Anything that fsspec can open as a store: ``gs://``, ``abfs://``, ``memory://`` and so on.
+
+fsspec knows no conditional writes, so a commit marks itself first: it writes a marker, lists the
+markers, and goes on only if its own is alone. Of two that meet at least one is refused; maybe
+both are, and never do both win, provided that the store lists what has been written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import cast
+
+import fsspec
+
+from headrace.errors import (
+    BadArgumentError,
+    CommitConflictError,
+    ConfigurationError,
+    ObjectNotFoundError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from headrace.storage.store.names import check_name
+from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.retry import call_with_retries
+from headrace.storage.store.safe_url import safe_url
+from headrace.storage.store.store import MARKER_FOLDER, ObjectEntry, Unfinished, Version
+
+# Under these names file systems give when a file was written.
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+
+
+class FsspecStore:
+    """Objects under one path of an fsspec file system."""
+
+    def __init__(self, url: str, *, options: StoreOptions) -> None:
+        try:
+            self._files, path = fsspec.core.url_to_fs(url, **options.fsspec)
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"the store of {safe_url(url)!r} does not answer ({type(error).__name__}: "
+                f"{error.strerror or 'no reason given'}); check the host's name and the network"
+            ) from None
+        except Exception as error:  # noqa: BLE001 - packages of other protocols raise what they like
+            found = f"{type(error).__name__}: {safe_url(str(error))}"
+            raise BadArgumentError(
+                f"{safe_url(url)!r} cannot be opened: {found}; wanted a path, file://, s3:// or a "
+                "scheme whose fsspec package is installed",
+                field="url",
+            ) from None  # the cause may hold the whole URL
+        self._root = str(path).rstrip("/")
+        self._url = safe_url(url).rstrip("/")
+        self._retry = options.retry
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def read(self, name: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        path = self._path(name)
+        stop = None if length is None else offset + length
+
+        def attempt() -> bytes:
+            with _translated(name, self.url):
+                return bytes(self._files.cat_file(path, start=offset, end=stop))
+
+        return call_with_retries(attempt, self._retry)
+
+    def read_versioned(self, name: str) -> tuple[bytes, Version]:
+        content = self.read(name)
+        return content, Version(hashlib.blake2b(content, digest_size=16).hexdigest())
+
+    def write(self, name: str, content: bytes) -> None:
+        path = self._path(name)
+
+        def attempt() -> None:
+            with _translated(name, self.url):
+                self._make_parent(path)
+                self._files.pipe_file(path, content)
+
+        call_with_retries(attempt, self._retry)
+
+    def write_if_absent(self, name: str, content: bytes) -> None:
+        with self._alone(name):
+            try:
+                self.read(name, length=1)
+            except ObjectNotFoundError:
+                self.write(name, content)
+            else:
+                raise self._conflict(name, "it is there")
+
+    def write_if_unchanged(self, name: str, content: bytes, version: Version) -> None:
+        with self._alone(name):
+            if self.read_versioned(name)[1] != version:
+                raise self._conflict(name, "it has changed")
+            self.write(name, content)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        with _translated(prefix, self.url):
+            for path in self._files.find(self._root):
+                name = str(path).removeprefix(self._root).lstrip("/")
+                if name.startswith(prefix):
+                    yield name
+
+    def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
+        self._files.invalidate_cache()
+        with _translated(prefix, self.url):
+            for path, state in self._files.find(self._root, detail=True).items():
+                name = str(path).removeprefix(self._root).lstrip("/")
+                if name.startswith(prefix):
+                    yield ObjectEntry(name, int(state["size"] or 0), self._modified_s(name, state))
+
+    def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
+        del prefix
+        return iter(())  # fsspec has no way to ask for uploads that wait
+
+    def discard(self, unfinished: Unfinished) -> None:
+        raise BadArgumentError(f"{unfinished} is of another store", field="unfinished")
+
+    def delete(self, name: str) -> None:
+        with contextlib.suppress(ObjectNotFoundError), _translated(name, self.url):
+            self._files.rm_file(self._path(name))
+
+    def open_writer(self, name: str) -> FsspecWriter:
+        path = self._path(name)
+        with _translated(name, self.url):
+            self._make_parent(path)
+            file = cast("io.IOBase", self._files.open(path, "wb"))
+        return FsspecWriter(file, store=self, name=name)
+
+    def close(self) -> None:
+        pass
+
+    def _path(self, name: str) -> str:
+        check_name(name)
+        return f"{self._root}/{name}"
+
+    def _modified_s(self, name: str, state: Mapping[str, object]) -> float:
+        stamp = next((state[key] for key in _TIMES if state.get(key) is not None), None)
+        match stamp:
+            case int() | float():
+                return float(stamp)
+            case datetime():
+                return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp()
+            case str():
+                with contextlib.suppress(ValueError):
+                    return datetime.fromisoformat(stamp).timestamp()
+        raise ConfigurationError(
+            f"{self.url} does not say when {name} was written ({str(stamp)[:100]}), and without "
+            "an age nothing can be told to be left over; remove it by hand",
+            url=self.url,
+        )
+
+    def _make_parent(self, path: str) -> None:
+        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+    @contextlib.contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        marker = f"{MARKER_FOLDER}/{uuid.uuid4().hex}"
+        self.write(marker, name.encode())
+        try:
+            self._files.invalidate_cache()
+            others = [found for found in self.list(f"{MARKER_FOLDER}/") if found != marker]
+            if others:
+                raise self._conflict(name, f"another commit is under way ({others[0]})")
+            yield
+        finally:
+            self.delete(marker)
+
+    def _conflict(self, name: str, found: str) -> CommitConflictError:
+        return CommitConflictError(
+            f"{name} in {self.url} was not written: {found}; try again, and remove "
+            f"{MARKER_FOLDER}/ there if nothing else is writing",
+            url=self.url,
+            name=name,
+        )
+
+
+class FsspecWriter:
+    """A file of an fsspec file system; most publish it when it is closed."""
+
+    def __init__(self, file: io.IOBase, *, store: FsspecStore, name: str) -> None:
+        self._file = file
+        self._store = store
+        self._name = name
+        self._done = False
+
+    def write(self, chunk: bytes) -> None:
+        with _translated(self._name, self._store.url):
+            cast("io.BufferedIOBase", self._file).write(chunk)
+
+    def close(self) -> None:
+        with _translated(self._name, self._store.url):
+            self._file.close()
+        self._done = True
+
+    def abort(self) -> None:
+        if self._done:
+            return
+        self._done = True
+        with contextlib.suppress(OSError, ValueError):
+            self._file.close()
+        self._store.delete(self._name)
+
+
+@contextlib.contextmanager
+def _translated(name: str, url: str) -> Iterator[None]:
+    place = f"{name} in {url}"
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise ObjectNotFoundError(f"there is no {place}", url=url, name=name) from error
+    except PermissionError as error:
+        raise StoreRefusedError(
+            f"the store refuses {place}: {safe_url(str(error))}; check the credentials",
+            url=url,
+            name=name,
+        ) from error
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the store failed at {place}: {safe_url(str(error))}", url=url
+        ) from error

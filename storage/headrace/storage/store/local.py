@@ -1,0 +1,271 @@
+"""A directory of this machine as a store.
+
+Contract of writes:
+
+1. Success: content goes to a hidden file beside its place, is flushed to the disk, and takes
+   its name in one step, so readers see all of it or nothing.
+2. Conflict: an object that must not exist is linked to its name, which the system refuses if
+   the name is taken; one that must be unchanged is compared and replaced under a lock file.
+3. Failure and crash: what stays behind is a hidden file, which `list` does not show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from headrace.errors import (
+    BadArgumentError,
+    CommitConflictError,
+    ObjectNotFoundError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from headrace.storage.store.file_lock import locked
+from headrace.storage.store.names import check_name
+from headrace.storage.store.store import ObjectEntry, Unfinished, Version
+
+_HIDDEN = re.compile(r"\.(.+)\.[0-9a-f]{32}")
+_LOCK = ".headrace.lock"
+_LOCK_DEADLINE_S = 30.0  # the lock is held for one small write
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+
+
+class LocalStore:
+    """A directory, made when something is first written."""
+
+    def __init__(self, url: str) -> None:
+        self._root = Path(_path_of(url)).absolute()
+        self._root_text = str(self._root)
+
+    @property
+    def url(self) -> str:
+        return self._root_text
+
+    def read(self, name: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        check_name(name)
+        # Through the system's own calls, and with no context: blocks are read here, and a file
+        # object costs as much as a small read.
+        try:
+            descriptor = os.open(f"{self._root_text}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if length is None:
+                    length = max(0, os.fstat(descriptor).st_size - offset)
+                return _read_at(descriptor, offset, length)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            with _translated(name, self.url):
+                raise error from None
+
+    def read_versioned(self, name: str) -> tuple[bytes, Version]:
+        content = self.read(name)
+        return content, _version_of(content)
+
+    def write(self, name: str, content: bytes) -> None:
+        writer = self.open_writer(name)
+        try:
+            writer.write(content)
+            writer.close()
+        finally:
+            writer.abort()
+
+    def write_if_absent(self, name: str, content: bytes) -> None:
+        path = self._path(name)
+        with _translated(name, self.url), _hidden_file(path, content) as hidden:
+            try:
+                _take_name(hidden, path)
+            except FileExistsError as error:
+                raise _conflict(name, self.url) from error
+            _flush_directory(path.parent)
+
+    def write_if_unchanged(self, name: str, content: bytes, version: Version) -> None:
+        with _translated(name, self.url), self._lock():
+            _, found = self.read_versioned(name)
+            if found != version:
+                raise _conflict(name, self.url)
+            self.write(name, content)
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        for path, name in self._files(prefix):
+            if not path.name.startswith("."):
+                yield name
+
+    def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
+        for path, name in self._files(prefix):
+            if not path.name.startswith("."):
+                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                    state = path.stat()
+                    yield ObjectEntry(name, state.st_size, state.st_mtime)
+
+    def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
+        for path, name in self._files(prefix):
+            hidden = _HIDDEN.fullmatch(path.name)
+            if hidden is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    state = path.stat()
+                    wanted = name.removesuffix(path.name) + hidden[1]
+                    yield Unfinished(wanted, name, state.st_size, state.st_mtime)
+
+    def discard(self, unfinished: Unfinished) -> None:
+        self.delete(unfinished.key)
+
+    def delete(self, name: str) -> None:
+        with _translated(name, self.url):
+            self._path(name).unlink(missing_ok=True)
+
+    def open_writer(self, name: str) -> LocalWriter:
+        with _translated(name, self.url):
+            return LocalWriter(self._path(name), url=self.url)
+
+    def close(self) -> None:
+        pass
+
+    def _files(self, prefix: str) -> Iterator[tuple[Path, str]]:
+        with _translated(prefix, self.url):
+            for folder, _, files in os.walk(self._root):
+                for file in files:
+                    path = Path(folder, file)
+                    name = path.relative_to(self._root).as_posix()
+                    if name.startswith(prefix):
+                        yield path, name
+
+    def _path(self, name: str) -> Path:
+        check_name(name)
+        return self._root / name
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        self._root.mkdir(parents=True, exist_ok=True)
+        with locked(self._root / _LOCK, deadline_s=_LOCK_DEADLINE_S):
+            yield
+
+
+class LocalWriter:
+    """A file that takes its name when it is closed."""
+
+    def __init__(self, path: Path, *, url: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._url = url
+        self._hidden = _hidden_name(path)
+        self._file = self._hidden.open("xb")
+
+    def write(self, chunk: bytes) -> None:
+        with _translated(self._path.name, self._url):
+            self._file.write(chunk)
+
+    def close(self) -> None:
+        with _translated(self._path.name, self._url):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._hidden.replace(self._path)
+            _flush_directory(self._path.parent)
+
+    def abort(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._hidden.unlink(missing_ok=True)
+
+
+def _path_of(url: str) -> str:
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    if parts.netloc not in {"", "localhost"} or not parts.path:
+        raise BadArgumentError(f"{url!r} names no local path, wanted file:///path", field="url")
+    return unquote(parts.path)
+
+
+def _read_at(descriptor: int, offset: int, length: int) -> bytes:
+    parts = []
+    while length > 0:
+        part = os.pread(descriptor, length, offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        length -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _version_of(content: bytes) -> Version:
+    return Version(hashlib.blake2b(content, digest_size=16).hexdigest())
+
+
+def _hidden_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+
+
+@contextlib.contextmanager
+def _hidden_file(path: Path, content: bytes) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = _hidden_name(path)
+    try:
+        with hidden.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield hidden
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def _take_name(hidden: Path, path: Path) -> None:
+    try:
+        os.link(hidden, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # No hard links here (some FUSE mounts): exclusive creation decides who wins, at the
+        # price of a moment in which a reader may see the object short.
+        with path.open("xb") as file:
+            file.write(hidden.read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _flush_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        # Some network file systems cannot, and have no need to.
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _conflict(name: str, url: str) -> CommitConflictError:
+    return CommitConflictError(
+        f"{name} in {url} was written by another writer meanwhile; nothing was changed, try again",
+        url=url,
+        name=name,
+    )
+
+
+@contextlib.contextmanager
+def _translated(name: str, url: str) -> Iterator[None]:
+    place = f"{name} in {url}"
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise ObjectNotFoundError(f"there is no {place}", url=url, name=name) from error
+    except PermissionError as error:
+        raise StoreRefusedError(
+            f"the system refuses access to {place} ({error.strerror}) as user {os.getuid()}; "
+            "check owner and mode",
+            url=url,
+            name=name,
+        ) from error
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the system failed at {place}: {error.strerror}", url=url, name=name
+        ) from error

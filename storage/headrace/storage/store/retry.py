@@ -1,0 +1,54 @@
+"""The one retry loop of the stores."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from headrace.errors import StoreUnavailableError
+from headrace.storage.store.options import RetryPolicy
+
+_T = TypeVar("_T")
+_LOG = logging.getLogger(__name__)
+
+
+def call_with_retries(
+    attempt: Callable[[], _T],
+    policy: RetryPolicy,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+    uniform: Callable[[], float] = random.random,
+) -> _T:
+    """Call ``attempt`` until it returns, fails for good, or the policy is used up.
+
+    Args:
+        attempt: Raises `StoreUnavailableError` for what may pass by itself, and anything else
+            for what will not.
+        policy: Bounds in count and time.
+        sleep: Waits that many seconds.
+        clock: Monotonic seconds.
+        uniform: Random numbers in ``[0, 1)``.
+
+    Raises:
+        StoreUnavailableError: The last failure, with how often and how long was tried.
+    """
+    started = clock()
+    for number in range(1, policy.attempts + 1):
+        try:
+            return attempt()
+        except StoreUnavailableError as error:
+            wait_s = uniform() * min(policy.cap_s, policy.base_s * 2 ** (number - 1))
+            spent_s = clock() - started
+            if number == policy.attempts or spent_s + wait_s > policy.budget_s:
+                raise StoreUnavailableError(
+                    f"{error.message}; gave up after {number} attempts in {spent_s:.1f} s",
+                    attempts=number,
+                    **error.metadata,
+                ) from error
+            _LOG.info("attempt %d failed, next in %.2f s: %s", number, wait_s, error.message)
+            sleep(wait_s)
+    raise AssertionError(policy)  # unreachable: attempts >= 1

@@ -1,0 +1,165 @@
+"""Make the boto3 client of one store, and send requests through it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, MutableMapping
+from typing import TYPE_CHECKING, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import boto3
+import botocore.session
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from headrace.errors import BadArgumentError, ConfigurationError
+from headrace.storage.store.options import StoreOptions, options_with_environment
+from headrace.storage.store.retry import call_with_retries
+from headrace.storage.store.s3_errors import translate
+from headrace.storage.store.s3_get import Answer, S3Gets, SessionSettings
+from headrace.storage.store.sigv4 import SigningKeys
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+_T = TypeVar("_T")
+
+
+class S3Requests:
+    """A client whose requests are tried again, and whose errors are ours.
+
+    boto3's own retries are off: they know nothing of bodies that break off, and two loops
+    multiply.
+    """
+
+    def __init__(self, options: StoreOptions, *, place: str) -> None:
+        self._options = options_with_environment(options)
+        try:
+            core = botocore.session.Session(profile=self._options.profile)
+            self._session = boto3.Session(
+                botocore_session=core,
+                aws_access_key_id=self._options.access_key,
+                aws_secret_access_key=self._options.secret_key,
+                aws_session_token=self._options.session_token,
+                region_name=self._options.region,
+            )
+            self.client: S3Client = _client(self._session, self._options)
+            self._gets = S3Gets(self.client, self._keys, settings=_settings(core, self._options))
+        except BotoCoreError as error:
+            raise translate(error, place=place, credential=self._credential()) from error
+        except ValueError as error:
+            raise BadArgumentError(f"{place}: {error}", field="endpoint") from error
+
+    def send(self, request: Callable[[S3Client], _T], *, place: str) -> _T:
+        """Call ``request`` with the client until it succeeds or the retries are used up.
+
+        Args:
+            request: One call of boto3, with the reading of its body.
+            place: URL of the object, for errors.
+
+        Raises:
+            HeadraceError: As the methods of `Store` say.
+        """
+
+        def attempt() -> _T:
+            try:
+                return request(self.client)
+            except (BotoCoreError, ClientError) as error:
+                raise translate(error, place=place, credential=self._credential()) from error
+
+        return call_with_retries(attempt, self._options.retry)
+
+    def get(self, bucket: str, key: str, *, offset: int, length: int | None, place: str) -> Answer:
+        """Return a range of an object, as `send` would, at half its price.
+
+        Args:
+            bucket: Its name; the same in all calls.
+            key: Of the object.
+            offset: First byte.
+            length: Bytes, > 0, or `None` for the rest.
+            place: URL of the object, for errors.
+
+        Raises:
+            HeadraceError: As the methods of `Store` say.
+        """
+        stop = "" if length is None else str(offset + length - 1)
+        return self.send(
+            lambda _: self._gets.get(bucket, key, f"bytes={offset}-{stop}"), place=place
+        )
+
+    def close(self) -> None:
+        """Give connections back."""
+        self._gets.close()
+        self.client.close()
+
+    def _keys(self) -> SigningKeys | None:
+        found = self._session.get_credentials()
+        if found is None:
+            return None
+        # Renews those that are about to expire.
+        now = found.get_frozen_credentials()
+        return SigningKeys(now.access_key or "", now.secret_key or "", now.token)
+
+    def _credential(self) -> str:
+        """Name whose credentials are used; never the secret."""
+        if self._options.anonymous:
+            return "anonymous access"
+        try:
+            found = self._session.get_credentials()
+        except (AttributeError, BotoCoreError):
+            return f"profile {self._options.profile!r}"
+        if found is None:
+            return "no credentials"
+        return f"access key {found.access_key} (from {found.method})"
+
+
+def _client(session: boto3.Session, options: StoreOptions) -> S3Client:
+    if options.ca_bundle is not None and options.endpoint and options.endpoint.startswith("http:"):
+        raise ConfigurationError(
+            f"ca_bundle is given, but the endpoint {options.endpoint} has no TLS"
+        )
+    client: S3Client = session.client(
+        "s3",
+        endpoint_url=options.endpoint,
+        verify=options.ca_bundle,
+        config=Config(
+            signature_version=UNSIGNED if options.anonymous else None,
+            connect_timeout=options.connect_timeout_s,
+            read_timeout=options.write_timeout_s,
+            max_pool_connections=options.max_connections,
+            retries={"total_max_attempts": 1},
+            s3={"addressing_style": _addressing(options)},
+            # Many S3-compatible services refuse or mangle boto3's newer default checksums;
+            # uploads carry Content-MD5 and blocks their own checksum instead.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )
+    if options.requester_pays:
+        client.meta.events.register("before-call.s3.*", _pay_as_requester)
+    return client
+
+
+def _settings(session: botocore.session.Session, options: StoreOptions) -> SessionSettings:
+    return SessionSettings(
+        verify=options.ca_bundle
+        or session.get_config_variable("ca_bundle")
+        or os.environ.get("REQUESTS_CA_BUNDLE")  # botocore heeds it too
+        or True,
+        connect_timeout_s=options.connect_timeout_s,
+        read_timeout_s=options.read_timeout_s,
+        max_connections=options.max_connections,
+    )
+
+
+def _addressing(options: StoreOptions) -> Literal["auto", "path", "virtual"]:
+    if options.addressing != "auto" or options.endpoint is None:
+        return options.addressing
+    host = urlsplit(options.endpoint).hostname or ""
+    # Bucket names as host names need DNS entries that services of one's own seldom have.
+    return "auto" if host.endswith(".amazonaws.com") else "path"
+
+
+def _pay_as_requester(params: MutableMapping[str, MutableMapping[str, str]], **_: object) -> None:
+    params["headers"]["x-amz-request-payer"] = "requester"

@@ -1,0 +1,296 @@
+"""Get ranges of objects at half of what boto3 takes for it.
+
+A request of boto3 takes 2 ms of processor time under Python's lock, whatever its size, so one
+process asks for 400 to 500 ranges a second. What it spends them on is the same for every request:
+so boto3 makes the first one of a store, and the others repeat it with another key, range and
+signature, through botocore's own HTTP session.
+
+Contract:
+
+1. The first request goes through boto3. The request that was answered, after all redirects,
+   shows the URL, the region and service it was signed for, and which headers it had.
+2. The later ones are signed with the credentials of the moment, so those that expire are renewed.
+3. An answer that is an error becomes the error that boto3 would have raised. Where it may tell
+   that the place is wrong (another region), boto3 is asked instead, which follows, and what was
+   learned is learned anew.
+4. Where a first request is not of this kind (another signature, a URL that does not end with the
+   key), all go through boto3.
+5. To a store in clear text, without a proxy between, later requests of a known length go over
+   connections of our own (`headrace.storage.store.s3_wire`), where the store's answers are of the
+   kind that is known there.
+6. Those of boto3 too go over our connections, so that none waits longer for a silent store than
+   ``read_timeout_s``: boto3 has one time-out for all that it does.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from botocore.awsrequest import AWSPreparedRequest
+from botocore.exceptions import ClientError
+from botocore.httpsession import URLLib3Session
+from botocore.response import StreamingBody
+from botocore.utils import get_environ_proxies, percent_encode
+
+from headrace.storage.store.s3_wire import IS_POSSIBLE, OtherAnswerError, PlainWire
+from headrace.storage.store.sigv4 import SigningKeys, SigningScope, signed_get_headers
+
+if TYPE_CHECKING:
+    from botocore.awsrequest import AWSResponse
+    from mypy_boto3_s3 import S3Client
+
+_KEY_SAFE = "/~"
+_CREDENTIAL = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
+_ERROR_CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,100})</Code>")
+_MAX_ERROR_BYTES = 65536
+_MADE_ANEW = {"x-amz-content-sha256", "x-amz-date", "x-amz-security-token"}
+_SERVED = {HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT}
+_HTTP_PORT = 80
+_ELSEWHERE = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.BAD_REQUEST}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a store gave.
+
+    Attributes:
+        content: Bytes; none where the object ends before the range.
+        tag: Entity tag of the object, or empty where it ends before the range.
+    """
+
+    content: bytes
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """How to make the connections that boto3 would make.
+
+    Attributes:
+        verify: File of certificates, or `True` for those that botocore trusts by itself.
+        connect_timeout_s: Longest wait for a connection.
+        read_timeout_s: Longest silence of the store.
+        max_connections: Connections kept.
+    """
+
+    verify: str | bool
+    connect_timeout_s: float
+    read_timeout_s: float
+    max_connections: int
+
+
+class S3Gets:
+    """Ranged GETs of one store. Safe to use from several threads.
+
+    Args:
+        client: Of boto3; makes the first request.
+        keys: Gives the credentials of the moment, or `None` where requests are not signed.
+        settings: Of the connections.
+    """
+
+    def __init__(
+        self,
+        client: S3Client,
+        keys: Callable[[], SigningKeys | None],
+        *,
+        settings: SessionSettings,
+    ) -> None:
+        self._client = client
+        self._keys = keys
+        self._settings = settings
+        self._sent = threading.local()  # the handler below runs in the thread that asks
+        self._way: _Way | None = None
+        self._sessions: dict[str, URLLib3Session] = {}
+        client.meta.events.register(
+            "before-send.s3.GetObject",
+            self._send,  # type: ignore[arg-type] # the stubs know of handlers without answers alone
+        )
+
+    def get(self, bucket: str, key: str, wanted: str) -> Answer:
+        """Return the bytes of a range.
+
+        Args:
+            bucket: Its name; the same in all calls.
+            key: Of the object.
+            wanted: Value of the header ``Range``.
+
+        Raises:
+            ClientError: The store answers with an error.
+            BotoCoreError: It cannot be reached, or the request cannot be made.
+        """
+        try:
+            way = self._way
+            if way is None:
+                return self._learn(bucket, key, wanted)
+            try:
+                return way.get(percent_encode(key, safe=_KEY_SAFE), wanted, self._keys)
+            except ClientError as error:
+                if _status_of(error) not in _ELSEWHERE:
+                    raise
+                self._way = None
+                return self._learn(bucket, key, wanted)
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") == "InvalidRange":
+                return Answer(b"", "")
+            raise
+
+    def close(self) -> None:
+        """Give connections back."""
+        way, self._way = self._way, None
+        if way is not None and way.wire is not None:
+            way.wire.close()
+        for session in tuple(self._sessions.values()):
+            session.close()
+
+    def _learn(self, bucket: str, key: str, wanted: str) -> Answer:
+        answer = self._client.get_object(Bucket=bucket, Key=key, Range=wanted)
+        with closing(answer["Body"]) as body:
+            content = body.read()
+        request: AWSPreparedRequest | None = getattr(self._sent, "request", None)
+        if request is not None and self._way is None:
+            self._sent.request = None
+            session = self._session(request.url)
+            self._way = _way_of(
+                request, percent_encode(key, safe=_KEY_SAFE), session, self._settings
+            )
+        return Answer(content, answer.get("ETag", ""))
+
+    def _send(self, request: AWSPreparedRequest, **_: object) -> AWSResponse:
+        """Send what boto3 is about to send, in its place, and keep it."""
+        self._sent.request = request
+        return self._session(request.url).send(request)
+
+    def _session(self, url: str) -> URLLib3Session:
+        parts = urlsplit(url)
+        place = f"{parts.scheme}://{parts.netloc}"
+        session = self._sessions.get(place)
+        if session is None:
+            # Two threads may both make one; a session without connections costs nothing.
+            session = self._sessions.setdefault(place, _session_for(url, self._settings))
+        return session
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How the first request was made, without what differs between requests."""
+
+    session: URLLib3Session
+    base: str
+    headers: Mapping[str, str]
+    scope: SigningScope | None
+    wire: PlainWire | None
+
+    def get(self, quoted_key: str, wanted: str, keys: Callable[[], SigningKeys | None]) -> Answer:
+        url = self.base + quoted_key
+        host, path = _host_and_path(url)
+        headers = {**self.headers, "range": wanted}
+        found = keys() if self.scope is not None else None
+        if self.scope is not None and found is not None:
+            headers = signed_get_headers(
+                host, path, headers, keys=found, scope=self.scope, now_s=time.time()
+            )
+        most_bytes = _bytes_of(wanted)
+        if self.wire is not None and self.wire.is_understood and most_bytes:
+            with suppress(OtherAnswerError):
+                reply = self.wire.get(path, {"host": host, **headers}, most_bytes=most_bytes)
+                if reply.status not in _SERVED:
+                    raise _error_of(reply.status, reply.content)
+                return Answer(reply.content, reply.headers.get("etag", ""))
+        return self._ask(url, headers)
+
+    def _ask(self, url: str, headers: Mapping[str, str]) -> Answer:
+        request = AWSPreparedRequest("GET", url, headers, None, True)  # type: ignore[arg-type] # the stubs want a class that urllib3 cannot copy
+        answer = self.session.send(request)
+        with closing(answer.raw):
+            if answer.status_code not in _SERVED:
+                raise _error_of(int(answer.status_code), answer.raw.read(_MAX_ERROR_BYTES))
+            length: Any = answer.headers.get("content-length")  # as boto3 hands it on
+            content = StreamingBody(answer.raw, length).read()
+            return Answer(content, answer.headers.get("etag", ""))
+
+
+def _bytes_of(wanted: str) -> int:
+    """Return how many bytes a header ``Range`` asks for; 0 for all from its begin."""
+    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    return int(last) - int(first) + 1 if last else 0
+
+
+def _session_for(url: str, settings: SessionSettings) -> URLLib3Session:
+    return URLLib3Session(
+        verify=settings.verify,  # type: ignore[arg-type] # the stubs lack the name of a file
+        proxies=get_environ_proxies(url),
+        timeout=(settings.connect_timeout_s, settings.read_timeout_s),  # type: ignore[arg-type] # nor these two
+        max_pool_connections=settings.max_connections,
+    )
+
+
+def _way_of(
+    request: AWSPreparedRequest,
+    quoted_key: str,
+    session: URLLib3Session,
+    settings: SessionSettings,
+) -> _Way | None:
+    headers = {name.lower(): _text(value) for name, value in request.headers.items()}
+    scope = None
+    if "authorization" in headers:
+        signed = _CREDENTIAL.match(headers["authorization"])
+        if signed is None:
+            return None
+        scope = SigningScope(region=signed[1], service=signed[2])
+    if not request.url.endswith(f"/{quoted_key}"):
+        return None
+    kept = {
+        name: value
+        for name, value in headers.items()
+        if name.startswith("x-amz-") and name not in _MADE_ANEW
+    }
+    base = request.url.removesuffix(quoted_key)
+    return _Way(session, base, kept, scope, _wire_to(base, settings))
+
+
+def _wire_to(url: str, settings: SessionSettings) -> PlainWire | None:
+    parts = urlsplit(url)
+    if not IS_POSSIBLE or parts.scheme != "http" or get_environ_proxies(url):
+        return None
+    return PlainWire(
+        url,
+        (parts.hostname or "", parts.port or _HTTP_PORT),
+        connect_timeout_s=settings.connect_timeout_s,
+        read_timeout_s=settings.read_timeout_s,
+        max_connections=settings.max_connections,
+    )
+
+
+def _host_and_path(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    usual = {"http": _HTTP_PORT, "https": 443}.get(parts.scheme)
+    host = (parts.hostname or "") if parts.port in {None, usual} else parts.netloc
+    return host, parts.path
+
+
+def _error_of(status: int, content: bytes) -> ClientError:
+    code = _ERROR_CODE.search(content)
+    # boto3 takes the status for the code where an answer has no body.
+    response: Any = {
+        "Error": {"Code": code[1].decode() if code else str(status)},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
+    return ClientError(response, "GetObject")
+
+
+def _status_of(error: ClientError) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

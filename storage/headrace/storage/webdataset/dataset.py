@@ -1,0 +1,234 @@
+"""Tar files in the layout of WebDataset, open for reading where they lie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.errors import ShardCorruptError
+from headrace.storage.objects.objects import FileStore
+from headrace.storage.source.ordinals import checked_ordinals
+from headrace.storage.source.prefix_search import Starts
+from headrace.storage.source.source import ShardCheck
+from headrace.storage.webdataset.columns import KEY, column_of
+from headrace.storage.webdataset.index import TarIndex, WebDatasetIndex
+from headrace.storage.webdataset.tar import first_byte_after_end
+
+if TYPE_CHECKING:
+    _Array = pa.Array[Any]  # pyarrow's stubs have these generic, pyarrow itself has not
+    _Field = pa.Field[Any]
+
+
+class WebDataset:
+    """A directory of tar files. Safe to use from several threads.
+
+    A tar file is a shard; a block is about 1 MiB of consecutive samples, read by one range.
+
+    Attributes:
+        url: Where it is.
+        fingerprint: 32 hexadecimal digits, of names, sizes, entity tags and headers.
+        schema: Columns of every batch.
+        sample_count: Samples.
+        shard_count: Tar files.
+        block_count: Blocks.
+        raw_bytes: Bytes of the members.
+        stored_bytes: Bytes of the tar files.
+        shard_sample_counts: ``(shards,) int64``; not to be written to.
+        shard_raw_bytes: ``(shards,) int64``; not to be written to.
+        range_reads: Every shard has blocks that can be read alone.
+        index: What was read of the files; `encode_stored_index` stores it.
+    """
+
+    range_reads = True
+
+    def __init__(self, files: FileStore, index: WebDatasetIndex) -> None:
+        self.url = files.url
+        self.fingerprint = index.fingerprint
+        self.schema = index.schema
+        self.shard_count = len(index.shards)
+        self.stored_bytes = sum(shard.entry.stored_bytes for shard in index.shards)
+        self.shard_sample_counts = _read_only([shard.sample_count for shard in index.shards])
+        self.shard_raw_bytes = _read_only([int(shard.sizes.sum()) for shard in index.shards])
+        self.raw_bytes = int(self.shard_raw_bytes.sum())
+        self._files = files
+        self.index = index
+        self._shards = index.shards
+        starts = [shard.block_starts for shard in index.shards]
+        self._first_blocks = _starts(np.array([len(part) - 1 for part in starts], np.int64))
+        self._block_samples = np.concatenate([np.diff(part) for part in starts])
+        self._samples = Starts(_starts(self._block_samples))
+        self._spans = np.concatenate(
+            [_spans(shard, part) for shard, part in zip(index.shards, starts, strict=True)]
+        )
+        self.block_count = len(self._block_samples)
+        self.sample_count = int(self._samples.values[-1])
+
+    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Find the blocks that hold samples; nothing is read.
+
+        Args:
+            sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
+
+        Returns:
+            Block ordinals and offsets of the samples in their blocks, ``(n,) int64`` each.
+
+        Raises:
+            BadArgumentError: An id is outside its range.
+        """
+        ids = checked_ordinals(sample_ids, self.sample_count, "sample id")
+        blocks = self._samples.find(ids)
+        return blocks, ids - self._samples.values[blocks]
+
+    def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many bytes reading each block fetches, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        spans = self._spans[checked_ordinals(blocks, self.block_count, "block")]
+        lengths: NDArray[np.int64] = spans[:, 1] - spans[:, 0]
+        return lengths
+
+    def block_raw_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the same as `block_stored_bytes`: headers between members are few.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        return self.block_stored_bytes(blocks)
+
+    def block_first_samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the id of the first sample of each block, ``(n,) int64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        firsts: NDArray[np.int64] = self._samples.values[
+            checked_ordinals(blocks, self.block_count, "block")
+        ]
+        return firsts
+
+    def block_sample_range(self, block: int) -> tuple[int, int]:
+        """Return the sample ids ``[first, last)`` of a block.
+
+        Raises:
+            BadArgumentError: The ordinal is outside ``[0, block_count)``.
+        """
+        checked_ordinals(np.array([block]), self.block_count, "block")
+        return int(self._samples.values[block]), int(self._samples.values[block + 1])
+
+    def read_block(self, block: int) -> pa.RecordBatch:
+        """Read one block; what is damaged is read again once.
+
+        Tar has no checksum of contents: what is checked is the file's size and version, that
+        text is UTF-8 and numbers are numbers.
+
+        Args:
+            block: In ``[0, block_count)``.
+
+        Returns:
+            Its samples, with the dataset's schema.
+
+        Raises:
+            ShardCorruptError: Twice damaged, or the file has changed.
+            ObjectNotFoundError: The file is gone.
+            StoreUnavailableError: The store cannot be reached.
+        """
+        checked_ordinals(np.array([block]), self.block_count, "block")
+        try:
+            return self._read_once(block)
+        except ShardCorruptError:
+            return self._read_once(block)
+
+    def check_shard(self, shard: int) -> ShardCheck:
+        """Look for bytes behind the end of a tar file; nothing protects what is in it.
+
+        Raises:
+            HeadraceError: As `OpenDataset.check_shard`.
+        """
+        entry = self._shards[shard].entry
+        place = first_byte_after_end(self._files, entry)
+        problem = None
+        if place is not None:
+            problem = (
+                f"there are bytes at {place} behind the end of the archive, which no reader sees; "
+                "were two files joined?"
+            )
+        return ShardCheck(entry.name, problem, int(self.shard_sample_counts[shard]))
+
+    def close(self) -> None:
+        """Give connections back; the dataset cannot read any more."""
+        self._files.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _read_once(self, block: int) -> pa.RecordBatch:
+        ordinal = int(np.searchsorted(self._first_blocks, block, side="right")) - 1
+        shard = self._shards[ordinal]
+        start, stop = self._spans[block].tolist()
+        content = memoryview(self._files.read(shard.entry, offset=start, length=stop - start))
+        before = int(self._samples.values[self._first_blocks[ordinal]])
+        first, last = (sample - before for sample in self.block_sample_range(block))
+        columns = []
+        for field in self.schema:
+            try:
+                columns.append(
+                    shard.keys[first:last]
+                    if field.name == KEY
+                    else _column(shard, field, (first, last), (content, start))
+                )
+            except (ValueError, pa.ArrowException) as error:
+                raise ShardCorruptError(
+                    f"shard {shard.entry.name}, block {block}, at byte {start}: column "
+                    f"{field.name!r}: {error}; restore the file or write it again",
+                    shard=shard.entry.name,
+                    block=block,
+                    offset=start,
+                ) from error
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _column(
+    shard: TarIndex, field: _Field, samples: tuple[int, int], content: tuple[memoryview, int]
+) -> _Array:
+    """Make a column of the samples ``[first, last)`` of a shard, of which the bytes are there."""
+    first, last = samples
+    stored, start = content
+    edges = shard.first_members[first : last + 1]
+    members = slice(int(edges[0]), int(edges[-1]))
+    try:
+        wanted = shard.names.index(field.name)
+    except ValueError:
+        missing: _Array = pa.nulls(last - first, field.type)
+        return missing
+    chosen = np.flatnonzero(shard.columns[members] == wanted)
+    present = np.zeros(last - first, np.bool_)
+    present[np.searchsorted(edges - edges[0], chosen, side="right") - 1] = True
+    begins = (shard.offsets[members][chosen] - start).tolist()
+    sizes = shard.sizes[members][chosen].tolist()
+    values = [stored[at : at + size] for at, size in zip(begins, sizes, strict=True)]
+    return column_of(values, present, field)
+
+
+def _spans(shard: TarIndex, block_starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes ``[start, stop)`` of each block in its file, ``(blocks, 2) int64``."""
+    edges = shard.first_members[block_starts]
+    ends = shard.offsets + shard.sizes
+    return np.stack([shard.offsets[edges[:-1]], ends[edges[1:] - 1]], axis=1)
+
+
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def _read_only(counts: list[int]) -> NDArray[np.int64]:
+    array = np.array(counts, np.int64)
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,277 @@
+"""Group the members of tar files to samples, and cut the samples into blocks.
+
+Members that follow one another and share a name up to the first dot are one sample; what comes
+after that dot, in lower case, is the column.
+
+Source: the README of webdataset 0.2, "The WebDataset Format".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigurationError, NotADatasetError
+from headrace.storage.objects.objects import FileEntry, FileStore
+from headrace.storage.source.kinds import is_tar_name
+from headrace.storage.webdataset.columns import KEY, MAX_COLUMNS, MAX_VALUE_BYTES, column_field
+from headrace.storage.webdataset.tar import Member, members_of, tar_damage
+
+BLOCK_BYTES = (
+    1 << 20
+)  # as the blocks of our own shards: a range read of this size is worth its trip
+INDEX_THREADS = 16
+"""Tar files whose headers are read at once."""
+
+Progress = Callable[[int, int], None]
+"""Called with files done and files in all, by the thread that opens the dataset."""
+
+_MAX_NAME_BYTES = 64 << 10  # arbitrary; Linux opens paths of 4 KiB
+_MAX_KEYS_BYTES = 2**31 - 1  # what 32-bit offsets can address
+
+_PREFIX = b"headrace webdataset v1\n"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TarIndex:
+    """The samples of one tar file.
+
+    Attributes:
+        entry: The file.
+        keys: ``(samples,)`` strings; names up to the first dot.
+        first_members: ``(samples + 1,) int64``; sample i has the members from entry i on.
+        columns: ``(members,) int64``; places in ``names``.
+        offsets: ``(members,) int64``; first bytes.
+        sizes: ``(members,) int64``.
+        names: Names of columns, in the order in which they were met.
+    """
+
+    entry: FileEntry
+    keys: pa.StringArray
+    first_members: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    names: tuple[str, ...]
+
+    @property
+    def sample_count(self) -> int:
+        """Samples."""
+        return len(self.first_members) - 1
+
+    @property
+    def block_starts(self) -> NDArray[np.int64]:
+        """``(blocks + 1,) int64``: the sample that each block begins with, and the end.
+
+        A block begins with the first sample that begins in another MiB of its file than the one
+        before it, so it holds a MiB, or one sample that is larger.
+        """
+        pieces = self.offsets[self.first_members[:-1]] // BLOCK_BYTES
+        starts = np.flatnonzero(np.diff(pieces, prepend=-1))
+        return np.append(starts, self.sample_count).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WebDatasetIndex:
+    """All tar files of a dataset.
+
+    Attributes:
+        shards: In the order of their samples: sorted by name.
+        schema: The columns of all of them, sorted by name.
+        fingerprint: 32 hexadecimal digits.
+    """
+
+    shards: tuple[TarIndex, ...]
+    schema: pa.Schema
+    fingerprint: str
+
+
+def build_index(files: FileStore, *, progress: Progress | None = None) -> WebDatasetIndex:
+    """Read the headers of all tar files.
+
+    Args:
+        files: Where they are.
+        progress: Called with the number of files read and of all.
+
+    Raises:
+        NotADatasetError: There are no tar files, or no samples in them.
+        ShardCorruptError: A file is damaged.
+        ConfigurationError: A member is too large or sparse, or there are too many columns.
+    """
+    entries = sorted(
+        (entry for entry in files.entries() if is_tar_name(entry.name)),
+        key=lambda entry: entry.name,
+    )
+    with ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="headrace-tar") as pool:
+        # Each wait ends with the store's own deadlines.
+        shards = []
+        for shard in pool.map(lambda entry: _indexed(files, entry), entries):
+            shards.append(shard)
+            if progress is not None:
+                progress(len(shards), len(entries))
+    if not any(shard.sample_count for shard in shards):
+        raise NotADatasetError(
+            f"the {len(shards)} tar files at {files.url} hold no samples", url=files.url
+        )
+    return index_of(shards)
+
+
+def index_of(shards: Sequence[TarIndex]) -> WebDatasetIndex:
+    """Return the index that the headers of all files make.
+
+    Raises:
+        ConfigurationError: There are too many columns, or a sample is too large to be read.
+    """
+    for shard in shards:
+        _check_samples(shard)
+    return WebDatasetIndex(tuple(shards), _schema(shards), _fingerprint(shards))
+
+
+@dataclass(slots=True)
+class _Collected:
+    """What has been met of a tar file."""
+
+    keys: list[str] = field(default_factory=list)
+    first_members: array[int] = field(default_factory=lambda: array("q"))
+    columns: array[int] = field(default_factory=lambda: array("q"))
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    names: dict[str, int] = field(default_factory=dict)
+
+    def add(self, key: str, column: str, member: Member) -> None:
+        """Take a member."""
+        if not self.keys or key != self.keys[-1]:
+            self.keys.append(key)
+            self.first_members.append(len(self.columns))
+        self.columns.append(self.names.setdefault(column, len(self.names)))
+        self.offsets.append(member.offset)
+        self.sizes.append(member.size)
+
+    def has(self, key: str, column: str) -> bool:
+        """Tell whether the sample that is being collected has a column."""
+        known = self.names.get(column)
+        return (
+            bool(self.keys)
+            and key == self.keys[-1]
+            and (known in self.columns[self.first_members[-1] :])
+        )
+
+
+def _indexed(files: FileStore, entry: FileEntry) -> TarIndex:
+    found = _Collected()
+    for key, column, member in _named(members_of(files, entry)):
+        if found.has(key, column):
+            raise tar_damage(
+                entry, f"a second member {member.name[:200]!r} in a sample", offset=member.offset
+            )
+        found.add(key, column, member)
+        _check_limits(entry, member, found.names)
+    return TarIndex(
+        entry=entry,
+        keys=_keys(entry, found.keys),
+        first_members=np.array([*found.first_members, len(found.columns)], np.int64),
+        columns=np.array(found.columns, np.int64),
+        offsets=np.array(found.offsets, np.int64),
+        sizes=np.array(found.sizes, np.int64),
+        names=tuple(found.names),
+    )
+
+
+def _keys(entry: FileEntry, keys: list[str]) -> pa.StringArray:
+    wide = pa.array(keys, pa.large_string())
+    if wide.nbytes > _MAX_KEYS_BYTES:
+        raise ConfigurationError(
+            f"shard {entry.name} has names of {wide.nbytes} bytes, at most {_MAX_KEYS_BYTES} are "
+            "read; cut it into several",
+            shard=entry.name,
+        )
+    return cast("pa.StringArray", wide.cast(pa.string()))
+
+
+def _check_samples(shard: TarIndex) -> None:
+    """Refuse a sample that one read cannot bring, with all that lies between its members."""
+    if not shard.sample_count:
+        return
+    edges = shard.first_members
+    starts = shard.offsets[edges[:-1]]
+    spans = shard.offsets[edges[1:] - 1] + shard.sizes[edges[1:] - 1] - starts
+    at = int(spans.argmax())
+    if spans[at] > MAX_VALUE_BYTES:
+        raise ConfigurationError(
+            f"shard {shard.entry.name}, at byte {starts[at]}: sample "
+            f"{str(shard.keys[at])[:200]!r} takes {spans[at]} bytes with what lies between its "
+            f"members, and a sample is read at once and may have {MAX_VALUE_BYTES}; split it",
+            shard=shard.entry.name,
+            offset=int(starts[at]),
+        )
+
+
+def _named(members: Iterator[Member]) -> Iterator[tuple[str, str, Member]]:
+    """Yield key and column of each member that is a part of a sample."""
+    for member in members:
+        folder, slash, file = member.name.rpartition("/")
+        base, dot, column = file.partition(".")
+        if base and dot and column and not file.startswith("__"):
+            yield folder + slash + base, column.lower(), member
+
+
+def _check_limits(entry: FileEntry, member: Member, names: dict[str, int]) -> None:
+    if member.size > MAX_VALUE_BYTES:
+        raise ConfigurationError(
+            f"shard {entry.name}, at byte {member.offset}: member {member.name[:200]!r} has "
+            f"{member.size} bytes, at most {MAX_VALUE_BYTES} are read; split it",
+            shard=entry.name,
+        )
+    if len(member.name) > _MAX_NAME_BYTES:
+        raise ConfigurationError(
+            f"shard {entry.name}, at byte {member.offset}: member {member.name[:200]!r} and so on "
+            f"has a name of {len(member.name)} characters, at most {_MAX_NAME_BYTES} are read",
+            shard=entry.name,
+        )
+    if len(names) > MAX_COLUMNS:
+        raise _too_many_columns(entry.name)
+
+
+def _too_many_columns(where: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{where} has more than {MAX_COLUMNS} different endings of names, each of which is a "
+        "column; write names as KEY.COLUMN, without a dot in KEY"
+    )
+
+
+def _schema(shards: Sequence[TarIndex]) -> pa.Schema:
+    sample_count = sum(shard.sample_count for shard in shards)
+    values: dict[str, int] = {}
+    for shard in shards:
+        counts = np.bincount(shard.columns, minlength=len(shard.names))
+        for name, count in zip(shard.names, counts.tolist(), strict=True):
+            values[name] = values.get(name, 0) + count
+    if len(values) > MAX_COLUMNS:
+        raise _too_many_columns("the dataset")
+    fields = [
+        column_field(name, nullable=count < sample_count)
+        for name, count in sorted(values.items())
+        if name != KEY
+    ]
+    return pa.schema([pa.field(KEY, pa.string(), nullable=False), *fields])
+
+
+def _fingerprint(shards: Sequence[TarIndex]) -> str:
+    digest = hashlib.blake2b(_PREFIX, digest_size=16)
+    for shard in shards:
+        entry = shard.entry
+        line = f"{entry.name}\t{entry.stored_bytes}\t{entry.content_version}\t{shard.names!r}\n"
+        digest.update(line.encode())
+        for part in (shard.first_members, shard.columns, shard.offsets, shard.sizes):
+            digest.update(hashlib.blake2b(part.astype("<i8").tobytes(), digest_size=16).digest())
+        for key in shard.keys.to_pylist():
+            digest.update(f"{key!r}\n".encode())
+    return digest.hexdigest()

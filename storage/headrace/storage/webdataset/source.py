@@ -1,0 +1,71 @@
+"""The `webdataset` source as the registry of sources asks it."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from headrace.errors import NotADatasetError
+from headrace.storage.objects.objects import open_files
+from headrace.storage.source.kinds import is_tar_name
+from headrace.storage.source.source import Place, SourceOptions
+from headrace.storage.store.options import StoreOptions
+from headrace.storage.webdataset.dataset import WebDataset
+from headrace.storage.webdataset.index import Progress, build_index
+
+MARK = "*.tar"
+_LOOKED_AT = 1000  # one page of a listing of S3
+
+
+def detect(place: Place) -> bool:
+    """Tell whether a look under the URL finds tar files."""
+    files = open_files(place.url, options=place.options)
+    try:
+        return any(is_tar_name(entry.name) for entry in islice(files.entries(), _LOOKED_AT))
+    finally:
+        files.close()
+
+
+def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> WebDataset:
+    """Open the tar files; reads every header of every one."""
+    del options
+    dataset = open_webdataset(place.url, options=place.options)
+    try:
+        _check_fingerprint(dataset.fingerprint, fingerprint, dataset.url)
+    except BaseException:
+        dataset.close()
+        raise
+    place.store.close()
+    return dataset
+
+
+def open_webdataset(
+    url: str, *, options: StoreOptions, progress: Progress | None = None
+) -> WebDataset:
+    """Open the tar files at a URL; reads every header of every one.
+
+    Args:
+        url: A directory.
+        options: How to reach it.
+        progress: Called with the number of files read and of all.
+
+    Raises:
+        NotADatasetError: There are no tar files, or no samples in them.
+        ShardCorruptError: A file is damaged.
+        ConfigurationError: A member is too large or sparse, or there are too many columns.
+    """
+    files = open_files(url, options=options)
+    try:
+        return WebDataset(files, build_index(files, progress=progress))
+    except BaseException:
+        files.close()
+        raise
+
+
+def _check_fingerprint(found: str, wanted: str | None, url: str) -> None:
+    if wanted is not None and wanted != found:
+        raise NotADatasetError(
+            f"{url} has fingerprint {found}, wanted is {wanted[:100]}; tar files have no older "
+            "versions, so restore the files or start anew",
+            url=url,
+            fingerprint=wanted[:100],
+        )

@@ -1,0 +1,201 @@
+"""What opening WebDataset tars reads of their headers, stored as columns.
+
+``headrace.storage.source.stored_index_frame`` says how. There is a row a tar file, and lists in it
+of its samples and members. The fingerprint beside them is that of the tar files, which the columns
+give again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.errors import ManifestCorruptError, ObjectNotFoundError
+from headrace.storage.objects.objects import FileEntry, FileStore, open_files
+from headrace.storage.shard.buffers import offsets_of, values_of
+from headrace.storage.source.stored_index_frame import Packed, PackedForm, pack, unpack
+from headrace.storage.store.options import StoreOptions
+from headrace.storage.webdataset.columns import MAX_COLUMNS, MAX_VALUE_BYTES
+from headrace.storage.webdataset.dataset import WebDataset
+from headrace.storage.webdataset.index import TarIndex, WebDatasetIndex, index_of
+
+if TYPE_CHECKING:
+    _Array = pa.Array[Any]  # pyarrow's stubs have these generic, pyarrow itself has not
+    _Field = pa.Field[Any]
+
+
+def _list(kind: pa.DataType) -> pa.DataType:
+    return pa.large_list(pa.field("item", kind, nullable=False))
+
+
+_FIELDS: list[_Field] = [
+    pa.field("name", pa.string(), nullable=False),
+    pa.field("stored_bytes", pa.int64(), nullable=False),
+    pa.field("version", pa.string(), nullable=False),
+    pa.field("names", _list(pa.string()), nullable=False),
+    pa.field("keys", _list(pa.string()), nullable=False),
+    pa.field("member_counts", _list(pa.int32()), nullable=False),
+    pa.field("columns", _list(pa.int32()), nullable=False),
+    pa.field("offsets", _list(pa.int64()), nullable=False),
+    pa.field("sizes", _list(pa.int64()), nullable=False),
+]
+_FORM = PackedForm(magic=b"HRWDIDX", version=1, schema=pa.schema(_FIELDS))
+
+
+def encode_stored_index(index: WebDatasetIndex) -> bytes:
+    """Return the bytes to store."""
+    shards = index.shards
+    entries = [shard.entry for shard in shards]
+    columns: list[_Array] = [
+        pa.array([entry.name for entry in entries], pa.string()),
+        pa.array([entry.stored_bytes for entry in entries], pa.int64()),
+        pa.array([entry.version for entry in entries], pa.string()),
+        _lists([pa.array(shard.names, pa.string()) for shard in shards]),
+        _lists([shard.keys for shard in shards]),
+        _lists([pa.array(np.diff(s.first_members).astype(np.int32)) for s in shards]),
+        _lists([pa.array(shard.columns.astype(np.int32)) for shard in shards]),
+        _lists([pa.array(shard.offsets) for shard in shards]),
+        _lists([pa.array(shard.sizes) for shard in shards]),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=_FORM.schema)
+    return pack(_FORM, Packed({"fingerprint": index.fingerprint}, batch))
+
+
+def decode_stored_index(content: bytes, *, place: str) -> WebDatasetIndex:
+    """Return a stored index.
+
+    Args:
+        content: What was stored.
+        place: Where, for errors.
+
+    Raises:
+        ManifestCorruptError: It is damaged, hostile, or of an unknown version.
+    """
+    try:
+        packed = unpack(_FORM, content)
+        index = index_of(_shards(packed.batch))
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
+        raise ManifestCorruptError(
+            f"index {place}: {error}; store it again with `headrace index`", place=place
+        ) from error
+    if index.fingerprint != packed.facts.get("fingerprint"):
+        raise ManifestCorruptError(
+            f"index {place}: fingerprint {index.fingerprint} found, another stated; store it "
+            "again with `headrace index`",
+            place=place,
+        )
+    return index
+
+
+def open_by_index(index: WebDatasetIndex, target: str, *, options: StoreOptions) -> WebDataset:
+    """Open tar files that still are as they were indexed; lists them and reads none.
+
+    Args:
+        index: What was stored.
+        target: URL of the tar files.
+        options: How to reach them.
+
+    Raises:
+        ShardCorruptError: A file has changed; names it.
+        ObjectNotFoundError: A file is gone; names it.
+    """
+    files = open_files(target, options=options)
+    try:
+        _check_unchanged(index, files)
+    except BaseException:
+        files.close()
+        raise
+    return WebDataset(files, index)
+
+
+def _check_unchanged(index: WebDatasetIndex, files: FileStore) -> None:
+    found = {entry.name: entry for entry in files.entries()}
+    for shard in index.shards:
+        entry = found.get(shard.entry.name)
+        if entry is None:
+            raise ObjectNotFoundError(
+                f"file {shard.entry.name[:200]} of the index is not in {files.url}; restore it, "
+                "or store the index again with `headrace index`",
+                url=files.url,
+                name=shard.entry.name[:200],
+            )
+        if entry != shard.entry:
+            raise shard.entry.changed(entry, url=files.url)
+
+
+def _lists(parts: Sequence[_Array]) -> _Array:
+    starts = np.cumsum([0, *map(len, parts)])
+    lists: _Array = pa.LargeListArray.from_arrays(pa.array(starts), pa.concat_arrays(parts))
+    return lists
+
+
+def _shards(batch: pa.RecordBatch) -> list[TarIndex]:
+    names = ("name", "stored_bytes", "version")
+    entries = [
+        FileEntry(*row)
+        for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+    ]
+    lists = {
+        name: _parts(cast("pa.LargeListArray[Any]", batch.column(name)))
+        for name in _FORM.schema.names[len(names) :]
+    }
+    return [
+        _checked(
+            TarIndex(
+                entry=entry,
+                keys=cast("pa.StringArray", lists["keys"][at]),
+                first_members=_starts(_numbers(lists["member_counts"][at], np.int32)),
+                columns=_numbers(lists["columns"][at], np.int32),
+                offsets=_numbers(lists["offsets"][at], np.int64),
+                sizes=_numbers(lists["sizes"][at], np.int64),
+                names=tuple(map(str, lists["names"][at].to_pylist())),
+            )
+        )
+        for at, entry in enumerate(entries)
+    ]
+
+
+def _checked(shard: TarIndex) -> TarIndex:
+    """Refuse what no tar file can hold, and what would read outside of one.
+
+    Raises:
+        ValueError: Says which file.
+    """
+    member_count = len(shard.columns)
+    is_whole = (
+        len(shard.keys) == shard.sample_count
+        and member_count == len(shard.offsets) == len(shard.sizes) == shard.first_members[-1]
+        and len(shard.names) <= MAX_COLUMNS
+        and bool(np.all(np.diff(shard.first_members) > 0))
+    )
+    ends = shard.offsets + shard.sizes
+    if not is_whole or (
+        member_count
+        and (
+            bool(np.any((shard.columns < 0) | (shard.columns >= len(shard.names))))
+            or bool(np.any((shard.sizes < 0) | (shard.sizes > MAX_VALUE_BYTES)))
+            or shard.offsets[0] < 0
+            or bool(np.any(shard.offsets[1:] < ends[:-1]))
+            or ends[-1] > shard.entry.stored_bytes
+        )
+    ):
+        raise ValueError(f"file {shard.entry.name[:200]!r} has members that cannot be")
+    return shard
+
+
+def _parts(lists: pa.LargeListArray[Any]) -> list[_Array]:
+    edges = offsets_of(lists).tolist()
+    return [lists.values.slice(start, stop - start) for start, stop in pairwise(edges)]
+
+
+def _numbers(array: _Array, kind: type[np.integer[Any]]) -> NDArray[np.int64]:
+    return values_of(array, np.dtype(kind)).astype(np.int64)
+
+
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -1,0 +1,237 @@
+"""Find the members of a tar file by reading its headers and skipping over its contents.
+
+Memory is bounded by one window, whatever the file holds or claims. What headers state is checked:
+their checksum, and that a member ends where the file does or before.
+
+Source: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar manual,
+"Basic Tar Format".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import cast
+
+from headrace.errors import ConfigurationError, ShardCorruptError
+from headrace.storage.objects.objects import FileEntry, FileStore
+
+BLOCK = 512
+_FIRST_WINDOW = 64 << 10
+_LARGEST_WINDOW = 4 << 20
+_MAX_NAME_HEADER = 1 << 20  # of pax records or a long name; names have at most some kB
+_REGULAR = (b"0", b"\0", b"7")
+_PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK, _SPARSE = b"x", b"g", b"L", b"K", b"S"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A regular file in a tar file.
+
+    Attributes:
+        name: As it is stored.
+        offset: First byte of its content.
+        size: Bytes of its content.
+    """
+
+    name: str
+    offset: int
+    size: int
+
+
+def members_of(files: FileStore, entry: FileEntry) -> Generator[Member, None, int]:
+    """Yield the regular files in a tar file, in order; links, folders and devices are left out.
+
+    Returns:
+        Where the archive ends.
+
+    Raises:
+        ShardCorruptError: It is no tar file, is cut off, or lies; says at which byte.
+        ConfigurationError: A member is sparse.
+    """
+    window = _Window(files, entry)
+    offset, name, size = 0, None, None
+    while offset < entry.stored_bytes:
+        header = window.read(offset, BLOCK)
+        if not any(header):
+            break
+        kind, stated = header[156:157], _checked_size(header, entry, offset)
+        start = offset + BLOCK
+        if kind in (_PAX, _LONG_NAME, _LONG_LINK, _PAX_GLOBAL):
+            _check_end(entry, offset, start + stated)
+            records = _name_header(window, start, stated, entry) if kind != _PAX_GLOBAL else b""
+            if kind == _LONG_NAME:
+                name = records.partition(b"\0")[0]
+            elif kind == _PAX:
+                name, size = _pax(records, entry, offset, (name, size))
+            offset = start + _padded(stated)
+            continue
+        if kind == _SPARSE:
+            raise _sparse(entry, offset)
+        stated = stated if size is None else size
+        _check_end(entry, offset, start + stated)
+        if kind in _REGULAR:
+            text = _text(_short_name(header) if name is None else name, entry, offset)
+            yield Member(text, start, stated)
+        offset, name, size = start + _padded(stated), None, None
+    if not offset:
+        raise tar_damage(entry, "it begins with zeros or is empty, so it is no tar file", offset=0)
+    return offset
+
+
+def first_byte_after_end(files: FileStore, entry: FileEntry) -> int | None:
+    """Return the place of the first byte behind the end of the archive that is not zero.
+
+    Raises:
+        ShardCorruptError: As `members_of`.
+        ConfigurationError: The same.
+    """
+    offset = _end_of(members_of(files, entry))
+    while offset < entry.stored_bytes:
+        length = min(_LARGEST_WINDOW, entry.stored_bytes - offset)
+        content = files.read(entry, offset=offset, length=length)
+        left = content.lstrip(b"\0")
+        if left:
+            return offset + len(content) - len(left)
+        offset += length
+    return None
+
+
+def _end_of(walk: Generator[Member, None, int]) -> int:
+    while True:
+        try:
+            next(walk)
+        except StopIteration as end:
+            return cast("int", end.value)
+
+
+def tar_damage(entry: FileEntry, found: str, *, offset: int) -> ShardCorruptError:
+    """Make the error for a tar file that is not as it must be."""
+    return ShardCorruptError(
+        f"shard {entry.name}, at byte {offset}: {found}; restore the file or write it again",
+        shard=entry.name,
+        offset=offset,
+    )
+
+
+class _Window:
+    """Reads of a file that go forward: near ones share a request, far ones skip what is between."""
+
+    def __init__(self, files: FileStore, entry: FileEntry) -> None:
+        self._files = files
+        self._entry = entry
+        self._start = 0
+        self._content = b""
+        self._size = _FIRST_WINDOW
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return bytes ``[offset, offset + length)``."""
+        if offset + length > self._entry.stored_bytes:
+            raise tar_damage(self._entry, "the file ends within a header", offset=offset)
+        at = offset - self._start
+        if not 0 <= at <= len(self._content) - length:
+            self._fetch(offset, length)
+            at = 0
+        return self._content[at : at + length]
+
+    def _fetch(self, offset: int, length: int) -> None:
+        # Small members lie next to one another: reading ever more at once saves requests. Large
+        # ones are skipped, and a small window is enough for a header.
+        is_near = offset <= self._start + len(self._content) + BLOCK
+        self._size = min(2 * self._size, _LARGEST_WINDOW) if is_near else _FIRST_WINDOW
+        wanted = min(max(self._size, length), self._entry.stored_bytes - offset)
+        self._content = self._files.read(self._entry, offset=offset, length=wanted)
+        self._start = offset
+
+
+def _checked_size(header: bytes, entry: FileEntry, offset: int) -> int:
+    stated = _number(header[148:156], entry, offset)
+    found = sum(header) - sum(header[148:156]) + 8 * ord(" ")
+    if stated != found:
+        raise tar_damage(
+            entry, f"a header with checksum {found} found, {stated} wanted", offset=offset
+        )
+    return _number(header[124:136], entry, offset)
+
+
+def _number(field: bytes, entry: FileEntry, offset: int) -> int:
+    if field[0] == 0x80:  # noqa: PLR2004 - the mark of a binary number, GNU's for large ones
+        return int.from_bytes(field[1:], "big")
+    text = field.split(b"\0", 1)[0].strip()
+    if not all(ord("0") <= digit <= ord("7") for digit in text):
+        raise tar_damage(entry, f"the number {field!r} in a header", offset=offset)
+    return int(text or b"0", 8)
+
+
+def _short_name(header: bytes) -> bytes:
+    name = header[:100].partition(b"\0")[0]
+    prefix = header[345:500].partition(b"\0")[0] if header[257:263] == b"ustar\0" else b""
+    return prefix + b"/" + name if prefix else name
+
+
+def _name_header(window: _Window, start: int, size: int, entry: FileEntry) -> bytes:
+    if size > _MAX_NAME_HEADER:
+        raise tar_damage(
+            entry, f"a name of {size} bytes, at most {_MAX_NAME_HEADER} wanted", offset=start
+        )
+    return window.read(start, size)
+
+
+def _pax(
+    records: bytes, entry: FileEntry, offset: int, before: tuple[bytes | None, int | None]
+) -> tuple[bytes | None, int | None]:
+    """Return name and size that pax records give, or those from before."""
+    name, size = before
+    at = 0
+    while at < len(records):
+        digits, _, _ = records[at : at + 20].partition(b" ")
+        length = int(digits) if digits.isdigit() else 0
+        record = records[at : at + length]
+        if not digits or length <= len(digits) + 1 or len(record) < length or record[-1:] != b"\n":
+            raise tar_damage(entry, "a pax record without its length", offset=offset)
+        key, _, value = record[len(digits) + 1 : -1].partition(b"=")
+        if key.startswith(b"GNU.sparse"):
+            raise _sparse(entry, offset)
+        if key == b"path":
+            name = value
+        elif key == b"size":
+            size = _pax_size(value, entry, offset)
+        at += length
+    return name, size
+
+
+def _pax_size(value: bytes, entry: FileEntry, offset: int) -> int:
+    if not value.isdigit() or len(value) > 20:  # noqa: PLR2004 - digits of 2**64
+        raise tar_damage(entry, f"a member of size {value[:40]!r}", offset=offset)
+    return int(value)
+
+
+def _text(name: bytes, entry: FileEntry, offset: int) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        raise tar_damage(
+            entry, f"a name that is no UTF-8: {name[:100]!r}", offset=offset
+        ) from error
+
+
+def _check_end(entry: FileEntry, offset: int, end: int) -> None:
+    if end > entry.stored_bytes:
+        raise tar_damage(
+            entry,
+            f"a member that ends at byte {end}, the file has {entry.stored_bytes}",
+            offset=offset,
+        )
+
+
+def _padded(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
+
+
+def _sparse(entry: FileEntry, offset: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"shard {entry.name}, at byte {offset}: a sparse member, which is not read here; write the "
+        "file again without sparse members",
+        shard=entry.name,
+        offset=offset,
+    )

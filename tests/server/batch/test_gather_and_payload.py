@@ -1,0 +1,268 @@
+"""Tests of blocks, gathering and payloads: any Arrow values arrive as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pat
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError, ShardCorruptError, UnsupportedColumnError
+from headrace.server.batch.assemble import Assembler
+from headrace.server.batch.transport import WireOutlet
+from headrace.server.cache.decode import DecodedBlock
+from headrace.server.cache.gather import BlockRows, StagedRows, gather_spans, projection_of
+from headrace.server.cache.memory.arena import Memory, map_memory
+from headrace.server.kernels.loader import KERNELS, Loader
+from headrace.server.layout.block_layout import TAKE_BYTES, BlockLayout, block_layout
+from headrace.server.layout.payload_layout import layout_of
+from headrace.server.layout.wire_columns import split_schema, wire_column
+from headrace.v1 import shard_service_pb2 as pb
+from support.served import decode, joined
+
+_NO_KERNELS = Loader("headrace.server.kernels.compiled", "numba")  # never told to load
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Loader:
+    """The compiled functions; they take seconds where Numba's cache is empty."""
+    KERNELS.load()
+    assert KERNELS.wait(120)
+    return KERNELS
+
+
+_TYPES: st.SearchStrategy[pa.DataType] = st.sampled_from(
+    [
+        pa.bool_(),
+        pa.int8(),
+        pa.uint16(),
+        pa.int64(),
+        pa.float16(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.large_string(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.binary(3),
+        pa.list_(pa.int16()),
+        pa.list_(pa.bool_()),
+        pa.large_list(pa.float64()),
+        pa.list_(pa.uint8(), 5),
+        pa.list_(pa.float32(), 20),
+        pa.list_(pa.float32(), 200),
+        pa.list_(pa.list_(pa.int32(), 2), 3),
+        pa.list_(pa.uint8(), TAKE_BYTES + 3),
+    ]
+)
+
+
+def _value(arrow_type: pa.DataType, seed: int) -> object:
+    """Make some value of a type."""
+    if isinstance(arrow_type, pa.FixedSizeListType):
+        return [_value(arrow_type.value_type, seed + k) for k in range(arrow_type.list_size)]
+    if isinstance(arrow_type, pa.ListType | pa.LargeListType):
+        return [_value(arrow_type.value_type, seed + k) for k in range(seed % 4)]
+    return next(value for matches, value in _SCALARS if matches(arrow_type))(seed)
+
+
+_SCALARS: list[tuple[Callable[[pa.DataType], bool], Callable[[int], object]]] = [
+    (pat.is_boolean, lambda seed: seed % 2 == 0),
+    (pat.is_floating, lambda seed: float(seed % 1000) / 4),
+    (pat.is_fixed_size_binary, lambda seed: seed.to_bytes(3, "big")),
+    (pat.is_string, lambda seed: f"é{seed}" * (seed % 3)),
+    (pat.is_large_string, lambda seed: f"{seed}ü" * (seed % 4)),
+    (pat.is_binary, lambda seed: bytes([seed % 256]) * (seed % 5)),
+    (pat.is_large_binary, lambda seed: bytes([seed % 256]) * (seed % 6)),
+    (pat.is_integer, lambda seed: seed % 100),
+]
+
+
+@st.composite
+def _tables(draw: st.DrawFn) -> pa.Table:
+    count = draw(st.integers(1, 12))
+    columns, fields = [], []
+    for index in range(draw(st.integers(1, 5))):
+        arrow_type = draw(_TYPES)
+        nulls = draw(st.none() | st.lists(st.booleans(), min_size=count, max_size=count))
+        seed = draw(st.integers(0, 5000))
+        values = [
+            None if nulls and nulls[row] else _value(arrow_type, seed + row) for row in range(count)
+        ]
+        # Slices have offsets inside bytes and buffers, where readers go wrong.
+        lead = draw(st.integers(0, 9))
+        padded = pa.array([_value(arrow_type, 1)] * lead + values, arrow_type)
+        columns.append(padded.slice(lead))
+        fields.append(pa.field(f"c{index}", arrow_type, nullable=nulls is not None))
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _blocks(table: pa.Table, cut: int, memory: Memory) -> tuple[BlockLayout, list[tuple[int, ...]]]:
+    """Write a table as two blocks, at places without any alignment of their rows."""
+    columns, refused = split_schema(table.schema)
+    assert not refused
+    layout = block_layout(columns)
+    bases, begin = [], 64
+    for part in (table.slice(0, cut), table.slice(cut)):
+        batch = part.combine_chunks().to_batches()
+        block = DecodedBlock(layout, batch[0] if batch else _empty(table.schema))
+        bases.append(block.write(memory, begin))
+        begin += block.size + -block.size % 64 + 64
+    assert begin <= memory.array.size
+    return layout, bases
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+@settings(max_examples=150, deadline=None)
+@given(table=_tables(), draw=st.data())
+def test_any_table_arrives_as_it_was(
+    compiled: Loader, table: pa.Table, draw: st.DataObject
+) -> None:
+    """Gathered in any order, from place or staged, cut anywhere, compiled or not: the same."""
+    count = table.num_rows
+    cut = draw.draw(st.integers(0, count))
+    # Whole kilobytes are hashed by compiled code, others by the library.
+    cut_bytes = draw.draw(st.integers(50, 5000) | st.sampled_from([1024, 2048, 4096]))
+    wanted = draw.draw(st.lists(st.integers(0, count - 1), max_size=20))
+    memory = map_memory(1 << 20)
+    layout, bases = _blocks(table, cut, memory)
+    ids = np.array(wanted, np.int64)
+    blocks = (ids >= cut).astype(np.int64)
+    offsets = ids - cut * blocks
+    names = draw.draw(st.permutations(table.column_names))
+    projection = projection_of(layout, names)
+    columns = [layout.by_name[name].column for name in names]
+    by_part = np.ascontiguousarray(np.array(bases, np.int64).T)
+    slot_of = np.arange(2, dtype=np.int32)
+
+    def rows_at(places: NDArray[np.intp]) -> BlockRows:
+        return BlockRows(
+            layout,
+            memory,
+            slot_of=slot_of,
+            bases=by_part,
+            blocks=blocks[places],
+            offsets=offsets[places],
+        )
+
+    placed = rows_at(np.arange(ids.size))
+    staged = StagedRows(projection, ids.size, max_bytes=1 << 20)
+    for block in (1, 0):
+        places = np.flatnonzero(blocks == block)
+        staged.add(places, rows_at(places))
+
+    payloads = []
+    for rows in (placed, staged):
+        for limit in (1 << 20, cut_bytes):
+            for kernels in (_NO_KERNELS, compiled):
+                assembler = Assembler(
+                    columns,
+                    projection,
+                    max_batch_bytes=1 << 20,
+                    frames=WireOutlet(limit, kernels=kernels).frames,
+                    kernels=kernels,
+                )
+                frames = assembler.assemble(rows, ids, pb.BatchHeader(sample_count=ids.size))
+                header, payload = joined(frames)
+                # Of whole messages alone, and meant for nobody.
+                header.ClearField("head_padding")
+                payloads.append((header, payload))
+
+    assert payloads[:1] * 8 == payloads
+    header = payloads[0][0]
+    assert header.payload_xxh3 == xxhash.xxh3_64_intdigest(payloads[0][1])
+    # Not Table.take: it reads nested fixed-size lists of a slice from the wrong place.
+    everything = table.to_pydict()
+    expected = {name: [everything[name][row] for row in wanted] for name in names}
+    assert expected == decode([column.to_proto() for column in columns], header, payloads[0][1])
+
+
+@settings(max_examples=100, deadline=None)
+@given(lengths=st.lists(st.integers(0, 300), max_size=40), scale=st.sampled_from([1, 30]))
+def test_spans_are_copied_back_to_back(compiled: Loader, lengths: list[int], scale: int) -> None:
+    """Spans of any length, in any order, overlapping or not, come out one after the other."""
+    memory = Memory(np.random.default_rng(1).integers(0, 256, 20_000, dtype=np.uint8))
+    sizes = np.array(lengths, np.int64) * scale
+    begins = np.random.default_rng(2).integers(0, 11_000, sizes.size)
+    out = np.empty(int(sizes.sum()), np.uint8)
+    same = np.empty_like(out)
+
+    gather_spans(memory, begins, sizes, out)
+    gather_spans(memory, begins, sizes, same, kernels=compiled.module)
+
+    pairs = list(zip(begins.tolist(), sizes.tolist(), strict=True))
+    wanted = b"".join(bytes(memory.view[b : b + n]) for b, n in pairs)
+    assert [wanted] * 2 == [out.tobytes(), same.tobytes()]
+
+
+def test_payloads_are_laid_out_as_documented() -> None:
+    """Golden: three rows of a nullable string and an int16 pair."""
+    text = wire_column(pa.field("t", pa.string()))
+    pair = wire_column(pa.field("p", pa.list_(pa.int16(), 2), nullable=False))
+
+    layout = layout_of([text, pair], 3, [5])
+
+    assert (3, 32, 5, 12) == layout.lengths
+    assert (0, 64, 128, 192) == layout.begins
+    assert 204 == layout.size
+
+
+def test_a_batch_over_the_limit_is_refused() -> None:
+    """A payload over max_batch_bytes is refused before memory is taken for it."""
+    column = wire_column(pa.field("x", pa.int64(), nullable=False))
+    layout = block_layout([column])
+    rows = StagedRows(projection_of(layout, ["x"]), 100, max_bytes=100)
+    assembler = Assembler(
+        [column], projection_of(layout, ["x"]), max_batch_bytes=799, frames=WireOutlet(100).frames
+    )
+
+    with pytest.raises(BadArgumentError, match="800 bytes or more is over this server's limit"):
+        assembler.assemble(rows, np.zeros(100, np.int64), pb.BatchHeader())
+
+
+@pytest.mark.parametrize(
+    "arrow_type",
+    [
+        pa.list_(pa.int32()),
+        pa.large_list(pa.float64()),
+        pa.list_(pa.int32(), 2),
+        pa.list_(pa.list_(pa.int32(), 2), 1),
+    ],
+)
+def test_a_null_inside_a_list_is_refused(arrow_type: pa.DataType) -> None:
+    """An element that is null has no form on the wire; the column is named."""
+    value: list[object] = [1, None]
+    if pa.types.is_fixed_size_list(arrow_type) and arrow_type.list_size == 1:
+        value = [value]
+    array = pa.array([None, value], arrow_type)
+    batch = pa.RecordBatch.from_arrays([array], names=["bad"])
+    layout = block_layout([wire_column(batch.schema.field(0))])
+
+    with pytest.raises(UnsupportedColumnError, match="'bad' holds a list with a null item"):
+        DecodedBlock(layout, batch)
+
+
+def test_a_null_in_a_column_without_nulls_is_damage() -> None:
+    """A block that breaks its schema is refused, not sent with zeros."""
+    layout = block_layout([wire_column(pa.field("x", pa.int64(), nullable=False))])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, None])], names=["x"])
+
+    with pytest.raises(ShardCorruptError, match="'x' holds 1 nulls"):
+        DecodedBlock(layout, batch)
+
+
+def test_a_column_that_lacks_is_damage() -> None:
+    """A block without one of its dataset's columns is refused."""
+    layout = block_layout([wire_column(pa.field("x", pa.int64()))])
+
+    with pytest.raises(ShardCorruptError, match="no column 'x'"):
+        DecodedBlock(layout, pa.RecordBatch.from_arrays([pa.array([1])], names=["y"]))

@@ -1,0 +1,97 @@
+"""Tests of runs in the cache: neighbours that are wanted come together, and no other block."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from headrace.errors import ShardCorruptError
+from headrace.server.cache.fetch.fetch_queue import Flights
+from headrace.server.cache.source import Source, Waiter
+from support.blocks import RunStore, cache_of, demand
+
+
+def _source(index: int = 0, *, run_blocks: int = 4) -> Source:
+    with cache_of(RunStore()) as (_, source):
+        layout = source.layout
+    return Source(index, RunStore(), layout, 1000, run_blocks=run_blocks)
+
+
+def _blocks(flights: Flights, *, threads: int = 1) -> list[list[int]]:
+    """Take all that waits, as runs of blocks."""
+    runs = []
+    while run := flights.take(threads):
+        runs.append([flight.block for flight in run])
+    return runs
+
+
+def test_neighbours_that_wait_are_taken_together() -> None:
+    """Whether streams wait for them or asked ahead, neighbours go in runs of bounded length."""
+    flights, source, waiter = Flights(), _source(), Waiter(threading.Lock())
+    for block in (9, 8, 20, 7, 11):
+        flights.ask(source, block, waiter)
+    flights.demand(source, 10, waiter)
+
+    runs = _blocks(flights)
+
+    assert [10, 11] == runs[0][-2:]
+    assert 4 == len(runs[0])
+    assert [7, 8, 9, 10, 11, 20] == sorted(block for run in runs for block in run)
+    assert all(run == list(range(run[0], run[0] + len(run))) for run in runs)
+
+
+def test_threads_share_what_waits() -> None:
+    """While there is a thread for each block none takes two."""
+    flights, source, waiter = Flights(), _source(), Waiter(threading.Lock())
+    for block in range(8):
+        flights.demand(source, block, waiter)
+
+    assert [[0], [1], [2], [3], [4], [5], [6], [7]] == _blocks(flights, threads=8)
+
+
+def test_neighbours_of_another_dataset_stay() -> None:
+    """A run is of one dataset; what nobody wants any more is left out of it."""
+    flights, one, other = Flights(), _source(0), _source(1)
+    here, gone = Waiter(threading.Lock()), Waiter(threading.Lock())
+    flights.demand(one, 5, here)
+    flights.ask(other, 6, here)
+    flights.ask(one, 6, gone)
+    gone.gone = True
+
+    assert [[5], [6]] == _blocks(flights)
+    assert other.slot_of[6] != 0
+    assert one.slot_of[6] == 0
+
+
+@pytest.mark.parametrize("blocks", [2.0, 50.0])
+def test_what_comes_in_runs_is_right(blocks: float) -> None:
+    """Through a cache of any size every block comes once, with its own values."""
+    store = RunStore()
+    with cache_of(store, blocks=blocks, threads=2) as (cache, source):
+        waiter = cache.waiter()
+        wanted = [*range(12), 15, *range(30, 40)]
+        cache.prefetch(source, np.array(wanted[5:]), waiter)
+
+        assert wanted == demand(cache, source, wanted, waiter)
+        assert 0 == int(cache._slots.pins.sum())
+    if blocks > len(wanted):
+        assert sorted(store.reads) == wanted
+    assert any(len(run) > 1 for run in store.runs)
+    assert all(len(run) <= 4 for run in store.runs)
+
+
+def test_a_bad_block_fails_only_those_who_want_it() -> None:
+    """Of a run with one bad block the others are cached; the error reaches who waits for it."""
+    store = RunStore(bad={2})
+    store.gate.clear()
+    with cache_of(store, threads=1) as (cache, source):
+        ahead = cache.waiter()
+        cache.prefetch(source, np.array([0, 1, 2, 3]), ahead)
+        store.gate.set()
+        with pytest.raises(ShardCorruptError, match="block 2"):
+            demand(cache, source, [2], ahead)
+
+        assert [0, 1, 3] == demand(cache, source, [0, 1, 3], ahead)
+    assert 1 == store.reads.count(3)

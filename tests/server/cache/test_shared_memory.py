@@ -1,0 +1,166 @@
+"""Tests of memory that processes share, and of the sums that a supervisor makes."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.memory.arena import Arena, ArenaHeader
+from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables
+from headrace.server.cache.source import Source
+from headrace.server.layout.block_layout import block_layout
+from headrace.server.layout.wire_columns import wire_column
+from headrace.server.telemetry.metrics import Metrics
+from headrace.server.telemetry.metrics_sum import MetricsSum
+from headrace.server.workers.rebalance import Spread
+from support.blocks import CountingStore, demand
+
+
+def test_workers_cannot_write_to_the_arena() -> None:
+    """What the supervisor writes is seen; a sealed memory cannot be mapped to write to."""
+    shared = Shared.create("test", 8192)
+    memory = shared.map()
+    shared.seal()
+    seen = shared.map_read_only()
+
+    memory[5] = 7
+
+    assert 7 == seen[5]
+    with pytest.raises(ValueError, match="read-only"):
+        seen[5] = 8
+    with pytest.raises(PermissionError):
+        mmap.mmap(shared.fd, shared.size, mmap.MAP_SHARED)
+    shared.close()
+
+
+_SharedCache = tuple[BlockCache, Source, Arena]
+
+
+@contextmanager
+def _shared_cache(store: CountingStore, size: int) -> Iterator[_SharedCache]:
+    arena = Arena(size)
+    cache = BlockCache(size, fetch_threads=2, observer=Metrics(), arena=arena)
+    layout = block_layout([wire_column(pa.field("x", pa.int64(), nullable=False))])
+    tables = np.zeros(
+        SourceTables.size(block_count=1000, part_count=1, capacity=arena.capacity), np.uint8
+    )
+    source = cache.add_source(
+        store,
+        layout,
+        block_count=1000,
+        tables=SourceTables(tables, block_count=1000, part_count=1),
+    )
+    yield cache, source, arena
+    cache.close()
+    arena.close()
+
+
+@pytest.fixture
+def shared_cache() -> Iterator[_SharedCache]:
+    """A cache of a megabyte whose tables workers could map."""
+    with _shared_cache(CountingStore(), 1_000_000) as opened:
+        yield opened
+
+
+def test_a_block_on_a_desk_stays() -> None:
+    """A block that a worker has pinned outlives any pressure, and goes when it is done."""
+    store = CountingStore()
+    with _shared_cache(store, 3 * 900) as (cache, source, arena):
+        desk = Desk(np.zeros(Desk.size(arena.capacity), np.uint8))
+        cache.add_desk(desk)
+        waiter = cache.waiter()
+
+        demand(cache, source, [1], waiter)
+        desk.pins[source.slot_of[1]] += 1
+        for block in range(10, 30):
+            demand(cache, source, [block], waiter)
+        assert cache.is_cached(source, np.array([1])).all()
+        cache.remove_desk(desk)
+        demand(cache, source, list(range(30, 34)), waiter)
+
+        assert not cache.is_cached(source, np.array([1])).any()
+        assert [1] == [block for block in store.reads if block == 1]
+        assert ArenaHeader(arena.header).evictions >= 20
+
+
+def test_more_blocks_than_slots_evict(shared_cache: _SharedCache) -> None:
+    """An arena with room for 1,200 blocks and slots for 256 keeps fewer, each of them right."""
+    cache, source, arena = shared_cache
+    cache.add_desk(Desk(np.zeros(Desk.size(arena.capacity), np.uint8)))
+    waiter = cache.waiter()
+
+    for begin in range(0, 900, 50):
+        wanted = list(range(begin, begin + 50))
+        assert wanted == demand(cache, source, wanted, waiter)
+
+    assert 200 < cache._slots.count < 256 == arena.capacity
+
+
+def test_metrics_are_the_sum() -> None:
+    """Counters, gauges and histograms add up by label; counters of the dead stay, gauges go."""
+    total = MetricsSum()
+    registries = [CollectorRegistry(), CollectorRegistry()]
+    total.add_registry(registries[0])
+    for factor, registry in enumerate(registries, 1):
+        Counter("sent", "x", ["who"], registry=registry).labels("a").inc(factor)
+        Gauge("open", "x", registry=registry).set(factor)
+        Histogram("wait", "x", registry=registry, buckets=(1.0,)).observe(factor)
+    total.report("worker", list(registries[1].collect()))
+
+    def values() -> tuple[float | None, ...]:
+        read = total.registry.get_sample_value
+        return (
+            read("sent_total", {"who": "a"}),
+            read("open"),
+            read("wait_sum"),
+            read("wait_bucket", {"le": "1.0"}),
+        )
+
+    assert (3, 3, 3, 1) == values()
+    total.end("worker")
+    assert (3, 1, 3, 1) == values()
+    total.report("worker", list(registries[1].collect()))
+    assert (5, 3, 5, 1) == values()
+
+
+def test_only_uneven_workers_send_streams_away() -> None:
+    """What is above the fair part goes, soon and then ever more rarely; near even is even."""
+    spread = Spread()
+    assert {} == spread.excess({0: 2, 1: 1, 2: 2}, 0.0)
+    assert {} == spread.excess({0: 6, 1: 2, 2: 0, 3: 0}, 0.5)
+
+    assert {0: 4, 1: 0} == spread.excess({0: 6, 1: 2, 2: 0, 3: 0}, 1.5)
+    assert {} == spread.excess({0: 6, 1: 2, 2: 0, 3: 0}, 2.0)
+    times = [second for second in range(3, 400) if spread.excess({0: 6, 1: 2}, float(second))]
+    pauses = np.diff(times)
+    assert pauses[0] <= 3
+    assert 55 <= pauses[-1] <= 61
+
+
+def test_a_desk_has_room_for_all() -> None:
+    """Pins, uses and owners of all slots lie side by side, written and read by two processes."""
+    shared = Shared.create("test", Desk.size(300))
+    ours, theirs = Desk(shared.map()), Desk(shared.map())
+
+    def write() -> None:
+        ours.pins[:] = 1
+        ours.last_use[:] = 2
+        ours.next_use[:] = 3.5
+        ours.owner[:] = 4
+
+    thread = threading.Thread(target=write, name="test")
+    thread.start()
+    thread.join(10)
+
+    assert [300 * 1, 300 * 2, 300 * 3.5, 300 * 4] == [
+        column.sum() for column in (theirs.pins, theirs.last_use, theirs.next_use, theirs.owner)
+    ]
+    shared.close()

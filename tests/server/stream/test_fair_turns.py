@@ -1,0 +1,170 @@
+"""Tests of turns: bounded, fair, and no stop where one takes long."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from headrace.server.stream.fair_turns import CallerTurns, Turns
+
+
+def _thread(work: threading.Thread) -> threading.Thread:
+    work.start()
+    return work
+
+
+def test_turns_are_bounded() -> None:
+    """However many threads come, no more than two work at a time, and all get their turn."""
+    all_turns, lock = Turns(2), threading.Lock()
+    turns = all_turns.of("caller")
+    working, most, done = 0, 0, 0
+
+    def work() -> None:
+        nonlocal working, most, done
+        for _ in range(50):
+            with turns.turn():
+                with lock:
+                    working += 1
+                    most = max(most, working)
+                with lock:
+                    working -= 1
+                    done += 1
+
+    threads = [_thread(threading.Thread(target=work, name=f"test-{n}")) for n in range(8)]
+    for thread in threads:
+        thread.join(30)
+
+    assert 400 == done
+    assert 2 >= most
+    assert 2 == all_turns._free
+
+
+def test_who_came_first_goes_first() -> None:
+    """Threads that wait get their turns in the order in which they came."""
+    turns, order = Turns(1).of("caller"), list[int]()
+    threads = []
+
+    def work(number: int) -> None:
+        with turns.turn():
+            order.append(number)
+
+    with turns.turn():
+        for number in range(5):
+            threads.append(_thread(threading.Thread(target=work, args=(number,), name="test")))
+            while len(turns.waiting) + len(order) <= number:
+                threading.Event().wait(0.001)
+    for thread in threads:
+        thread.join(30)
+
+    assert [0, 1, 2, 3, 4] == order
+
+
+def test_a_long_turn_stops_nobody() -> None:
+    """While a turn waits for a store others go on, and when it ends there are as many as before."""
+    all_turns = Turns(1)
+    turns = all_turns.of("caller")
+    is_over, has_begun = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with turns.turn():
+            has_begun.set()
+            assert is_over.wait(30)
+
+    staying = _thread(threading.Thread(target=stay, name="test-stay"))
+    assert has_begun.wait(30)
+    for _ in range(3):
+        with turns.turn():
+            pass
+    is_over.set()
+    staying.join(30)
+
+    assert 1 == all_turns._free
+    assert 0 == all_turns._lent
+
+
+def test_a_turn_ends_with_its_error() -> None:
+    """What fails in a turn leaves it to the next."""
+    turns = Turns(1)
+    with pytest.raises(ValueError, match="x"), turns.of("caller").turn():
+        raise ValueError("x")
+
+    assert 1 == turns._free
+
+
+def _line_up(turns: CallerTurns, order: list[str], name: str, seconds: float) -> threading.Thread:
+    """Let a thread wait for a turn that takes so long; return when it waits."""
+    before = len(turns.waiting)
+
+    def work() -> None:
+        turns.begin()
+        order.append(name)
+        turns.end(seconds)
+
+    thread = _thread(threading.Thread(target=work, name=f"test-{name}"))
+    while len(turns.waiting) == before:
+        threading.Event().wait(0.001)
+    return thread
+
+
+def test_a_caller_with_one_stream_goes_before_the_many_of_another() -> None:
+    """Who waits with one thread gets its turn after one of the caller that has eight."""
+    turns, order = Turns(1), list[str]()
+    many, one = turns.of("many"), turns.of("one")
+
+    with many.turn():
+        threads = [_line_up(many, order, "many", 0.01) for _ in range(8)]
+        threads.append(_line_up(one, order, "one", 0.01))
+    for thread in threads:
+        thread.join(30)
+
+    assert 1 >= order.index("one")
+
+
+def test_callers_have_equal_time_not_equally_many_turns() -> None:
+    """Beside turns of 40 ms, a caller whose turns take 10 ms has four of them for each."""
+    turns, order = Turns(1), list[str]()
+    large, small = turns.of("large"), turns.of("small")
+
+    with large.turn():
+        threads = [_line_up(large, order, "large", 0.04) for _ in range(8)]
+        threads += [_line_up(small, order, "small", 0.01) for _ in range(16)]
+    for thread in threads:
+        thread.join(30)
+
+    begins = order[:20]
+    assert 15 <= begins.count("small") <= 16
+
+
+def test_a_caller_that_was_away_does_not_catch_up() -> None:
+    """Time that a caller did not use while it was away is not its own when it comes again."""
+    turns, order = Turns(1), list[str]()
+    busy, away = turns.of("busy"), turns.of("away")
+    for _ in range(100):
+        busy.begin()
+        busy.end(1.0)
+
+    with busy.turn():
+        threads = [_line_up(away, order, "away", 1.0) for _ in range(5)]
+        threads += [_line_up(busy, order, "busy", 1.0) for _ in range(5)]
+    for thread in threads:
+        thread.join(30)
+
+    assert 4 <= order[:8].count("away") <= 5
+
+
+def test_a_turn_is_given_up_while_another_caller_waits() -> None:
+    """Who leaves the line, or has its turn already, leaves it to the caller that waits."""
+    turns = Turns(1)
+    leaving, staying = turns.of("leaving"), turns.of("staying")
+    with staying.turn():
+        wait = leaving.queued()
+        next(wait)
+        wait.close()
+    with leaving.turn():
+        wait = leaving.queued()
+        next(wait)
+    wait.close()
+
+    assert 1 == turns._free
+    assert [] == turns._waiting

@@ -1,0 +1,192 @@
+"""The requests that a store sends by itself are those that boto3 would send.
+
+The first read of a store goes through boto3 and shows how; these tests are of the later ones.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import gmtime, strftime
+
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.utils import percent_encode
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import (
+    HeadraceError,
+    ObjectNotFoundError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from headrace.storage import StoreOptions, open_store
+from headrace.storage.store.sigv4 import SigningKeys, SigningScope, signed_get_headers
+from support.recording_store import CUT, FAST_RETRY, RecordingStore, recording_store
+from support.s3 import S3
+
+_KEYS = {"access_key": "AKIAFLOWERS", "secret_key": "thorns"}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RecordingStore]:
+    """A recording server, and an environment without any AWS settings."""
+    with recording_store(monkeypatch, tmp_path) as running:
+        yield running
+
+
+@given(
+    key=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40),
+    secret=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40),
+    token=st.none() | st.text("AZaz09+/=", min_size=1, max_size=40),
+    now_s=st.integers(0, 2**32),
+    extra=st.sampled_from([{}, {"x-amz-request-payer": "requester"}]),
+)
+def test_signatures_are_those_of_botocore(
+    key: str, secret: str, token: str | None, now_s: int, extra: dict[str, str]
+) -> None:
+    """For any key, secret, token and time, every header is as botocore's signer makes it."""
+    path = "/flowers/" + percent_encode(key, safe="/~")
+    headers = {"range": "bytes=3-9", **extra}
+    request = AWSRequest("GET", f"http://127.0.0.1:9{path}", headers=dict(headers))
+    request.context["timestamp"] = strftime("%Y%m%dT%H%M%SZ", gmtime(now_s))
+    request.headers["X-Amz-Date"] = request.context["timestamp"]
+    signer = S3SigV4Auth(Credentials("AKIA", secret, token), "s3", "eu-central-9")
+    request.headers["X-Amz-Content-SHA256"] = signer.payload(request)
+    if token is not None:
+        request.headers["X-Amz-Security-Token"] = token
+    text = signer.string_to_sign(request, signer.canonical_request(request))
+    wanted = signer.signature(text, request)
+
+    found = signed_get_headers(
+        "127.0.0.1:9",
+        path,
+        headers,
+        keys=SigningKeys("AKIA", secret, token),
+        scope=SigningScope(region="eu-central-9", service="s3"),
+        now_s=now_s,
+    )
+
+    sent = {name.lower(): value for name, value in request.headers.items()}
+    assert sent == {name: value for name, value in found.items() if name != "authorization"}
+    assert wanted == found["authorization"].rpartition("Signature=")[2]
+
+
+@pytest.mark.parametrize("options", [_KEYS, {"anonymous": True}], ids=["signed", "anonymous"])
+def test_later_requests_are_like_the_first(
+    server: RecordingStore, options: dict[str, object]
+) -> None:
+    """Path, host, region and who pays are as in boto3's own request, in all reads after it."""
+    store = server.store(requester_pays=True, **options)
+    for _ in range(3):
+        assert store.read("a b/ü~+%.bin", offset=1, length=5) == b"hello"
+
+    first, *later = [_without_the_moment(request) for request in server.requests]
+    assert [first, first] == later
+
+
+def _without_the_moment(request: dict[str, str]) -> dict[str, str]:
+    kept = (":path", "host", "range", "x-amz-request-payer")
+    signed_as = request.get("authorization", "").partition(", Signature=")[0]
+    return {name: request.get(name, "") for name in kept} | {"authorization": signed_as}
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", "ü~+%2F.bin", "x=1&y?#;,:@$!*'()"])
+def test_a_real_store_takes_the_signatures(s3: S3, name: str) -> None:
+    """Names with characters that are escaped are read again and again."""
+    store = open_store(s3.url("x"))
+    store.write(name, b"rose")
+
+    assert [b"os"] * 3 == [store.read(name, offset=1, length=2) for _ in range(3)]
+    assert store.read(name, offset=9, length=2) == b""
+
+
+@pytest.mark.parametrize(
+    ("status", "wanted", "attempts"),
+    [
+        (503, StoreUnavailableError, 4),
+        (429, StoreUnavailableError, 4),
+        (500, StoreUnavailableError, 4),
+        (CUT, StoreUnavailableError, 4),
+        (404, ObjectNotFoundError, 1),
+        (403, StoreRefusedError, 1),
+        (401, StoreRefusedError, 1),
+    ],
+)
+def test_only_what_may_pass_is_tried_again(
+    server: RecordingStore, status: int, wanted: type[HeadraceError], attempts: int
+) -> None:
+    """As for the first request: throttling is retried, absence and refusal never."""
+    store = server.store(**_KEYS)
+    store.read("y")
+    server.statuses.extend([status] * 10)
+
+    with pytest.raises(wanted):
+        store.read("y")
+
+    assert attempts == len(server.requests) - 1
+
+
+def test_trouble_that_passes_is_not_seen(server: RecordingStore) -> None:
+    """Busy, broken, cut off, then the bytes."""
+    store = server.store(**_KEYS)
+    store.read("y")
+    server.statuses.extend([503, 500, CUT])
+
+    assert store.read("y") == b"hello"
+    assert 5 == len(server.requests)
+
+
+def test_a_bucket_that_is_elsewhere_is_asked_for_through_boto3(server: RecordingStore) -> None:
+    """A 400 may say that the region is another; boto3 finds it out, and the read succeeds."""
+    store = server.store(**_KEYS)
+    store.read("y")
+    server.statuses.append(400)
+
+    assert store.read("y") == b"hello"
+    assert 3 == len(server.requests)
+
+
+_BRIEF = """\
+import datetime, json, pathlib
+runs = pathlib.Path(__file__).with_name("runs")
+with runs.open("a") as file:
+    file.write("x")
+until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=60)
+key = f"AKIA{runs.stat().st_size}"
+print(json.dumps({"Version": 1, "AccessKeyId": key, "SecretAccessKey": "thorns",
+                  "SessionToken": "petal", "Expiration": until.isoformat()}))
+"""
+
+
+def test_renewed_credentials_are_used(server: RecordingStore, tmp_path: Path) -> None:
+    """Credentials that are about to expire are asked for anew, and sign the next read."""
+    (tmp_path / "brief.py").write_text(_BRIEF)
+    (tmp_path / "config").write_text(
+        f"[profile brief]\ncredential_process = {sys.executable} {tmp_path}/brief.py\n"
+    )
+    store = server.store(profile="brief")
+
+    for _ in range(3):
+        store.read("y")
+
+    used = [re.search(r"Credential=(\w+)/", sent["authorization"]) for sent in server.requests]
+    assert 3 == len({found[1] for found in used if found})
+
+
+def test_many_threads_read_at_once(s3: S3) -> None:
+    """Threads that begin together, before anything is known of the store, all get their bytes."""
+    store = open_store(s3.url("x"), options=StoreOptions(retry=FAST_RETRY))
+    content = bytes(range(256))
+    store.write("y", content)
+
+    with ThreadPoolExecutor(16, thread_name_prefix="readers") as pool:
+        found = list(pool.map(lambda at: store.read("y", offset=at, length=3), range(250)))
+
+    assert [content[at : at + 3] for at in range(250)] == found

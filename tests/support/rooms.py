@@ -1,0 +1,101 @@
+"""Draw the rooms of each package and what they import, from the imports themselves.
+
+``python -m support.rooms`` writes the drawing into CONTRIBUTING.md; a test holds it to the code.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import grimp
+
+PACKAGES = ("headrace.server", "headrace.client", "headrace.storage")
+PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+FIRST, LAST = "<!-- rooms: drawn by tests/support/rooms.py -->", "<!-- end of rooms -->"
+
+
+def drawing() -> str:
+    """Return the drawing of all packages as Markdown: an arrow points to what is imported."""
+    return "\n\n".join(_package(name) for name in PACKAGES)
+
+
+def drawn() -> str:
+    """Return the drawing that the page holds."""
+    return PAGE.read_text().split(FIRST)[1].split(LAST)[0].strip()
+
+
+def main() -> None:
+    """Write the drawing into its page."""
+    page = PAGE.read_text()
+    before, rest = page.split(FIRST)
+    PAGE.write_text(f"{before}{FIRST}\n\n{drawing()}\n\n{LAST}{rest.split(LAST)[1]}")
+
+
+def _package(name: str) -> str:
+    imports = _imports(name)
+    floors = _floors(imports)
+    rooms = sorted(imports, key=lambda room: (-floors[room], room))
+    arrows = [f"  {room} --> {below}" for room in rooms for below in _nearest(room, imports)]
+    rows = [f"| `{room}/` | {_purpose(name, room)} |" for room in rooms]
+    drawing = ["```mermaid", "graph TD", *arrows, "```", ""]
+    table = ["| room | what it is for |", "|---|---|", *rows]
+    return "\n".join([f"### `{name}`", "", *drawing, *table])
+
+
+def _imports(name: str) -> dict[str, set[str]]:
+    """Return for each room the rooms that it imports."""
+    graph = grimp.build_graph(name, cache_dir=None)
+    rooms = {
+        child.rsplit(".", 1)[1] for child in graph.find_children(name) if graph.find_children(child)
+    }
+    return {
+        room: {
+            other
+            for other in rooms - {room}
+            if graph.direct_import_exists(
+                importer=f"{name}.{room}", imported=f"{name}.{other}", as_packages=True
+            )
+        }
+        for room in rooms
+    }
+
+
+def _floors(imports: Mapping[str, set[str]]) -> dict[str, int]:
+    """Return how many rooms at most lie below each; there are no circles."""
+    floors: dict[str, int] = {}
+    while len(floors) < len(imports):
+        ready = [r for r in imports if r not in floors and imports[r] <= floors.keys()]
+        assert ready, f"rooms import each other in a circle: {sorted(imports.keys() - floors)}"
+        floors.update({r: 1 + max((floors[b] for b in imports[r]), default=-1) for r in ready})
+    return floors
+
+
+def _nearest(room: str, imports: Mapping[str, set[str]]) -> list[str]:
+    """Return what a room imports, less what it reaches through another of its imports."""
+    through = {far for near in imports[room] for far in _reached(imports[near], imports)}
+    return sorted(imports[room] - through)
+
+
+def _reached(rooms: Iterable[str], imports: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    waiting = list(rooms)
+    while waiting:
+        room = waiting.pop()
+        if room not in found:
+            found.add(room)
+            waiting += imports[room]
+    return found
+
+
+def _purpose(name: str, room: str) -> str:
+    spec = importlib.util.find_spec(f"{name}.{room}")
+    assert spec is not None
+    assert spec.origin is not None
+    text = Path(spec.origin).read_text().split('"""')[1]
+    return text.split("\n")[0].strip()
+
+
+if __name__ == "__main__":
+    main()
