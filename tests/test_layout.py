@@ -1,8 +1,11 @@
 """The shape of the repository that packaging depends on."""
 
+import re
 from pathlib import Path
 
 import pytest
+
+from support.rooms import drawing, drawn
 
 ROOT = Path(__file__).parent.parent
 SOURCE_ROOTS = ("proto", "storage", "server", "client", "converter")
@@ -34,3 +37,17 @@ def test_every_package_is_typed() -> None:
     missing = sorted(part.name for part in parts if not (part / "py.typed").exists())
 
     assert [] == missing
+
+
+def test_contributing_draws_the_rooms_that_there_are() -> None:
+    """Rooms, their arrows and their purposes come from the code."""
+    assert drawing() == drawn(), "run PYTHONPATH=tests python -m support.rooms"
+
+
+def test_contributing_names_places_that_exist() -> None:
+    """A newcomer who follows the page finds each file and folder."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`((?:proto|storage|server|client|converter)/[\w/.]+)`", page)
+
+    assert len(named) > 10
+    assert [] == [path for path in named if not (ROOT / path).exists()]

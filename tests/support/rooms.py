@@ -11,14 +11,28 @@ from pathlib import Path
 
 import grimp
 
-PACKAGES = ("headrace.server", "headrace.client", "headrace.storage")
+PACKAGES = (
+    "headrace.cli",
+    "headrace.loadtest",
+    "headrace.bench",
+    "headrace.client",
+    "headrace.server",
+    "headrace.converter",
+    "headrace.storage",
+    "headrace.ring",
+    "headrace.order",
+    "headrace.v1",
+    "headrace.arguments",
+    "headrace.errors",
+)
+ROOMY = ("headrace.server", "headrace.client", "headrace.storage")
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 FIRST, LAST = "<!-- rooms: drawn by tests/support/rooms.py -->", "<!-- end of rooms -->"
 
 
 def drawing() -> str:
     """Return the drawing of all packages as Markdown: an arrow points to what is imported."""
-    return "\n\n".join(_package(name) for name in PACKAGES)
+    return "\n\n".join([_packages(), *(_package(name) for name in ROOMY)])
 
 
 def drawn() -> str:
@@ -33,33 +47,53 @@ def main() -> None:
     PAGE.write_text(f"{before}{FIRST}\n\n{drawing()}\n\n{LAST}{rest.split(LAST)[1]}")
 
 
+def _packages() -> str:
+    graph = grimp.build_graph(PACKAGES[0], *PACKAGES[1:], cache_dir=None)
+    imports = _between(graph, PACKAGES)
+    # A conversion hands out readers: the one import between siblings, allowed by name in pyproject.
+    imports["converter"].discard("client")
+    return "\n".join(["### The packages", "", *_mermaid(imports)])
+
+
 def _package(name: str) -> str:
-    imports = _imports(name)
-    floors = _floors(imports)
-    rooms = sorted(imports, key=lambda room: (-floors[room], room))
-    arrows = [f"  {room} --> {below}" for room in rooms for below in _nearest(room, imports)]
-    rows = [f"| `{room}/` | {_purpose(name, room)} |" for room in rooms]
-    drawing = ["```mermaid", "graph TD", *arrows, "```", ""]
-    table = ["| room | what it is for |", "|---|---|", *rows]
-    return "\n".join([f"### `{name}`", "", *drawing, *table])
-
-
-def _imports(name: str) -> dict[str, set[str]]:
-    """Return for each room the rooms that it imports."""
     graph = grimp.build_graph(name, cache_dir=None)
-    rooms = {
-        child.rsplit(".", 1)[1] for child in graph.find_children(name) if graph.find_children(child)
-    }
+    rooms = [child for child in graph.find_children(name) if graph.find_children(child)]
+    imports = _between(graph, rooms)
+    rows = [f"| `{room}/` | {_purpose(name, room)} |" for room in _from_the_top(imports)]
+    table = ["| room | what it is for |", "|---|---|", *rows]
+    return "\n".join([f"### `{name}`", "", *_mermaid(imports), "", *table])
+
+
+def _mermaid(imports: Mapping[str, set[str]]) -> list[str]:
+    arrows = [
+        f"  {room} --> {below}"
+        for room in _from_the_top(imports)
+        for below in _nearest(room, imports)
+    ]
+    return ["```mermaid", "graph TD", *arrows, "```"]
+
+
+def _from_the_top(imports: Mapping[str, set[str]]) -> list[str]:
+    floors = _floors(imports)
+    return sorted(imports, key=lambda room: (-floors[room], room))
+
+
+def _between(graph: grimp.ImportGraph, packages: Iterable[str]) -> dict[str, set[str]]:
+    """Return for each package, by the last part of its name, which of the others it imports."""
+    names = sorted(packages)
     return {
-        room: {
-            other
-            for other in rooms - {room}
-            if graph.direct_import_exists(
-                importer=f"{name}.{room}", imported=f"{name}.{other}", as_packages=True
-            )
+        _last(name): {
+            _last(other)
+            for other in names
+            if other != name
+            and graph.direct_import_exists(importer=name, imported=other, as_packages=True)
         }
-        for room in rooms
+        for name in names
     }
+
+
+def _last(name: str) -> str:
+    return name.rsplit(".", 1)[1]
 
 
 def _floors(imports: Mapping[str, set[str]]) -> dict[str, int]:

@@ -1,1 +1,1 @@
-"""The front: takes calls in, tells callers apart, and gives threads what is there to be done."""
+"""Take calls in, tell callers apart, and give threads only what is ready to be worked on."""
