@@ -20,6 +20,7 @@ PACKAGES = (
     "headrace.converter",
     "headrace.storage",
     "headrace.ring",
+    "headrace.payload",
     "headrace.order",
     "headrace.v1",
     "headrace.arguments",

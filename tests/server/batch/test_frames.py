@@ -9,8 +9,8 @@ import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from headrace.payload import PayloadLayout
 from headrace.server.batch.frames import BatchFrames
-from headrace.server.layout.payload_layout import PayloadLayout
 from headrace.v1 import shard_service_pb2 as pb
 
 

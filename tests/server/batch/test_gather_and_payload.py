@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, ShardCorruptError, UnsupportedColumnError
+from headrace.payload import layout_of
 from headrace.server.batch.assemble import Assembler
 from headrace.server.batch.transport import WireOutlet
 from headrace.server.cache.decode import DecodedBlock
@@ -21,7 +22,6 @@ from headrace.server.cache.gather import BlockRows, StagedRows, gather_spans, pr
 from headrace.server.cache.memory.arena import Memory, map_memory
 from headrace.server.kernels.loader import KERNELS, Loader
 from headrace.server.layout.block_layout import TAKE_BYTES, BlockLayout, block_layout
-from headrace.server.layout.payload_layout import layout_of
 from headrace.server.layout.wire_columns import split_schema, wire_column
 from headrace.v1 import shard_service_pb2 as pb
 from support.served import decode, joined

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import BadArgumentError, RingUnavailableError
+from headrace.payload import PayloadLayout
 from headrace.ring import RecordKind, RecordReader, read_hello, record, ring_socket_of
 from headrace.server.batch.transport import ClientGoneError
-from headrace.server.layout.payload_layout import PayloadLayout
 from headrace.server.ring.channel import RingChannel
 from headrace.server.ring.listener import RingDoor, Ticket
 from headrace.server.ring.memory import RingMemory

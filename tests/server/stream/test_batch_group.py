@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import RebalanceError
+from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.assemble import Assembler
 from headrace.server.batch.transport import WireOutlet
 from headrace.server.cache.gather import projection_of
 from headrace.server.kernels.loader import KERNELS, Loader
-from headrace.server.layout.wire_columns import SAMPLE_ID_COLUMN
 from headrace.server.stream.batch_group import TOGETHER_BYTES
 from headrace.server.stream.stream_setup import batch_header, stream_contents
 from headrace.server.stream.stream_tally import StreamTally

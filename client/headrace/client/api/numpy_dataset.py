@@ -47,7 +47,8 @@ from headrace.client.state.read_spec import order_of
 from headrace.client.state.token_places import place_after
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import BufferPool
-from headrace.client.wire.payload_layout import SAMPLE_ID_COLUMN, ColumnView
+from headrace.client.wire.payload_layout import ColumnView
+from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.v1 import shard_service_pb2 as pb
 
 Arrays = dict[str, NDArray[Any]]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.client.api.numpy_dataset import NumpyDataset
-from headrace.client.wire.payload_layout import SAMPLE_ID_COLUMN, ColumnView
+from headrace.client.wire.payload_layout import ColumnView
 from headrace.errors import BadArgumentError, ConfigurationError
+from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.v1 import shard_service_pb2 as pb
 
 if TYPE_CHECKING:

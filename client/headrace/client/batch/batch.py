@@ -17,8 +17,9 @@ from headrace.client.device.device_ring import MovedEvent
 from headrace.client.feeds.ring_batch import SlotEvent
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.column_spans import ColumnSpan, span_of, tensor_of, view_of
-from headrace.client.wire.payload_layout import SAMPLE_ID_COLUMN, ColumnView
+from headrace.client.wire.payload_layout import ColumnView
 from headrace.errors import BadArgumentError
+from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.v1 import shard_service_pb2 as pb
 
 _TENSOR = pb.COLUMN_KIND_TENSOR

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from headrace.client.feeds.ring_memory import Mapping
 from headrace.client.wire.assembler import BatchEvent
-from headrace.client.wire.payload_layout import PAYLOAD_ALIGNMENT, SAMPLE_ID_COLUMN, ColumnView
+from headrace.client.wire.payload_layout import ColumnView
+from headrace.payload import SAMPLE_ID_COLUMN, place_buffers
 from headrace.v1 import shard_service_pb2 as pb
 
 _TENSOR = pb.COLUMN_KIND_TENSOR
@@ -160,14 +161,10 @@ class SlotForm:
     def _walk(self, lengths: list[int]) -> list[int] | None:
         if len(lengths) != len(self._wanted):
             return None
-        begins, end = [], 0
         for length, wanted in zip(lengths, self._wanted, strict=True):
             if length < 0 or (wanted is not None and length != wanted):
                 return None
-            begin = end + -end % PAYLOAD_ALIGNMENT
-            begins.append(begin)
-            end = begin + length
-        return begins
+        return place_buffers(lengths)[0]
 
     def fits(self, layout: SlotLayout, mapping: Mapping, payload_begin: int) -> bool:
         """Say whether all offsets rise from 0 to the end of their values.

@@ -6,14 +6,13 @@ each number in it is held against these bounds first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
 from headrace.errors import StreamCorruptError
+from headrace.payload import place_buffers
 from headrace.v1 import shard_service_pb2 as pb
 
-_ALIGNMENT = 64
 _MOST_DIMENSIONS = 32
 """NumPy's own limit was this for decades; now it is 64."""
 _MOST_ITEM_BYTES = 1 << 40
@@ -39,7 +38,7 @@ class Bounds:
                 bring the same, and ``metadata`` has the field ``max_batch_bytes``.
         """
         size = header.payload_bytes
-        if size > self.payload_bytes and size == _end_of(header.buffer_bytes):
+        if size > self.payload_bytes and size == place_buffers(header.buffer_bytes)[1]:
             raise StreamCorruptError(
                 f"a batch of {size} bytes came, and this client takes {self.payload_bytes} at "
                 f"most; give max_batch_bytes={size} if the server is to be trusted, or make "
@@ -48,7 +47,7 @@ class Bounds:
             )
         raise StreamCorruptError(
             f"a batch has a payload of {size} bytes in its header, and its buffers need "
-            f"{_end_of(header.buffer_bytes)}; wanted as many as those, in [0, "
+            f"{place_buffers(header.buffer_bytes)[1]}; wanted as many as those, in [0, "
             f"{self.payload_bytes}] (max_batch_bytes)"
         )
 
@@ -86,10 +85,3 @@ def check_item_shape(column: pb.Column, item_bytes: int) -> tuple[int, ...]:
             column=column.name[:100],
         )
     return shape
-
-
-def _end_of(buffer_bytes: Iterable[int]) -> int:
-    end = 0
-    for length in buffer_bytes:
-        end += -end % _ALIGNMENT + length
-    return end

@@ -14,8 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-_ALIGNMENT = 64
-"""Bytes; buffers of a payload begin at multiples of it (docs/protocol.md)."""
+from headrace.payload import ALIGNMENT
 
 
 class BufferPool:
@@ -76,6 +75,6 @@ class BufferPool:
 
 def aligned(size: int) -> NDArray[np.uint8]:
     """Return ``(size,) uint8`` that begins at a multiple of 64 bytes."""
-    block = np.empty(size + _ALIGNMENT, dtype=np.uint8)
-    skip = -block.ctypes.data % _ALIGNMENT
+    block = np.empty(size + ALIGNMENT, dtype=np.uint8)
+    skip = -block.ctypes.data % ALIGNMENT
     return block[skip : skip + size]

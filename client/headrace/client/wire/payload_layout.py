@@ -15,12 +15,8 @@ from numpy.typing import NDArray
 
 from headrace.client.wire.bounds import check_item_shape
 from headrace.errors import StreamCorruptError
+from headrace.payload import ELEMENT_DTYPES, aligned
 from headrace.v1 import shard_service_pb2 as pb
-
-SAMPLE_ID_COLUMN = "headrace.sample_id"
-
-PAYLOAD_ALIGNMENT = 64
-"""Bytes; buffers of a payload begin at multiples of it."""
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -35,21 +31,6 @@ _KINDS = frozenset(
         pb.COLUMN_KIND_RAGGED,
     }
 )
-
-_DTYPES: dict[int, np.dtype[np.generic]] = {
-    pb.ELEMENT_TYPE_BOOL: np.dtype(np.bool_),
-    pb.ELEMENT_TYPE_INT8: np.dtype("<i1"),
-    pb.ELEMENT_TYPE_INT16: np.dtype("<i2"),
-    pb.ELEMENT_TYPE_INT32: np.dtype("<i4"),
-    pb.ELEMENT_TYPE_INT64: np.dtype("<i8"),
-    pb.ELEMENT_TYPE_UINT8: np.dtype("<u1"),
-    pb.ELEMENT_TYPE_UINT16: np.dtype("<u2"),
-    pb.ELEMENT_TYPE_UINT32: np.dtype("<u4"),
-    pb.ELEMENT_TYPE_UINT64: np.dtype("<u8"),
-    pb.ELEMENT_TYPE_FLOAT16: np.dtype("<f2"),
-    pb.ELEMENT_TYPE_FLOAT32: np.dtype("<f4"),
-    pb.ELEMENT_TYPE_FLOAT64: np.dtype("<f8"),
-}
 
 
 # Made for each column of each batch: to freeze it would take four times as long.
@@ -215,7 +196,7 @@ class _Cursor:
             )
         self._next += 1
         self._end = begin + length
-        self._begin = self._end + -length % PAYLOAD_ALIGNMENT
+        self._begin = aligned(self._end)
         return np.ndarray(shape, dtype, self._memory, begin)
 
     def finish(self, column_count: int) -> None:
@@ -242,7 +223,7 @@ def _refuse_taken_names(columns: Sequence[pb.Column]) -> None:
 
 
 def _field(column: pb.Column) -> _Field:
-    dtype = _DTYPES.get(column.element_type)
+    dtype = ELEMENT_DTYPES.get(column.element_type)
     if dtype is None or column.kind not in _KINDS:
         raise StreamCorruptError(
             f"column {column.name!r} has kind {column.kind} and element type "

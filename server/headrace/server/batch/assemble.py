@@ -8,6 +8,7 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.payload import SAMPLE_ID_COLUMN, PayloadLayout, layout_of
 from headrace.server.batch.chunked_payload import PartPieces, Pieces
 from headrace.server.batch.compiled_batches import AtOnce, CompiledRows
 from headrace.server.batch.transport import Frames, MakeFrames
@@ -22,8 +23,7 @@ from headrace.server.cache.gather import (
 from headrace.server.cache.memory.arena import Memory
 from headrace.server.kernels.loader import KERNELS, Loader
 from headrace.server.layout.block_layout import Field
-from headrace.server.layout.payload_layout import PayloadLayout, layout_of
-from headrace.server.layout.wire_columns import SAMPLE_ID_COLUMN, WireColumn
+from headrace.server.layout.wire_columns import WireColumn
 from headrace.v1 import shard_service_pb2 as pb
 
 # What a row takes besides itself while a batch is gathered: ids, places, and the spans of a column.

@@ -9,10 +9,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.payload import ALIGNMENT, layout_of
 from headrace.server.batch.assemble import buffers_of, write
 from headrace.server.batch.transport import MakeFrames
 from headrace.server.cache.gather import refuse_large
-from headrace.server.layout.payload_layout import ALIGNMENT, layout_of
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.v1 import shard_service_pb2 as pb
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import InternalError
+from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN, PayloadLayout
 from headrace.server.cache.gather import BlockRows, Projection
-from headrace.server.layout.payload_layout import OFFSET_BYTES, PayloadLayout
-from headrace.server.layout.wire_columns import SAMPLE_ID_COLUMN, WireColumn
+from headrace.server.layout.wire_columns import WireColumn
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,10 +15,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.payload import PayloadLayout
 from headrace.server.batch.chunked_payload import PayloadParts, Pieces
 from headrace.server.batch.uninitialised_bytes import fresh_bytes, raw_bytes
 from headrace.server.kernels.loader import KERNELS, Loader
-from headrace.server.layout.payload_layout import PayloadLayout
 from headrace.v1 import shard_service_pb2 as pb
 
 _PAYLOAD_FIELD = 1000

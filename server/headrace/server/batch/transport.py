@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.payload import PayloadLayout
 from headrace.server.batch.frames import BatchFrames, Finished, Target, WholeMessages
 from headrace.server.kernels.loader import KERNELS, Loader
-from headrace.server.layout.payload_layout import PayloadLayout
 from headrace.v1 import shard_service_pb2 as pb
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace.server.layout.wire_columns import SAMPLE_ID_COLUMN, WireColumn
+from headrace.payload import SAMPLE_ID_COLUMN
+from headrace.server.layout.wire_columns import WireColumn
 from headrace.v1 import shard_service_pb2 as pb
 
 SAMPLE_PAIRS = WireColumn(

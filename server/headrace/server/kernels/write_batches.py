@@ -9,6 +9,7 @@ import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.payload import ALIGNMENT, OFFSET_BYTES
 from headrace.server.kernels.compiler import (
     BYTES_IN,
     INTS_IN,
@@ -22,7 +23,6 @@ from headrace.server.kernels.compiler import (
 from headrace.server.kernels.copy_bytes import pointer
 from headrace.server.kernels.gather_rows import copy_spans, find_values, gather
 from headrace.server.kernels.xxh3 import xxh3
-from headrace.server.layout.payload_layout import ALIGNMENT, OFFSET_BYTES
 
 
 @nb.njit(inline="always")  # type: ignore[untyped-decorator]  # Numba has no types

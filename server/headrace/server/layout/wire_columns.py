@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,29 +12,35 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from headrace.errors import BadArgumentError, ColumnNotFoundError, UnsupportedColumnError
+from headrace.payload import ELEMENT_DTYPES, SAMPLE_ID_COLUMN
 from headrace.server.layout.flatten_columns import lower_field
 from headrace.v1 import shard_service_pb2 as pb
 
-SAMPLE_ID_COLUMN = "headrace.sample_id"
 _RESERVED = "headrace."
 _VALIDITY = ".valid"  # what trainers call a column that says which rows of another are there
 _FORMAT_KEY = b"headrace.format"
 _MAX_FORMAT_BYTES = 100  # names of formats are short; a schema must fit into a message
 
-_ELEMENTS: dict[pa.DataType, tuple[pb.ElementType, np.dtype[np.generic]]] = {
-    pa.bool_(): (pb.ELEMENT_TYPE_BOOL, np.dtype("u1")),
-    pa.int8(): (pb.ELEMENT_TYPE_INT8, np.dtype("i1")),
-    pa.int16(): (pb.ELEMENT_TYPE_INT16, np.dtype("<i2")),
-    pa.int32(): (pb.ELEMENT_TYPE_INT32, np.dtype("<i4")),
-    pa.int64(): (pb.ELEMENT_TYPE_INT64, np.dtype("<i8")),
-    pa.uint8(): (pb.ELEMENT_TYPE_UINT8, np.dtype("u1")),
-    pa.uint16(): (pb.ELEMENT_TYPE_UINT16, np.dtype("<u2")),
-    pa.uint32(): (pb.ELEMENT_TYPE_UINT32, np.dtype("<u4")),
-    pa.uint64(): (pb.ELEMENT_TYPE_UINT64, np.dtype("<u8")),
-    pa.float16(): (pb.ELEMENT_TYPE_FLOAT16, np.dtype("<f2")),
-    pa.float32(): (pb.ELEMENT_TYPE_FLOAT32, np.dtype("<f4")),
-    pa.float64(): (pb.ELEMENT_TYPE_FLOAT64, np.dtype("<f8")),
+# The server works with a bool as with the byte that travels.
+DTYPES: Mapping[int, np.dtype[np.generic]] = {
+    **ELEMENT_DTYPES,
+    pb.ELEMENT_TYPE_BOOL: np.dtype(np.uint8),
 }
+ARROW_TYPES: Mapping[pb.ElementType, pa.DataType] = {
+    pb.ELEMENT_TYPE_BOOL: pa.bool_(),
+    pb.ELEMENT_TYPE_INT8: pa.int8(),
+    pb.ELEMENT_TYPE_INT16: pa.int16(),
+    pb.ELEMENT_TYPE_INT32: pa.int32(),
+    pb.ELEMENT_TYPE_INT64: pa.int64(),
+    pb.ELEMENT_TYPE_UINT8: pa.uint8(),
+    pb.ELEMENT_TYPE_UINT16: pa.uint16(),
+    pb.ELEMENT_TYPE_UINT32: pa.uint32(),
+    pb.ELEMENT_TYPE_UINT64: pa.uint64(),
+    pb.ELEMENT_TYPE_FLOAT16: pa.float16(),
+    pb.ELEMENT_TYPE_FLOAT32: pa.float32(),
+    pb.ELEMENT_TYPE_FLOAT64: pa.float64(),
+}
+_ELEMENTS = {arrow: number for number, arrow in ARROW_TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +107,8 @@ def wire_column(field: pa.Field[Any]) -> WireColumn:
             column=field.name,
         )
     kind, element, shape = _kind(field)
-    element_type, dtype = _ELEMENTS[element]
-    return WireColumn(field.name, kind, element_type, dtype, shape, field.nullable)
+    number = _ELEMENTS[element]
+    return WireColumn(field.name, kind, number, DTYPES[number], shape, field.nullable)
 
 
 def split_schema(

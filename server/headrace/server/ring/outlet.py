@@ -28,10 +28,10 @@ from contextlib import closing, suppress
 from typing import Protocol
 
 from headrace.errors import HeadraceError
+from headrace.payload import PayloadLayout
 from headrace.ring import RecordKind, payload_begin, record
 from headrace.server.batch.frames import BatchFrames
 from headrace.server.batch.transport import ClientGoneError, Frames, Places
-from headrace.server.layout.payload_layout import PayloadLayout
 from headrace.server.ring.channel import RingChannel
 from headrace.server.ring.memory import RingMemory
 from headrace.server.ring.slots import Slot, SlotFrames, SlotPlaces

@@ -13,23 +13,8 @@ from headrace.errors import StepFailedError
 from headrace.server.batch.batch_values import Values
 from headrace.server.cache.decode import column_parts
 from headrace.server.layout.flatten_columns import lower_field
-from headrace.server.layout.wire_columns import WireColumn, split_schema
+from headrace.server.layout.wire_columns import ARROW_TYPES, WireColumn, split_schema
 from headrace.v1 import shard_service_pb2 as pb
-
-_TYPES: Mapping[int, pa.DataType] = {
-    pb.ELEMENT_TYPE_BOOL: pa.bool_(),
-    pb.ELEMENT_TYPE_INT8: pa.int8(),
-    pb.ELEMENT_TYPE_INT16: pa.int16(),
-    pb.ELEMENT_TYPE_INT32: pa.int32(),
-    pb.ELEMENT_TYPE_INT64: pa.int64(),
-    pb.ELEMENT_TYPE_UINT8: pa.uint8(),
-    pb.ELEMENT_TYPE_UINT16: pa.uint16(),
-    pb.ELEMENT_TYPE_UINT32: pa.uint32(),
-    pb.ELEMENT_TYPE_UINT64: pa.uint64(),
-    pb.ELEMENT_TYPE_FLOAT16: pa.float16(),
-    pb.ELEMENT_TYPE_FLOAT32: pa.float32(),
-    pb.ELEMENT_TYPE_FLOAT64: pa.float64(),
-}
 
 
 def arrow_field(column: WireColumn) -> pa.Field[Any]:
@@ -82,7 +67,7 @@ def _type(column: WireColumn) -> pa.DataType:
         return pa.large_string()
     if column.kind == pb.COLUMN_KIND_BYTES:
         return pa.large_binary()
-    element = _TYPES[column.element_type]
+    element = ARROW_TYPES[column.element_type]
     if column.kind == pb.COLUMN_KIND_RAGGED:
         return pa.large_list(pa.field("item", element, nullable=False))
     for size in reversed(column.item_shape):
@@ -99,7 +84,7 @@ def _array(values: Values) -> pa.Array[Any]:
     offsets = pa.py_buffer(np.require(values.offsets, requirements=["C", "A"]).data)
     rows = values.offsets.size - 1
     if column.kind == pb.COLUMN_KIND_RAGGED:
-        items = _flat(_TYPES[column.element_type], values.values, None, column)
+        items = _flat(ARROW_TYPES[column.element_type], values.values, None, column)
         return pa.Array.from_buffers(kind, rows, [bitmap, offsets], children=[items])
     flat = pa.py_buffer(values.values.tobytes())
     return pa.Array.from_buffers(kind, rows, [bitmap, offsets, flat])
@@ -114,7 +99,7 @@ def _nested(
 ) -> pa.Array[Any]:
     if not column.item_shape:
         return _flat(kind, values, bitmap, column)
-    array = _flat(_TYPES[column.element_type], values.reshape(-1), None, column)
+    array = _flat(ARROW_TYPES[column.element_type], values.reshape(-1), None, column)
     types: list[Any] = []
     while isinstance(kind, pa.FixedSizeListType):
         types.append(kind)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, StepFailedError
 from headrace.server.batch.batch_values import Batch, Values
-from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.layout.wire_columns import DTYPES, WireColumn
 from headrace.v1 import shard_service_pb2 as pb
 
 Columns = Mapping[str, WireColumn]
@@ -38,21 +38,6 @@ _ROW_BYTES = 128
 # Longer rows are copied one by one: an index of each of their elements would take eight times as
 # much memory as most columns, and longer than the copy (the bound is arbitrary).
 _SHORT_ROW = 256
-
-ELEMENT_DTYPES: Mapping[int, np.dtype[np.generic]] = {
-    pb.ELEMENT_TYPE_BOOL: np.dtype("u1"),
-    pb.ELEMENT_TYPE_INT8: np.dtype("i1"),
-    pb.ELEMENT_TYPE_INT16: np.dtype("<i2"),
-    pb.ELEMENT_TYPE_INT32: np.dtype("<i4"),
-    pb.ELEMENT_TYPE_INT64: INT64,
-    pb.ELEMENT_TYPE_UINT8: np.dtype("u1"),
-    pb.ELEMENT_TYPE_UINT16: np.dtype("<u2"),
-    pb.ELEMENT_TYPE_UINT32: np.dtype("<u4"),
-    pb.ELEMENT_TYPE_UINT64: np.dtype("<u8"),
-    pb.ELEMENT_TYPE_FLOAT16: np.dtype("<f2"),
-    pb.ELEMENT_TYPE_FLOAT32: np.dtype("<f4"),
-    pb.ELEMENT_TYPE_FLOAT64: np.dtype("<f8"),
-}
 
 
 class Step(Protocol):
@@ -80,14 +65,14 @@ class Cast:
     """Makes a column's numbers numbers of another type."""
 
     def __init__(self, message: pb.Cast) -> None:
-        if message.element_type not in ELEMENT_DTYPES:
+        if message.element_type not in DTYPES:
             raise BadArgumentError(
                 f"cast: element_type is {message.element_type}, which is no type of numbers",
                 field="steps",
             )
         self._name = message.column
         self._element_type = message.element_type
-        self._dtype = ELEMENT_DTYPES[message.element_type]
+        self._dtype = DTYPES[message.element_type]
 
     def columns(self, before: Columns) -> dict[str, WireColumn]:
         column = wanted_column(

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
+from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_values import Batch, Values
-from headrace.server.layout.wire_columns import SAMPLE_ID_COLUMN, WireColumn
+from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.steps.column_steps import (
     Columns,
     Work,

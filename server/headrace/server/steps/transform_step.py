@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from headrace.errors import StepFailedError, TokenSpecChangedError
 from headrace.order import TRANSFORMS_LIMIT_BYTES, Token
+from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_values import Batch, Claim
-from headrace.server.layout.wire_columns import SAMPLE_ID_COLUMN, WireColumn
+from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.settings.transform_config import TransformConfig
 from headrace.server.steps.arrow_values import arrow_batch, arrow_columns, arrow_field, arrow_values
 from headrace.server.steps.column_steps import Columns

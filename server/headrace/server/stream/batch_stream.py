@@ -41,6 +41,7 @@ from headrace.errors import (
     RebalanceError,
     StoreUnavailableError,
 )
+from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.assemble import Assembler
 from headrace.server.batch.batch_values import Batch, Claim
 from headrace.server.batch.frames import message_frame
@@ -48,7 +49,6 @@ from headrace.server.batch.transport import ClientGoneError, Outlet, WireOutlet
 from headrace.server.cache.gather import StagedRows, projection_of
 from headrace.server.cache.stream_blocks import Blocks
 from headrace.server.kernels.loader import KERNELS, WORTH_LOADING_BYTES
-from headrace.server.layout.wire_columns import SAMPLE_ID_COLUMN
 from headrace.server.plan.planned_batches import PlannedBatch, PlannedEnd
 from headrace.server.plan.prefetch_blocks import Lookahead, plan_bytes
 from headrace.server.shares import Budget, Share, ShortError

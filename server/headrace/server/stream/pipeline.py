@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, StepFailedError
 from headrace.order import EndMode, sample_keys
+from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_values import (
     Batch,
     Claim,
@@ -21,7 +22,7 @@ from headrace.server.batch.batch_values import (
 )
 from headrace.server.batch.transport import MakeFrames
 from headrace.server.cache.gather import refuse_large
-from headrace.server.layout.wire_columns import SAMPLE_ID_COLUMN, WireColumn
+from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.planned_batches import PlannedBatch
 from headrace.server.steps.column_steps import Cast, Pad, Stack, Step, Work
 from headrace.server.steps.decode_image import DecodeImage
