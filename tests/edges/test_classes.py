@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.client import Mixture, MixtureEntry, RemoteDataset
+from headrace.client import Mixture, MixtureEntry, NumpyDataset, RemoteDataset
 from headrace.client.batch.classes import Classes
 from headrace.converter import convert_files, write_shards
 from headrace.errors import BadArgumentError, ManifestCorruptError, UnsupportedColumnError
@@ -266,6 +266,25 @@ def test_a_loop_sees_the_names_of_the_version_it_reads(tmp_path: Path) -> None:
         assert "image" not in newer.classes
         with pytest.raises(KeyError, match="'image' has no classes; there are those of label"):
             newer.classes["image"]
+
+
+def test_a_loop_of_arrays_sees_them_too(tmp_path: Path) -> None:
+    """`NumpyDataset`: of the version that its token names, and before it of the newest."""
+    _write(tmp_path / "x", [0, 1], ["cat", "dog"])
+    with start_server(_config(x=tmp_path / "x")) as server:
+        older = NumpyDataset(server.address, "x", batch_size=1)
+
+        assert {"label": ("cat", "dog")} == dict(older.classes)
+        assert older.classes is older.classes
+        next(iter(older))
+    _append(tmp_path / "x", [2], ["cat", "dog", "ant"], "b")
+    with start_server(_config(x=tmp_path / "x")) as server:
+        newer = NumpyDataset(server.address, "x", batch_size=1)
+        resumed = NumpyDataset(server.address, "x", batch_size=1, token=older.token)
+
+        assert [("cat", "dog", "ant"), ("cat", "dog")] == [
+            dataset.classes["label"] for dataset in (newer, resumed)
+        ]
 
 
 def test_a_mixture_has_the_names_on_which_its_datasets_agree(tmp_path: Path) -> None:

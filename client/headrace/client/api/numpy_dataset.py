@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.arguments import whole
 from headrace.client.api.missing_methods import raise_missing
+from headrace.client.batch.classes import Classes
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import (
@@ -43,11 +44,13 @@ from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.endpoints import PrivateEndpoints, fixed_endpoints
 from headrace.client.servers.private_server import name_of_source, private_server
 from headrace.client.servers.replicas import seat_of
+from headrace.client.servers.unary import fetch_from_any
 from headrace.client.state.read_spec import order_of
 from headrace.client.state.token_places import place_after
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import BufferPool
 from headrace.client.wire.payload_layout import ColumnView
+from headrace.order import decode_token
 from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -161,6 +164,7 @@ class NumpyDataset:
         self._rings = ring_options(transport, ring_bytes, self._prefetch_bytes, check=check_ring)
         self._transport = Transport()
         self._loop: Loop | None = None
+        self._classes: Classes | None = None
         begin = token_bytes(token)
         self._place = Place() if begin is None else place_after(begin)
 
@@ -183,6 +187,27 @@ class NumpyDataset:
     def transport_reason(self) -> str:
         """Why not through a ring, or why that is smaller than was asked for; else empty."""
         return self._transport.reason
+
+    @property
+    def classes(self) -> Classes:
+        """Names of the classes of columns of labels: ``dataset.classes["label"][i]`` is what i is.
+
+        Those of the version that is read; before the first batch, of the one that the server has
+        now. Asks the server when it is first looked at, and when the version is another. -1 in a
+        column means no class, and is no place to look at in the names.
+
+        Raises:
+            HeadraceError: No server answers, or it has no such dataset.
+        """
+        token = self._place.token
+        version = "" if token is None else decode_token(token).fingerprint
+        name = self._options.dataset
+        known = self._classes
+        if known is None or (version and known.versions != [(name, version)]):
+            wanted = pb.GetDatasetRequest(name=name, fingerprint=version)
+            answers = fetch_from_any(self._endpoints, [wanted], deadlines=self._deadlines)
+            known = self._classes = Classes(answers)
+        return known
 
     def __iter__(self) -> Iterator[Arrays]:
         """Yield the batches that the current epoch has left.
