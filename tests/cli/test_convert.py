@@ -34,6 +34,9 @@ HUGGING_FACE = Path(__file__).parents[1] / "converter" / "golden" / "hugging_fac
         ("a/x.csv", "csv"),
         ("a/x.csv.gz", "csv"),
         ("a/x.tsv", "csv"),
+        ("a/x.tab.bz2", "csv"),
+        ("a/x.ndjson", "json"),
+        ("a/x.text", "text"),
         ("a/b/x.jsonl", "json"),
         ("a/x.orc", "orc"),
         ("a/y=1/x.parquet", "parquet"),
@@ -67,6 +70,8 @@ def test_a_file_is_told_by_its_own_name(tmp_path: Path) -> None:
     (tmp_path / "c.bin").rename(tmp_path / "d" / "c.bin")
     with pytest.raises(BadArgumentError, match="say --format, one of csv, delta, headrace"):
         guess_format(str(tmp_path / "d"))
+    with pytest.raises(BadArgumentError, match=r"nothing in the name .*c.bin tells the format"):
+        guess_format(str(tmp_path / "d" / "c.bin"))
 
 
 def test_what_needs_no_spark_starts_none(tmp_path: Path) -> None:

@@ -107,6 +107,21 @@ def test_what_is_left_out_is_counted_and_listed(tmp_path: Path) -> None:
     )
 
 
+def test_what_is_left_out_is_listed_where_nothing_is_left(tmp_path: Path) -> None:
+    """Else nobody learns why there is no sample to write."""
+    (tmp_path / "x.csv").write_bytes(b"a,b\n1,2,3\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x.png").write_bytes(b"no image")
+    for name, listed in (
+        ("x.csv", "left out 1 record:\n  x.csv:2: has 3 fields, wanted 2\n"),
+        ("in", "left out 1 file (no whole image): x.png (it begins as no image does"),
+    ):
+        done = run("convert", str(tmp_path / name), str(tmp_path / "out"), "--on-error", "skip")
+
+        assert (2, True) == (done.returncode, listed in done.stderr), done.stderr
+        assert "no samples to write" in done.stderr
+
+
 def test_columns_are_told_by_their_names(tmp_path: Path) -> None:
     """In whichever order a file has them, with commas or tabs; other names are refused."""
     (tmp_path / "in").mkdir()

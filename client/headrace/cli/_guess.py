@@ -11,12 +11,9 @@ from pathlib import Path, PurePosixPath
 from headrace.errors import BadArgumentError, ObjectNotFoundError
 from headrace.storage import Store, open_store
 
-SPARK_FORMATS = ("csv", "json", "orc", "text")
-"""Read with Spark: it infers types, and reads files of any size in parallel."""
-
 FORMATS = (
-    *SPARK_FORMATS,
-    *("delta", "headrace", "huggingface", "images", "mds", "parquet", "webdataset"),
+    *("csv", "delta", "headrace", "huggingface", "images", "json"),
+    *("mds", "orc", "parquet", "text", "webdataset"),
 )
 
 _MARKS = {
@@ -34,12 +31,15 @@ _SUFFIXES = {
     ".jpg": "images",
     ".json": "json",
     ".jsonl": "json",
+    ".ndjson": "json",
     ".orc": "orc",
     ".parq": "parquet",
     ".parquet": "parquet",
     ".png": "images",
     ".pq": "parquet",
+    ".tab": "csv",
     ".tar": "webdataset",
+    ".text": "text",
     ".tif": "images",
     ".tiff": "images",
     ".tsv": "csv",
@@ -73,6 +73,8 @@ def guess_format(source: str) -> str:
     of_file = _format_of(PurePosixPath(source.rstrip("/")).name)
     if of_file is not None and not (is_local and local.is_dir()):
         return of_file
+    if is_local and local.is_file():
+        raise _untold(f"nothing in the name {source}")
     with contextlib.closing(open_store(source)) as store:
         marked = next((kind for mark, kind in _MARKS.items() if _holds(store, mark)), None)
         names = [] if marked else sorted(islice(store.list(), _MOST_NAMES))
@@ -85,11 +87,7 @@ def guess_format(source: str) -> str:
         return told
     if not names:
         raise _missing(source)
-    raise BadArgumentError(
-        f"nothing in the names at {source} tells its format; say --format, one of "
-        f"{', '.join(sorted(FORMATS))}",
-        field="format",
-    )
+    raise _untold(f"no name at {source}")
 
 
 def _most(source: str, names: Sequence[str]) -> str | None:
@@ -132,6 +130,12 @@ def _format_of(name: str) -> str | None:
     if path.suffix in _PACKED:
         path = path.with_suffix("")
     return _SUFFIXES.get(path.suffix)
+
+
+def _untold(where: str) -> BadArgumentError:
+    return BadArgumentError(
+        f"{where} tells the format; say --format, one of {', '.join(FORMATS)}", field="format"
+    )
 
 
 def _missing(source: str) -> BadArgumentError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from headrace.converter.text.options import TextKind
     from headrace.storage import Manifest
     from headrace.storage.mds import Index
+
+    _Tell = Callable[[LeftOut | FilesLeftOut], None]
 
 _FORMATS = (
     *("csv", "delta", "headrace", "huggingface", "images", "json"),
@@ -240,13 +242,17 @@ def command(
         table_version=table_version,
         allow_pickle=allow_pickle,
     )
-    left: Sequence[LeftOut | FilesLeftOut]
+    left: list[LeftOut | FilesLeftOut] = []
+
+    def tell(what: LeftOut | FilesLeftOut) -> None:
+        # At once, since a conversion that fails after all may fail by what it left out.
+        left.append(what)
+        _tell_left_out(what)
+
     if _needs_spark(found, master=master, shuffle_seed=shuffle_seed):
-        written, left = _with_spark(reading, what, shuffle_seed)
+        written = _with_spark(reading, what, shuffle_seed, tell)
     else:
-        written, left = _without_spark(reading, what)
-    for each in left:
-        _tell_left_out(each)
+        written = _without_spark(reading, what, tell)
     facts = {name: _facts(_place(url, name), part) for name, part in written.items()}
     if as_json:
         one = facts.get("", {"url": url, "splits": facts})
@@ -256,7 +262,7 @@ def command(
         return
     for fact in facts.values():
         click.echo(
-            f"{fact['url']}: {fact['sample_count']:,} samples in {fact['shard_count']} shards, "
+            f"{fact['url']}: {fact['sample_count']:,} samples in {fact['shard_count']:,} shards, "
             f"{size(fact['raw_bytes'])} raw, {size(fact['stored_bytes'])} stored, "
             f"fingerprint {fact['fingerprint']}"
         )
@@ -299,8 +305,8 @@ def _needs_spark(file_format: str, *, master: str | None, shuffle_seed: int | No
 
 
 def _with_spark(
-    reading: _Reading, what: _What, shuffle_seed: int | None
-) -> tuple[dict[str, Manifest | Index], list[LeftOut | FilesLeftOut]]:
+    reading: _Reading, what: _What, shuffle_seed: int | None, tell: _Tell
+) -> dict[str, Manifest | Index]:
     from headrace.cli._progress import conversion_progress  # noqa: PLC0415
     from headrace.cli._spark import read_frame, start_spark, text_rows  # noqa: PLC0415
 
@@ -308,38 +314,37 @@ def _with_spark(
     from headrace.converter import write_shards  # noqa: PLC0415 - needs the [converter] extra
 
     settings = {**what.settings, "shuffle_seed": shuffle_seed}
-    left: list[LeftOut | FilesLeftOut] = []
     try:
         if reading.file_format == "images":
-            return _without_spark(reading, what, spark, shuffle_seed)
+            return _without_spark(reading, what, tell, spark, shuffle_seed)
         if reading.file_format in _TEXT:
             frame, settings, found = text_rows(
                 spark, reading.source, cast("TextKind", reading.file_format), reading.text, settings
             )
-            left.append(found)
+            tell(found)
         else:
             frame = read_frame(spark, reading.source, file_format=reading.file_format)
         with conversion_progress() as progress:
             written: Any = write_shards(frame, what.url, progress=progress, **settings)
     finally:
         spark.stop()
-    return written if isinstance(written, dict) else {"": written}, left
+    return written if isinstance(written, dict) else {"": written}
 
 
 def _without_spark(
     reading: _Reading,
     what: _What,
+    tell: _Tell,
     spark: SparkSession | None = None,
     shuffle_seed: int | None = None,
-) -> tuple[dict[str, Manifest | Index], list[LeftOut | FilesLeftOut]]:
+) -> dict[str, Manifest | Index]:
     from headrace.cli._progress import conversion_progress  # noqa: PLC0415
     from headrace.converter import ImageOptions, convert_files  # noqa: PLC0415 - needs the [converter] extra
     from headrace.converter.text import TextOptions  # noqa: PLC0415 - as above
     from headrace.storage import SourceOptions  # noqa: PLC0415
 
-    left: list[LeftOut | FilesLeftOut] = []
     with conversion_progress() as progress:
-        written = convert_files(
+        return convert_files(
             reading.source,
             what.url,
             source_format=cast("SourceFormat", reading.file_format),
@@ -350,11 +355,10 @@ def _without_spark(
             images=ImageOptions(**reading.images),
             spark=spark,
             shuffle_seed=shuffle_seed,
-            left_out=left.append,
+            left_out=tell,
             progress=progress,
             **what.settings,
         )
-    return written, left
 
 
 def _tell_left_out(left: LeftOut | FilesLeftOut) -> None:
@@ -369,7 +373,8 @@ def _tell_left_out(left: LeftOut | FilesLeftOut) -> None:
         more = f" and {len(left.files) - _MOST_FILES} more" if left.files[_MOST_FILES:] else ""
         click.echo(f"left out files of other kinds: {shown}{more}", err=True)
     if left.count:
-        click.echo(f"left out {left.count:,} records:", err=True)
+        records = "record" if left.count == 1 else "records"
+        click.echo(f"left out {left.count:,} {records}:", err=True)
         for refusal in left.first:
             click.echo(f"  {refusal}", err=True)
         if left.count > len(left.first):

@@ -103,7 +103,7 @@ def convert_files(
         text: How CSV, JSON and text are read.
         images: How folders of images are read.
         left_out: Called once with what is not read of CSV, JSON and text, before anything is
-            written; of images at the end, once for each reason.
+            written; of images at the end, also of a failure, once for each reason.
         columns: As for `write_shards`.
         types: As for `write_shards`.
         shapes: As for `write_shards`.
@@ -157,11 +157,12 @@ def convert_files(
             how=images or ImageOptions(),
             keeps_bytes=compression is None,
         )
-        done = write_folder(folder, url, spark=spark, progress=progress, threads=threads)
-        if left_out is not None:
-            for what in folder.left_out:
-                left_out(what)
-        return done
+        try:
+            return write_folder(folder, url, spark=spark, progress=progress, threads=threads)
+        finally:
+            if left_out is not None:
+                for what in folder.left_out:
+                    left_out(what)
     how = source_options or SourceOptions()
     parts: Mapping[str, Pieces]
     if source_format in {"csv", "json", "text"}:
