@@ -128,6 +128,8 @@ class Attack:
         check: Returns what is wrong afterwards, beside what is checked after every attack.
         may_be_refused: Whether the honest caller may be told to wait (``RESOURCE_EXHAUSTED`` with
             a ``RetryInfo``); it then waits and tries again.
+        may_lose_server: Whether the process that the honest caller calls may end (``UNAVAILABLE``);
+            it then calls again, on a connection to another.
         long_seconds: Least time of its long form.
         least_share: Of the rate that the honest caller has beside a process that only burns.
     """
@@ -140,6 +142,7 @@ class Attack:
     attacker_streams: int = 64
     check: Callable[[After], list[str]] = _nothing
     may_be_refused: bool = False
+    may_lose_server: bool = False
     long_seconds: float = 0.0
     least_share: float = 0.5
 
@@ -216,10 +219,12 @@ class Scene:
         return sum(map(_memory_bytes, family(self.serving.process.pid)))
 
     @contextmanager
-    def watched(self, *, may_be_refused: bool) -> Iterator[Seen]:
+    def watched(self, attack: Attack) -> Iterator[Seen]:
         """Let the honest caller work; what it has seen is there when the block ends."""
         seen = Seen()
-        self._honest.send({"may_be_refused": may_be_refused})
+        self._honest.send(
+            {"may_be_refused": attack.may_be_refused, "may_lose_server": attack.may_lose_server}
+        )
         try:
             yield seen
         finally:
@@ -304,7 +309,7 @@ def all_attacks() -> dict[str, Attack]:
 def _round(attack: Attack, scene: Scene, report: Report, seconds: float) -> None:
     with _process(_strike, attack.strike, scene.target, seconds) as attacker:
         _receive(attacker, "under way", _READY_S)
-        with scene.watched(may_be_refused=attack.may_be_refused) as attacked:
+        with scene.watched(attack) as attacked:
             _receive(attacker, "over", seconds + _LATE_S)
         counts, processors = _receive(attacker, "result", _LATE_S)
     report.attacked.add(attacked)
@@ -313,7 +318,7 @@ def _round(attack: Attack, scene: Scene, report: Report, seconds: float) -> None
     report.attacker_processors = processors
     with _process(_burn, processors, seconds) as burner:
         _receive(burner, "under way", _READY_S)
-        with scene.watched(may_be_refused=attack.may_be_refused) as burnt:
+        with scene.watched(attack) as burnt:
             _receive(burner, "over", seconds + _LATE_S)
     report.burnt.add(burnt)
 

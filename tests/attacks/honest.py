@@ -35,6 +35,7 @@ class Seen:
         seconds: In which it took them.
         longest_s: The longest that one call, or one message of a stream, took to come.
         refusals: How often it was told to wait, where it may be.
+        losses: How often its connection was lost, where it may be.
         errors: Whatever else failed, and how often.
     """
 
@@ -42,6 +43,7 @@ class Seen:
     seconds: float = 0.0
     longest_s: float = 0.0
     refusals: int = 0
+    losses: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -55,13 +57,15 @@ class Seen:
         self.seconds += other.seconds
         self.longest_s = max(self.longest_s, other.longest_s)
         self.refusals += other.refusals
+        self.losses += other.losses
         self.errors.update(other.errors)
 
     def __str__(self) -> str:
         refused = f", told to wait {self.refusals} times" if self.refusals else ""
+        lost = f", lost {self.losses} connections" if self.losses else ""
         return (
             f"{self.rate:.1f} turns/s, longest wait {self.longest_s * 1000:.0f} ms, "
-            f"{self.errors.total()} errors{refused}"
+            f"{self.errors.total()} errors{refused}{lost}"
         )
 
 
@@ -80,6 +84,7 @@ class Honest:
         self._dataset = dataset
         self.seen = Seen()
         self.may_be_refused = False
+        self.may_lose_server = False
 
     def turns(self) -> Iterator[None]:
         """Take turns for ever; yields after each."""
@@ -141,6 +146,8 @@ class Honest:
         if self.may_be_refused and wait_s is not None:
             self.seen.refusals += 1
             time.sleep(wait_s)
+        elif self.may_lose_server and error.code() is grpc.StatusCode.UNAVAILABLE:
+            self.seen.losses += 1
         else:
             self.seen.errors[f"{error.code()}: {error.details()}"] += 1
 
@@ -163,6 +170,7 @@ def work(address: str, token: str, dataset: str, orders: Connection) -> None:
         except EOFError:
             return
         honest.seen, honest.may_be_refused = Seen(), order["may_be_refused"]
+        honest.may_lose_server = order["may_lose_server"]
         began = time.monotonic()
         while not orders.poll():
             next(turns)
