@@ -56,7 +56,7 @@ class ServerConfig:
         prefetch_bytes: Greatest size of the blocks that one stream asks for before it needs them,
             as they are stored. The default is a quarter of the default window: so much of it is
             asked for at a time that most blocks come together with neighbours (half as many reads
-            of the store as with 64 MiB, docs/performance.md).
+            of the store as with 64 MiB, docs/decisions/how-fast-cold-reads-are.md).
         fetch_threads: Reads of the store at once, each of a block or some neighbouring ones. The
             default is where S3 from one host levels off for ranges of 1 MiB.
         max_streams: Streams open at once. Each holds a thread.

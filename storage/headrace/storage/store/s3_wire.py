@@ -1,8 +1,9 @@
 """Ask a store for ranges over connections of our own, with as few calls as can be.
 
 For 1 MiB of a store in clear text botocore's session takes 1.3 ms of processor time under Python's
-lock, half of it whatever the length; this takes 0.57 (docs/performance.md). It knows one kind of
-answer, that with a length, and connections without TLS and proxies; all else is botocore's.
+lock, half of it whatever the length; this takes 0.57 (docs/decisions/how-fast-cold-reads-are.md).
+It knows one kind of answer, that with a length, and connections without TLS and proxies; all else
+is botocore's.
 
 Contract of `PlainWire.get`:
 
