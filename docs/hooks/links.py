@@ -29,4 +29,5 @@ def on_post_page(output: str, page: Page, **_: object) -> str:
     asked = _ASKS_OTHERS.search(output)
     if asked:
         raise PluginError(f"{page.file.src_uri} loads from elsewhere: {asked[0]!r}")
-    return output
+    # By this mark the theme's script asks GitHub for stars and releases, in each reader's browser.
+    return output.replace(' data-md-component="source"', "")
