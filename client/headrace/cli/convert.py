@@ -34,6 +34,7 @@ _TEXT = {"csv", "json", "text"}
 _EITHER = {"images", "parquet", *_TEXT}
 _LOCAL = "local[*]"
 _MOST_FILES = 20  # names in a line that a person reads
+_MOST_COLUMNS = 20  # lines before the summary
 
 
 @click.command(name="convert")
@@ -372,6 +373,11 @@ def _tell_left_out(left: LeftOut | FilesLeftOut) -> None:
         shown = ", ".join(left.files[:_MOST_FILES])
         more = f" and {len(left.files) - _MOST_FILES} more" if left.files[_MOST_FILES:] else ""
         click.echo(f"left out files of other kinds: {shown}{more}", err=True)
+    for column in left.untyped[:_MOST_COLUMNS]:
+        click.echo(str(column), err=True)
+    if left.untyped[_MOST_COLUMNS:]:
+        rest = len(left.untyped) - _MOST_COLUMNS
+        click.echo(f"and {rest:,} more columns stay text for a few values", err=True)
     if left.count:
         records = "record" if left.count == 1 else "records"
         click.echo(f"left out {left.count:,} {records}:", err=True)

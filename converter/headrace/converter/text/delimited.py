@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -85,6 +86,19 @@ class Delimited:
                 refusals += self._unfit(found, lines)
                 table = _without(table, [row for row, _ in found])
         return table, refusals
+
+    def place_of(self, chunk: Chunk, row: int, refused: Iterable[Refusal]) -> tuple[int, bytes]:
+        """Return the line of a row that `rows` returned, and its record as it stands there.
+
+        Args:
+            chunk: As `rows` took it.
+            row: Of its table.
+            refused: The records that it refused.
+        """
+        others = {refusal.line for refusal in refused}
+        records = (r for r in self._split(chunk.content) if chunk.line + r.line not in others)
+        record = next(islice(records, row, None))
+        return chunk.line + record.line, chunk.content[record.start : record.stop]
 
     def _is_regular(self, content: bytes) -> bool:
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from headrace.converter.text.almost_typed import StaysText
 from headrace.errors import BadArgumentError
 
 _MOST_TOLD = 20  # of one error: enough to see a pattern
@@ -39,11 +40,14 @@ class LeftOut:
         count: Records.
         first: The first of them, at most 1,000, in the order of files and lines.
         files: Files of other kinds in the folder, by name.
+        untyped: Columns of CSV that stay text for the sake of a few values; these are not left
+            out, but seldom what was meant.
     """
 
     count: int = 0
     first: tuple[Refusal, ...] = ()
     files: tuple[str, ...] = ()
+    untyped: tuple[StaysText, ...] = ()
 
 
 @dataclass(slots=True)
@@ -82,9 +86,9 @@ class Refusals:
         if self.count and not self.skip:
             raise refused(sorted(self.first), self.count)
 
-    def left_out(self, files: Sequence[str]) -> LeftOut:
-        """Return what was left out."""
-        return LeftOut(self.count, tuple(sorted(self.first)), tuple(files))
+    def left_out(self, files: Sequence[str], untyped: Sequence[StaysText]) -> LeftOut:
+        """Return what was left out, and which columns stay text."""
+        return LeftOut(self.count, tuple(sorted(self.first)), tuple(files), tuple(untyped))
 
 
 def refused(refusals: Sequence[Refusal], count: int) -> BadArgumentError:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import pyarrow as pa
 import xxhash
 
+from headrace.converter.text.almost_typed import AlmostTyped, Exceptions, StaysText
 from headrace.converter.text.chunks import MAX_RECORD_BYTES, Chunk, chunks_of
 from headrace.converter.text.delimited import (
     Delimited,
@@ -38,7 +39,7 @@ from headrace.converter.text.options import TextKind, TextOptions
 from headrace.converter.text.pieces import Piece, TextPieces
 from headrace.converter.text.records import count_lines, split
 from headrace.converter.text.refused import LeftOut, Refusal, Refusals
-from headrace.converter.text.types import ColumnGuess, holding, type_of
+from headrace.converter.text.types import TEXT, ColumnGuess, holding, type_of
 from headrace.errors import BadArgumentError, ColumnNotFoundError, UnsupportedColumnError
 from headrace.storage import StoreOptions
 
@@ -82,15 +83,17 @@ def text_pieces(
         source, kind, encoding=how.encoding, options=options, step_bytes=step_bytes
     )
     refusals = Refusals(how.on_error == "skip")
+    untyped: Sequence[StaysText] = ()
     with _Pool(threads or default_threads()) as pool:
         if kind == "json":
             made = _survey_json(files, types, refusals, piece_bytes)
         elif kind == "csv":
-            made = _survey_csv(_csv_cutters(files, how, piece_bytes), types, refusals, pool)
+            cutters = list(_csv_cutters(files, how, piece_bytes))
+            made, untyped = _survey_csv(cutters, types, refusals, pool)
         else:
             made = _survey_lines(files, refusals, pool, piece_bytes)
     refusals.raise_any()
-    left_out: LeftOut = refusals.left_out(others)
+    left_out: LeftOut = refusals.left_out(others, untyped)
     return TextPieces(made.schema, made.pieces, made.settled, types, left_out)
 
 
@@ -176,34 +179,56 @@ def _refused_lines(reader: Delimited | Lines, chunk: Chunk) -> Sequence[Refusal]
     return reader.rows(chunk)[1]
 
 
+@dataclass(slots=True)
+class _Column:
+    """What is known of a column of CSV."""
+
+    guess: ColumnGuess = field(default_factory=ColumnGuess)
+    almost: AlmostTyped = field(default_factory=AlmostTyped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """One chunk of CSV, checked: by column, guesses that hold, and what keeps others from it."""
+
+    reader: Delimited
+    chunk: Chunk
+    refused: Sequence[Refusal]
+    held: Mapping[str, tuple[Sequence[str], bool]]
+    exceptions: Mapping[str, Exceptions]
+
+    def place(self, value: str, row: int) -> tuple[str, bool]:
+        """Return where a value in a row stands, and whether it is quoted there."""
+        line, record = self.reader.place_of(self.chunk, row, self.refused)
+        return f"{self.reader.name}:{line}", f'"{value}"'.encode() in record
+
+
 def _survey_csv(
-    found: Iterable[_Cutter],
+    cutters: Sequence[_Cutter],
     types: Mapping[str, pa.DataType],
     refusals: Refusals,
     pool: _Pool,
-) -> TextPieces:
-    cutters = list(found)
-    columns = cutters[0].reader.columns if isinstance(cutters[0].reader, Delimited) else ()
-    guesses = {name: ColumnGuess() for name in columns if name not in types}
+) -> tuple[TextPieces, list[StaysText]]:
+    names = cutters[0].reader.columns if isinstance(cutters[0].reader, Delimited) else ()
+    columns = {name: _Column() for name in names if name not in types}
     unfit = declared_unfit(types)
-    _refuse_strangers(types, columns)
+    _refuse_strangers(types, names)
     for cutter in cutters:
         tasks = (
-            partial(_check_csv, cutter.reader, chunk, guesses, unfit) for chunk in cutter.chunks()
+            partial(_check_csv, cutter.reader, chunk, columns, unfit) for chunk in cutter.chunks()
         )
-        for refused, held in pool.map(tasks):
-            refusals.add(refused)
-            for name, (keys, has_values) in held.items():
-                guesses[name].seen(keys, has_values=has_values)
-    settled = {name: guess.settled for name, guess in guesses.items()}
+        for checked in pool.map(tasks):
+            refusals.add(checked.refused)
+            for name, (keys, has_values) in checked.held.items():
+                columns[name].guess.seen(keys, has_values=has_values)
+                columns[name].almost.seen(checked.exceptions[name], checked.place)
+    settled = {name: column.guess.settled for name, column in columns.items()}
     schema = pa.schema(
-        [
-            pa.field(name, types[name] if name in types else type_of(settled[name]))
-            for name in columns
-        ]
+        [pa.field(name, types[name] if name in types else type_of(settled[name])) for name in names]
     )
     pieces = tuple(piece for cutter in cutters for piece in cutter.pieces)
-    return TextPieces(schema, pieces, settled, types)
+    told = [columns[name].almost.told(name) for name, key in settled.items() if key == TEXT]
+    return TextPieces(schema, pieces, settled, types), [each for each in told if each]
 
 
 def _refuse_strangers(types: Mapping[str, pa.DataType], columns: Sequence[str]) -> None:
@@ -226,17 +251,19 @@ def _refuse_strangers(types: Mapping[str, pa.DataType], columns: Sequence[str]) 
 def _check_csv(
     reader: Delimited | Lines,
     chunk: Chunk,
-    guesses: Mapping[str, ColumnGuess],
+    columns: Mapping[str, _Column],
     unfit: Unfit | None,
-) -> tuple[Sequence[Refusal], Mapping[str, tuple[Sequence[str], bool]]]:
+) -> _Checked:
     assert isinstance(reader, Delimited), "of CSV"
     table, refused = reader.rows(chunk, unfit)
-    # Guesses may fall meanwhile; what has fallen is tried in vain, and nothing else.
-    held = {
-        name: holding(table.column(name).combine_chunks(), tuple(guess.keys))
-        for name, guess in guesses.items()
-    }
-    return refused, held
+    held: dict[str, tuple[Sequence[str], bool]] = {}
+    exceptions: dict[str, Exceptions] = {}
+    for name, column in columns.items():
+        text = table.column(name).combine_chunks()
+        # Guesses may fall meanwhile; what has fallen is tried in vain, and nothing else.
+        held[name] = holding(text, tuple(column.guess.keys))
+        exceptions[name] = column.almost.exceptions(text, held[name][0])
+    return _Checked(reader, chunk, refused, held, exceptions)
 
 
 def _csv_cutters(
