@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from demo.digest import BatchKey, SeenFile
 from demo.events import EpochDone, Event, StepDone, TrainerReady, to_json, to_text
 from demo.models import TASKS, Task
-from headrace.client import Batch, RemoteDataset
+from headrace.client import Batch, RemoteDataset, Transport
 
 # A rank that waits longer than this for the others gives up.
 _COLLECTIVE_TIMEOUT = timedelta(seconds=120)
@@ -80,7 +80,7 @@ class Trainer:
             seed=config.seed,
             columns=self.task.columns,
             with_ids=True,
-            prefetch_bytes=config.prefetch_bytes,
+            transport=Transport(prefetch_bytes=config.prefetch_bytes),
         )
         self.test_set = RemoteDataset(
             config.target,

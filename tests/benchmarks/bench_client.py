@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -127,14 +127,16 @@ def read_ring(case: Case, address: str, workers: int) -> dict[str, object]:
     return _read_ours(case, address, workers, transport="ring")
 
 
-def _read_ours(case: Case, address: str, workers: int, *, transport: str) -> dict[str, object]:
-    from headrace.client import RemoteDataset  # noqa: PLC0415
+def _read_ours(
+    case: Case, address: str, workers: int, *, transport: Literal["ring", "grpc"]
+) -> dict[str, object]:
+    from headrace.client import RemoteDataset, Transport  # noqa: PLC0415
 
     del workers
-    options: dict[str, Any] = {"batch_size": case.batch_size, "seed": 7, "transport": transport}
+    options: dict[str, Any] = {"batch_size": case.batch_size, "seed": 7}
 
     def opened(state: Any) -> tuple[RemoteDataset, Iterable[Any]]:
-        dataset = RemoteDataset(address, case.name, **options)
+        dataset = RemoteDataset(address, case.name, transport=Transport(transport), **options)
         if state is not None:
             dataset.load_state_dict(state)
         return dataset, dataset

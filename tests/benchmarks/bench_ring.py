@@ -6,7 +6,7 @@
 - *ring*: `RemoteDataset` over the server's unix socket, in shared memory; the loop takes each
   batch's tensors;
 - *hashed*: the same with ``check_ring``;
-- *grpc*: the same over the same socket with ``transport="grpc"``;
+- *grpc*: the same over the same socket with ``Transport("grpc")``;
 - *flight*: an Arrow Flight server with its best gather, over a unix socket;
 - *bare*: a process that gathers the same number of random rows into shared memory as fast as NumPy
   does, and says so with a byte over a socket pair; nothing is decoded: the ceiling;
@@ -51,7 +51,7 @@ from benchmarks import bench_client
 from benchmarks.bench_client import CASES, TEXT_BYTES, Case
 from benchmarks.flight_baseline import read_sizes, serve_flight
 from headrace.bench._children import processor_s
-from headrace.client import Batch, RemoteDataset
+from headrace.client import Batch, RemoteDataset, Transport
 from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 
@@ -187,7 +187,7 @@ def _ours(case: Case, address: str, *, rank: int = 0, ranks: int = 1, **options:
     with closing(dataset):
         batches = itertools.chain.from_iterable(itertools.repeat(dataset))
         yield next(batches).sample_count * sample
-        assert dataset.stats().transport == options["transport"], dataset.stats()
+        assert dataset.stats().transport == options["transport"].kind, dataset.stats()
         for batch in batches:
             _take(batch)
             yield batch.sample_count * sample
@@ -357,7 +357,9 @@ def _read_rank(
 ) -> None:
     (name, batch_size), (rank, ranks), (seconds, transport) = read, place, how
     case = replace(next(case for case in CASES if case.name == name), batch_size=batch_size)
-    with closing(_ours(case, address, rank=rank, ranks=ranks, transport=transport)) as sizes:
+    with closing(
+        _ours(case, address, rank=rank, ranks=ranks, transport=Transport(transport))
+    ) as sizes:
         _drain(sizes, 0.5)
         pipe.send("ready")
         pipe.recv()

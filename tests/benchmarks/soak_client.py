@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headrace.client import RemoteDataset
+from headrace.client import RemoteDataset, Transport
 from headrace.storage import ShardWriter, commit_dataset, open_store
 
 _SAMPLES, _BATCH = 8192, 64
@@ -45,7 +45,9 @@ def soak(seconds: float) -> tuple[list[float], int]:
     readings, count = [], 0
     with tempfile.TemporaryDirectory() as folder:
         _write(folder)
-        dataset = RemoteDataset(None, folder, batch_size=_BATCH, prefetch_bytes=4 << 20)
+        dataset = RemoteDataset(
+            None, folder, batch_size=_BATCH, transport=Transport(prefetch_bytes=4 << 20)
+        )
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for batch in dataset:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from headrace.client import Batch, RaggedColumn, RemoteDataset
+from headrace.client import Batch, RaggedColumn, RemoteDataset, Transport
 from headrace.errors import UnsupportedColumnError
 from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
@@ -44,7 +44,9 @@ def batch(
         listen_for(request.param) as listen,
         start_server(ServerConfig(datasets={"d": url}, listen=listen)) as server,
         closing(
-            RemoteDataset(server.address, "d", batch_size=3, shuffle=False, transport=request.param)
+            RemoteDataset(
+                server.address, "d", batch_size=3, shuffle=False, transport=Transport(request.param)
+            )
         ) as dataset,
     ):
         yield next(iter(dataset))

@@ -170,7 +170,7 @@ def test_a_lie_costs_no_memory_and_no_sample(
 def test_a_batch_that_is_honest_and_too_large_ends_the_run() -> None:
     """It would come again: the error says what to give, and is raised at once."""
     size = MOST_BYTES + 64
-    with pytest.raises(StreamCorruptError, match=f"give max_batch_bytes={size}"):
+    with pytest.raises(StreamCorruptError, match=rf"give Transport\(max_batch_bytes={size}\)"):
         _told(_header(payload_bytes=size, buffer_bytes=[size]))
 
 

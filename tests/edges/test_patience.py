@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from headrace.client import Access, Deadlines, RemoteDataset, fetch_dataset
+from headrace.client import Access, Deadlines, RemoteDataset, Transport, fetch_dataset
 from headrace.errors import DatasetNotFoundError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
 from support.scripted_server import Describe, ScriptedService, fail, scripted_server
@@ -100,7 +100,7 @@ def test_a_server_that_dies_in_a_call_is_followed_by_another(
         first = stack.enter_context(scripted_server(_epoch, listen=listen, describe=die))
         follower = threading.Thread(target=follow)
         follower.start()
-        call(RemoteDataset(listen, name, batch_size=4, transport="grpc", deadlines=LONG))
+        call(RemoteDataset(listen, name, batch_size=4, transport=Transport("grpc"), deadlines=LONG))
         follower.join()
 
 

@@ -15,7 +15,7 @@ import torch
 from demo.object_store import Weed
 from demo.processes import Processes
 from demo.serving import Server
-from headrace.client import Batch, RemoteDataset
+from headrace.client import Batch, RemoteDataset, Transport
 from headrace.converter import write_shards
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _ranks(
             end=end,  # type: ignore[arg-type] # one of its literals
             with_ids=True,
             # Little, so that a rank cannot live on what it has in hand when the server dies.
-            prefetch_bytes=1024,
+            transport=Transport(prefetch_bytes=1024),
         )
         for rank in range(world_size)
     ]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from headrace.client import RemoteDataset
+from headrace.client import RemoteDataset, Transport
 from headrace.client.device.cuda_copy import CudaCopies
 from support.command import serving
 from support.datasets import write_dataset
@@ -60,7 +60,12 @@ def _tensors(batch: object) -> tuple[torch.Tensor, torch.Tensor]:
 def test_batches_are_right_while_the_loops_stream_is_busy(address: str) -> None:
     """Adds: real streams. Buffers and device memory are reused under work that lags behind."""
     dataset = RemoteDataset(
-        address, "d", batch_size=64, epochs=3, device="cuda", prefetch_bytes=4 << 20
+        address,
+        "d",
+        batch_size=64,
+        epochs=3,
+        device="cuda",
+        transport=Transport(prefetch_bytes=4 << 20),
     )
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     seen = 0
@@ -89,9 +94,7 @@ def test_batches_are_right_out_of_a_ring(url: str) -> None:
             batch_size=64,
             epochs=3,
             device="cuda",
-            prefetch_bytes=4 << 20,
-            transport="ring",
-            ring_bytes=8 << 20,
+            transport=Transport("ring", prefetch_bytes=4 << 20, ring_bytes=8 << 20),
         )
         wrong = torch.zeros((), dtype=torch.int64, device="cuda")
         for _ in range(3):

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from headrace.client import Deadlines, RemoteDataset
+from headrace.client import Deadlines, RemoteDataset, Transport
 from headrace.order import decode_token
 
 BATCH = 4
@@ -59,7 +59,9 @@ def main() -> None:
     """Interrupt it."""
     address, rounds = sys.argv[1], int(sys.argv[2])
     chance = random.Random(int(sys.argv[3]))
-    dataset = RemoteDataset(address, "d", batch_size=BATCH, prefetch_bytes=1 << 12, deadlines=QUICK)
+    dataset = RemoteDataset(
+        address, "d", batch_size=BATCH, transport=Transport(prefetch_bytes=1 << 12), deadlines=QUICK
+    )
     found = []
     for _ in range(rounds):
         seen: list[tuple[int, int]] = []

@@ -11,7 +11,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from headrace.client import NumpyDataset
+from headrace.client import NumpyDataset, Transport
 
 FIRST, THEN = 160, 320
 """Streams until most pools are filled, and those that are counted: so many that a pool which grows
@@ -29,7 +29,9 @@ def main() -> None:
     for number in range(FIRST + THEN):
         if number == FIRST:
             before = _resident_kib()
-        dataset = NumpyDataset(address, name, batch_size=16, prefetch_bytes=1 << 20)
+        dataset = NumpyDataset(
+            address, name, batch_size=16, transport=Transport(prefetch_bytes=1 << 20)
+        )
         with closing(dataset.views()) as views:
             next(views)
     os.write(1, f"{_resident_kib() - before}\n".encode())

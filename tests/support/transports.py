@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.client import Landing, RingFeeds, RingOptions, Transport
+from headrace.client import Landing, RingFeeds, Transport, TransportState
 
 TRANSPORTS = ("grpc", "ring")
 
@@ -32,5 +32,5 @@ def plain_memory(size: int) -> NDArray[np.uint8]:
 
 def feeds_for(address: str) -> RingFeeds:
     """Return what opens feeds of the transport that the address is for, and of no other."""
-    options = RingOptions("ring" if address.startswith("unix:") else "grpc")
-    return RingFeeds(options, Landing(plain_memory, None, Transport()), silence_s=10)
+    options = Transport("ring" if address.startswith("unix:") else "grpc")
+    return RingFeeds(options, Landing(plain_memory, None, TransportState()), silence_s=10)

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 from headrace.client.api.numpy_dataset import NumpyDataset
 from headrace.client.api.tensorflow_dataset import tf_dataset
 from headrace.client.feeds.open_feed import RingFeeds
-from headrace.client.feeds.transport import Landing, RingOptions, Transport
+from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.feeds.wait_times import HopSeconds
 from headrace.client.options.access import Access, TlsConfig
 from headrace.client.options.mixture import Mixture, MixtureEntry, read_mixture
+from headrace.client.options.private import Fallback, PrivateServer
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.settings import Deadlines, Hedge
 from headrace.client.options.steps import Cast, DecodeImage, Pack, Pad, Stack, Transform
+from headrace.client.options.transport import Transport
 from headrace.client.reader.prefetch import Prefetcher
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.unary import fetch_dataset
@@ -50,6 +52,7 @@ __all__ = [
     "Deadlines",
     "DecodeImage",
     "EpochEndEvent",
+    "Fallback",
     "HeadraceError",
     "Hedge",
     "HopSeconds",
@@ -61,16 +64,17 @@ __all__ = [
     "Pad",
     "Place",
     "Prefetcher",
+    "PrivateServer",
     "RaggedColumn",
     "ReadOptions",
     "RemoteDataset",
     "RingFeeds",
-    "RingOptions",
     "Stack",
     "StringColumn",
     "TlsConfig",
     "Transform",
     "Transport",
+    "TransportState",
     "fetch_dataset",
     "read_mixture",
     "tf_dataset",

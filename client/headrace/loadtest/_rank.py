@@ -23,8 +23,8 @@ from headrace.client import (
     Place,
     Prefetcher,
     RingFeeds,
-    RingOptions,
     Transport,
+    TransportState,
 )
 from headrace.errors import HeadraceError
 from headrace.loadtest._records import Recorder, Records, id_sum, order_sum
@@ -129,9 +129,9 @@ class _Run:
         self._token_steps = self._choose_steps()
         self._kept: tuple[int, bytes] | None = None
         epoch, _ = spec.batch_at(generation.first_step)
-        transport = Transport()
+        transport = TransportState()
         landing = Landing(BufferPool(idle_bytes=spec.prefetch_bytes).take, None, transport)
-        rings = RingOptions(spec.transport, 2 * spec.prefetch_bytes)
+        wanted = Transport(spec.transport, ring_bytes=2 * spec.prefetch_bytes)
         reader = BatchReader(
             spec.targets,
             spec.options(job=seat.job, rank=seat.rank, world_size=generation.world_size),
@@ -140,7 +140,7 @@ class _Run:
             allocate=landing.allocate,
             access=spec.access,
             on_failure=self._note_failure,
-            open_feed=RingFeeds(rings, landing, silence_s=spec.deadlines.silence_s),
+            open_feed=RingFeeds(wanted, landing, silence_s=spec.deadlines.silence_s),
         )
         self._prefetcher = Prefetcher(
             reader,

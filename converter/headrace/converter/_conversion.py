@@ -93,7 +93,7 @@ class Conversion:
             restart: As there.
             device: As there.
         """
-        from headrace.client import RemoteDataset  # noqa: PLC0415 - see above
+        from headrace.client import PrivateServer, RemoteDataset  # noqa: PLC0415 - see above
 
         return RemoteDataset(
             None,
@@ -109,7 +109,7 @@ class Conversion:
             world_size=world_size,
             restart=restart,
             device=device,
-            store=self._store(),
+            private=PrivateServer(store=self._store()),
         )
 
     def numpy_dataset(self, *, batch_size: int, **reading: Unpack[Reading]) -> NumpyDataset:
@@ -119,9 +119,10 @@ class Conversion:
             batch_size: As for `headrace.client.NumpyDataset`.
             reading: As there.
         """
-        from headrace.client import NumpyDataset  # noqa: PLC0415 - see above
+        from headrace.client import NumpyDataset, PrivateServer  # noqa: PLC0415 - see above
 
-        return NumpyDataset(None, self.url, batch_size=batch_size, store=self._store(), **reading)
+        private = PrivateServer(store=self._store())
+        return NumpyDataset(None, self.url, batch_size=batch_size, private=private, **reading)
 
     def tf_dataset(self, *, batch_size: int, **reading: Unpack[Reading]) -> tf.data.Dataset:
         """Return the same batches as a ``tf.data.Dataset``; an iteration is an epoch.

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from headrace.client import Batch, Deadlines, RemoteDataset
+from headrace.client import Batch, Deadlines, RemoteDataset, Transport
 from headrace.errors import (
     BadArgumentError,
     ServerUnreachableError,
@@ -191,7 +191,9 @@ def test_len_counts_the_batches_of_an_epoch(server: ScriptedService) -> None:
 
 def test_no_more_than_the_budget_is_prefetched(server: ScriptedService) -> None:
     """A loop that rests lets the stream rest: the budget holds one batch."""
-    dataset = RemoteDataset(server.address, "d", batch_size=4, prefetch_bytes=32)
+    dataset = RemoteDataset(
+        server.address, "d", batch_size=4, transport=Transport(prefetch_bytes=32)
+    )
     next(iter(dataset))
     running = dataset._live._running
     assert running is not None
@@ -297,7 +299,9 @@ def test_another_seed_than_the_states_is_refused(server: ScriptedService) -> Non
         ({"batch_size": 4, "window": -1}, "window"),
         ({"batch_size": 4, "end": "sometimes"}, "end"),
         ({"batch_size": 4, "epochs": -1}, "epochs"),
-        ({"batch_size": 4, "prefetch_bytes": -1}, "prefetch_bytes"),
+        ({"batch_size": 4, "transport": "ring"}, "transport"),
+        ({"batch_size": 4, "access": "a-token"}, "access"),
+        ({"batch_size": 4, "private": {"store": {}}}, "private"),
     ],
 )
 def test_arguments_out_of_range_are_refused_before_anything_travels(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from headrace.client import BatchEvent, RaggedColumn, RemoteDataset
+from headrace.client import BatchEvent, RaggedColumn, RemoteDataset, Transport
 from headrace.client.batch.columns import BytesColumn, StringColumn
 from headrace.client.device.cuda_copy import copies_to
 from headrace.client.device.device_ring import DeviceRing
@@ -153,7 +153,12 @@ def test_batches_over_the_ring_are_the_same_in_every_column(rich: Running) -> No
 
     moved = _content(
         RemoteDataset(
-            address, "rich", batch_size=64, with_ids=True, device="cpu", prefetch_bytes=1 << 20
+            address,
+            "rich",
+            batch_size=64,
+            with_ids=True,
+            device="cpu",
+            transport=Transport(prefetch_bytes=1 << 20),
         )
     )
 

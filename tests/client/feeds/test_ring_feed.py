@@ -20,11 +20,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from headrace.client import Batch, Deadlines, NumpyDataset, RemoteDataset
+from headrace.client import Batch, Deadlines, NumpyDataset, RemoteDataset, Transport
 from headrace.client.feeds.ring_feed import RingFeed
 from headrace.client.feeds.ring_memory import RingMemory, Slot
-from headrace.client.feeds.transport import Transport, TransportChoice
+from headrace.client.feeds.transport import TransportState
 from headrace.client.feeds.wait_times import HopClock
+from headrace.client.options.transport import TransportKind
 from headrace.client.wire.assembler import StreamAssembler
 from headrace.errors import BadArgumentError, RingUnavailableError, ServerUnreachableError
 from headrace.ring import OpenSlot
@@ -68,12 +69,16 @@ def _server(url: str, listen: str, **settings: object) -> Server:
     return start_server(config)
 
 
+def _transport(kind: TransportKind = "auto", *, check_ring: bool = False) -> Transport:
+    """Hold nothing ready, and ask for a small ring."""
+    return Transport(kind, prefetch_bytes=0, ring_bytes=1 << 20, check_ring=check_ring)
+
+
 def _dataset(*targets: str, **options: object) -> RemoteDataset:
     defaults: dict[str, object] = {
         "batch_size": BATCH,
         "epochs": 1,
-        "prefetch_bytes": 0,
-        "ring_bytes": 1 << 20,
+        "transport": _transport(),
         "deadlines": QUICK,
     }
     return RemoteDataset(list(targets), NAME, **{**defaults, **options})  # type: ignore[arg-type] # tests name the options they mean
@@ -120,7 +125,7 @@ def test_a_ring_is_chosen_where_it_can_be(
 @pytest.mark.parametrize(
     ("settings", "options", "reason"),
     [
-        ({}, {"transport": "grpc"}, "transport='grpc' was asked for"),
+        ({}, {"transport": _transport("grpc")}, "Transport('grpc') was asked for"),
         ({"ring_bytes": 0}, {}, "--ring-bytes is 0"),
         ({"ring_bytes": 4096}, {}, "less than 1048576"),
     ],
@@ -148,20 +153,29 @@ def test_where_no_ring_can_be_the_reason_is_said(
 
 
 def test_a_ring_that_is_wanted_and_cannot_be_is_an_error(url: str) -> None:
-    """``transport="ring"`` over TCP raises, and says what is missing."""
+    """``Transport("ring")`` over TCP raises, and says what is missing."""
     with (
         _server(url, "127.0.0.1:0") as server,
-        closing(_dataset(server.address, transport="ring")) as dataset,
+        closing(_dataset(server.address, transport=_transport("ring"))) as dataset,
         pytest.raises(RingUnavailableError, match="is no unix socket"),
     ):
         next(iter(dataset))
 
 
-@pytest.mark.parametrize("options", [{"transport": "shm"}, {"ring_bytes": -1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": "shm"},
+        {"ring_bytes": -1},
+        {"prefetch_bytes": -1},
+        {"max_batch_bytes": 0},
+        {"check_ring": 1},
+    ],
+)
 def test_options_out_of_range_are_refused(options: dict[str, object]) -> None:
-    """Before anything travels."""
-    with pytest.raises(BadArgumentError, match=next(iter(options))):
-        _dataset("unix:/nowhere", **options)
+    """Before anything travels, by their own names."""
+    with pytest.raises(BadArgumentError, match=f"transport.{next(iter(options))}"):
+        Transport(**options)  # type: ignore[arg-type] # on purpose
 
 
 def test_batches_that_are_kept_never_change(
@@ -181,12 +195,12 @@ def test_batches_that_are_kept_never_change(
 
 @pytest.mark.parametrize("transport", ["ring", "grpc"])
 def test_tensors_that_are_kept_alone_never_change(
-    url: str, undisturbed: list[str], socket_address: str, transport: TransportChoice
+    url: str, undisturbed: list[str], socket_address: str, transport: TransportKind
 ) -> None:
     """A loop that keeps a slice of a tensor, and not its batch, keeps the memory all the same."""
     with (
         _server(url, socket_address),
-        closing(_dataset(socket_address, transport=transport)) as dataset,
+        closing(_dataset(socket_address, transport=_transport(transport))) as dataset,
     ):
         kept = [(_x(batch)[0:], batch.token) for batch in dataset]
 
@@ -214,7 +228,7 @@ def test_payloads_are_hashed_if_that_is_wanted(
     """With ``check_ring`` slots carry the wire's checksum, and it is that of their bytes."""
     with (
         _server(url, socket_address),
-        closing(_dataset(socket_address, check_ring=True)) as dataset,
+        closing(_dataset(socket_address, transport=_transport(check_ring=True))) as dataset,
     ):
         seen = [_digest(batch) for batch in dataset]
         count = dataset.stats().ring_batch_count
@@ -302,8 +316,8 @@ def test_streams_that_have_had_their_time_go_on_in_new_rings(
 
 _CLIENT = """
 import sys
-from headrace.client import RemoteDataset
-dataset = RemoteDataset(sys.argv[1], "d", batch_size=16, transport="ring")
+from headrace.client import RemoteDataset, Transport
+dataset = RemoteDataset(sys.argv[1], "d", batch_size=16, transport=Transport("ring"))
 batch = next(iter(dataset))
 print("reads", flush=True)
 sys.stdin.read()
@@ -331,7 +345,7 @@ def test_a_killed_client_leaves_nothing(url: str, socket_address: str) -> None:
 
 @pytest.mark.parametrize("transport", ["ring", "grpc"])
 def test_arrays_for_numpy_come_the_same_ways(
-    url: str, undisturbed: list[str], socket_address: str, transport: TransportChoice
+    url: str, undisturbed: list[str], socket_address: str, transport: TransportKind
 ) -> None:
     """Views of the slots, kept for as long as the loop keeps them; the samples of the wire."""
     with _server(url, socket_address):
@@ -340,9 +354,7 @@ def test_arrays_for_numpy_come_the_same_ways(
             NAME,
             batch_size=BATCH,
             epochs=1,
-            prefetch_bytes=0,
-            transport=transport,
-            ring_bytes=1 << 20,
+            transport=_transport(transport),
             deadlines=QUICK,
         )
         kept, tokens = [], []
@@ -377,7 +389,7 @@ def _feed(connection: socket.socket, silence_s: float) -> tuple[RingFeed, RingMe
         connection,
         assembler=StreamAssembler(lambda size: np.empty(size, np.uint8)),
         clock=HopClock(),
-        transport=Transport(),
+        transport=TransportState(),
         silence_s=silence_s,
     )
     return feed, memory

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.client import NumpyDataset
+from headrace.client import NumpyDataset, Transport
 from headrace.server import Server, ServerConfig, start_server
 from support.command import HEADRACE
 from support.datasets import write_dataset
@@ -37,14 +37,15 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become a
 # As another user, when all that only root may read is read.
 _CLIENT = """
 import json, os, sys
-from headrace.client import NumpyDataset
+from headrace.client import NumpyDataset, Transport
 from headrace.errors import HeadraceError
 address, uid, options = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
 if uid:
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
-dataset = NumpyDataset(address, "d", batch_size=16, epochs=1, shuffle=False, **options)
+transport = Transport(**options)
+dataset = NumpyDataset(address, "d", batch_size=16, epochs=1, shuffle=False, transport=transport)
 try:
     batches = iter(dataset)
     total = sum(int(arrays["x"].sum()) for arrays in batches)
@@ -159,7 +160,7 @@ def test_another_user_can_neither_read_nor_write_a_ring(url: str, socket_address
 @contextmanager
 def _opened(address: str) -> Iterator[None]:
     """Keep a ring open."""
-    dataset = NumpyDataset(address, NAME, batch_size=BATCH, transport="ring")
+    dataset = NumpyDataset(address, NAME, batch_size=BATCH, transport=Transport("ring"))
     # Not `iter`, whose end would not end what it is made of at once.
     with closing(dataset.views()) as batches:
         next(batches)
@@ -190,7 +191,7 @@ def test_a_ring_crosses_namespaces_of_processes_and_users(url: str, socket_addre
     """As between a pod's containers: the client is process 1 of its own, and nobody asks who."""
     _skip_unless_allowed(*_NAMESPACES)
     with _server(url, socket_address):
-        found = _client(socket_address, within=_NAMESPACES, transport="ring")
+        found = _client(socket_address, within=_NAMESPACES, kind="ring")
 
         assert until(lambda: not _ring_descriptors())
     assert ("ring", TOTAL, 1) == (found["transport"], found["total"], found["pid"])
@@ -217,7 +218,7 @@ def test_a_containers_limit_makes_a_smaller_ring(
         try:
             assert server.stdout is not None
             assert server.stdout.readline(), server.communicate()[1].decode()
-            found = _client(socket_address, transport="ring", ring_bytes=64 << 20)
+            found = _client(socket_address, kind="ring", ring_bytes=64 << 20)
         finally:
             server.terminate()
             said = server.communicate(timeout=60)[1].decode()
@@ -256,8 +257,7 @@ def _read_rank(address: str, ranks: int, place: tuple[int, int]) -> tuple[list[i
         rank=rank,
         world_size=ranks,
         epochs=1,
-        prefetch_bytes=0,
-        ring_bytes=1 << 20,
+        transport=Transport(prefetch_bytes=0, ring_bytes=1 << 20),
     )
     samples = [int(row[0]) for arrays in dataset for row in arrays["x"]]
     return samples, dataset.transport

@@ -22,7 +22,7 @@ from headrace.client import Batch
 from headrace.client.feeds.ring_batch import SlotEvent
 from headrace.client.feeds.ring_feed import RingFeed
 from headrace.client.feeds.ring_memory import RingMemory
-from headrace.client.feeds.transport import Transport
+from headrace.client.feeds.transport import TransportState
 from headrace.client.feeds.wait_times import HopClock
 from headrace.client.wire.assembler import BatchEvent, StreamAssembler
 from headrace.errors import StreamCorruptError
@@ -148,7 +148,7 @@ def _ring_of(*columns: pb.Column) -> Iterator[_Ring]:
         ours,
         assembler=assembler,
         clock=HopClock(),
-        transport=Transport(),
+        transport=TransportState(),
         silence_s=60,
         takes_runs=True,
     )

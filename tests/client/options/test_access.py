@@ -15,8 +15,7 @@ import grpc
 import pytest
 import trustme
 
-from headrace.client import Deadlines, RemoteDataset, TlsConfig
-from headrace.client.options.access import Access
+from headrace.client import Access, Deadlines, RemoteDataset, TlsConfig
 from headrace.errors import (
     BadArgumentError,
     CallerError,
@@ -128,7 +127,7 @@ def test_a_server_with_tls_is_read_over_tls(pki: Pki) -> None:
     """Batches and descriptions alike."""
     credentials = grpc.ssl_server_credentials([pki.server])
     with _serving(ScriptedService([_epoch]), credentials=credentials) as address:
-        dataset = RemoteDataset(address, "d", batch_size=4, tls=TlsConfig(ca=pki.ca))
+        dataset = RemoteDataset(address, "d", batch_size=4, access=Access(tls=TlsConfig(ca=pki.ca)))
 
         assert 3 == len(dataset)
         assert [0, 4, 8] == _positions(dataset)
@@ -140,7 +139,9 @@ def test_a_server_of_an_unknown_authority_is_not_trusted(pki: Pki) -> None:
     service = ScriptedService([_epoch])
     with _serving(service, credentials=credentials) as address:
         for tls in (TlsConfig(ca=pki.stranger), None):
-            dataset = RemoteDataset(address, "d", batch_size=4, tls=tls, deadlines=HASTY)
+            dataset = RemoteDataset(
+                address, "d", batch_size=4, access=Access(tls=tls), deadlines=HASTY
+            )
             with pytest.raises(ServerUnreachableError):
                 _positions(dataset)
 
@@ -154,8 +155,12 @@ def test_a_client_certificate_is_shown_where_one_is_asked_for(pki: Pki) -> None:
     )
     mutual = TlsConfig(ca=pki.ca, cert=pki.cert, key=pki.key)
     with _serving(ScriptedService([_epoch]), credentials=credentials) as address:
-        assert [0, 4, 8] == _positions(RemoteDataset(address, "d", batch_size=4, tls=mutual))
-        alone = RemoteDataset(address, "d", batch_size=4, tls=TlsConfig(ca=pki.ca), deadlines=HASTY)
+        assert [0, 4, 8] == _positions(
+            RemoteDataset(address, "d", batch_size=4, access=Access(tls=mutual))
+        )
+        alone = RemoteDataset(
+            address, "d", batch_size=4, access=Access(tls=TlsConfig(ca=pki.ca)), deadlines=HASTY
+        )
         with pytest.raises(ServerUnreachableError):
             _positions(alone)
 
@@ -171,7 +176,9 @@ def test_a_bearer_token_goes_with_every_call(pki: Pki) -> None:
 
     with _serving(_Guarded([_guarded]), credentials=credentials) as address:
         for auth in (SECRET, fresh):
-            dataset = RemoteDataset(address, "d", batch_size=4, tls=TlsConfig(ca=pki.ca), auth=auth)
+            dataset = RemoteDataset(
+                address, "d", batch_size=4, access=Access(tls=TlsConfig(ca=pki.ca), auth=auth)
+            )
             assert 3 == len(dataset)
             assert [0, 4, 8] == _positions(dataset)
 
@@ -186,7 +193,7 @@ def test_a_refused_token_is_an_error_at_once_and_stays_secret(
     caplog.set_level(logging.DEBUG)
     service = _Guarded([_guarded])
     with _serving(service) as address:
-        dataset = RemoteDataset(address, "d", batch_size=4, auth=auth)
+        dataset = RemoteDataset(address, "d", batch_size=4, access=Access(auth=auth))
         with pytest.raises(CallerError, match="auth=") as error:
             _positions(dataset)
 
@@ -212,7 +219,7 @@ def test_a_function_that_fails_is_named_and_its_reason_kept() -> None:
     def broken() -> str:
         raise OSError("vault is sealed")
 
-    dataset = RemoteDataset("127.0.0.1:1", "d", batch_size=4, auth=broken)
+    dataset = RemoteDataset("127.0.0.1:1", "d", batch_size=4, access=Access(auth=broken))
     with pytest.raises(ConfigurationError, match="raised OSError") as error:
         _positions(dataset)
 
@@ -222,7 +229,7 @@ def test_a_function_that_fails_is_named_and_its_reason_kept() -> None:
 def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
     """At the first connection, since they may be renewed until then."""
     dataset = RemoteDataset(
-        "127.0.0.1:1", "d", batch_size=4, tls=TlsConfig(ca=tmp_path / "none.pem")
+        "127.0.0.1:1", "d", batch_size=4, access=Access(tls=TlsConfig(ca=tmp_path / "none.pem"))
     )
 
     with pytest.raises(ConfigurationError, match=r"none\.pem"):
@@ -239,7 +246,7 @@ def test_a_unix_socket_is_an_address_too(tmp_path: Path) -> None:
     """With a token as without; in a pickled dataset as well."""
     address = f"unix:{tmp_path}/s"
     with _serving(_Guarded([_guarded]), address=address) as target:
-        dataset = RemoteDataset(target, "d", batch_size=4, auth=SECRET)
+        dataset = RemoteDataset(target, "d", batch_size=4, access=Access(auth=SECRET))
         copy = pickle.loads(pickle.dumps(dataset))
 
         assert 3 == len(dataset)

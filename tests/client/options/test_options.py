@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import fields
 from pathlib import Path
 
-from headrace.client import RemoteDataset
+from headrace.client import RemoteDataset, Transport
 from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES, DEFAULT_PREFETCH_BYTES
 
 PAGE = Path(__file__).parents[3] / "docs" / "client.md"
@@ -15,9 +16,9 @@ OPTIONS = dict(list(inspect.signature(RemoteDataset.__init__).parameters.items()
 _MIB_A_GIB = 1 << 10
 
 
-def _rows() -> list[list[str]]:
-    _, _, rest = PAGE.read_text().partition("## Every option\n")
-    table = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+def _rows(heading: str = "## Every option\n") -> list[list[str]]:
+    _, _, rest = PAGE.read_text().partition(heading)
+    table = [line for line in re.split(r"\n##+ ", rest)[0].splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
@@ -36,6 +37,15 @@ def test_the_page_has_every_option_with_its_default() -> None:
 
     assert wanted == [(name, default) for name, _, default, _ in _rows()]
     assert [] == [name for name, values, _, _ in _rows() if not values]
+
+
+def test_the_page_has_every_option_of_a_transport() -> None:
+    """With its default, as those of the dataset."""
+    wanted = [(f"`{each.name}`", _as_documented(each.default)) for each in fields(Transport)]
+
+    _, *rows = _rows("### Transport\n")
+    assert wanted == [(name, default) for name, _, default, _ in rows]
+    assert [] == [name for name, values, _, source in rows if not (values and source)]
 
 
 def test_the_page_says_where_each_default_comes_from() -> None:

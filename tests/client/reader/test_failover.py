@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headrace.client import Batch, Deadlines, RemoteDataset
+from headrace.client import Batch, Deadlines, Fallback, RemoteDataset, Transport
 from headrace.errors import (
     BadArgumentError,
     NotADatasetError,
@@ -58,7 +58,7 @@ def _dataset(*targets: str, **options: object) -> RemoteDataset:
     defaults: dict[str, object] = {
         "batch_size": BATCH,
         "epochs": 1,
-        "prefetch_bytes": 0,
+        "transport": Transport(prefetch_bytes=0),
         "deadlines": QUICK,
     }
     return RemoteDataset(list(targets), NAME, **{**defaults, **options})  # type: ignore[arg-type] # tests name the options they mean
@@ -228,7 +228,7 @@ def test_storage_takes_over_and_gives_back(
     """No server: a private one over the URL goes on; a server again: the stream moves back."""
     caplog.set_level(logging.WARNING)
     with _server(url) as first, proxied(first.address) as proxy:
-        dataset = _dataset(proxy.address, fallback="storage", url=url, epochs=None)
+        dataset = _dataset(proxy.address, fallback=Fallback(url), epochs=None)
         batches = iter(dataset)
         seen = _take(batches, 20)
         first.stop()
@@ -253,7 +253,7 @@ def test_storage_is_there_from_the_first_batch_on(
     url: str, undisturbed: list[str], runtime: Path
 ) -> None:
     """Also a run that begins, and asks for its length, while no server is up."""
-    dataset = _dataset("127.0.0.1:1", fallback="storage", url=url)
+    dataset = _dataset("127.0.0.1:1", fallback=Fallback(url))
 
     assert SAMPLES // BATCH == len(dataset)
     assert undisturbed == [_digest(batch) for batch in dataset]
@@ -263,7 +263,7 @@ def test_storage_is_there_from_the_first_batch_on(
 
 def test_a_lost_fallback_is_started_again(url: str, undisturbed: list[str], runtime: Path) -> None:
     """The private server may be killed too."""
-    dataset = _dataset("127.0.0.1:1", fallback="storage", url=url)
+    dataset = _dataset("127.0.0.1:1", fallback=Fallback(url))
     batches = iter(dataset)
     seen = _take(batches, 20)
     for pid in server_pids(runtime):
@@ -277,7 +277,7 @@ def test_a_lost_fallback_is_started_again(url: str, undisturbed: list[str], runt
 @pytest.mark.usefixtures("runtime")
 def test_a_fallback_that_cannot_be_names_both_failures(tmp_path: Path) -> None:
     """The user learns that no server answers, and why storage does not help."""
-    dataset = _dataset("127.0.0.1:1", fallback="storage", url=str(tmp_path / "nothing"))
+    dataset = _dataset("127.0.0.1:1", fallback=Fallback(str(tmp_path / "nothing")))
 
     with pytest.raises(
         NotADatasetError, match=r"no server answers at 127\.0\.0\.1:1, and the fallback"
@@ -287,7 +287,9 @@ def test_a_fallback_that_cannot_be_names_both_failures(tmp_path: Path) -> None:
 
 def test_a_fallback_wants_to_know_where_the_data_is() -> None:
     """At the construction, not at night."""
-    with pytest.raises(BadArgumentError, match="url="):
+    with pytest.raises(BadArgumentError, match=r"fallback\.url is None; wanted a URL"):
+        Fallback(None)  # type: ignore[arg-type] # on purpose
+    with pytest.raises(BadArgumentError, match="does not say where 'd' lies"):
+        _dataset("127.0.0.1:1", fallback=Fallback({"e": "s3://bucket/e"}))
+    with pytest.raises(BadArgumentError, match="wanted Fallback"):
         _dataset("127.0.0.1:1", fallback="storage")
-    with pytest.raises(BadArgumentError, match="wanted one of 'storage', None"):
-        _dataset("127.0.0.1:1", fallback="disk")

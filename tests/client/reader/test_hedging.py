@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from headrace.client import Batch, Deadlines, Hedge, RemoteDataset
+from headrace.client import Batch, Deadlines, Hedge, RemoteDataset, Transport
 from headrace.client.reader.hedging import Lateness
 from headrace.errors import BadArgumentError
 from headrace.server import Server, ServerConfig, start_server
@@ -50,7 +50,7 @@ def _dataset(*targets: str, hedge: Hedge | None = None) -> RemoteDataset:
         NAME,
         batch_size=BATCH,
         epochs=EPOCHS,
-        prefetch_bytes=0,
+        transport=Transport(prefetch_bytes=0),
         deadlines=PATIENT,
         hedge=hedge,
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headrace.client import Batch, BatchLoader, RemoteDataset
+from headrace.client import Batch, BatchLoader, PrivateServer, RemoteDataset, Transport
 from headrace.client.servers.private_server import name_of_source, private_server
 from headrace.client.servers.runtime_folder import make_folder, rendezvous_of, try_lock
 from headrace.errors import ConfigurationError, HeadraceError, NotADatasetError
@@ -74,7 +74,9 @@ def test_it_gives_the_batches_of_any_other_server(url: str, runtime: Path) -> No
 
 def test_a_lost_private_server_is_started_again(url: str, runtime: Path) -> None:
     """Killed in the middle of an epoch, it costs the loop time and nothing else."""
-    dataset = RemoteDataset(None, url, batch_size=8, epochs=1, prefetch_bytes=0)
+    dataset = RemoteDataset(
+        None, url, batch_size=8, epochs=1, transport=Transport(prefetch_bytes=0)
+    )
     batches = iter(dataset)
     seen = [_ids(batch) for batch in itertools.islice(batches, 5)]
     for pid in server_pids(runtime):
@@ -119,7 +121,9 @@ def test_what_killed_servers_leave_is_swept(url: str, runtime: Path) -> None:
     stale = {path.name for path in (runtime / "headrace").iterdir()}
     assert 4 == len(stale)
 
-    dataset = RemoteDataset(None, url, batch_size=16, epochs=1, private_cache_bytes=1 << 20)
+    dataset = RemoteDataset(
+        None, url, batch_size=16, epochs=1, private=PrivateServer(cache_bytes=1 << 20)
+    )
     next(iter(dataset))
 
     assert not stale & {path.name for path in (runtime / "headrace").iterdir()}
@@ -138,7 +142,9 @@ def test_what_store_says_reaches_the_server_and_nobody_else(
         "access_key": s3.weed.access_key,
         "secret_key": s3.weed.secret_key,
     }
-    dataset = RemoteDataset(None, s3.url("small"), batch_size=SAMPLES, epochs=1, store=store)
+    dataset = RemoteDataset(
+        None, s3.url("small"), batch_size=SAMPLES, epochs=1, private=PrivateServer(store=store)
+    )
     (batch,) = dataset
     (server,) = server_pids(runtime)
     shown = [Path(f"/proc/{server}/{part}").read_bytes() for part in ("cmdline", "environ")]
@@ -164,7 +170,7 @@ def test_a_store_that_makes_no_sense_is_told(
     """What is wrong and what is wanted, with no value that may be secret."""
     del runtime
     with pytest.raises(HeadraceError, match=said) as caught:
-        next(iter(RemoteDataset(None, url, batch_size=16, store=store)))
+        next(iter(RemoteDataset(None, url, batch_size=16, private=PrivateServer(store=store))))
 
     assert "hidden" not in str(caught.value)
 

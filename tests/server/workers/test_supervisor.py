@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.client import RemoteDataset
+from headrace.client import RemoteDataset, Transport
 from headrace.errors import ConfigurationError, NotADatasetError
 from headrace.server import ServerConfig
 from headrace.server.workers.supervisor import Supervisor, start_supervisor
@@ -73,7 +73,7 @@ class _Rank(threading.Thread):
             rank=rank,
             world_size=world_size,
             # So that the stream is open while batches are read.
-            prefetch_bytes=1 << 20,
+            transport=Transport(prefetch_bytes=1 << 20),
         )
         self.epochs = epochs
         self.numbers: list[int] = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch.utils.data import IterableDataset
 
-from headrace.arguments import flag, instance_or_none, whole, whole_or_none
+from headrace.arguments import flag, instance_or_none, whole
 from headrace.client.api.live_stream import ClientStats, LiveStream
 from headrace.client.api.missing_methods import raise_missing
 from headrace.client.batch.batch import Batch
@@ -20,36 +20,33 @@ from headrace.client.batch.handover import register_owner
 from headrace.client.device.cuda_copy import checked_device
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.open_feed import RingFeeds
-from headrace.client.feeds.transport import Landing, TransportChoice, ring_options
+from headrace.client.feeds.transport import Landing
 from headrace.client.loader.loop_turns import Loop, Turns
 from headrace.client.loader.parent_watch import end_with_main_process
 from headrace.client.loader.progress import Progress
 from headrace.client.loader.worker_plan import Begin, Share, share_of_worker
 from headrace.client.loader.worker_share import ShareSource, WorkerSide
-from headrace.client.options.access import Auth, TlsConfig, access_of, was_forked_after_use
+from headrace.client.options.access import Access, access_of, was_forked_after_use
 from headrace.client.options.arguments import (
     addresses_of,
     batch_sizes,
-    byte_count,
     column_names,
     end_mode,
     epoch_limit,
-    settings_of_store,
     token_bytes,
-    urls_of,
 )
 from headrace.client.options.mixture import Mixture
+from headrace.client.options.private import Fallback, PrivateServer, fallback_of, private_of
 from headrace.client.options.ranks import resolve_ranks
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.settings import (
-    DEFAULT_MAX_BATCH_BYTES,
-    DEFAULT_PREFETCH_BYTES,
     Deadlines,
     Hedge,
     deadlines_of,
 )
 from headrace.client.options.skips import SkipChoice
 from headrace.client.options.steps import Step, steps_of
+from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.replicas import seat_of
 from headrace.client.servers.targets import choose_endpoints, lane_of
@@ -108,20 +105,13 @@ class RemoteDataset(IterableDataset[Batch]):
         steps: Sequence[Step] = (),
         restart: bool = False,
         token: bytes | None = None,
-        auth: Auth | None = None,
-        tls: TlsConfig | None = None,
         device: str | torch.device | None = None,
-        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
-        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
-        transport: TransportChoice = "auto",
-        ring_bytes: int | None = None,
-        check_ring: bool = False,
+        access: Access | None = None,
+        transport: Transport | None = None,
         deadlines: Deadlines | None = None,
         hedge: Hedge | None = None,
-        fallback: Literal["storage"] | None = None,
-        url: str | Mapping[str, str] | None = None,
-        private_cache_bytes: int | None = None,
-        store: Mapping[str, object] | None = None,
+        fallback: Fallback | None = None,
+        private: PrivateServer | None = None,
     ) -> None:
         """Describe what to read; no server is asked, or started, before the first batch.
 
@@ -159,36 +149,19 @@ class RemoteDataset(IterableDataset[Batch]):
                 `Pad`, `Stack`, `DecodeImage`, `Transform`, `Pack`.
             restart: Begin the same epoch anew with each ``for``: for validation.
             token: Where to begin: `Batch.token` of some run.
-            auth: Bearer token for the server, or a function that returns one; it is asked anew
-                for each stream.
-            tls: How to encrypt; None for plain text, in which a bearer token is there to read.
             device: Where the batches' tensors are when the loop gets them, ``"cuda"`` or
                 ``"cpu"``, over a ring of buffers that is pinned for CUDA; None for the memory
                 that they were received in. Not for DataLoader workers.
-            prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one;
-                the default is arbitrary.
-            max_batch_bytes: Most payload bytes of a batch, >= 1: a larger one is refused, and no
-                memory is made ready for it, whatever the server says.
-            transport: How batches come: in shared memory where ``target`` is the unix socket of a
-                server on this host that makes rings, and else over gRPC (``"auto"``); or only the
-                one (``"ring"``) or the other (``"grpc"``). `stats` says which it is, and why.
-            ring_bytes: Size of that memory to ask for, >= 0; the server may give less. None for
-                twice ``prefetch_bytes``: a half held ready, a half in the loop's hands.
-            check_ring: Whether payloads in shared memory are hashed by the server and verified
-                here, as over gRPC; costs a pass over them on either side.
+            access: TLS and a bearer token; None for plain text without one.
+            transport: How batches come, and how much memory they may take; None for
+                `Transport()`.
             deadlines: How long to wait; None for `Deadlines()`.
             hedge: When to ask a second server for a batch that is late; None never to. With one
                 address that stands for one server, and in DataLoader workers, it does nothing.
-            fallback: ``"storage"``: when no server has answered for ``deadlines.fallback_s``, read
-                the same batches through a private server, until one answers again. Needs the
-                ``[server]`` extra and ``url``.
-            url: Where the dataset lies that the servers serve, for ``fallback``; of a mixture the
-                place of each dataset by its name.
-            private_cache_bytes: Size of a private server's cache, >= 1; None for the server's
-                default of 2 GiB.
-            store: How a private server reaches the store, by the names of
-                `headrace.storage.StoreOptions`, such as ``{"endpoint": "https://…"}``; secrets in
-                it go through a pipe. None for the environment's way.
+            fallback: Where the datasets lie, to read the same batches from there while no server
+                answers; None to wait for one. Needs the ``[server]`` extra.
+            private: What a private server is started with, be it for ``target=None`` or for
+                ``fallback``; None for `PrivateServer()`.
 
         Raises:
             BadArgumentError: An argument is out of range, or the ranks are half given.
@@ -198,12 +171,14 @@ class RemoteDataset(IterableDataset[Batch]):
         """
         super().__init__()
         batch_size, global_batch_size = batch_sizes(batch_size, global_batch_size)
-        prefetch_bytes = byte_count("prefetch_bytes", prefetch_bytes)
-        self._max_batch_bytes = byte_count("max_batch_bytes", max_batch_bytes, least=1)
-        deadlines = deadlines_of(deadlines)
-        addresses, store = addresses_of(target), settings_of_store(store)
+        self._transport = transport_of(transport)
+        deadlines, fallback = deadlines_of(deadlines), fallback_of(fallback)
+        addresses = addresses_of(target)
         subject, sources = subject_of(
-            dataset, is_private=addresses is None, url=urls_of(url), skips=skips
+            dataset,
+            is_private=addresses is None,
+            url=None if fallback is None else fallback.url,
+            skips=skips,
         )
         rank, world_size = resolve_ranks(rank, world_size)
         replication = whole("replication", replication, low=1)
@@ -234,11 +209,10 @@ class RemoteDataset(IterableDataset[Batch]):
         self._endpoints = choose_endpoints(
             addresses,
             sources,
-            access_of(tls, auth),
+            access_of(access),
             fallback=fallback,
             deadlines=deadlines,
-            cache_bytes=whole_or_none("private_cache_bytes", private_cache_bytes, low=1),
-            store=store,
+            private=private_of(private),
             seat=seat_of(
                 rank=rank,
                 world_size=world_size,
@@ -250,8 +224,9 @@ class RemoteDataset(IterableDataset[Batch]):
         )
         self._restart, self._deadlines = flag("restart", restart), deadlines
         self._hedge = instance_or_none("hedge", hedge, Hedge, wanted="a Hedge(…), or None")
-        self._rings = ring_options(transport, ring_bytes, prefetch_bytes, check=check_ring)
-        self._live = LiveStream(prefetch_bytes, None if device is None else checked_device(device))
+        self._live = LiveStream(
+            self._transport.prefetch_bytes, None if device is None else checked_device(device)
+        )
         self._progress = Progress()
         self._turns = Turns()
         self._classes: Classes | None = None
@@ -478,16 +453,16 @@ class RemoteDataset(IterableDataset[Batch]):
         if self._hedge is not None:
             # Which watches each batch.
             landing = replace(landing, takes_runs=False)
-        landing = replace(landing, max_batch_bytes=self._max_batch_bytes)
+        landing = replace(landing, max_batch_bytes=self._transport.max_batch_bytes)
         return BatchReader(
             self._endpoints,
             options,
             place=place or self._progress.place,
             deadlines=self._deadlines,
             allocate=landing.allocate,
-            open_feed=RingFeeds(self._rings, landing, silence_s=self._deadlines.silence_s),
+            open_feed=RingFeeds(self._transport, landing, silence_s=self._deadlines.silence_s),
             hedge=self._hedge,
-            max_batch_bytes=self._max_batch_bytes,
+            max_batch_bytes=self._transport.max_batch_bytes,
         )
 
     def _options(self) -> ReadOptions:

@@ -13,7 +13,7 @@ import torch
 from headrace.client.device.cuda_copy import copies_to
 from headrace.client.device.device_ring import DeviceRing, MovingReader
 from headrace.client.feeds.feed import Event
-from headrace.client.feeds.transport import Landing, Transport
+from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.feeds.wait_times import HopSeconds
 from headrace.client.reader.prefetch import Prefetcher, Reader
 from headrace.client.reader.reader import BatchReader
@@ -80,7 +80,7 @@ class LiveStream:
         self._ready: deque[BatchEvent] = deque()
         self._pool = BufferPool(idle_bytes=prefetch_bytes)
         self._ring: DeviceRing | None = None
-        self._transport = Transport()
+        self._transport = TransportState()
         self._running: Prefetcher | None = None
         self.is_broken = False
         self._finalizer: weakref.finalize[[], LiveStream] | None = None
@@ -107,7 +107,7 @@ class LiveStream:
         if self._ready:
             return self._ready.popleft()
         if self._running is None:
-            self._transport = Transport()
+            self._transport = TransportState()
             reader = self._reader(make_reader)
             self._running = Prefetcher(
                 reader,

@@ -14,7 +14,7 @@ _ADVICE = {
     "repeat": "epochs=None goes on for ever, one epoch a `for`",
     "skip": "go to a place with seek(epoch, position)",
     "take": "use itertools.islice(dataset, count)",
-    "prefetch": "it reads ahead already, up to prefetch_bytes=",
+    "prefetch": "it reads ahead already, up to Transport(prefetch_bytes=…)",
     "select_columns": "give columns=",
     "with_format": "use batch.to_numpy() or batch.to_jax()",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,32 +13,24 @@ from headrace.client.api.missing_methods import raise_missing
 from headrace.client.batch.classes import Classes
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.open_feed import RingFeeds
-from headrace.client.feeds.transport import (
-    Landing,
-    RingOptions,
-    Transport,
-    TransportChoice,
-    ring_options,
-)
+from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.loader.loop_turns import Loop, overtaken
-from headrace.client.options.access import Auth, TlsConfig, access_of
+from headrace.client.options.access import Access, access_of
 from headrace.client.options.arguments import (
     addresses_of,
-    byte_count,
     column_names,
     dataset_name,
     end_mode,
     epoch_limit,
-    settings_of_store,
     token_bytes,
 )
+from headrace.client.options.private import PrivateServer, private_of
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.settings import (
-    DEFAULT_MAX_BATCH_BYTES,
-    DEFAULT_PREFETCH_BYTES,
     Deadlines,
     deadlines_of,
 )
+from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.prefetch import Prefetcher
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.endpoints import PrivateEndpoints, fixed_endpoints
@@ -84,15 +76,10 @@ class NumpyDataset:
         epochs: int | None = None,
         end: Literal["drop_last", "uneven", "pad"] = "drop_last",
         token: bytes | None = None,
-        auth: Auth | None = None,
-        tls: TlsConfig | None = None,
+        access: Access | None = None,
+        transport: Transport | None = None,
         deadlines: Deadlines | None = None,
-        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
-        max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
-        store: Mapping[str, object] | None = None,
-        transport: TransportChoice = "auto",
-        ring_bytes: int | None = None,
-        check_ring: bool = False,
+        private: PrivateServer | None = None,
     ) -> None:
         """Describe what to read; no server is asked, or started, before the first batch.
 
@@ -110,15 +97,11 @@ class NumpyDataset:
             epochs: Epochs of the run; None to go on for ever.
             end: What becomes of an incomplete last batch, as for `RemoteDataset`.
             token: Where to begin: `token` of another dataset, or `Batch.token`.
-            auth: Bearer token for the server, or a function that returns one.
-            tls: How to encrypt; None for plain text.
+            access: TLS and a bearer token; None for plain text without one.
+            transport: How batches come, and how much memory they may take; None for
+                `Transport()`.
             deadlines: How long to wait; None for `Deadlines()`.
-            prefetch_bytes: Most bytes to hold ready, >= 0; the default is arbitrary.
-            max_batch_bytes: Most payload bytes of a batch, as for `RemoteDataset`.
-            store: How a private server reaches the store, as for `RemoteDataset`.
-            transport: How batches come from a server on this host, as for `RemoteDataset`.
-            ring_bytes: Size of the shared memory to ask for; None for twice ``prefetch_bytes``.
-            check_ring: Whether payloads in shared memory are hashed and verified.
+            private: What a private server is started with; None for `PrivateServer()`.
 
         Raises:
             BadArgumentError: An argument is out of range.
@@ -128,9 +111,8 @@ class NumpyDataset:
         batch_size = whole("batch_size", batch_size, low=1, high=_COUNT_LIMIT)
         world_size = whole("world_size", world_size, low=1, high=_COUNT_LIMIT)
         rank = whole("rank", rank, low=0, high=world_size)
-        self._prefetch_bytes = byte_count("prefetch_bytes", prefetch_bytes)
-        self._max_batch_bytes = byte_count("max_batch_bytes", max_batch_bytes, least=1)
-        addresses, store = addresses_of(target), settings_of_store(store)
+        self._wanted_transport = transport_of(transport)
+        addresses, own = addresses_of(target), private_of(private)
         dataset = dataset_name(dataset, is_private=addresses is None)
         name = name_of_source(dataset) if addresses is None else dataset
         order = order_of(
@@ -152,17 +134,18 @@ class NumpyDataset:
             end_epoch=epoch_limit(epochs),
         )
         self._endpoints = (
-            PrivateEndpoints(private_server({name: dataset}, store=store))
+            PrivateEndpoints(
+                private_server({name: dataset}, cache_bytes=own.cache_bytes, store=own.store)
+            )
             if addresses is None
             else fixed_endpoints(
                 addresses,
-                access_of(tls, auth),
+                access_of(access),
                 seat=seat_of(rank=rank, world_size=world_size, seed=order.seed),
             )
         )
         self._deadlines = deadlines_of(deadlines)
-        self._rings = ring_options(transport, ring_bytes, self._prefetch_bytes, check=check_ring)
-        self._transport = Transport()
+        self._transport = TransportState()
         self._loop: Loop | None = None
         self._classes: Classes | None = None
         begin = token_bytes(token)
@@ -222,10 +205,10 @@ class NumpyDataset:
         if self._options.end_epoch is not None and self._place.epoch >= self._options.end_epoch:
             return
         loop = self._loop = Loop(self._place.epoch, 0)
-        transport = self._transport = Transport()
+        transport = self._transport = TransportState()
         prefetcher = Prefetcher(
-            self._open(self._rings, transport),
-            budget_bytes=self._prefetch_bytes,
+            self._open(self._wanted_transport, transport),
+            budget_bytes=self._wanted_transport.prefetch_bytes,
             limit=transport.ready_bytes,
             is_ahead=transport.has_ring,
         )
@@ -247,19 +230,19 @@ class NumpyDataset:
     def peek(self) -> dict[str, ColumnView]:
         """Return the columns of the next batch, which stays the next; empty after the last."""
         # One batch is not worth a ring.
-        reader = self._open(RingOptions("grpc"), Transport())
+        reader = self._open(Transport("grpc"), TransportState())
         try:
             event = next(reader.events(), None)
         finally:
             reader.close()
         return event.columns if isinstance(event, BatchEvent) else {}
 
-    def _open(self, rings: RingOptions, transport: Transport) -> BatchReader:
+    def _open(self, wanted: Transport, transport: TransportState) -> BatchReader:
         landing = Landing(
-            BufferPool(idle_bytes=self._prefetch_bytes).take,
+            BufferPool(idle_bytes=self._wanted_transport.prefetch_bytes).take,
             None,
             transport,
-            max_batch_bytes=self._max_batch_bytes,
+            max_batch_bytes=wanted.max_batch_bytes,
         )
         return BatchReader(
             self._endpoints,
@@ -267,7 +250,7 @@ class NumpyDataset:
             place=self._place,
             deadlines=self._deadlines,
             allocate=landing.allocate,
-            open_feed=RingFeeds(rings, landing, silence_s=self._deadlines.silence_s),
+            open_feed=RingFeeds(wanted, landing, silence_s=self._deadlines.silence_s),
         )
 
 

@@ -15,8 +15,9 @@ from headrace.client.feeds.feed import Feed
 from headrace.client.feeds.grpc_feed import WireFeed, WireFeeds, encoded_messages, watched
 from headrace.client.feeds.ring_feed import RingFeed
 from headrace.client.feeds.ring_memory import RingMemory
-from headrace.client.feeds.transport import Landing, RingOptions
+from headrace.client.feeds.transport import Landing
 from headrace.client.feeds.wait_times import HopClock
+from headrace.client.options.transport import Transport
 from headrace.client.servers.endpoints import Endpoint
 from headrace.client.servers.status import is_unknown_call
 from headrace.client.wire.assembler import StreamAssembler
@@ -42,7 +43,7 @@ class RingFeeds:
         silence_s: Seconds without a sign of life after which a stream counts as dead.
     """
 
-    def __init__(self, options: RingOptions, landing: Landing, *, silence_s: float) -> None:
+    def __init__(self, options: Transport, landing: Landing, *, silence_s: float) -> None:
         self._options = options
         self._landing = landing
         self._silence_s = silence_s
@@ -72,8 +73,8 @@ class RingFeeds:
         self._check(endpoint)
         wanted = pb.AttachRingRequest(
             read=request,
-            ring_bytes=self._options.ring_bytes,
-            check_payload=self._options.check_payload,
+            ring_bytes=self._options.wanted_ring_bytes,
+            check_payload=self._options.check_ring,
         )
         landing = self._landing
         bounds = Bounds(landing.max_batch_bytes, request.global_batch_size)
@@ -83,7 +84,7 @@ class RingFeeds:
             wire = WireFeed(channel, call, assembler, clock, target=endpoint.address)
             with watched(wire, silence_s=self._silence_s):
                 offer = _offer_of(wire)
-                asked = self._options.ring_bytes
+                asked = self._options.wanted_ring_bytes
                 with _attached(endpoint.address, offer, asked) as (connection, memory):
                     self._begin(memory, offer)
                     yield RingFeed(
@@ -98,8 +99,8 @@ class RingFeeds:
                     )
 
     def _check(self, endpoint: Endpoint) -> None:
-        if self._options.transport == "grpc":
-            raise RingUnavailableError("transport='grpc' was asked for")
+        if self._options.kind == "grpc":
+            raise RingUnavailableError("Transport('grpc') was asked for")
         if not endpoint.address.startswith(_UNIX):
             raise RingUnavailableError(
                 f"{endpoint.address} is no unix socket, which a ring needs beside it"
@@ -117,9 +118,9 @@ class RingFeeds:
         transport.ring_bytes = memory.array.size
 
     def _note(self, endpoint: Endpoint, refusal: RingUnavailableError) -> None:
-        if self._options.transport == "ring":
+        if self._options.kind == "ring":
             raise RingUnavailableError(
-                f"transport='ring' was asked for, and {endpoint.address} gives none: "
+                f"Transport('ring') was asked for, and {endpoint.address} gives none: "
                 f"{refusal.message}",
                 target=endpoint.address,
             ) from refusal

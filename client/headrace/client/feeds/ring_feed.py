@@ -17,7 +17,7 @@ from headrace.client.feeds.grpc_feed import WireFeed
 from headrace.client.feeds.ring_batch import SlotEvent
 from headrace.client.feeds.ring_layout import SlotForm, SlotLayout
 from headrace.client.feeds.ring_memory import Mapping, RingMemory, Slot
-from headrace.client.feeds.transport import Transport
+from headrace.client.feeds.transport import TransportState
 from headrace.client.feeds.wait_times import HopClock
 from headrace.client.wire.assembler import BatchEvent, StreamAssembler, header_of
 from headrace.errors import (
@@ -54,7 +54,7 @@ class RingFeed:
         *,
         assembler: StreamAssembler,
         clock: HopClock,
-        transport: Transport,
+        transport: TransportState,
         silence_s: float,
         takes_runs: bool = False,
     ) -> None:

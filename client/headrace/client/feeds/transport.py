@@ -4,67 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.arguments import flag, one_of, whole
 from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
 from headrace.client.wire.assembler import Allocate, Keep
 from headrace.client.wire.message_memory import memory_of
-
-TransportChoice = Literal["auto", "ring", "grpc"]
 
 Adopt = Callable[[NDArray[np.uint8]], None]
 """Is given the memory of each new ring, ``(ring_bytes,) uint8``."""
 
 
-_LEAST_BYTES = 32 << 20
-"""Room for some batches where nothing is to be held ready. Arbitrary."""
-
-
-@dataclass(frozen=True, slots=True)
-class RingOptions:
-    """What a dataset wants of rings.
-
-    Attributes:
-        transport: ``auto`` for a ring where one can be had, ``ring`` for an error where none can,
-            ``grpc`` for none.
-        ring_bytes: Size to ask for, >= 0; 0 leaves it to the server.
-        check_payload: Whether payloads in a ring are hashed by the server and here.
-    """
-
-    transport: TransportChoice = "auto"
-    ring_bytes: int = 0
-    check_payload: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse what nobody can mean."""
-        one_of("transport", self.transport, ("auto", "ring", "grpc"))
-        ring_bytes = whole("ring_bytes", self.ring_bytes, low=0, high=1 << 62)
-        object.__setattr__(self, "ring_bytes", ring_bytes)
-        flag("check_ring", self.check_payload)
-
-
-def ring_options(
-    transport: TransportChoice, ring_bytes: int | None, prefetch_bytes: int, *, check: bool
-) -> RingOptions:
-    """Return what a dataset wants of rings.
-
-    Args:
-        transport: As in `RingOptions`.
-        ring_bytes: Likewise; None for what the prefetch needs.
-        prefetch_bytes: Most bytes to hold ready.
-        check: Whether payloads are hashed.
-    """
-    if ring_bytes is None:
-        ring_bytes = max(_LEAST_BYTES, 2 * prefetch_bytes)
-    return RingOptions(transport, ring_bytes, check)
-
-
 @dataclass(slots=True)
-class Transport:
+class TransportState:
     """Which way batches come at the moment, and why; written by the reading thread.
 
     Attributes:
@@ -103,7 +56,7 @@ class Landing:
 
     allocate: Allocate
     adopt: Adopt | None
-    transport: Transport
+    transport: TransportState
     keep: Keep | None = memory_of
     takes_runs: bool = False
     max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES

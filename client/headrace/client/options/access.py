@@ -73,14 +73,10 @@ class TlsConfig:
             )
 
 
-def access_of(tls: TlsConfig | None, auth: Auth | None) -> Access:
-    """Return the access that a dataset's arguments mean.
-
-    Raises:
-        BadArgumentError: One is something else.
-    """
-    instance_or_none("tls", tls, TlsConfig, wanted="TlsConfig(ca=…), or None for plain text")
-    return Access(tls, auth)
+def access_of(access: Access | None) -> Access:
+    """Return the access that an argument means; None for plain text without a token."""
+    wanted = "Access(auth=…, tls=TlsConfig(…)), or None"
+    return instance_or_none("access", access, Access, wanted=wanted) or Access()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +84,9 @@ class Access:
     """How a client gets in.
 
     Attributes:
-        tls: How to encrypt; None for plain text.
-        auth: The bearer token; None for none. In no representation and in no message.
+        tls: How to encrypt; None for plain text, in which a bearer token is there to read.
+        auth: Bearer token for the server, or a function that returns one, which is asked for each
+            stream; None for none. In no representation and in no message.
         authority: ``host:port`` that calls name and certificates are checked against, where the
             address is another; empty for the address itself.
     """
@@ -100,6 +97,9 @@ class Access:
 
     def __post_init__(self) -> None:
         """Refuse a token that cannot travel, before anything does."""
+        instance_or_none(
+            "access.tls", self.tls, TlsConfig, wanted="TlsConfig(ca=…), or None for plain text"
+        )
         if self.auth is not None and not callable(self.auth):
             _check_token(self.auth)
 
@@ -146,7 +146,8 @@ def _token(auth: Auth) -> str:
         token = auth()
     except Exception as error:
         raise ConfigurationError(
-            f"the function given as auth= raised {type(error).__name__}; it must return a token",
+            f"the function given as Access(auth=…) raised {type(error).__name__}; "
+            "it must return a token",
             field="auth",
         ) from error
     _check_token(token)

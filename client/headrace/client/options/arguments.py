@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.arguments import instance, mapping_or_none, one_of, text, texts, whole, whole_or_none
+from headrace.arguments import instance, one_of, text, texts, whole, whole_or_none
 from headrace.errors import BadArgumentError
 from headrace.order import EndMode
 
@@ -52,11 +52,6 @@ def batch_sizes(
 def epoch_limit(epochs: int | None) -> int | None:
     """Return how many epochs a run has; None for no end."""
     return whole_or_none("epochs", epochs, low=0, high=_MOST_COUNT)
-
-
-def byte_count(field: str, value: int, *, least: int = 0) -> int:
-    """Return a number of bytes."""
-    return whole(field, value, low=least, high=_MOST_COUNT)
 
 
 def column_names(columns: Iterable[str]) -> tuple[str, ...]:
@@ -112,20 +107,6 @@ def dataset_name(dataset: str, *, is_private: bool) -> str:
     if is_private:
         return text("dataset", dataset, wanted="the URL of a dataset, or a folder")
     return text("dataset", dataset, wanted="the dataset's name on the server")
-
-
-def settings_of_store(store: Mapping[str, object] | None) -> Mapping[str, object] | None:
-    """Return the settings of a private server's store; what they hold stands in no message."""
-    mapping_or_none("store", store, wanted='a mapping such as {"endpoint": "https://…"}, or None')
-    return store
-
-
-def urls_of(url: str | Mapping[str, str] | None) -> str | Mapping[str, str] | None:
-    """Return where datasets lie: a URL, or URLs by name."""
-    if url is None or isinstance(url, Mapping):
-        mapping_or_none("url", url, wanted="a URL, or a mapping of names to URLs")
-        return url
-    return text("url", url, wanted="a URL, or a mapping of names to URLs")
 
 
 def token_bytes(token: bytes | None) -> bytes | None:

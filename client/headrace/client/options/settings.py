@@ -29,7 +29,7 @@ class Deadlines:
             heartbeat every 5 s, so the default is six of them.
         give_up_s: Seconds without a new batch, over all reconnects, before the error reaches the
             training loop, > 0. The default lets a pod be rescheduled.
-        fallback_s: Seconds without any server before ``fallback="storage"`` starts a private one,
+        fallback_s: Seconds without any server before a `Fallback` starts a private one,
             > 0; at most half of ``connect_s`` and ``give_up_s``. From then on it is twice the mean
             time between two looks for a server. The default lets a server restart.
     """

@@ -83,7 +83,7 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return CallerError(
             f"{target} did not let this client in ({code.name}: {text}); give it a bearer token "
-            "with auth=, or another one",
+            "with access=Access(auth=…), or another one",
             target=target,
         )
     return CallerError(f"{target} refused the call ({code.name}: {text})", target=target)

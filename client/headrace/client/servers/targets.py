@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
-from headrace.arguments import one_of
 from headrace.client.options.access import Access
+from headrace.client.options.private import Fallback, PrivateServer
 from headrace.client.options.settings import Deadlines
 from headrace.client.servers.endpoints import Endpoints, PrivateEndpoints, fixed_endpoints
 from headrace.client.servers.fallback import FallbackEndpoints
@@ -20,10 +19,9 @@ def choose_endpoints(
     urls: Mapping[str, str | None],
     access: Access,
     *,
-    fallback: Literal["storage"] | None,
+    fallback: Fallback | None,
     deadlines: Deadlines,
-    cache_bytes: int | None,
-    store: Mapping[str, object] | None,
+    private: PrivateServer,
     seat: Seat,
 ) -> Endpoints:
     """Return the servers to ask; nothing is asked or started.
@@ -34,23 +32,20 @@ def choose_endpoints(
         access: How to get in at the addresses.
         fallback: What to do when none of them answers.
         deadlines: How long to wait for that.
-        cache_bytes: Size of a private server's cache; None for the server's default.
-        store: How a private server reaches the store; None for the environment's way.
+        private: What a private server is started with.
         seat: Which of the addresses is asked first.
 
     Raises:
         BadArgumentError: The arguments do not belong together.
         ConfigurationError: There is no folder in which a private server could be met.
     """
-    one_of("fallback", fallback, ("storage", None))
     if addresses is None:
-        return PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes, store=store))
+        return _private(urls, private)
     servers = fixed_endpoints(addresses, access, seat=seat)
     if fallback is None:
         return servers
-    private = PrivateEndpoints(private_server(_known(urls), cache_bytes=cache_bytes, store=store))
     after_s = min(deadlines.fallback_s, deadlines.connect_s / 2, deadlines.give_up_s / 2)
-    return FallbackEndpoints(servers, private, after_s=after_s)
+    return FallbackEndpoints(servers, _private(urls, private), after_s=after_s)
 
 
 def lane_of(rank: int, *, world_size: int, replication: int, lanes: int) -> int | None:
@@ -69,13 +64,18 @@ def lane_of(rank: int, *, world_size: int, replication: int, lanes: int) -> int 
     return (2 * group + 1) * lanes // (2 * group_count)
 
 
+def _private(urls: Mapping[str, str | None], private: PrivateServer) -> PrivateEndpoints:
+    server = private_server(_known(urls), cache_bytes=private.cache_bytes, store=private.store)
+    return PrivateEndpoints(server)
+
+
 def _known(urls: Mapping[str, str | None]) -> dict[str, str]:
     known = {name: url for name, url in urls.items() if url is not None}
     missing = [name for name in urls if name not in known]
     if missing:
         raise BadArgumentError(
-            f"fallback='storage' needs to know where {missing[0]!r} lies; give url=, such as "
-            "url='s3://bucket/path'",
-            field="url",
+            f"fallback.url does not say where {missing[0]!r} lies; give the place of each dataset, "
+            "such as fallback=Fallback({'flights': 's3://bucket/flights'})",
+            field="fallback",
         )
     return known

@@ -41,8 +41,8 @@ class Bounds:
         if size > self.payload_bytes and size == place_buffers(header.buffer_bytes)[1]:
             raise StreamCorruptError(
                 f"a batch of {size} bytes came, and this client takes {self.payload_bytes} at "
-                f"most; give max_batch_bytes={size} if the server is to be trusted, or make "
-                "batches smaller with batch_size or columns",
+                f"most; give Transport(max_batch_bytes={size}) if the server is to be trusted, or "
+                "make batches smaller with batch_size or columns",
                 field="max_batch_bytes",
             )
         raise StreamCorruptError(

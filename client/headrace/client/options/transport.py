@@ -1,0 +1,67 @@
+"""How batches come to a trainer, and how much memory they may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.arguments import flag, instance_or_none, one_of, whole, whole_or_none
+from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES, DEFAULT_PREFETCH_BYTES
+
+TransportKind = Literal["auto", "ring", "grpc"]
+
+_LEAST_RING_BYTES = 32 << 20
+"""Room for some batches where nothing is to be held ready. Arbitrary."""
+_MOST_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How batches come, and how much memory they may take here.
+
+    Attributes:
+        kind: In shared memory where the server's address is the unix socket of a server on this
+            host that makes rings, and else over gRPC (``"auto"``); or only the one (``"ring"``) or
+            the other (``"grpc"``). `RemoteDataset.stats` says which it is, and why.
+        prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one; the
+            default is arbitrary.
+        max_batch_bytes: Most payload bytes of a batch, >= 1: a larger one is refused, and no
+            memory is made ready for it, whatever the server says.
+        ring_bytes: Size of the shared memory to ask for, >= 0; the server may give less. None for
+            twice ``prefetch_bytes``: a half held ready, a half in the loop's hands. 0 leaves it to
+            the server.
+        check_ring: Whether payloads in shared memory are hashed by the server and verified here,
+            as over gRPC; costs a pass over them on either side.
+
+    Raises:
+        BadArgumentError: A value is out of range.
+    """
+
+    kind: TransportKind = "auto"
+    prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
+    max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES
+    ring_bytes: int | None = None
+    check_ring: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what nobody can mean."""
+        one_of("transport.kind", self.kind, ("auto", "ring", "grpc"))
+        for field, least in (("prefetch_bytes", 0), ("max_batch_bytes", 1)):
+            value = whole(f"transport.{field}", getattr(self, field), low=least, high=_MOST_BYTES)
+            object.__setattr__(self, field, value)
+        ring = whole_or_none("transport.ring_bytes", self.ring_bytes, low=0, high=_MOST_BYTES)
+        object.__setattr__(self, "ring_bytes", ring)
+        flag("transport.check_ring", self.check_ring)
+
+    @property
+    def wanted_ring_bytes(self) -> int:
+        """Bytes of shared memory to ask for; 0 leaves it to the server."""
+        if self.ring_bytes is None:
+            return max(_LEAST_RING_BYTES, 2 * self.prefetch_bytes)
+        return self.ring_bytes
+
+
+def transport_of(transport: Transport | None) -> Transport:
+    """Return the transport that an argument means; None for the defaults."""
+    wanted = "Transport('ring'), Transport(prefetch_bytes=…), or None"
+    return instance_or_none("transport", transport, Transport, wanted=wanted) or Transport()
