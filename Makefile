@@ -50,7 +50,7 @@ check: .venv/.dev ## Judge style, types, schema and layers
 	$(BIN)/mypy
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
-	for schema in tests/upgrade/golden/*/schema.binpb; do $(BIN)/buf breaking --against "$$schema"; done
+	shopt -s nullglob; for schema in tests/upgrade/golden/*/schema.binpb; do $(BIN)/buf breaking --against "$$schema"; done
 	$(BIN)/lint-imports
 
 docs: .venv/.dev ## Build the documentation as a site into .build/site; a broken link is an error

@@ -26,7 +26,7 @@ def test_regenerating_the_stubs_changes_nothing(tmp_path: Path) -> None:
         ],
         cwd=ROOT,
         check=True,
-        timeout=60,
+        timeout=240,
     )
 
     for ending in GENERATED:
@@ -40,7 +40,7 @@ def test_stubs_import_on_every_protobuf_that_trainers_have(version: str, tmp_pat
     target = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run(
-        [*pip, "--no-deps", "--target", target, f"protobuf=={version}"], check=True, timeout=120
+        [*pip, "--no-deps", "--target", target, f"protobuf=={version}"], check=True, timeout=240
     )
     program = (
         "import google.protobuf as p; from headrace.v1 import shard_service_pb2_grpc; "
@@ -54,7 +54,7 @@ def test_stubs_import_on_every_protobuf_that_trainers_have(version: str, tmp_pat
         env={"PYTHONPATH": f"{target}:{ROOT / 'proto'}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

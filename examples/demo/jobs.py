@@ -41,7 +41,7 @@ class Job:
         """Refuse a story in which the trainer dies first."""
         if not self.server_dies_at < self.trainer_dies_at:
             raise ValueError(
-                f"server_dies_at is {self.server_dies_at}; wanted less than "
+                f"server_dies_at is {self.server_dies_at}; expected less than "
                 f"trainer_dies_at={self.trainer_dies_at}"
             )
 

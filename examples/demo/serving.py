@@ -1,4 +1,4 @@
-"""The headrace server of the demo: `headrace serve`, killed and started anew on one port."""
+"""The headrace server of the demo: `headrace serve`, killed and started again on one port."""
 
 from __future__ import annotations
 

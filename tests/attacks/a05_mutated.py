@@ -43,6 +43,7 @@ def _seeds() -> list[tuple[str, bytes]]:
         "ListDatasets": [pb.ListDatasetsRequest(page_size=3, page_token="x")],  # noqa: S106 - of pages
         "GetDataset": [pb.GetDatasetRequest(name=DATASET)],
         "ExplainBatch": [pb.ExplainBatchRequest(batch=batch)],
+        "FindSamples": [pb.FindSamplesRequest(batch=batch, sample_ids=[0, 1, 7])],
         "ReadBatches": [read, resumed],
         "AttachRing": [pb.AttachRingRequest(read=read, ring_bytes=1 << 20)],
         "GetBatch": [batch],

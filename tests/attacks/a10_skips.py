@@ -38,9 +38,9 @@ def _requests() -> Iterator[pb.ReadBatchesRequest]:
     )
     orders = (
         pb.OrderSpec(shuffle=False),
-        pb.OrderSpec(window=0),
-        pb.OrderSpec(window=1),
-        pb.OrderSpec(window=100),
+        pb.OrderSpec(shuffle_bytes=0),
+        pb.OrderSpec(shuffle_samples=1),
+        pb.OrderSpec(shuffle_samples=100),
         pb.OrderSpec(lanes=8, unit=64),
     )
     for seed in itertools.count():

@@ -51,7 +51,7 @@ def _is_there(pid: int) -> bool:
 
 def _check(after: After) -> list[str]:
     workers = len(_workers(after.pid))
-    return [] if workers == 2 else [f"wanted 2 workers afterwards; there are {workers}"]
+    return [] if workers == 2 else [f"expected 2 workers afterwards; there are {workers}"]
 
 
 ATTACK = Attack(

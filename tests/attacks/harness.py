@@ -8,7 +8,7 @@ no error, and have at least half the rate beside the attack.
 
     python -m attacks.a01_half_open --seconds 60            (with tests/ on PYTHONPATH)
 
-``make test`` runs all of them for a moment each, ``make attack`` for longer.
+``make test`` runs all of them for a moment each, and judges no rate; ``make attack`` for longer.
 """
 
 from __future__ import annotations
@@ -400,7 +400,7 @@ def _receive(connection: Connection, name: str, timeout_s: float) -> Any:
         TimeoutError: It did not.
     """
     if not connection.poll(timeout_s):
-        raise TimeoutError(f"wanted {name!r} within {timeout_s:.0f} s; nothing came")
+        raise TimeoutError(f"expected {name!r} within {timeout_s:.0f} s; nothing came")
     found, value = connection.recv()
     assert name == found
     return value

@@ -69,4 +69,4 @@ def test_a_need_without_a_number_is_refused(address: str) -> None:
     found = run("doctor", address, "ds", "--need", "fast")
 
     assert 2 == found.returncode
-    assert "wanted samples a second, as 5000/s" in found.stderr
+    assert "expected samples/s, as 5000/s" in found.stderr

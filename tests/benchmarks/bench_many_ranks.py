@@ -4,7 +4,7 @@
 one rank, and then to many, in turn, and so does a bare gRPC server that yields ready bytes, which
 is the ceiling: what many streams cost gRPC itself is no fault of ours. Clients are two processes
 with a thread and a connection for each rank. *Fairness* is bytes of the slowest rank by the
-fastest's: over each span of so many seconds that lies in the time measured, in the median, and over
+fastest's: over each such span of seconds that lies in the time measured, in the median, and over
 all of that time. A server makes up to 2 MiB for a rank in one pass, and 64 ranks that share 600
 MB/s get five of those a second, so a span of a second tells one pass from the next and no more:
 over 5 s a pass is 4 % of a rank's bytes. *Processor* are the payload bytes by the server's

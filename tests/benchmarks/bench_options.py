@@ -57,16 +57,16 @@ def _weighted(count: int, weights: list[float], **fields: Any) -> Options:
 def one_dataset(batch: int) -> Iterator[tuple[str, Options]]:
     """Yield the options of requests of one dataset, by name."""
     for window in (1, 2, 3, 5, 10, 30, 100, 1000, 10_000, 0):
-        yield f"window={window}", _order(window=window)
+        yield f"shuffle_samples={window}", _order(shuffle_samples=window)
     for window_bytes in (1, 100, 1000, 10_000):
-        yield f"window_bytes={window_bytes}", _order(window_bytes=window_bytes)
-    yield "window=1 window_bytes=1", _order(window=1, window_bytes=1)
+        yield f"shuffle_bytes={window_bytes}", _order(shuffle_bytes=window_bytes)
+    yield "shuffle_samples=1 shuffle_bytes=1", _order(shuffle_samples=1, shuffle_bytes=1)
     yield "shuffle=false", _order(shuffle=False)
     for lanes in (2, 8, 64, 65):
         unit = max(lanes, batch)
         yield f"lanes={lanes} unit={unit}", _order(lanes=lanes, unit=unit)
     yield "lanes=8 unit=8", _order(lanes=8, unit=8)
-    yield "lanes=64 window=1", _order(lanes=64, unit=64, window=1)
+    yield "lanes=64 shuffle_samples=1", _order(lanes=64, unit=64, shuffle_samples=1)
     for stride in (2, 256, 257):
         yield f"batch_stride={stride}", {"batch_stride": stride}
     for end in ("UNEVEN", "PAD"):
@@ -84,8 +84,8 @@ def one_dataset(batch: int) -> Iterator[tuple[str, Options]]:
     yield "skips: every other of 60,000", _skips(range(0, 60_000, 2))
     yield "skips: 65,536 neighbours", _skips(range(65_536))
     yield "skips, shuffle=false", {**_skips(range(65_536)), **_order(shuffle=False)}
-    yield "skips, window=1", {**_skips(range(65_536)), **_order(window=1)}
-    yield "skips, window=100", {**_skips(range(65_536)), **_order(window=100)}
+    yield "skips, shuffle_samples=1", {**_skips(range(65_536)), **_order(shuffle_samples=1)}
+    yield "skips, shuffle_samples=100", {**_skips(range(65_536)), **_order(shuffle_samples=100)}
 
 
 def mixtures(batch: int) -> Iterator[tuple[str, Options]]:
@@ -105,7 +105,7 @@ def mixtures(batch: int) -> Iterator[tuple[str, Options]]:
         },
     )
     yield "1,000, extreme proportions", _weighted(1000, [1e-9] * 999 + [1.0])
-    yield "100 datasets, window=1", {**_mixed(100), **_order(window=1)}
+    yield "100 datasets, shuffle_samples=1", {**_mixed(100), **_order(shuffle_samples=1)}
     yield "100 datasets, shuffle=false", {**_mixed(100), **_order(shuffle=False)}
     yield "100 datasets, lanes=8", {**_mixed(100), **_order(lanes=8, unit=max(8, batch))}
     pieces = [

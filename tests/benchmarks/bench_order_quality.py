@@ -155,7 +155,9 @@ def _orders(
         orders += [
             (
                 f"headrace, {sample_bytes} B a sample, window 2^{bits}",
-                _headrace(OrderSpec(window=1 << bits), samples, shard_samples, sample_bytes),
+                _headrace(
+                    OrderSpec(shuffle_samples=1 << bits), samples, shard_samples, sample_bytes
+                ),
             )
             for bits in (14, 16, 18, 20)
         ]

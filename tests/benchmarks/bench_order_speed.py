@@ -36,7 +36,7 @@ _CASES: dict[str, tuple[float, float, float]] = {
     "10^9 samples in 10^5 shards": (150, 5, 64),
     "10^12 samples in 10^6 shards": (1500, 5, 128),
     "10^9 samples in one shard": (150, 5, 64),
-    "10^9 samples, window=0": (150, 5, 64),
+    "10^9 samples, shuffle_samples=0": (150, 5, 64),
     "10^9 samples, 8 lanes": (150, 5, 64),
     "5,000 datasets, 256 pieces": (250, 5, float("inf")),
 }
@@ -54,8 +54,8 @@ def _open(case: str) -> tuple[_Read, int]:
     samples = 10**12 if case.startswith("10^12") else 10**9
     shards = 10**6 if case.startswith("10^12") else 1 if case.endswith("one shard") else 10**5
     spec = OrderSpec(seed=1)
-    if case.endswith("window=0"):
-        spec = OrderSpec(seed=1, window=0)
+    if case.endswith("shuffle_samples=0"):
+        spec = OrderSpec(seed=1, shuffle_samples=0)
     elif case.endswith("lanes"):
         spec = OrderSpec(seed=1, lanes=8, unit=_BATCH)
     order = Order(spec, _table(samples, shards))

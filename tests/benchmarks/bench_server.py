@@ -91,8 +91,8 @@ def main() -> None:
     ratios = "".join(f"{'/' + name:>8}" for name in (*_SERVERS, "cpu"))
     print(f"{'MB/s':<22}{'batch MiB':>10}{rates}{ratios}{'first ms':>10}")
     order = pb.OrderSpec()
-    if arguments.window is not None:
-        order.window = arguments.window
+    if arguments.shuffle_samples is not None:
+        order.shuffle_samples = arguments.shuffle_samples
     for case in _CASES:
         if arguments.only in case.name:
             _run(
@@ -256,7 +256,7 @@ def grpc_messages(
 
 
 def open_channel(address: str) -> grpc.Channel:
-    """Connect anew, for messages of any size."""
+    """Connect again, for messages of any size."""
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
     return grpc.insecure_channel(address, options=options)
 
@@ -357,7 +357,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--window", type=int, help="shuffle window in samples")
+    parser.add_argument("--shuffle-samples", type=int, help="samples that are shuffled together")
     parser.add_argument(
         "--group-kib",
         type=int,

@@ -19,8 +19,8 @@ import sys
 import tempfile
 import threading
 import time
+from ctypes import Array, c_int64
 from dataclasses import dataclass
-from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Reading:
     batches: int
 
 
-def _read(address: str, seed: int, batches: Synchronized[int]) -> None:
+def _read(address: str, seed: int, batches: Array[c_int64], place: int) -> None:
     """One stream after another, for ever."""
     chance = random.Random(seed)
     options = [("grpc.use_local_subchannel_pool", 1)]
@@ -72,8 +72,7 @@ def _read(address: str, seed: int, batches: Synchronized[int]) -> None:
                 for count in itertools.count():
                     next(call)
                     if count % _TOGETHER == 0:
-                        with batches.get_lock():
-                            batches.value += _TOGETHER
+                        batches[place] += _TOGETHER
                         # As a training loop: what is soaked is coming and going.
                         time.sleep(_STEP_S)
                     if time.monotonic() > until:
@@ -84,10 +83,10 @@ def _read(address: str, seed: int, batches: Synchronized[int]) -> None:
                 call.cancel()
 
 
-def _client(address: str, seed: int, streams: int, batches: Synchronized[int]) -> None:
-    for number in range(streams):
+def _client(address: str, seed: int, streams: int, batches: Array[c_int64], places: range) -> None:
+    for number, place in enumerate(places):
         threading.Thread(
-            target=_read, args=(address, seed * streams + number, batches), daemon=True
+            target=_read, args=(address, seed * streams + number, batches, place), daemon=True
         ).start()
     threading.Event().wait()
 
@@ -108,7 +107,9 @@ def soak(seconds: float, streams: int) -> list[Reading]:
     context = multiprocessing.get_context("forkserver")
     # So that clients which are killed come again soon.
     context.set_forkserver_preload(["support.command", "support.datasets", "support.served"])
-    batches = context.Value("q", 0)
+    # A count for each stream, and no lock: a client that is killed while it holds one keeps it, and
+    # all other clients, and this process, would wait for ever.
+    batches = context.RawArray(c_int64, streams)
     with tempfile.TemporaryDirectory() as folder:
         url = f"{folder}/soak"
         write_dataset(url, rich_table(2000), shard_samples=(1000, 1000), block_bytes=1 << 16)
@@ -122,13 +123,15 @@ def soak(seconds: float, streams: int) -> list[Reading]:
         with serving({"soak": url}, *options) as server:
             seeds = itertools.count()
 
-            def begun() -> multiprocessing.process.BaseProcess:
-                arguments = (server.address, next(seeds), streams // _PROCESSES, batches)
+            def begun(number: int) -> multiprocessing.process.BaseProcess:
+                each = streams // _PROCESSES
+                places = range(number * each, (number + 1) * each)
+                arguments = (server.address, next(seeds), each, batches, places)
                 client = context.Process(target=_client, args=arguments, daemon=True)
                 client.start()
                 return client
 
-            clients = [begun() for _ in range(_PROCESSES)]
+            clients = [begun(number) for number in range(_PROCESSES)]
             readings = []
             began = killed = time.monotonic()
             while (now := time.monotonic()) - began < seconds:
@@ -137,8 +140,9 @@ def soak(seconds: float, streams: int) -> list[Reading]:
                     victim = random.randrange(_PROCESSES)
                     clients[victim].kill()
                     clients[victim].join()
-                    clients[victim] = begun()
-                readings.append(Reading(now - began, _counts(server.process.pid), batches.value))
+                    clients[victim] = begun(victim)
+                counts = _counts(server.process.pid)
+                readings.append(Reading(now - began, counts, sum(batches)))
                 if len(readings) % 60 == 1:
                     print(_line(readings[-1]), flush=True)
                 time.sleep(1)

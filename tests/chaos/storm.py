@@ -43,7 +43,7 @@ from headrace.loadtest import (
     run_swarm,
     summarise,
 )
-from headrace.order import EndMode, Order, OrderSpec, ShardTable
+from headrace.order import EndMode, Order, OrderSpec, table_of
 from headrace.storage import StoreOptions, open_dataset
 from support.datasets import small_table, write_dataset
 from support.store_proxy import StoreProxy, store_proxied
@@ -93,7 +93,9 @@ def run_storm(
     options = StoreOptions(
         endpoint=weed.endpoint, access_key=weed.access_key, secret_key=weed.secret_key
     )
-    order = _write(url, options, OrderSpec(seed=seed, window=500, unit=_GLOBAL_BATCH, lanes=2))
+    order = _write(
+        url, options, OrderSpec(seed=seed, shuffle_samples=500, unit=_GLOBAL_BATCH, lanes=2)
+    )
     with ExitStack() as stack:
         store = stack.enter_context(store_proxied(weed.endpoint))
         store.at_random({"throttle": 0.1, "cut": 0.05}, seed=seed)
@@ -128,7 +130,7 @@ class _Pulse:
 def _write(url: str, options: StoreOptions, spec: OrderSpec) -> Order:
     write_dataset(url, small_table(_SAMPLES), shard_samples=[500] * (_SAMPLES // 500))
     with open_dataset(url, options=options) as dataset:
-        table = ShardTable(dataset.shard_sample_counts, dataset.shard_raw_bytes)
+        table = table_of(dataset.stretches())
     return Order(spec, table)
 
 

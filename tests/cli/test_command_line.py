@@ -194,7 +194,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure(server: Serving) -> None:
         ["bash", "-o", "pipefail", "-c", pipeline],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 
@@ -314,3 +314,19 @@ def test_order_takes_a_mixture_from_a_file(url: str, tmp_path: Path) -> None:
     assert all(sample.startswith("1:") for sample in json.loads(done.stdout)["ids"])
     assert (1, 1) == (swapped.returncode, swapped.stderr.count("\n"))
     assert "in the mixture's order" in swapped.stderr
+
+
+def test_order_finds_samples_on_all_ranks(url: str) -> None:
+    """Rows that `--find` names hold the samples, and dropped samples are nowhere."""
+    options = ("--global-batch-size", "64", "--world-size", "3", "--seed", "5", "--json")
+    first = run("order", url, *options, "--rank", "1", "--step", "2")
+    ids = json.loads(first.stdout)["ids"]
+
+    found = run("order", url, *options, "--find", f"{ids[0]},{ids[-1]}")
+    wrong = run("order", url, *options, "--find", "600")
+
+    rows = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [(str(ids[0]), 2, 1, 0), (str(ids[-1]), 2, 1, len(ids) - 1)] == [
+        (row["id"], row["step"], row["rank"], row["row"]) for row in rows
+    ]
+    assert (2, True) == (wrong.returncode, "no sample 600" in wrong.stderr)

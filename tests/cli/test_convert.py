@@ -100,6 +100,15 @@ def test_progress_says_what_is_done_and_how_fast() -> None:
     assert "no task has begun yet" == amount(none, 2.0)
 
 
+def test_progress_of_the_first_pass_says_what_is_checked() -> None:
+    """Bytes, of how many where that is known, and a rate."""
+    begun = Progress(0, 0, 0, 0, 0, checked_bytes=3 << 20, unchecked_bytes=9 << 20)
+    packed = Progress(0, 0, 0, 0, 0, checked_bytes=3 << 20)
+
+    assert "3 MiB of 12 MiB, 1.5 MiB/s" == amount(begun, 2.0)
+    assert "3 MiB, 1.5 MiB/s" == amount(packed, 2.0)
+
+
 def test_options_choose_rename_cast_and_split(tmp_path: Path) -> None:
     """Two splits of one Parquet file, a line each, in MosaicML's format."""
     pq.write_table(pa.table({"x": range(100), "y": range(100)}), tmp_path / "t.parquet")
@@ -118,7 +127,10 @@ def test_options_choose_rename_cast_and_split(tmp_path: Path) -> None:
 
 CASES = [
     pytest.param(
-        ("convert", "OWN", "X", "--shuffle-seed", "1"), 2, "SRC is headrace", id="shuffle"
+        ("convert", "OWN", "X", "--shuffle-seed", "1", "--spill-folder", "/nowhere"),
+        1,
+        "the folder /nowhere, which a shuffle spills to, cannot be used",
+        id="shuffle",
     ),
     pytest.param(("convert", "OWN", "X", "--master", "local"), 2, "SRC is headrace", id="master"),
     pytest.param(("convert", "OWN", "X", "--split", "a=1", "--split-by", "b"), 2, "one", id="both"),

@@ -71,7 +71,7 @@ def test_a_missed_limit_fails(url: str, tmp_path: Path) -> None:
         )
 
     assert 1 == found.returncode
-    assert "wanted 1,000,000,000,000 at least" in found.stdout
+    assert "expected 1,000,000,000,000 at least" in found.stdout
     assert "the P99 of the wait is" in found.stdout
     assert "FAILED" in found.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -128,7 +128,7 @@ def test_faults_of_every_kind_at_once(address: str, url: str) -> None:
     found = run(
         *("loadtest", address, "ds", "--ranks", "3", "--jobs", "2", "--batch-size", "20"),
         *("--step-ms", "20", "--processes", "2", "--columns", "number,name", "--end", "uneven"),
-        *("--seed", "5", "--window", "300", "--manifest", url, "--tokens", "3"),
+        *("--seed", "5", "--shuffle-samples", "300", "--manifest", url, "--tokens", "3"),
         *("--pause-rank", "1:0.2@25%", "--crash-at", "40%"),
         *("--cut-network", "blackhole:0.2", "--cut-network", "bandwidth=10000000"),
         *("--every", "0.3", "--min-samples-per-s", "1", "--max-p99-ms", "100000", "--json"),
@@ -145,9 +145,9 @@ def test_faults_of_every_kind_at_once(address: str, url: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rescale", "8:6"], "wanted one such as 8:6@50%"),
+        (["--rescale", "8:6"], "expected one such as 8:6@50%"),
         (["--rescale", "5:6@50%"], "it begins with 5 ranks, there are 8 by then"),
-        (["--pause-rank", "3@25%"], "wanted one such as 3:10@25%"),
+        (["--pause-rank", "3@25%"], "expected one such as 3:10@25%"),
         (["--cut-network", "latency"], "need a value above 0"),
         (["--cut-network", "blackhole"], "needs an end, such as blackhole:5"),
         (["--epochs", "1", "--steps", "5"], "exclude one another"),
@@ -185,8 +185,8 @@ def test_a_mixture_is_proved(address: str, url: str, tmp_path: Path) -> None:
     [
         ('{"datasets": [{"name": "ds"}]}', ["ds"], "a --mixture in its place"),
         ('{"datasets": [{"name": "ds", "skips": [1]}]}', [], "cannot leave samples out"),
-        ('{"datasets": [{"name": "ds"}]}', ["--manifest", "a", "--manifest", "b"], "wanted 1"),
-        ("{}", [], "wanted an object with 'datasets'"),
+        ('{"datasets": [{"name": "ds"}]}', ["--manifest", "a", "--manifest", "b"], "expected 1"),
+        ("{}", [], "expected an object with 'datasets'"),
     ],
 )
 def test_a_mixture_that_cannot_be_tested_is_refused(

@@ -115,7 +115,7 @@ ORDERS = st.builds(
     OrderSpec,
     seed=st.integers(0, 3),
     shuffle=st.booleans(),
-    window=st.sampled_from([0, 16, 100, 10**6]),
+    shuffle_samples=st.sampled_from([0, 16, 100, 10**6]),
     lanes=st.sampled_from([1, 3]),
     unit=st.sampled_from([3, 24]),
 )

@@ -156,7 +156,7 @@ ORDERS = st.builds(
     OrderSpec,
     seed=st.integers(0, 3),
     shuffle=st.booleans(),
-    window=st.sampled_from([0, 16, 10**6]),
+    shuffle_samples=st.sampled_from([0, 16, 10**6]),
     lanes=st.sampled_from([1, 2]),
     unit=st.sampled_from([2, 12]),
 )

@@ -102,7 +102,7 @@ def _samples(event: BatchEvent) -> list[object]:
     order=st.builds(
         OrderSpec,
         seed=st.integers(0, 3),
-        window=st.sampled_from([0, 16]),
+        shuffle_samples=st.sampled_from([0, 16]),
         lanes=st.sampled_from([1, 2]),
         unit=st.just(4),
     ),

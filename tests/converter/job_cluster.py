@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from headrace.converter import write_shards
+from headrace.converter import WriteOptions, write_shards
 from headrace.storage import open_dataset, open_store
 
 ROWS = 30_000
@@ -32,7 +32,11 @@ def main(folder: str, master: str) -> None:
         marks = Path(folder, name)
         marks.mkdir()
         url = f"{folder}/dataset-{name}"
-        write_shards(frame.mapInArrow(trouble, "id long"), url, shard_bytes=8192, block_bytes=1024)
+        write_shards(
+            frame.mapInArrow(trouble, "id long"),
+            url,
+            write=WriteOptions(shard_bytes=8192, block_bytes=1024),
+        )
         attempts = sorted(mark.name for mark in marks.iterdir())
         happened = "trouble" in attempts
         found[name] = {"attempts": attempts, "happened": happened, **_left(url)}

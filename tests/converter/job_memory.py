@@ -10,7 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from headrace.converter._plan import checked_writing
+from headrace.converter import WriteOptions
 from headrace.converter._schema import plan_columns
 from headrace.converter._tasks import SamplePlan, ShardTask
 from headrace.storage import StoreOptions
@@ -26,9 +26,7 @@ def _batches(total_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def _peak_after(url: str, file_format: Literal["arrow", "mds"], total_bytes: int) -> int:
-    writing = checked_writing(
-        file_format, None, level=None, hashes=None, shard_bytes=SHARD_BYTES, block_bytes=1 << 20
-    )
+    writing = WriteOptions(shard_bytes=SHARD_BYTES, block_bytes=1 << 20).writing(file_format)
     columns = plan_columns(pa.schema({"text": pa.string()}))
     task = ShardTask("job", url, StoreOptions(), SamplePlan(columns, writing))
     for _ in task.rows(_batches(total_bytes), partition=0, stem="00000-job"):

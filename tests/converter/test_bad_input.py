@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.converter import Function, write_shards
+from headrace.converter import Function, WriteOptions, write_shards
 from headrace.converter._sinks import Writing, open_sink
 from headrace.errors import (
     BadArgumentError,
@@ -33,13 +33,13 @@ def test_a_full_disk_is_told_with_its_place(tmp_path: Path) -> None:
     writing = Writing("arrow", "none", None, shard_bytes=128 << 10, block_bytes=4096)
     sink = open_sink(store, batch.schema, writing, stem="00000-job")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    sink.append(batch.slice(0, 20_000))
+    sink.append(batch.slice(0, 30_000))  # enough to begin a second shard
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))  # a file takes no more than this
     try:
         with pytest.raises(
             StoreUnavailableError, match=r"00000-0001-job\.arrow in .*File too large"
         ):
-            sink.append(batch.slice(20_000))
+            sink.append(batch.slice(30_000))
     finally:
         sink.abort()
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -69,9 +69,7 @@ def test_a_full_disk_fails_the_job_and_leaves_what_was_there(
             spark.range(0, 60_000, 1, 2),
             str(tmp_path),
             function=Function(_filling, "id long"),
-            compression="none",
-            shard_bytes=128 << 10,
-            block_bytes=4096,
+            write=WriteOptions(compression="none", shard_bytes=128 << 10, block_bytes=4096),
             mode="overwrite",
         )
 
@@ -94,13 +92,12 @@ def test_a_bucket_that_vanishes_is_told(spark: SparkSession, s3: S3) -> None:
                     store.delete(name)
             yield {"id": row["id"]}
 
-    with pytest.raises(ObjectNotFoundError, match=r"4 of 10 shards .*vanishing.*nothing was"):
+    with pytest.raises(ObjectNotFoundError, match=r"3 of 10 shards .*vanishing.*nothing was"):
         write_shards(
             spark.range(0, 10_000, 1, 1),
             url,
             function=Function(vanish, "id long", over="rows"),
-            shard_bytes=8192,
-            block_bytes=1024,
+            write=WriteOptions(shard_bytes=8192, block_bytes=1024),
         )
 
     assert list(open_store(url).list()) == []

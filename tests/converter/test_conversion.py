@@ -17,6 +17,7 @@ from headrace.converter import (
     Conversion,
     Function,
     Progress,
+    WriteOptions,
     make_converter,
 )
 from headrace.converter.keys import conversion_key
@@ -58,11 +59,11 @@ def _key(df: DataFrame) -> str:
 
 
 def _objects(cache: Path) -> dict[str, float]:
-    return {entry.name: entry.modified_s for entry in open_store(str(cache)).list_entries()}
+    return {entry.name: entry.written_s for entry in open_store(str(cache)).list_entries()}
 
 
 def test_an_equal_frame_is_converted_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Built anew from the same source it is found; the second call starts no job."""
+    """Built again from the same source it is found; the second call starts no job."""
     first = make_converter(_frame(spark), cache_dir=str(tmp_path))
     before = _objects(tmp_path)
     told: list[Progress] = []
@@ -121,7 +122,7 @@ def test_columns_types_and_a_function_are_part_of_it(spark: SparkSession, tmp_pa
         return make_converter(_frame(spark), cache_dir=str(tmp_path), **settings)
 
     plain = convert()
-    typed = convert(columns={"half": "h", "id": "n"}, types={"n": "int32"})
+    typed = convert(columns={"half": "h", "id": "n"}, write=WriteOptions(types={"n": "int32"}))
     three, again, four = (
         convert(function=Function(_first(count), "id long, half double"), key=f"first {count}")
         for count in (3, 3, 4)
@@ -135,7 +136,7 @@ def test_columns_types_and_a_function_are_part_of_it(spark: SparkSession, tmp_pa
 
 
 def test_a_changed_file_changes_the_key(spark: SparkSession, tmp_path: Path) -> None:
-    """The same plan over a file that was written anew is converted anew."""
+    """The same plan over a file that was written again is converted again."""
     table = tmp_path / "t.csv"
     table.write_text("x\n1\n")
     before = _key(spark.read.csv(str(table)))
@@ -191,7 +192,7 @@ def test_it_is_read_as_it_was_written(
 
 
 def test_delete_removes_it_for_good(spark: SparkSession, s3: S3) -> None:
-    """Nothing of it is left in the store; again is no error; the next call converts anew."""
+    """Nothing of it is left in the store; again is no error; the next call converts again."""
     conversion = make_converter(_frame(spark), cache_dir=s3.url("conversions"))
     other = make_converter(_frame(spark).limit(5), cache_dir=s3.url("conversions"))
     conversion.delete()

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from headrace.converter import Progress, convert_files
+from headrace.converter import Progress, WriteOptions, convert_files
 from headrace.errors import (
     BadArgumentError,
     ColumnNotFoundError,
@@ -114,7 +114,9 @@ def test_mds_becomes_arrow_and_mds_again(tmp_path: Path) -> None:
     mds, own, back = (str(tmp_path / name) for name in ("mds", "own", "back"))
     _write_mds(mds)
     convert_files(mds, own, source_format="mds")
-    convert_files(own, back, source_format="headrace", format="mds", compression="zstd")
+    convert_files(
+        own, back, source_format="headrace", format="mds", write=WriteOptions(compression="zstd")
+    )
 
     assert _samples(mds) == _samples(own) == _samples(back)
     assert pa.uint16() == _schema(own).field("tokens").type.value_type
@@ -155,7 +157,10 @@ def test_images_that_are_compressed_are_not_compressed_again(tmp_path: Path) -> 
     convert_files(str(tmp_path / "png"), str(tmp_path / "plain"), source_format="images")
     convert_files(str(tmp_path / "bmp"), str(tmp_path / "smaller"), source_format="images")
     convert_files(
-        str(tmp_path / "png"), str(tmp_path / "asked"), source_format="images", compression="lz4"
+        str(tmp_path / "png"),
+        str(tmp_path / "asked"),
+        source_format="images",
+        write=WriteOptions(compression="lz4"),
     )
     contents = {
         "plain": image_bytes("png", side=200),
@@ -182,10 +187,8 @@ def test_columns_types_and_splits_are_those_of_write_shards(tmp_path: Path) -> N
         str(out),
         source_format="parquet",
         columns={"x": "label", "part": "part"},
-        types={"label": "uint8"},
+        write=WriteOptions(types={"label": "uint8"}, compression="zstd", compression_level=9),
         splits="part",
-        compression="zstd",
-        compression_level=9,
     )
 
     assert {"train", "val"} == set(written)
@@ -223,7 +226,12 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     with pytest.raises(BadArgumentError, match="300, which uint8 cannot hold"):
-        convert_files(str(tmp_path), str(out), source_format="parquet", types={"x": "uint8"})
+        convert_files(
+            str(tmp_path),
+            str(out),
+            source_format="parquet",
+            write=WriteOptions(types={"x": "uint8"}),
+        )
 
     assert [] == list(open_store(str(out)).list())
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.converter import Settings, write_shards
+from headrace.converter import Settings, WriteOptions, write_shards
 from headrace.storage import open_dataset
 from storage.mds.mds_corpus import rendered
 from storage.mds.mds_values import rendered_samples
@@ -41,7 +41,7 @@ def test_mosaic_reads_what_spark_writes(
 ) -> None:
     """All samples in the order of partitions, over many shards, and then what is appended."""
     first, second = _frame(spark, 0, SAMPLES), _frame(spark, SAMPLES, 2 * SAMPLES)
-    settings: Settings = {"compression": compression, "shard_bytes": 4096}
+    settings: Settings = {"write": WriteOptions(compression=compression, shard_bytes=4096)}
     write_shards(first, str(tmp_path), format="mds", **settings)
     settings["mode"] = "append"
     write_shards(second, str(tmp_path), format="mds", **settings)

@@ -15,9 +15,9 @@ import pytest
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import SparkSession
 
-from headrace.converter import Function, write_shards
+from headrace.converter import Function, WriteOptions, write_shards
 from headrace.converter._columns import stored_batch
-from headrace.converter._schema import Declared, plan_columns
+from headrace.converter._schema import plan_columns
 from headrace.converter._splits import make_splitter
 from headrace.errors import BadArgumentError, ColumnNotFoundError, UnsupportedColumnError
 from headrace.storage import open_dataset, open_store
@@ -39,10 +39,12 @@ def test_columns_are_chosen_renamed_and_typed(spark: SparkSession, tmp_path: Pat
         frame,
         str(tmp_path),
         columns={"pixels": "image", "a.b": "number", "text": "text", "jpeg": "jpeg"},
-        types={"image": "uint8", "number": "smallint", "text": pa.float32()},
-        formats={"jpeg": "jpeg"},
-        compression="zstd",
-        compression_level=9,
+        write=WriteOptions(
+            types={"image": "uint8", "number": "smallint", "text": pa.float32()},
+            formats={"jpeg": "jpeg"},
+            compression="zstd",
+            compression_level=9,
+        ),
     )
 
     with open_dataset(str(tmp_path)) as dataset:
@@ -75,7 +77,7 @@ def test_a_value_that_does_not_fit_its_type_is_named(
     kind: pa.DataType, values: list[object], wanted: str, message: str
 ) -> None:
     """The column, the sample, the value and the type; nothing wraps around or is cut."""
-    plans = plan_columns(pa.schema([("x", kind)]), Declared(types={"x": wanted}))
+    plans = plan_columns(pa.schema([("x", kind)]), WriteOptions(types={"x": wanted}))
 
     with pytest.raises(BadArgumentError, match=rf"column 'x': {message}"):
         stored_batch(_batch(kind, values), plans, first_sample=7)
@@ -84,7 +86,7 @@ def test_a_value_that_does_not_fit_its_type_is_named(
 def test_void_columns_are_bools_without_values(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing tells their type, so they take the smallest one; empty arrays stay empty."""
     frame = spark.sql("select null as v, array() as a, struct(null as n) as s, 1 as x")
-    write_shards(frame, str(tmp_path), types={"a": "int32"})
+    write_shards(frame, str(tmp_path), write=WriteOptions(types={"a": "int32"}))
 
     with open_dataset(str(tmp_path)) as dataset:
         schema = dataset.schema
@@ -101,7 +103,7 @@ def test_vectors_become_lists_of_numbers(spark: SparkSession, tmp_path: Path) ->
         (Vectors.sparse(3, [], []), Vectors.dense([9.0])),
     ]
     frame = spark.createDataFrame(rows, ["mixed", "holes"]).coalesce(1)
-    write_shards(frame, str(tmp_path), types={"mixed": "float32"})
+    write_shards(frame, str(tmp_path), write=WriteOptions(types={"mixed": "float32"}))
 
     with open_dataset(str(tmp_path)) as dataset:
         schema = dataset.schema
@@ -248,14 +250,17 @@ def test_a_split_without_samples_stops_all(spark: SparkSession, tmp_path: Path) 
     [
         ({"columns": []}, r"columns is \[\]"),
         ({"columns": {"id": "a", "text": "a"}}, "each once"),
-        ({"types": {"id": "int7"}}, "types has 'int7' for column 'id'"),
-        ({"formats": {"id": "jpeg"}}, "formats has 'jpeg' for column 'id'"),
+        ({"write": WriteOptions(types={"id": "int7"})}, "types has 'int7' for column 'id'"),
+        ({"write": WriteOptions(formats={"id": "jpeg"})}, "formats has 'jpeg' for column 'id'"),
         ({"splits": {"a": 0.5}}, "fractions above 0 whose sum is 1"),
         ({"splits": {"a/b": 1.0}}, "'a/b' is to be a split"),
-        ({"format": "tar"}, "format is 'tar', wanted one of arrow, mds"),
-        ({"compression_level": 99}, "compression_level is 99, wanted 1 to 12 for lz4"),
-        ({"compression": "none", "compression_level": 1}, "leave one out"),
-        ({"format": "mds", "compression": "lz4"}, "lz4"),
+        ({"format": "tar"}, "format is 'tar', expected one of arrow, mds"),
+        (
+            {"write": WriteOptions(compression_level=99)},
+            "compression_level is 99, expected 1 to 12 for lz4",
+        ),
+        ({"write": WriteOptions(compression="none", compression_level=1)}, "leave one out"),
+        ({"format": "mds", "write": WriteOptions(compression="lz4")}, "lz4"),
         ({"progress": "dots"}, "progress is 'dots'"),
         ({"function": Function(_odd, "id wrong")}, "the function's schema is 'id wrong'"),
     ],
@@ -271,7 +276,8 @@ def test_arguments_that_make_no_sense_are_refused_first(
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"columns": ["no"]}, {"types": {"no": "int8"}}, {"splits": "no"}]
+    "arguments",
+    [{"columns": ["no"]}, {"write": WriteOptions(types={"no": "int8"})}, {"splits": "no"}],
 )
 def test_columns_that_are_not_there_are_refused_first(
     spark: SparkSession, tmp_path: Path, arguments: dict[str, Any]
@@ -284,7 +290,7 @@ def test_columns_that_are_not_there_are_refused_first(
 @pytest.mark.parametrize(
     ("expression", "arguments", "message"),
     [
-        ("struct(1 as a)", {"types": {"x": "int32"}}, "there is no cast"),
+        ("struct(1 as a)", {"write": WriteOptions(types={"x": "int32"})}, "there is no cast"),
         ("date'2020-01-02'", {"format": "mds"}, "MDS has no encoding"),
     ],
 )

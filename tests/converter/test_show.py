@@ -15,7 +15,7 @@ from headrace.converter import Progress
 from headrace.converter._show import Bar, SeldomLine, TerminalLine, bar_text
 
 HALF = Progress(tasks_done=2, tasks_total=4, shard_count=3, sample_count=1500, raw_bytes=6 << 20)
-DEADLINE_S = 120.0
+DEADLINE_S = 280.0
 SHOW = "from headrace.converter._show import open_line; line = open_line(); "
 
 
@@ -88,7 +88,7 @@ import nbformat, sys
 from nbclient import NotebookClient
 cell = nbformat.v4.new_code_cell({SHOW + "line.show('one'); line.show('two'); line.end()"!r})
 notebook = nbformat.v4.new_notebook(cells=[cell])
-NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
 (output,) = notebook.cells[0].outputs
 open(sys.argv[1], "w").write(output["data"]["text/plain"])
 """

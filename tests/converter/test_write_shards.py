@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from headrace.converter import Progress, write_shards
+from headrace.converter import Progress, WriteOptions, write_shards
 from headrace.errors import (
     BadArgumentError,
     ColumnNotFoundError,
@@ -71,7 +71,9 @@ def test_every_sample_arrives_in_partition_order(spark: SparkSession, s3: S3) ->
     """All column kinds come back from S3 in the DataFrame's order, in shards of the size asked."""
     url = s3.url("all")
     manifest = write_shards(
-        _frame(spark, 100), url, shapes={"image": (2, 3)}, shard_bytes=2048, block_bytes=512
+        _frame(spark, 100),
+        url,
+        write=WriteOptions(shapes={"image": (2, 3)}, shard_bytes=2048, block_bytes=512),
     )
 
     found = _samples(url)
@@ -84,7 +86,7 @@ def test_every_sample_arrives_in_partition_order(spark: SparkSession, s3: S3) ->
 def test_the_schema_says_what_the_samples_hold(spark: SparkSession, tmp_path: Path) -> None:
     """Equal lengths make tensors, others lists; only columns with nulls are nullable."""
     url = str(tmp_path / "all")
-    write_shards(_frame(spark, 40), url, shapes={"image": (2, 3)})
+    write_shards(_frame(spark, 40), url, write=WriteOptions(shapes={"image": (2, 3)}))
 
     with open_dataset(url) as dataset:
         schema = dataset.schema
@@ -116,7 +118,9 @@ def _fail_first_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 def test_a_retried_task_writes_exactly_once(spark: SparkSession, tmp_path: Path) -> None:
     """A task that fails after uploading shards and is retried leaves each sample once."""
     frame = spark.range(0, 30000, 1, 3).mapInArrow(_fail_first_attempt, "id long")
-    manifest = write_shards(frame, str(tmp_path), shard_bytes=8192, block_bytes=1024)
+    manifest = write_shards(
+        frame, str(tmp_path), write=WriteOptions(shard_bytes=8192, block_bytes=1024)
+    )
 
     found = [sample["id"] for sample in _samples(str(tmp_path))]
     stored = sorted(open_store(str(tmp_path)).list("shards/"))
@@ -136,7 +140,9 @@ def _kill_the_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 def test_a_killed_task_leaves_no_shard_behind(spark: SparkSession, tmp_path: Path) -> None:
     """A worker that dies without a chance to clean up is retried, and its shards are swept."""
     frame = spark.range(0, 30000, 1, 2).mapInArrow(_kill_the_worker, "id long")
-    manifest = write_shards(frame, str(tmp_path), shard_bytes=8192, block_bytes=1024)
+    manifest = write_shards(
+        frame, str(tmp_path), write=WriteOptions(shard_bytes=8192, block_bytes=1024)
+    )
 
     found = [sample["id"] for sample in _samples(str(tmp_path))]
     stored = sorted(open_store(str(tmp_path)).list("shards/"))
@@ -155,7 +161,7 @@ def test_a_failed_job_leaves_nothing(spark: SparkSession, tmp_path: Path) -> Non
     frame = spark.range(0, 30000, 1, 2).mapInArrow(_always_fail, "id long")
 
     with pytest.raises(ConfigurationError, match="this task never works"):
-        write_shards(frame, str(tmp_path), shard_bytes=8192, block_bytes=1024)
+        write_shards(frame, str(tmp_path), write=WriteOptions(shard_bytes=8192, block_bytes=1024))
 
     assert list(open_store(str(tmp_path)).list()) == []
 
@@ -167,7 +173,7 @@ def test_a_sample_of_another_shape_is_named(spark: SparkSession, tmp_path: Path)
     with pytest.raises(
         BadArgumentError, match=r"'ragged': sample 0 .* length 0, .* \(3,\) .*'ragged': 'ragged'"
     ):
-        write_shards(frame, str(tmp_path), shapes={"ragged": (3,)})
+        write_shards(frame, str(tmp_path), write=WriteOptions(shapes={"ragged": (3,)}))
 
     assert list(open_store(str(tmp_path)).list()) == []
 
@@ -232,7 +238,7 @@ def test_every_other_type_of_spark_is_stored_as_it_is(spark: SparkSession, tmp_p
 def test_a_shape_for_no_column_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """A misspelt column in shapes is told with the columns there are."""
     with pytest.raises(ColumnNotFoundError, match=r"shapes names imgae, .* has id"):
-        write_shards(spark.range(1), str(tmp_path), shapes={"imgae": (2,)})
+        write_shards(spark.range(1), str(tmp_path), write=WriteOptions(shapes={"imgae": (2,)}))
 
 
 def test_modes(spark: SparkSession, tmp_path: Path) -> None:
@@ -303,7 +309,7 @@ def test_nulls_leave_gaps_in_tensors(spark: SparkSession, tmp_path: Path) -> Non
     """A sample without its declared tensor is null; its neighbours keep their values."""
     rows = [([[1, 2], [3, 4]],), (None,), ([[5, 6], [7, 8]],)]
     frame = spark.createDataFrame(rows, "x array<array<int>>").coalesce(1)
-    write_shards(frame, str(tmp_path), shapes={"x": (2, 2)})
+    write_shards(frame, str(tmp_path), write=WriteOptions(shapes={"x": (2, 2)}))
 
     with open_dataset(str(tmp_path)) as dataset:
         kind = dataset.schema.field("x").type
@@ -316,17 +322,25 @@ def test_nulls_leave_gaps_in_tensors(spark: SparkSession, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"compression": "gzip"}, "compression is 'gzip'"),
-        ({"block_bytes": 0}, "block_bytes is 0"),
-        ({"shard_bytes": 0}, "shard_bytes is 0"),
-        ({"shard_bytes": 10, "block_bytes": 20}, "shard_bytes is 10"),
+        ({"write": lambda: WriteOptions(compression="gzip")}, "compression is 'gzip'"),
+        ({"write": lambda: WriteOptions(block_bytes=0)}, "block_bytes is 0"),
+        ({"write": lambda: WriteOptions(shard_bytes=0)}, "shard_bytes is 0"),
+        ({"write": lambda: WriteOptions(shard_bytes=10, block_bytes=20)}, "shard_bytes is 10"),
         ({"mode": "replace"}, "mode is 'replace'"),
-        ({"shapes": {"id": (2,)}}, "'id', which is bigint and no array"),
+        (
+            {"write": lambda: WriteOptions(shapes={"id": (2,)})},
+            "'id', which is bigint and no array",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_first(
     spark: SparkSession, tmp_path: Path, arguments: dict[str, Any], message: str
 ) -> None:
     """Before any job: the argument, its value, what is wanted."""
+
+    def write() -> None:
+        given = {name: of() if name == "write" else of for name, of in arguments.items()}
+        write_shards(spark.range(1), str(tmp_path), **given)
+
     with pytest.raises(BadArgumentError, match=message):
-        write_shards(spark.range(1), str(tmp_path), **arguments)
+        write()

@@ -44,7 +44,7 @@ def _started_by(*options: str) -> set[str]:
         [command, "--project-directory", _ROOT, *options, "config", "--format", "json"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -156,7 +156,7 @@ def test_the_servers_image_holds_no_torch(running: Project) -> None:
 
 def _query(address: str, query: str) -> list[dict[str, object]]:
     url = f"http://{address}/api/v1/query?{urlencode({'query': query})}"
-    with urlopen(url, timeout=10) as answer:
+    with urlopen(url, timeout=60) as answer:
         result = json.load(answer)["data"]["result"]
     assert isinstance(result, list)
     return result
@@ -170,7 +170,7 @@ def test_prometheus_watches_every_replica(running: Project) -> None:
     replicas = len(running.containers("headrace"))
 
     assert until(lambda: len(_query(address, "up{job='headrace'} == 1")) == replicas, timeout_s=60)
-    with urlopen(f"http://{address}/api/v1/rules", timeout=10) as answer:
+    with urlopen(f"http://{address}/api/v1/rules", timeout=60) as answer:
         groups = json.load(answer)["data"]["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert len(rules) > 10
@@ -184,7 +184,7 @@ def test_grafana_has_the_dashboard(running: Project) -> None:
     address = running.address("grafana", 3000)
 
     def found() -> list[str]:
-        with urlopen(f"http://{address}/api/search?type=dash-db", timeout=10) as answer:
+        with urlopen(f"http://{address}/api/search?type=dash-db", timeout=60) as answer:
             return [one["title"] for one in json.load(answer)]
 
     assert until(found, timeout_s=60)

@@ -35,7 +35,7 @@ def _render(overlay: str) -> tuple[Manifest, ...]:
         [_KUBECTL, "kustomize", str(_FOLDER / overlay)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.client import Mixture, MixtureEntry, NumpyDataset, RemoteDataset
 from headrace.client.batch.classes import Classes
-from headrace.converter import convert_files, write_shards
+from headrace.converter import WriteOptions, convert_files, write_shards
 from headrace.errors import BadArgumentError, ManifestCorruptError, UnsupportedColumnError
 from headrace.server import ServerConfig, start_server
 from headrace.server.datasets.class_messages import MAX_SENT_BYTES, class_messages
@@ -189,7 +189,10 @@ def test_numbers_that_no_class_has_are_refused(tmp_path: Path) -> None:
     """-1 is Hugging Face's word for none; beyond it and beyond the names nothing is meant."""
     for number, labels in enumerate(([0, -1, 1], [0, 2], [-2])):
         pq.write_table(pa.table({"label": labels}), tmp_path / f"{number}.parquet")
-    options: Mapping[str, object] = {"source_format": "parquet", "classes": {"label": ["a", "b"]}}
+    options: Mapping[str, object] = {
+        "source_format": "parquet",
+        "write": WriteOptions(classes={"label": ["a", "b"]}),
+    }
     convert_files(str(tmp_path / "0.parquet"), str(tmp_path / "x"), **options)  # type: ignore[arg-type] # one set of options for all
 
     for number, wrong in ((1, "number 2, and there are 2"), (2, "number -2")):
@@ -350,7 +353,7 @@ def test_a_response_stays_below_its_limit(counts: list[int]) -> None:
 def test_spark_writes_names_beside_numbers(spark: SparkSession, tmp_path: Path) -> None:
     """What the caller says of a column of integers."""
     frame = spark.createDataFrame([(0,), (1,)], "label int")
-    write_shards(frame, str(tmp_path / "x"), classes={"label": ["cat", "dog"]})
+    write_shards(frame, str(tmp_path / "x"), write=WriteOptions(classes={"label": ["cat", "dog"]}))
 
     assert ("cat", "dog") == _classes(tmp_path / "x")
 

@@ -134,11 +134,11 @@ WRONG = {
     "columns of NumPy": (_numpy, {"columns": "image"}, r"columns is 'image'.*pass \['image'\]"),
     "a column twice": (_remote, {"columns": ["a", "a"]}, "names 'a' twice"),
     "a set of columns": (_remote, {"columns": {"a"}}, "columns is {'a'}, of type set"),
-    "shuffle='no'": (_remote, {"shuffle": "no"}, "shuffle is 'no'.*wanted True or False"),
+    "shuffle='no'": (_remote, {"shuffle": "no"}, "shuffle is 'no'.*expected True or False"),
     "http": (_remote, {"target": "http://h:1/x"}, "target is 'http://h:1/x'.*pass 'h:1'"),
     "ftp": (_remote, {"target": "ftp://h/x"}, "without a server of your own, pass it as dataset"),
-    "one step": (_remote, {"steps": Cast("x", "int8")}, "wanted a list of steps"),
-    "deadlines=30": (_remote, {"deadlines": 30}, r"wanted Deadlines\(connect_s="),
+    "one step": (_remote, {"steps": Cast("x", "int8")}, "expected a list of steps"),
+    "deadlines=30": (_remote, {"deadlines": 30}, r"expected Deadlines\(connect_s="),
     "one name for pairs": (_remote, {"dataset": ["a", "b"]}, r"dataset\[0\] is 'a'.*pairs"),
     "a share as text": (_remote, {"dataset": [("a", "1")]}, "proportion is '1'.*pass 1.0"),
     "a worker of half": (_loader, {"num_workers": 1.5}, "num_workers is 1.5"),
@@ -178,14 +178,14 @@ def test_numbers_of_numpy_and_iterators_are_as_good() -> None:
 def test_a_state_that_is_none_is_told_so(state: Any) -> None:
     """Also None, which `dict.get` gives for a checkpoint without one."""
     dataset = RemoteDataset("h:1", "d", batch_size=4)
-    with pytest.raises(TokenMalformedError, match=r"wanted .*what state_dict\(\) returned"):
+    with pytest.raises(TokenMalformedError, match=r"expected .*what state_dict\(\) returned"):
         dataset.load_state_dict(state)
 
 
 @pytest.mark.parametrize("place", [(1.5,), ("1",), (-1,), (0, -1), (None,), (1 << 63,)])
 def test_a_place_that_is_none_is_refused(place: tuple[Any, ...]) -> None:
     """Epoch and position are whole numbers."""
-    with pytest.raises(BadArgumentError, match="wanted an int"):
+    with pytest.raises(BadArgumentError, match="expected an int"):
         RemoteDataset("h:1", "d", batch_size=4).seek(*place)
 
 
@@ -204,9 +204,9 @@ def test_a_method_of_other_libraries_is_advised_on(dataset: Any, name: str) -> N
 
 def test_other_datasets_are_refused_by_what_wraps_ours() -> None:
     """With which one is meant."""
-    with pytest.raises(BadArgumentError, match="wanted a NumpyDataset"):
+    with pytest.raises(BadArgumentError, match="expected a NumpyDataset"):
         tf_dataset(RemoteDataset("h:1", "d"))  # type: ignore[arg-type]
-    with pytest.raises(BadArgumentError, match="wanted a RemoteDataset"):
+    with pytest.raises(BadArgumentError, match="expected a RemoteDataset"):
         BatchLoader([1, 2])  # type: ignore[arg-type]
     with pytest.raises(BadArgumentError, match="mixture is 3"):
         read_mixture(3)  # type: ignore[arg-type]

@@ -168,7 +168,7 @@ def test_a_split_that_is_there_stops_all_of_them(tmp_path: Path) -> None:
         (["train/Cat/1.jpg", "val/cat/1.jpg"], "'Cat' and 'cat'"),
         (["cat /1.jpg", "cat/1.jpg"], "'cat' and 'cat '"),
         (["caf\u00e9/1.jpg", "cafe\u0301/1.jpg"], "may be one"),
-        (["a.txt", "b.avif"], "found 1 .txt, 1 .avif, wanted names that end with"),
+        (["a.txt", "b.avif"], "found 1 .txt, 1 .avif, expected names that end with"),
         ([], "found nothing"),
     ],
 )

@@ -53,12 +53,13 @@ def _number(place: Place) -> int:
 def _interrupted(address: str, rounds: int, seed: int) -> None:
     job = [sys.executable, str(JOB), address, str(rounds), str(seed)]
     ended = subprocess.run(job, check=False, capture_output=True, text=True, timeout=300)
-    # Python only tells of a signal that comes while an object ends, and goes on.
     assert 0 == ended.returncode, ended.stderr[-2000:]
     found = json.loads(ended.stdout)
 
     assert {"KeyboardInterrupt"} == {error for error, *_ in found["rounds"]}
     assert ["MainThread"] == found["threads"]
+    # Python only tells of a signal that comes while an object ends, and goes on.
+    assert [] == [place for place in found["dropped"] if "/headrace/client/" in place]
     for _, seen, state, following in found["rounds"]:
         numbers = [_number(place) for place in seen]
         assert list(range(numbers[0], numbers[0] + len(seen))) == numbers if seen else True

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.cli._group import run
-from headrace.converter import convert_files
+from headrace.converter import WriteOptions, convert_files
 from headrace.errors import BadArgumentError, ShardCorruptError
-from headrace.storage import open_dataset, verify_blocks
+from headrace.storage import Mode, open_dataset, verify_blocks
 from headrace.storage.mds.hashes import HASHES, digest_of
 from storage.mds.mds_values import rendered_samples
 from storage.mds.mosaic_environment import mosaic
@@ -25,12 +25,17 @@ if TYPE_CHECKING:
 _FLIPS = 60  # under each compression
 
 
-def _convert(folder: Path, **options: Any) -> Path:
+def _convert(folder: Path, *, mode: Mode = "error", **options: Any) -> Path:
     table = pa.table({"id": range(1000), "text": [f"sample {n} " * 3 for n in range(1000)]})
     pq.write_table(table, folder / "source.parquet")
     source, target = str(folder / "source.parquet"), folder / "mds"
     convert_files(
-        source, str(target), source_format="parquet", format="mds", shard_bytes=1 << 13, **options
+        source,
+        str(target),
+        source_format="parquet",
+        format="mds",
+        write=WriteOptions(shard_bytes=1 << 13, **options),
+        mode=mode,
     )
     return target
 
@@ -100,7 +105,7 @@ def test_all_hashes_can_be_named_and_no_others(tmp_path: Path) -> None:
             str(tmp_path / "source.parquet"),
             str(tmp_path / "own"),
             source_format="parquet",
-            hashes=["sha1"],
+            write=WriteOptions(hashes=["sha1"]),
         )
     assert not (tmp_path / "own").exists()
 

@@ -107,7 +107,7 @@ def test_a_state_of_another_end_is_refused(address: str) -> None:
     for end in ("drop_last", "pad"):
         other = RemoteDataset(address, "small", batch_size=32, end=end)
         with pytest.raises(
-            TokenSpecChangedError, match=rf"end: '{end}' wanted, the state has 'uneven'.*token="
+            TokenSpecChangedError, match=rf"end: '{end}' requested, the state has 'uneven'.*token="
         ):
             other.load_state_dict(state)
     same = RemoteDataset(address, "small", batch_size=32, end="uneven")

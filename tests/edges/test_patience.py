@@ -93,7 +93,7 @@ def test_a_server_that_dies_in_a_call_is_followed_by_another(
                 time.sleep(0.001)
 
         def follow() -> None:
-            assert began.wait(30)
+            assert began.wait(60)
             first.stop()
             stack.enter_context(scripted_server(_epoch, listen=listen))
 
@@ -107,7 +107,7 @@ def test_a_server_that_dies_in_a_call_is_followed_by_another(
 def _hang(released: threading.Event) -> Describe:
     def describe(request: pb.GetDatasetRequest, context: grpc.ServicerContext) -> None:
         del request, context
-        released.wait(30)
+        released.wait(60)
 
     return describe
 
@@ -118,7 +118,7 @@ def test_one_that_hangs_does_not_take_the_time_of_the_others(order: slice) -> No
     released = threading.Event()
     with scripted_server(_epoch) as well, scripted_server(_epoch, describe=_hang(released)) as ill:
         targets = [ill.address, well.address][order]
-        dataset = RemoteDataset(targets, "d", batch_size=4, deadlines=Deadlines(connect_s=1))
+        dataset = RemoteDataset(targets, "d", batch_size=4, deadlines=Deadlines(connect_s=4))
 
         assert 3 == len(dataset)
         released.set()
@@ -136,7 +136,7 @@ def test_it_has_an_end(*, is_there: bool) -> None:
         took_s = time.monotonic() - began
         released.set()
 
-    assert 0.3 <= took_s < 10
+    assert 0.3 <= took_s < 50
     assert "the connection to the server" == caught.value.metadata["hop"]
 
 

@@ -54,7 +54,7 @@ def test_a_table_of_a_newer_headrace_stays(folder: Path, *, is_pointer_lost: boo
     table = folder / pointer["versions"][-1]["shards"]["name"]
     with pa.ipc.open_file(table) as reader:
         batch = reader.get_batch(0)
-    metadata = {**(batch.schema.metadata or {}), b"headrace.version": b"2"}
+    metadata = {**(batch.schema.metadata or {}), b"headrace.version": b"3"}
     newer = batch.replace_schema_metadata(metadata)
     with pa.OSFile(str(table), "wb") as sink, pa.ipc.new_file(sink, newer.schema) as writer:
         writer.write_batch(newer)

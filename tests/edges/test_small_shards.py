@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.cli._group import run
-from headrace.converter import convert_files
+from headrace.converter import WriteOptions, convert_files
 from headrace.errors import BadArgumentError
 from headrace.storage import open_dataset
 
@@ -31,7 +31,10 @@ def _raw_bytes(url: Path) -> tuple[list[int], list[int]]:
 def test_small_shards_have_blocks_of_their_size(tmp_path: Path, shard_bytes: int) -> None:
     """Without a word on blocks, which would be larger."""
     convert_files(
-        _source(tmp_path), str(tmp_path / "d"), source_format="parquet", shard_bytes=shard_bytes
+        _source(tmp_path),
+        str(tmp_path / "d"),
+        source_format="parquet",
+        write=WriteOptions(shard_bytes=shard_bytes),
     )
     shards, blocks = _raw_bytes(tmp_path / "d")
 
@@ -55,8 +58,7 @@ def test_blocks_that_were_asked_for_are_kept_or_refused(tmp_path: Path) -> None:
         source,
         str(tmp_path / "d"),
         source_format="parquet",
-        shard_bytes=1 << 15,
-        block_bytes=1 << 12,
+        write=WriteOptions(shard_bytes=1 << 15, block_bytes=1 << 12),
     )
     shards, blocks = _raw_bytes(tmp_path / "d")
 
@@ -66,6 +68,5 @@ def test_blocks_that_were_asked_for_are_kept_or_refused(tmp_path: Path) -> None:
             source,
             str(tmp_path / "e"),
             source_format="parquet",
-            shard_bytes=1 << 12,
-            block_bytes=1 << 15,
+            write=WriteOptions(shard_bytes=1 << 12, block_bytes=1 << 15),
         )

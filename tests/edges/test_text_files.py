@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import os
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from headrace.converter import convert_files, write_shards
+from headrace.converter import Progress, WriteOptions, convert_files, write_shards
 from headrace.converter.text import LeftOut, TextOptions, TextPieces, text_pieces
 from headrace.converter.text.on_spark import rows_on_spark
 from headrace.errors import BadArgumentError, ColumnNotFoundError
@@ -80,11 +81,106 @@ def test_text_is_converted_where_spark_is_not_installed(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
     )
 
     assert (0, "") == (done.returncode, done.stderr)
     assert "4 samples in 1 shards" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "text"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_first_pass_tells_how_far_it_is(tmp_path: Path, kind: str, *, packed: bool) -> None:
+    """Then come the tasks; of packed files how much is left is not known."""
+    line = b'{"a": 1, "b": "x"}\n' if kind == "json" else b"12|some words\n"
+    content = line * (9_000_000 // len(line))
+    name = f"x.{kind}.gz" if packed else f"x.{kind}"
+    (tmp_path / name).write_bytes(gzip.compress(content, 1) if packed else content)
+    told: list[Progress] = []
+    how = TextOptions(header=False, delimiter="|")
+    _convert(tmp_path / name, tmp_path / "out", kind, progress=told.append, threads=1, text=how)
+    checked = [progress.checked_bytes for progress in told]
+    first = told[0]
+
+    assert 0 < checked[0] < len(content)
+    assert (0 if packed else len(content) - checked[0]) == first.unchecked_bytes
+    assert [bool(number) for number in checked] == [not each.tasks_total for each in told]
+    assert sorted(checked, key=bool, reverse=True) == checked
+
+
+def _packed(suffix: str, content: bytes) -> bytes:
+    if suffix == "zst":
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, "zstd") as stream:
+            stream.write(content)
+        return sink.getvalue().to_pybytes()
+    return gzip.compress(content) if suffix == "gz" else bz2.compress(content)
+
+
+PACKED = {
+    "whole": lambda one, other: one + other,
+    "begins wrong": lambda one, other: one + b"XX" + other[2:],
+    "cut": lambda one, other: one + other[:-5],
+    "cut at its begin": lambda one, other: one + other[:3],
+    "rest": lambda one, other: one + other + b"rest",
+}
+
+
+@pytest.mark.parametrize("suffix", ["bz2", "gz", "zst"])
+@pytest.mark.parametrize("damage", PACKED)
+def test_of_a_packed_file_all_is_read_or_nothing(tmp_path: Path, suffix: str, damage: str) -> None:
+    """Of several streams behind each other too; what follows the first is never left out."""
+    one, other = _packed(suffix, b"a,b\n1,x\n"), _packed(suffix, b"2,y\n")
+    (tmp_path / f"x.csv.{suffix}").write_bytes(PACKED[damage](one, other))
+    if damage == "whole":
+        found = _convert(tmp_path / f"x.csv.{suffix}", tmp_path / "out")
+        assert [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}] == found
+        return
+    with pytest.raises(BadArgumentError, match=f"x.csv.{suffix} is damaged as a {suffix} file"):
+        _convert(tmp_path / f"x.csv.{suffix}", tmp_path / "out")
+
+
+def test_a_large_packed_file_is_read_whole(tmp_path: Path) -> None:
+    """Streams of many blocks, larger than a read, and one that is empty."""
+    lines = [f"{number},{number * 7919 % 100_003}\n" for number in range(600_000)]
+    parts = [lines[:250_000], [], lines[250_000:]]
+    content = b"".join(bz2.compress("".join(part).encode()) for part in parts)
+    (tmp_path / "x.csv.bz2").write_bytes(bz2.compress(b"a,b\n") + content)
+    found = _convert(tmp_path / "x.csv.bz2", tmp_path / "out")
+
+    assert lines == [f"{row['a']},{row['b']}\n" for row in found]
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "text"])
+def test_what_folders_say_is_in_a_column_or_refused(tmp_path: Path, kind: str) -> None:
+    """As Hive and Spark write partitions: ``year=2024`` is in no file below it."""
+    for year, content in ((2023, b'{"year": 2023, "a": 1}\n'), (2024, b'{"a": 2}\n')):
+        folder = tmp_path / "src" / f"year={year}"
+        folder.mkdir(parents=True)
+        line = b"a|year\n1|2\n" if kind == "csv" else content
+        (folder / f"x.{kind}").write_bytes(line.replace(b"year", b"YEAR"))
+    with pytest.raises(BadArgumentError, match=r"year=2023/x.* lies in the folder 'year=2023'"):
+        _convert(tmp_path / "src", tmp_path / "out", kind, text=TextOptions(delimiter="|"))
+
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_partition_that_is_a_column_too_is_converted(tmp_path: Path) -> None:
+    """Then nothing is lost."""
+    for year in (2023, 2024):
+        (tmp_path / "src" / f"year={year}").mkdir(parents=True)
+        (tmp_path / "src" / f"year={year}" / "x.csv").write_bytes(b"a,year\n1,%d\n" % year)
+
+    assert [{"a": 1, "year": 2023}, {"a": 1, "year": 2024}] == (
+        _convert(tmp_path / "src", tmp_path / "out")
+    )
+
+
+@pytest.mark.parametrize("encoding", ["rot13", "hex", "idna", "punycode", "undefined", "none"])
+def test_an_encoding_that_reads_no_text_is_refused(encoding: str) -> None:
+    """Codecs of bytes, and those that cannot go on behind what they lack."""
+    with pytest.raises(BadArgumentError, match=f"encoding is '{encoding}', expected"):
+        TextOptions(encoding=encoding)
 
 
 def test_what_is_left_out_is_counted_and_listed(tmp_path: Path) -> None:
@@ -96,13 +192,13 @@ def test_what_is_left_out_is_counted_and_listed(tmp_path: Path) -> None:
     done = run("convert", source, target, "--on-error", "skip", "--json")
 
     assert (2, False, 1) == (refused.returncode, existed, refused.stderr.count("\n"))
-    assert "x.csv:3: has 1 field, wanted 2; x.csv:4: holds the byte ff" in refused.stderr
+    assert "x.csv:3: has 1 field, expected 2; x.csv:4: holds the byte ff" in refused.stderr
     assert (0, 2, 2) == (
         done.returncode,
         json.loads(done.stdout)["left_out"],
         json.loads(done.stdout)["sample_count"],
     )
-    assert ["left out 2 records:", "  x.csv:3: has 1 field, wanted 2"] == (
+    assert ["left out 2 records:", "  x.csv:3: has 1 field, expected 2"] == (
         done.stderr.splitlines()[:2]
     )
 
@@ -113,7 +209,7 @@ def test_what_is_left_out_is_listed_where_nothing_is_left(tmp_path: Path) -> Non
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.png").write_bytes(b"no image")
     for name, listed in (
-        ("x.csv", "left out 1 record:\n  x.csv:2: has 3 fields, wanted 2\n"),
+        ("x.csv", "left out 1 record:\n  x.csv:2: has 3 fields, expected 2\n"),
         ("in", "left out 1 file (no whole image): x.png (it begins as no image does"),
     ):
         done = run("convert", str(tmp_path / name), str(tmp_path / "out"), "--on-error", "skip")
@@ -147,6 +243,31 @@ def test_other_and_hidden_files_are_left_out_with_a_word(tmp_path: Path) -> None
     assert [("README.md",)] == [left.files for left in told]
 
 
+def test_folders_of_splits_become_one_dataset_with_a_word(tmp_path: Path) -> None:
+    """Nobody finds the test set among the training set without having been told."""
+    for split in ("train", "Test", "2024"):
+        (tmp_path / "in" / split).mkdir(parents=True)
+        (tmp_path / "in" / split / "1.csv").write_text("a\n1\n")
+    target = str(tmp_path / "out")
+    done = run("convert", str(tmp_path / "in"), target)
+    told: list[LeftOut] = []
+    _convert(tmp_path / "in" / "train", tmp_path / "one", left_out=told.append)
+
+    assert "the records of Test/, train/ become one dataset" in done.stderr
+    assert 3 == len(_samples(target)[1])
+    assert [()] == [left.merged for left in told]
+
+
+def test_hexadecimal_digits_are_no_integers(tmp_path: Path) -> None:
+    """A column of decimal numbers in which one is `0x1F` would mean 31 by it."""
+    (tmp_path / "x.csv").write_text("a\n1\n0x1F\n")
+    (tmp_path / "x.json").write_text('{"a": "1"}\n{"a": "-0X1f"}\n')
+    write = WriteOptions(types={"a": "int64"})
+    for name, line in (("x.csv", 3), ("x.json", 2)):
+        with pytest.raises(BadArgumentError, match=f"{name}:{line}"):
+            _convert(tmp_path / name, tmp_path / "out", name[2:], write=write)
+
+
 def test_a_type_of_one_file_is_that_of_all(tmp_path: Path) -> None:
     """A column is settled over all files and all chunks: one value in the last changes it."""
     many = "".join(f"{number}\n" for number in range(1_500_000))
@@ -166,7 +287,7 @@ def test_declared_types_are_checked_by_line(tmp_path: Path) -> None:
     """Of CSV and JSON alike, under the name that the column gets."""
     (tmp_path / "x.csv").write_text("a,b\n1,x\n300,y\n\n-1,z\n")
     (tmp_path / "x.json").write_text('{"a": 1}\n{"a": 300}\n{"a": -1}\n')
-    options: Any = {"types": {"c": "uint8"}, "columns": {"a": "c"}}
+    options: Any = {"write": WriteOptions(types={"c": "uint8"}), "columns": {"a": "c"}}
     for name, lines in (("x.csv", "3: .*x.csv:5"), ("x.json", "2: .*x.json:3")):
         with pytest.raises(BadArgumentError, match=f"{name}:{lines}"):
             _convert(tmp_path / name, tmp_path / "out", name[2:], **options)
@@ -175,7 +296,7 @@ def test_declared_types_are_checked_by_line(tmp_path: Path) -> None:
 
         assert [{"c": 1}] == samples
     with pytest.raises(ColumnNotFoundError, match="d"):
-        _convert(tmp_path / "x.csv", tmp_path / "out", types={"d": "int8"})
+        _convert(tmp_path / "x.csv", tmp_path / "out", write=WriteOptions(types={"d": "int8"}))
 
 
 def test_a_file_that_changes_between_the_passes_is_refused(tmp_path: Path) -> None:
@@ -254,7 +375,7 @@ def test_spark_gives_the_same_rows(spark: SparkSession, tmp_path: Path, seed: in
         "csv",
         how=TextOptions(null_values=("NA",)),
         settings={
-            "types": {"n": "int16"},
+            "write": WriteOptions(types={"n": "int16"}),
             "columns": {"id": "n", "note": "note"},
             "shuffle_seed": seed,
         },

@@ -85,7 +85,7 @@ def test_the_ten_lines_of_the_readme_run(server: Server) -> None:
         [sys.executable, MINIMAL, server.address, "numbers"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     *batches, state = ended.stdout.splitlines()

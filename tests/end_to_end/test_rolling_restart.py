@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.client import Deadlines
 from headrace.loadtest import Progress, SwarmResult, SwarmSpec, prove, run_swarm, summarise
-from headrace.order import Order, OrderSpec, ShardTable
+from headrace.order import Order, OrderSpec, table_of
 from headrace.storage import open_dataset
 from support.command import serving
 from support.datasets import write_dataset
@@ -68,7 +68,7 @@ def test_a_rolling_restart_under_load_loses_nothing(tmp_path: Path) -> None:
             targets=addresses,
             dataset="ds",
             sample_count=_SAMPLES,
-            order=OrderSpec(seed=3, window=400, unit=_GLOBAL_BATCH),
+            order=OrderSpec(seed=3, shuffle_samples=400, unit=_GLOBAL_BATCH),
             global_batch_size=_GLOBAL_BATCH,
             ranks=_RANKS,
             steps=int(load_s / _STEP_S),
@@ -91,7 +91,7 @@ def test_a_rolling_restart_under_load_loses_nothing(tmp_path: Path) -> None:
 
     (result,) = load.results
     with open_dataset(url) as dataset:
-        table = ShardTable(dataset.shard_sample_counts, dataset.shard_raw_bytes)
+        table = table_of(dataset.stretches())
     proof = prove(result, [Order(spec.order, table)])
     assert was_under_load, "the load ended before the restarts did"
     assert [0] * _REPLICAS == codes

@@ -58,7 +58,7 @@ class Trainer(User):
 
     @task(20)
     def read_batches(self) -> None:
-        """Read twenty batches from the begin of an epoch."""
+        """Read twenty batches from the beginning of an epoch."""
         request = pb.ReadBatchesRequest(
             dataset=DATASET,
             order=pb.OrderSpec(seed=self.seed, shuffle=True),

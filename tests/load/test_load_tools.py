@@ -81,7 +81,7 @@ def _run(command: list[str], variables: Mapping[str, str]) -> str:
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

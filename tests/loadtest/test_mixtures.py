@@ -9,7 +9,7 @@ import pytest
 
 from headrace.client import Deadlines, Mixture, MixtureEntry
 from headrace.loadtest import Rescale, SwarmResult, SwarmSpec, check_tokens, prove, run_swarm
-from headrace.order import EndMode, MixtureOrder, OrderSpec, ShardTable
+from headrace.order import EndMode, MixtureOrder, OrderSpec, table_of
 from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 from support.datasets import small_table, write_dataset
@@ -41,7 +41,7 @@ def run(urls: Mapping[str, str]) -> Iterator[SwarmResult]:
             mixture=_MIXTURE,
             first_ids=(0, _SIZES["a"]),
             sample_count=_EPOCH,
-            order=OrderSpec(seed=3, window=100, unit=_GLOBAL_BATCH),
+            order=OrderSpec(seed=3, shuffle_samples=100, unit=_GLOBAL_BATCH),
             global_batch_size=_GLOBAL_BATCH,
             ranks=4,
             jobs=2,
@@ -58,7 +58,7 @@ def _orders(run: SwarmResult, urls: Mapping[str, str], mixture: Mixture) -> list
     tables = []
     for url in urls.values():
         with open_dataset(url) as dataset:
-            tables.append(ShardTable(dataset.shard_sample_counts, dataset.shard_raw_bytes))
+            tables.append(table_of(dataset.stretches()))
     jobs = [replace(run.spec.order, seed=run.spec.order.seed + job) for job in range(run.spec.jobs)]
     return [MixtureOrder(mixture.spec(order), tables) for order in jobs]
 

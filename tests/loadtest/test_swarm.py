@@ -22,7 +22,7 @@ from headrace.loadtest import (
     run_swarm,
     summarise,
 )
-from headrace.order import EndMode, Order, OrderSpec, ShardTable
+from headrace.order import EndMode, Order, OrderSpec, table_of
 from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 from support.datasets import small_table, write_dataset
@@ -53,7 +53,7 @@ def _spec(address: str, **changed: object) -> SwarmSpec:
         targets=(address,),
         dataset="ds",
         sample_count=_SAMPLES,
-        order=OrderSpec(seed=3, window=200, unit=_GLOBAL_BATCH),
+        order=OrderSpec(seed=3, shuffle_samples=200, unit=_GLOBAL_BATCH),
         global_batch_size=_GLOBAL_BATCH,
         ranks=4,
         steps=40,
@@ -65,7 +65,7 @@ def _spec(address: str, **changed: object) -> SwarmSpec:
 
 def _orders(url: str, spec: SwarmSpec) -> list[Order]:
     with open_dataset(url) as dataset:
-        table = ShardTable(dataset.shard_sample_counts, dataset.shard_raw_bytes)
+        table = table_of(dataset.stretches())
     return [
         Order(replace(spec.order, seed=spec.order.seed + job), table) for job in range(spec.jobs)
     ]
@@ -118,7 +118,12 @@ def test_the_digest_depends_on_the_seed_alone(address: str) -> None:
     specs = [
         _spec(address, ranks=1, steps=20),
         _spec(address, ranks=5, steps=20, end=EndMode.UNEVEN),
-        _spec(address, ranks=1, steps=20, order=OrderSpec(seed=4, window=200, unit=_GLOBAL_BATCH)),
+        _spec(
+            address,
+            ranks=1,
+            steps=20,
+            order=OrderSpec(seed=4, shuffle_samples=200, unit=_GLOBAL_BATCH),
+        ),
     ]
 
     digests = [prove(run_swarm(spec), None).digest for spec in specs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from headrace.order import (
     MixtureDataset,
     MixtureSpec,
     OrderSpec,
+    Schedule,
     ShardTable,
     linear,
     piecewise,
@@ -25,22 +27,29 @@ end_modes = st.sampled_from(EndMode)
 
 @st.composite
 def tables(draw: st.DrawFn, *, max_shards: int = 30) -> ShardTable:
-    """Draw a shard table with empty, small and large shards."""
+    """Draw a shard table with empty, small and large shards, of even blocks, others or none."""
     sizes = st.one_of(st.just(0), st.integers(1, 20), st.integers(1, 600))
     counts = np.array(draw(st.lists(sizes, max_size=max_shards)), np.int64)
     sample_bytes = draw(st.sampled_from([0, 1, 700, 100_000]))
-    return ShardTable(counts, counts * sample_bytes, range_reads=draw(st.booleans()))
+    blocks = draw(st.none() | st.integers(0, 40))
+    return ShardTable(
+        counts,
+        counts * sample_bytes,
+        range_reads=draw(st.booleans()),
+        block_samples=None if blocks is None else np.minimum(counts, blocks),
+    )
 
 
 @st.composite
 def specs(draw: st.DrawFn) -> OrderSpec:
-    """Draw a spec, with windows far smaller than the default."""
+    """Draw a spec, with a memory far smaller than the default."""
     lanes = draw(st.sampled_from([1, 1, 2, 3, 8]))
     return OrderSpec(
         seed=draw(seeds),
         shuffle=draw(st.sampled_from([True, True, True, False])),
-        window=draw(st.sampled_from([0, 1, 2, 16, 33, 100, 5000])),
-        window_bytes=draw(st.sampled_from([0, 1000, 10**6, 10**7])),
+        run_bytes=draw(st.sampled_from([1, 1000, 10**5, 10**6])),
+        shuffle_bytes=draw(st.sampled_from([0, 1000, 10**6, 10**7])),
+        shuffle_samples=draw(st.sampled_from([0, 1, 16, 100, 2000])),
         lanes=lanes,
         unit=draw(st.sampled_from([8, 10, 64, 257])),
     )
@@ -82,9 +91,18 @@ _fixed_amounts = st.builds(
 )
 
 
+@dataclass(frozen=True)
+class MixtureParts:
+    """What a mixture has beside the options of its order."""
+
+    datasets: tuple[MixtureDataset, ...]
+    epoch_size: int
+    schedule: Schedule | None
+
+
 @st.composite
-def mixtures(draw: st.DrawFn) -> tuple[MixtureSpec, list[ShardTable]]:
-    """Draw a mixture of a few small datasets and their tables."""
+def mixture_parts(draw: st.DrawFn) -> MixtureParts:
+    """Draw the datasets of a mixture, with their amounts or a schedule."""
     count = draw(st.integers(1, 5))
     weights = st.lists(st.floats(0, 9) | st.just(1.0), min_size=count, max_size=count)
     weights = weights.filter(lambda drawn: max(drawn) > 1e-3)
@@ -99,21 +117,36 @@ def mixtures(draw: st.DrawFn) -> tuple[MixtureSpec, list[ShardTable]]:
         schedule = piecewise([0, 70, 700], [draw(weights) for _ in range(3)])
     else:
         schedule = linear([0, 1500], [draw(weights) for _ in range(2)])
+    datasets = tuple(
+        MixtureDataset(f"d{number}", f"{number:032x}", **amount)
+        for number, amount in enumerate(amounts)
+    )
+    epoch_size = 0 if mode == "amounts" else draw(st.sampled_from([0, 200, 700]))
+    return MixtureParts(datasets, epoch_size, schedule)
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> tuple[MixtureSpec, list[ShardTable]]:
+    """Draw a mixture of a few small datasets and their tables."""
+    parts = draw(mixture_parts())
     spec = MixtureSpec(
-        tuple(
-            MixtureDataset(f"d{number}", f"{number:032x}", **amount)
-            for number, amount in enumerate(amounts)
-        ),
+        parts.datasets,
         draw(specs()),
         draw(st.sampled_from(Batching)),
-        0 if mode == "amounts" else draw(st.sampled_from([0, 200, 700])),
-        schedule,
+        parts.epoch_size,
+        parts.schedule,
     )
-    return spec, [draw(_small_tables()) for _ in range(count)]
+    return spec, [draw(_small_tables()) for _ in parts.datasets]
 
 
 @st.composite
 def _small_tables(draw: st.DrawFn) -> ShardTable:
     sizes = st.lists(st.sampled_from([0, 1, 5, 30, 120]), max_size=4)
     counts = np.array([*draw(sizes), draw(st.integers(1, 50))], np.int64)
-    return ShardTable(counts, counts * draw(st.sampled_from([0, 1, 100_000])), draw(st.booleans()))
+    blocks = draw(st.sampled_from([0, 1, 7]))
+    return ShardTable(
+        counts,
+        counts * draw(st.sampled_from([0, 1, 100_000])),
+        draw(st.booleans()),
+        np.minimum(counts, blocks),
+    )

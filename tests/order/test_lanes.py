@@ -53,9 +53,11 @@ def _stored_reads(lanes: int, *, replicas: int = 8) -> float:
     Returns blocks read by all replicas over the blocks of the dataset.
     """
     shards, samples, block = 400, 2000, 50
-    spec = OrderSpec(window=20_000, lanes=lanes, unit=256)
+    spec = OrderSpec(shuffle_samples=20_000, lanes=lanes, unit=256)
     counts = np.full(shards, samples)
-    order = Order(spec, ShardTable(counts, counts * 20_000))
+    order = Order(
+        spec, ShardTable(counts, counts * 20_000, block_samples=np.full_like(counts, block))
+    )
     plan = EpochPlan(order.sample_count, 0, 256)
     parts = [
         np.concatenate(

@@ -93,7 +93,7 @@ def test_an_epoch_is_the_sum_of_its_draws(case: _Case) -> None:
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_all_samples_of_all_datasets_are_one_epoch(lanes: int) -> None:
     """Without options a mixture is an exact epoch over all of its datasets."""
-    spec = _mixture({}, {}, {}, order=OrderSpec(window=50, lanes=lanes, unit=7))
+    spec = _mixture({}, {}, {}, order=OrderSpec(shuffle_samples=50, lanes=lanes, unit=7))
     order = MixtureOrder(spec, [_table(100, 3), _table(1), _table(17, 0, 90)])
 
     assert list(range(211)) == sorted(order.sample_ids(4, 0, 211).tolist())
@@ -258,7 +258,7 @@ def test_tables_that_do_not_fit_are_refused(spec: MixtureSpec, message: str) -> 
 def test_threads_get_the_same_samples() -> None:
     """Ranks that read a mixture from many threads get what one thread gets."""
     spec = _mixture(
-        {}, {"repeat": 2}, {"repeat": 0.5}, order=OrderSpec(window=100, lanes=2, unit=8)
+        {}, {"repeat": 2}, {"repeat": 0.5}, order=OrderSpec(shuffle_samples=100, lanes=2, unit=8)
     )
     shard_tables = [_table(*range(60))] * 3
     wanted = MixtureOrder(spec, shard_tables).sample_ids(0, 0, 6000)
@@ -291,8 +291,8 @@ def test_differences_name_the_dataset_and_both_values() -> None:
 
     assert () == mixture_differences(wanted, wanted)
     assert (
-        "seed: 1 wanted, the token has 2",
-        "d0.repeat: 2 wanted, the token has 3",
+        "seed: 1 requested, the token has 2",
+        "d0.repeat: 2 requested, the token has 3",
     ) == mixture_differences(wanted, found)
     assert wanted.digest != found.digest
 

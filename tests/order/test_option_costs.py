@@ -47,12 +47,15 @@ def _calls(order: Order | MixtureOrder) -> int:
 @pytest.mark.parametrize(
     "options",
     [
-        {"window": 1},
-        {"window": 2},
-        {"window": 3},
-        {"window_bytes": 1},
-        {"window_bytes": 200},
-        {"window": 0},
+        {},
+        {"shuffle_samples": 1},
+        {"shuffle_samples": 2},
+        {"shuffle_samples": 20},
+        {"shuffle_bytes": 1},
+        {"shuffle_bytes": 200},
+        {"shuffle_bytes": 10_000},
+        {"shuffle_bytes": 10_000, "run_bytes": 1},
+        {"shuffle_bytes": 0},
         {"shuffle": False},
         {"lanes": 8, "unit": 64},
     ],
@@ -60,7 +63,7 @@ def _calls(order: Order | MixtureOrder) -> int:
 )
 @pytest.mark.parametrize("skipped", [0, 50_000])
 def test_options_of_one_dataset_cost_few_calls(options: dict[str, Any], skipped: int) -> None:
-    """Windows of a few samples, none, lanes and storage order, with and without skips."""
+    """Little memory and much, lanes and storage order, with and without skips."""
     skips = Skips(range(1, skipped)) if skipped else None
 
     order = Order(OrderSpec(seed=1, **options), _TABLE, skips=skips)

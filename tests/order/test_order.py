@@ -56,8 +56,8 @@ def test_without_shuffle_a_lane_is_in_storage_order(lanes: int) -> None:
 
 
 def test_window_zero_shuffles_the_whole_epoch() -> None:
-    """With `window=0` a sample's neighbours come from anywhere."""
-    order = Order(OrderSpec(window=0), _table(*[1000] * 1000))
+    """With `shuffle_samples=0` a sample's neighbours come from anywhere."""
+    order = Order(OrderSpec(shuffle_samples=0), _table(*[1000] * 1000))
 
     sample_ids = order.sample_ids(0, 500_000, 501_000)
 
@@ -104,7 +104,7 @@ def test_a_range_that_is_none_is_refused(epoch: int, start: int, stop: int) -> N
 
 def test_threads_get_the_same_ids() -> None:
     """Ranks that read from many threads get what one thread gets."""
-    spec = OrderSpec(window=100, lanes=2, unit=8)
+    spec = OrderSpec(shuffle_samples=100, lanes=2, unit=8)
     table = _table(*range(200))
     wanted = Order(spec, table).sample_ids(0, 0, table.sample_count)
     shared = Order(spec, table)

@@ -124,7 +124,7 @@ def test_rescaling_in_a_mixture_loses_and_repeats_nothing(
 def test_global_batches_are_the_same_for_every_world_size(world_size: int) -> None:
     """Sample by sample, whether or not the world size divides the batch."""
     counts = np.full(10, 30)
-    order = Order(OrderSpec(window=50), ShardTable(counts, counts))
+    order = Order(OrderSpec(shuffle_samples=50), ShardTable(counts, counts))
     plan = EpochPlan(300, 0, 64, EndMode.UNEVEN)
 
     wanted = _global_batches(_run(order, plan, (1, 1)))

@@ -85,11 +85,11 @@ def test_junk_is_refused(junk: bytes) -> None:
 
 def test_differences_name_the_option_and_both_values() -> None:
     """A refusal can say which options differ, and how."""
-    wanted = OrderSpec(seed=7, window=100)
+    wanted = OrderSpec(seed=7, shuffle_samples=100)
     found = dataclasses.replace(wanted, seed=8, shuffle=False)
 
     assert (
-        "seed: 7 wanted, the token has 8",
-        "shuffle: True wanted, the token has False",
+        "seed: 7 requested, the token has 8",
+        "shuffle: True requested, the token has False",
     ) == spec_differences(wanted, found)
     assert () == spec_differences(wanted, wanted)

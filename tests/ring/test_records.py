@@ -65,7 +65,7 @@ def test_records_come_out_however_they_are_cut(records: list[Record], cuts: list
 )
 def test_what_is_no_record_is_refused(damaged: bytes) -> None:
     """Unknown kinds, and bytes where zeros belong."""
-    with pytest.raises(StreamCorruptError, match="wanted a kind of 1, 2, 3, 17, 18"):
+    with pytest.raises(StreamCorruptError, match="expected a kind of 1, 2, 3, 17, 18"):
         RecordReader().feed(damaged)
 
 
@@ -88,5 +88,5 @@ def test_a_refusal_says_why() -> None:
 )
 def test_what_is_no_handshake_is_refused(damaged: bytes) -> None:
     """Nothing, too little, too much, an empty ring, and what others say."""
-    with pytest.raises(StreamCorruptError, match="wanted 485252494e470001"):
+    with pytest.raises(StreamCorruptError, match="expected 485252494e470001"):
         read_hello(damaged)

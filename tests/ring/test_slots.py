@@ -70,8 +70,8 @@ def test_a_slot_is_read_as_it_was_written() -> None:
 
 
 def test_a_stale_slot_is_refused() -> None:
-    """Another generation than was announced: the slot was written anew, or not yet."""
-    with pytest.raises(StreamCorruptError, match="generation 5; wanted 6"):
+    """Another generation than was announced: the slot was written again, or not yet."""
+    with pytest.raises(StreamCorruptError, match="generation 5; expected 6"):
         open_slot(_ring().data, begin=_BEGIN, generation=6)
 
 
@@ -80,7 +80,7 @@ def test_a_slot_that_is_being_written_is_refused() -> None:
     ring = _ring()
     void_slot(ring[_BEGIN:])
 
-    with pytest.raises(StreamCorruptError, match="wanted 4852534c4f540001"):
+    with pytest.raises(StreamCorruptError, match="expected 4852534c4f540001"):
         open_slot(ring.data, begin=_BEGIN, generation=_GENERATION)
 
 

@@ -32,7 +32,7 @@ class CountingStore:
 
     def read_block(self, block: int) -> pa.RecordBatch:
         """Return a block whose every value is its number."""
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         self.reads.append(block)
         if self.failures:
             raise self.failures.pop(0)
@@ -54,7 +54,7 @@ class RunStore(CountingStore):
 
     def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
         """Note a run, and return its blocks."""
-        assert self.gate.wait(10)
+        assert self.gate.wait(60)
         self.runs.append(list(blocks))
         for block in blocks:
             if block in self.bad:
@@ -89,7 +89,7 @@ def demand(cache: BlockCache, source: Source, blocks: list[int], waiter: Waiter)
     missing = set(blocks)
     with cache.demand(source, np.array(blocks), waiter):
         while missing:
-            arrived = cache.arrivals(source, waiter, timeout_s=10)
+            arrived = cache.arrivals(source, waiter, timeout_s=60)
             assert arrived.size
             rows = cache.rows(source, arrived, np.zeros_like(arrived))
             out = np.empty((arrived.size, 8), np.uint8)

@@ -15,7 +15,7 @@ HEADRACE = Path(sys.executable).parent / "headrace"
 
 
 def run(
-    *arguments: str, timeout_s: float = 120, environment: Mapping[str, str] | None = None
+    *arguments: str, timeout_s: float = 280, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
     return subprocess.run(

@@ -2,6 +2,8 @@
 
 Run as a program with the address of a server and a number of rounds. It writes as JSON what came of
 each: the name of the error, the place of the state, and the place of the batch that came next.
+Python drops what a signal raises in a finaliser, be it of another library: such are counted, and
+the signal comes again.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 
 from headrace.client import Deadlines, RemoteDataset, Transport
 from headrace.order import decode_token
@@ -21,11 +24,30 @@ BATCH = 4
 QUICK = Deadlines(silence_s=2)
 
 
+LOOK_S = 0.1
+# A signal that a thread has taken is the main thread's a moment later.
+_LATE_S = 0.02
+
+_errors: list[str] = []
+_dropped: list[str] = []
+
+
 def _interrupt(after_s: float, gap_s: float) -> None:
+    errors, dropped = len(_errors), len(_dropped)
     time.sleep(after_s)
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(gap_s)
     os.kill(os.getpid(), signal.SIGINT)
+    while len(_errors) == errors:
+        time.sleep(LOOK_S)
+        if len(_dropped) > dropped:
+            dropped = len(_dropped)
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def _note_dropped(dropped: sys.UnraisableHookArgs) -> None:
+    where = traceback.extract_tb(dropped.exc_traceback)
+    _dropped.append(f"{dropped.exc_value!r} in {where[-1].filename if where else '?'}")
 
 
 def _position(dataset: RemoteDataset) -> tuple[int, int]:
@@ -47,18 +69,31 @@ def _round(dataset: RemoteDataset, seen: list[tuple[int, int]], pair: threading.
                 seen.append(place)
     except BaseException as found:  # noqa: BLE001 - which it is, is the question
         error = type(found).__name__
-    while pair.is_alive():
+    _errors.append(error)
+    _settle(pair)
+    return error
+
+
+def _settle(pair: threading.Thread) -> None:
+    """Wait for the pair to end and for the last of its signals, which may reach a thread late."""
+    while True:
         try:
             pair.join()
+            while signal.SIGINT in signal.sigpending():
+                time.sleep(LOOK_S)
+            time.sleep(_LATE_S)
         except KeyboardInterrupt:
             continue
-    return error
+        return
 
 
 def main() -> None:
     """Interrupt it."""
     address, rounds = sys.argv[1], int(sys.argv[2])
     chance = random.Random(int(sys.argv[3]))
+    sys.unraisablehook = _note_dropped
+    # Who starts a program in the background of a script has it ignore the signal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     dataset = RemoteDataset(
         address, "d", batch_size=BATCH, transport=Transport(prefetch_bytes=1 << 12), deadlines=QUICK
     )
@@ -78,7 +113,7 @@ def main() -> None:
         if time.monotonic() > until:
             break
         time.sleep(0.05)
-    sys.stdout.write(json.dumps({"rounds": found, "threads": names}))
+    sys.stdout.write(json.dumps({"rounds": found, "threads": names, "dropped": _dropped}))
 
 
 if __name__ == "__main__":

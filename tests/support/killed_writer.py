@@ -99,6 +99,14 @@ class _MortalStore:
         self._clock.tick()
         return self._store.list_entries(prefix)
 
+    def entry(self, name: str) -> ObjectEntry | None:
+        self._clock.tick()
+        return self._store.entry(name)
+
+    def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
+        self._clock.tick()
+        return self._store.read_entry(entry, offset=offset, length=length)
+
     def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
         self._clock.tick()
         return self._store.list_unfinished(prefix)

@@ -88,7 +88,7 @@ def liar(honest: str, lie: Lie, *, sample_count: int) -> Iterator[str]:
         del context
         request.max_group_bytes = 0
         with grpc.insecure_channel(honest) as channel:
-            stream = rpc.ShardServiceStub(channel).ReadBatches(request, timeout=60)
+            stream = rpc.ShardServiceStub(channel).ReadBatches(request, timeout=240)
             for message in stream:
                 if _is_batch(message):
                     yield from lie(itertools.chain([message], filter(_is_batch, stream)))

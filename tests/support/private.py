@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-_GONE_S = 30.0
+_GONE_S = 120.0
 
 
 def server_pids(runtime: Path) -> list[int]:

@@ -51,7 +51,7 @@ class Proxy:
         self._ended.set()
         self._flows.set()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         self._listener.close()
 
     def _accept(self) -> None:

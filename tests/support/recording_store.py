@@ -66,7 +66,7 @@ class RecordingStore:
         """End it."""
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 @contextmanager

@@ -73,6 +73,13 @@ class ScriptedService(rpc.ShardServiceServicer):
         del request, context
         return pb.ExplainBatchResponse()
 
+    def FindSamples(  # noqa: N802
+        self, request: pb.FindSamplesRequest, context: grpc.ServicerContext
+    ) -> pb.FindSamplesResponse:
+        """Find nothing; no script needs it."""
+        del request, context
+        return pb.FindSamplesResponse()
+
     def ReadBatches(  # noqa: N802
         self, request: pb.ReadBatchesRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ReadBatchesResponse]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 _DTYPES = {
     pb.ELEMENT_TYPE_BOOL: "?",

@@ -118,7 +118,7 @@ class StoreProxy:
         """End all connections."""
         self._closed.set()
         self._server.shutdown()
-        self._thread.join(10)
+        self._thread.join(60)
         self._server.server_close()
 
     def _counted(self, fault: Fault) -> Fault:

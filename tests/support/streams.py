@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 
-from headrace.server.batch.transport import Outlet
+from headrace.server.batch.targets import Outlet
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.shares import Budget, Share
 from headrace.server.stream.batch_stream import BatchStream, StreamLimits, StreamObserver
 from headrace.server.stream.stream_setup import stream_contents
-from headrace.server.stream.stream_tally import StreamTally
 from headrace.server.telemetry.metrics import Metrics
+from headrace.server.telemetry.stream_tally import StreamTally
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 

@@ -80,12 +80,12 @@ class OldSchema:
 
         def answer_once(request: Any, context: grpc.ServicerContext) -> Any:
             try:
-                return call(request, timeout=60)
+                return call(request, timeout=240)
             except grpc.RpcError as error:
                 _pass_on(error, context)
 
         def answer_many(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            going = call(request, timeout=60)
+            going = call(request, timeout=240)
             context.add_callback(going.cancel)
             try:
                 yield from going

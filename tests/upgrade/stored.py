@@ -27,8 +27,8 @@ _SAMPLES = 120
 _ORDERS = (
     pb.OrderSpec(seed=1),
     pb.OrderSpec(seed=2, shuffle=False),
-    pb.OrderSpec(seed=3, window=0),
-    pb.OrderSpec(seed=4, window=32, lanes=2, unit=12),
+    pb.OrderSpec(seed=3, shuffle_bytes=0),
+    pb.OrderSpec(seed=4, shuffle_samples=32, lanes=2, unit=12),
 )
 _STOPS = (0, 3, 9)
 """Batches of the epoch after which a token is kept; the last is that of the epoch's end."""

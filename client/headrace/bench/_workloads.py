@@ -24,7 +24,7 @@ class Workload:
         name: What it is called on the command line.
         batch_size: Samples a batch, for batches of about 1 MiB or, for images, of 16 MiB.
         sample_bytes: Raw bytes of a sample, about.
-        make: Returns a table of so many samples.
+        make: Returns a table of that many samples.
     """
 
     name: str

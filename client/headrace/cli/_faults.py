@@ -62,7 +62,7 @@ class ShareType(click.ParamType[float]):
         del param, ctx
         share = float(_match(self, _PERCENT, value, "40%")["share"]) / 100
         if not 0 < share < 1:
-            self.fail(f"{value!r} is no {self.name} of a run; wanted one inside it, such as 40%")
+            self.fail(f"{value!r} is no {self.name} of a run; expected one inside it, such as 40%")
         return share
 
 
@@ -96,5 +96,5 @@ def _match(
 ) -> re.Match[str]:
     match = pattern.fullmatch(str(value))
     if match is None:
-        kind.fail(f"{value!r} is no {kind.name}; wanted one such as {example}")
+        kind.fail(f"{value!r} is no {kind.name}; expected one such as {example}")
     return match

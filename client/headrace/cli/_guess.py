@@ -140,5 +140,5 @@ def _untold(where: str) -> BadArgumentError:
 
 def _missing(source: str) -> BadArgumentError:
     return BadArgumentError(
-        f"{source} does not exist, or is empty; wanted a file or folder", field="SRC"
+        f"{source} does not exist, or is empty; expected a file or folder", field="SRC"
     )

@@ -42,7 +42,9 @@ class Options:
     step_ms: float
     seed: int
     shuffle: bool
-    window: int | None
+    shuffle_bytes: int
+    shuffle_samples: int
+    run_bytes: int
     end: str
     columns: str | None
     transport: Literal["auto", "ring", "grpc"]
@@ -139,19 +141,16 @@ def swarm_spec(options: Options, subject: Subject) -> SwarmSpec:
     """Return the swarm that the options describe."""
     from headrace.client import Deadlines  # noqa: PLC0415
     from headrace.loadtest import SwarmSpec  # noqa: PLC0415
-    from headrace.order import (  # noqa: PLC0415
-        DEFAULT_WINDOW,
-        EndMode,
-        OrderSpec,
-        epoch_positions,
-    )
+    from headrace.order import EndMode, OrderSpec, epoch_positions  # noqa: PLC0415
 
     size = options.global_batch_size or options.batch_size * options.ranks
     trainers = options.ranks * options.jobs
     order = OrderSpec(
         seed=options.seed,
         shuffle=options.shuffle,
-        window=DEFAULT_WINDOW if options.window is None else options.window,
+        run_bytes=options.run_bytes,
+        shuffle_bytes=options.shuffle_bytes,
+        shuffle_samples=options.shuffle_samples,
         unit=size,
     )
     mixture, counts = subject.mixture, subject.sample_counts
@@ -194,7 +193,7 @@ def orders(subject: Subject, spec: SwarmSpec, urls: Sequence[str]) -> list[Order
 
     if len(urls) != len(subject.datasets):
         raise click.UsageError(
-            f"--manifest: {len(urls)} are given; wanted {len(subject.datasets)}, one for each "
+            f"--manifest: {len(urls)} are given; expected {len(subject.datasets)}, one for each "
             "dataset in the mixture's order."
         )
     tables, fingerprints = read_tables(urls)

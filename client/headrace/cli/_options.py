@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from headrace.cli._types import SIZE
+
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 _Decorator = Callable[[Any], Any]
 
@@ -48,9 +50,24 @@ _ORDER: tuple[_Decorator, ...] = (
     ),
     click.option("--shuffle/--no-shuffle", default=True, help="Shuffled, or in storage order."),
     click.option(
-        "--window",
+        "--shuffle-bytes",
+        type=SIZE,
+        default="2GiB",
+        show_default=True,
+        help="Bytes of samples that are shuffled together; 0 for the whole epoch.",
+    ),
+    click.option(
+        "--shuffle-samples",
         type=click.IntRange(min=0),
-        help="Samples shuffled together; 0 for the whole epoch.",
+        default=0,
+        help="The same limit in samples; 0, the default, for none.",
+    ),
+    click.option(
+        "--run-bytes",
+        type=SIZE,
+        default="2MiB",
+        show_default=True,
+        help="Bytes of neighbouring samples that are read together.",
     ),
 )
 
@@ -61,7 +78,7 @@ def rank_options(command: _Decorated) -> _Decorated:
 
 
 def order_options(command: _Decorated) -> _Decorated:
-    """Add ``--seed``, ``--shuffle`` and ``--window``."""
+    """Add ``--seed``, ``--shuffle``, and how far samples are shuffled."""
     return _with(_ORDER, command)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace.errors import BadArgumentError
+
+if TYPE_CHECKING:
+    from headrace.converter import Shape
 
 
 class PairType(click.ParamType[tuple[str, str]]):
@@ -55,7 +59,7 @@ def parse_splits(text: str | None, column: str | None) -> dict[str, float] | str
             fractions[name] = float(number)
         except ValueError:
             raise BadArgumentError(
-                f"--split has {part!r}, wanted NAME=FRACTION, such as train=0.9,val=0.1",
+                f"--split has {part!r}, expected NAME=FRACTION, such as train=0.9,val=0.1",
                 field="split",
             ) from None
     return fractions
@@ -68,17 +72,17 @@ def parse_hashes(text: str | None) -> list[str] | None:
     return [] if text == "none" else [name.strip() for name in text.split(",")]
 
 
-def parse_shapes(pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[int, ...] | str]:
+def parse_shapes(pairs: Sequence[tuple[str, str]]) -> dict[str, Shape]:
     """Return the sides of tensors by column, or ``ragged``.
 
     Raises:
         BadArgumentError: One is neither sides such as ``28x28`` nor ``ragged``.
     """
-    shapes: dict[str, tuple[int, ...] | str] = {}
+    shapes: dict[str, Shape] = {}
     for name, text in pairs:
         if text != "ragged" and not re.fullmatch(r"\d+(x\d+)*", text):
             raise BadArgumentError(
-                f"--shape has {name}={text}, wanted sides such as 28x28, or ragged", field="shape"
+                f"--shape has {name}={text}, expected sides such as 28x28, or ragged", field="shape"
             )
-        shapes[name] = text if text == "ragged" else tuple(map(int, text.split("x")))
+        shapes[name] = "ragged" if text == "ragged" else tuple(map(int, text.split("x")))
     return shapes

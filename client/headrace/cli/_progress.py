@@ -31,21 +31,25 @@ def conversion_progress() -> Iterator[Callable[[Progress], None]]:
     from rich.progress import Progress as Bar  # noqa: PLC0415
 
     columns = (
-        TextColumn("converting"),
+        TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.fields[amount]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    started_s = time.monotonic()
+    passes = _Passes()
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("converting", total=None, amount="")
 
         def show(progress: Progress) -> None:
+            is_new, elapsed_s = passes.told(progress)
+            if is_new:
+                bar.reset(task, description=passes.name)
+            checked, left = progress.checked_bytes, progress.unchecked_bytes
             bar.update(
                 task,
-                completed=progress.tasks_done,
-                total=progress.tasks_total or None,
-                amount=amount(progress, time.monotonic() - started_s),
+                completed=checked or progress.tasks_done,
+                total=(checked + left if left else progress.tasks_total) or None,
+                amount=amount(progress, elapsed_s),
             )
 
         yield show
@@ -144,13 +148,39 @@ def _count_lines(what: str, total: int, unit: str) -> Callable[[int], None]:
 
 def _lines() -> Callable[[Progress], None]:
     every = _Seldom()
-    started_s = time.monotonic()
+    passes = _Passes()
 
     def show(progress: Progress) -> None:
+        _, elapsed_s = passes.told(progress)
         if every():
-            click.echo(f"converting: {amount(progress, time.monotonic() - started_s)}", err=True)
+            click.echo(f"{passes.name}: {amount(progress, elapsed_s)}", err=True)
 
     return show
+
+
+class _Passes:
+    """Tells the passes over files of text, and those of a shuffle, from each other.
+
+    Attributes:
+        name: Of the one that was told of last.
+    """
+
+    def __init__(self) -> None:
+        self.name = "converting"
+        self._began_s = time.monotonic()
+
+    def told(self, progress: Progress) -> tuple[bool, float]:
+        """Return whether another pass has begun, and how many seconds ago this one did."""
+        now = time.monotonic()
+        found = "converting"
+        if progress.checked_bytes:
+            found = "checking"
+        elif progress.shuffled_bytes:
+            found = "shuffling"
+        is_new, self.name = found != self.name, found
+        if is_new and found != "checking":
+            self._began_s = now  # the first one began with the command
+        return is_new, now - self._began_s
 
 
 class _Seldom:
@@ -169,6 +199,18 @@ class _Seldom:
 
 def amount(progress: Progress, elapsed_s: float) -> str:
     """Return how much of a conversion is done, and how fast."""
+    if progress.checked_bytes:
+        speed = size(int(progress.checked_bytes / max(elapsed_s, 1e-9)))
+        whole = progress.checked_bytes + progress.unchecked_bytes
+        of = f" of {size(whole)}" if progress.unchecked_bytes else ""
+        return f"{size(progress.checked_bytes)}{of}, {speed}/s"
+    if progress.shuffled_bytes:
+        speed = size(int(progress.shuffled_bytes / max(elapsed_s, 1e-9)))
+        return (
+            f"{progress.tasks_done} of {progress.tasks_total} parts, "
+            f"{size(progress.shuffled_bytes)} read, {size(progress.spilled_bytes)} spilled, "
+            f"{speed}/s"
+        )
     if not progress.tasks_total:
         return "no task has begun yet"
     rate = int(progress.raw_bytes / max(elapsed_s, 1e-9))

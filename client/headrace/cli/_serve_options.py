@@ -48,8 +48,9 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         SIZE,
         "2GiB",
         (
-            "Memory for decoded blocks, such as 8GiB. The default is twice the default window of "
-            "1 GiB; give each further job with an order of its own as much."
+            "Memory for decoded blocks, such as 8GiB. The default is what one job shuffles "
+            "together by default; give each further job with an order of its own, and each "
+            "further lane, as much."
         ),
     ),
     (

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from headrace.errors import BadArgumentError, ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.converter import Progress
     from headrace.converter.text import LeftOut
     from headrace.converter.text.options import TextKind
 
@@ -77,6 +78,8 @@ def text_rows(
     kind: TextKind,
     text: Mapping[str, Any],
     settings: Mapping[str, Any],
+    *,
+    progress: Callable[[Progress], None],
 ) -> tuple[DataFrame, dict[str, Any], LeftOut]:
     """Make a DataFrame for files of CSV, JSON or text, which tasks read as we do without Spark.
 
@@ -89,6 +92,7 @@ def text_rows(
         kind: Of them.
         text: Fields of `headrace.converter.text.TextOptions`.
         settings: For `write_shards`.
+        progress: Told a few times a second how much is checked.
 
     Returns:
         What to give to `write_shards`, and what is left out.
@@ -96,7 +100,8 @@ def text_rows(
     from headrace.converter.text import TextOptions  # noqa: PLC0415 - needs the [converter] extra
     from headrace.converter.text.on_spark import rows_on_spark  # noqa: PLC0415 - as above
 
-    return rows_on_spark(spark, source, kind, how=TextOptions(**text), settings=settings)
+    how = TextOptions(**text)
+    return rows_on_spark(spark, source, kind, how=how, settings=settings, progress=progress)
 
 
 def read_frame(spark: SparkSession, source: str, *, file_format: str) -> DataFrame:

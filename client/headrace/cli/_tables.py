@@ -11,18 +11,12 @@ if TYPE_CHECKING:
 
 def read_tables(urls: Sequence[str]) -> tuple[list[ShardTable], list[str]]:
     """Return what the order needs of each dataset, and their fingerprints."""
-    from headrace.order import ShardTable  # noqa: PLC0415
+    from headrace.order import table_of  # noqa: PLC0415
     from headrace.storage import open_dataset  # noqa: PLC0415 - needs the [storage] extra
 
     tables, fingerprints = [], []
     for url in urls:
         with open_dataset(url) as dataset:
-            tables.append(
-                ShardTable(
-                    dataset.shard_sample_counts,
-                    dataset.shard_raw_bytes,
-                    range_reads=dataset.range_reads,
-                )
-            )
+            tables.append(table_of(dataset.stretches()))
             fingerprints.append(dataset.fingerprint)
     return tables, fingerprints

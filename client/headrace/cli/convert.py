@@ -73,7 +73,13 @@ _MOST_COLUMNS = 20  # lines before the summary
 @click.option(
     "--shuffle-seed",
     type=int,
-    help="Write in a random order, with Spark. Servers shuffle anyway as they serve.",
+    help="Write in a random order, which spills as much to the disk of this machine as SRC has. "
+    "Servers shuffle anyway as they serve.",
+)
+@click.option(
+    "--spill-folder",
+    metavar="FOLDER",
+    help="Where --shuffle-seed spills to. Default: the folder for temporary files.",
 )
 @click.option(
     "--null-value",
@@ -174,6 +180,7 @@ def command(
     split_by: str | None,
     split_seed: int,
     shuffle_seed: int | None,
+    spill_folder: str | None,
     null_values: tuple[str, ...],
     encoding: str,
     delimiter: str | None,
@@ -208,22 +215,26 @@ def command(
     wrong; 130 interrupted.
     """
     from headrace.cli._guess import guess_format  # noqa: PLC0415 - a command loads its layers
+    from headrace.converter import WriteOptions  # noqa: PLC0415 - needs the [converter] extra
 
     found = file_format or guess_format(source)
     what = _What(
         url=url,
         settings={
             "columns": parse_columns(columns),
-            "types": dict(types),
-            "shapes": parse_shapes(shapes),
             "splits": parse_splits(split, split_by),
             "split_seed": split_seed,
+            "shuffle_seed": shuffle_seed,
             "format": written_as,
-            "compression": compression,
-            "compression_level": compression_level,
-            "hashes": parse_hashes(hashes),
-            "shard_bytes": shard_bytes,
-            "block_bytes": block_bytes,
+            "write": WriteOptions(
+                types=dict(types),
+                shapes=parse_shapes(shapes),
+                compression=compression,
+                compression_level=compression_level,
+                hashes=parse_hashes(hashes),
+                shard_bytes=shard_bytes,
+                block_bytes=block_bytes,
+            ),
             "mode": mode,
         },
     )
@@ -242,6 +253,7 @@ def command(
         images={"label": label, "on_error": on_error},
         table_version=table_version,
         allow_pickle=allow_pickle,
+        spill_folder=spill_folder,
     )
     left: list[LeftOut | FilesLeftOut] = []
 
@@ -250,8 +262,8 @@ def command(
         left.append(what)
         _tell_left_out(what)
 
-    if _needs_spark(found, master=master, shuffle_seed=shuffle_seed):
-        written = _with_spark(reading, what, shuffle_seed, tell)
+    if _needs_spark(found, master=master):
+        written = _with_spark(reading, what, tell)
     else:
         written = _without_spark(reading, what, tell)
     facts = {name: _facts(_place(url, name), part) for name, part in written.items()}
@@ -289,43 +301,41 @@ class _Reading:
     images: Mapping[str, Any]
     table_version: int | None
     allow_pickle: bool
+    spill_folder: str | None
 
 
-def _needs_spark(file_format: str, *, master: str | None, shuffle_seed: int | None) -> bool:
+def _needs_spark(file_format: str, *, master: str | None) -> bool:
     if file_format in _SPARK_ALONE:
         return True
-    wanted = master is not None or shuffle_seed is not None
-    if wanted and file_format not in _EITHER:
-        option = "--shuffle-seed" if master is None else "--master"
+    if master is not None and file_format not in _EITHER:
         raise BadArgumentError(
-            f"{option} is for what Spark reads, and SRC is {file_format}, which it does not; leave "
-            "it out (servers shuffle as they serve), or convert a Parquet copy",
-            field=option.strip("-"),
+            f"--master is for what Spark reads, and SRC is {file_format}, which it does not; leave "
+            "it out, or convert a Parquet copy",
+            field="master",
         )
-    return wanted
+    return master is not None
 
 
-def _with_spark(
-    reading: _Reading, what: _What, shuffle_seed: int | None, tell: _Tell
-) -> dict[str, Manifest | Index]:
+def _with_spark(reading: _Reading, what: _What, tell: _Tell) -> dict[str, Manifest | Index]:
     from headrace.cli._progress import conversion_progress  # noqa: PLC0415
     from headrace.cli._spark import read_frame, start_spark, text_rows  # noqa: PLC0415
 
     spark = start_spark(reading.master, verbose=reading.verbose)
     from headrace.converter import write_shards  # noqa: PLC0415 - needs the [converter] extra
 
-    settings = {**what.settings, "shuffle_seed": shuffle_seed}
+    settings = what.settings
     try:
         if reading.file_format == "images":
-            return _without_spark(reading, what, tell, spark, shuffle_seed)
-        if reading.file_format in _TEXT:
-            frame, settings, found = text_rows(
-                spark, reading.source, cast("TextKind", reading.file_format), reading.text, settings
-            )
-            tell(found)
-        else:
-            frame = read_frame(spark, reading.source, file_format=reading.file_format)
+            return _without_spark(reading, what, tell, spark)
         with conversion_progress() as progress:
+            if reading.file_format in _TEXT:
+                kind = cast("TextKind", reading.file_format)
+                frame, settings, found = text_rows(
+                    spark, reading.source, kind, reading.text, settings, progress=progress
+                )
+                tell(found)
+            else:
+                frame = read_frame(spark, reading.source, file_format=reading.file_format)
             written: Any = write_shards(frame, what.url, progress=progress, **settings)
     finally:
         spark.stop()
@@ -337,7 +347,6 @@ def _without_spark(
     what: _What,
     tell: _Tell,
     spark: SparkSession | None = None,
-    shuffle_seed: int | None = None,
 ) -> dict[str, Manifest | Index]:
     from headrace.cli._progress import conversion_progress  # noqa: PLC0415
     from headrace.converter import ImageOptions, convert_files  # noqa: PLC0415 - needs the [converter] extra
@@ -355,8 +364,9 @@ def _without_spark(
             text=TextOptions(**reading.text),
             images=ImageOptions(**reading.images),
             spark=spark,
-            shuffle_seed=shuffle_seed,
+            spill_folder=reading.spill_folder,
             left_out=tell,
+            notice=lambda sentence: click.echo(sentence, err=True),
             progress=progress,
             **what.settings,
         )
@@ -373,6 +383,13 @@ def _tell_left_out(left: LeftOut | FilesLeftOut) -> None:
         shown = ", ".join(left.files[:_MOST_FILES])
         more = f" and {len(left.files) - _MOST_FILES} more" if left.files[_MOST_FILES:] else ""
         click.echo(f"left out files of other kinds: {shown}{more}", err=True)
+    if left.merged:
+        folders = ", ".join(f"{folder}/" for folder in left.merged)
+        click.echo(
+            f"the records of {folders} become one dataset; convert each folder by itself to keep "
+            "them apart",
+            err=True,
+        )
     for column in left.untyped[:_MOST_COLUMNS]:
         click.echo(str(column), err=True)
     if left.untyped[_MOST_COLUMNS:]:

@@ -58,6 +58,8 @@ def command(
     \b
     headrace doctor headrace:50051 flights --need 5000/s --batch-size 256
     """
+    rate = _rate(need)
+    # After what can be wrong with the arguments: it imports PyTorch, for seconds.
     from headrace.bench import Need, diagnose  # noqa: PLC0415
 
     access = access_of(
@@ -66,7 +68,7 @@ def command(
     found = diagnose(
         tuple(filter(None, targets.split(","))),
         dataset,
-        Need(_rate(need), batch_size, tuple(filter(None, (columns or "").split(",")))),
+        Need(rate, batch_size, tuple(filter(None, (columns or "").split(",")))),
         seconds=seconds,
         access=access,
     )
@@ -89,5 +91,5 @@ def command(
 def _rate(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/s)?", text.replace(",", ""))
     if match is None or not float(match[1]):
-        raise click.UsageError(f"--need: {text!r} is no rate; wanted samples a second, as 5000/s.")
+        raise click.UsageError(f"--need: {text!r} is no rate; expected samples/s, as 5000/s.")
     return float(match[1])

@@ -210,10 +210,10 @@ def _missed(summary: Summary, options: Options) -> tuple[str, ...]:
     missed = []
     least, most = options.min_samples_per_s, options.max_p99_ms
     if least is not None and summary.samples_per_s < least:
-        missed.append(f"{summary.samples_per_s:,.0f} samples/s; wanted {least:,.0f} at least")
+        missed.append(f"{summary.samples_per_s:,.0f} samples/s; expected {least:,.0f} at least")
     p99 = summary.wait_ms.get("p99", 0.0)
     if most is not None and p99 > most:
-        missed.append(f"the P99 of the wait is {p99:,.1f} ms; wanted {most:,.1f} at most")
+        missed.append(f"the P99 of the wait is {p99:,.1f} ms; expected {most:,.1f} at most")
     return tuple(missed)
 
 

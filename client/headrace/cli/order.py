@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,10 @@ from headrace.cli._types import WEIGHTED_URL
 from headrace.errors import TokenDatasetChangedError
 
 if TYPE_CHECKING:
-    from headrace.order import MixtureOrder, MixtureSpec, Order, OrderSpec, RankBatch
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from headrace.order import EpochPlan, MixtureOrder, MixtureSpec, Order, OrderSpec, RankBatch
 
 Weighted = tuple[str, float | None]
 
@@ -46,7 +50,7 @@ Weighted = tuple[str, float | None]
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="First batch to show, counted from the begin of the epoch.",
+    help="First batch to show, counted from the beginning of the epoch.",
 )
 @click.option(
     "--batches", type=click.IntRange(min=1), default=1, show_default=True, help="How many to show."
@@ -61,7 +65,13 @@ Weighted = tuple[str, float | None]
     is_flag=True,
     help="Print the mixture as JSON instead, to be changed and given to --mixture.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a batch.")
+@click.option(
+    "--find",
+    "wanted",
+    metavar="ID[,ID...]",
+    help="Print instead where these samples come in the epoch, on all ranks.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a batch, or a row found.")
 def command(
     *,
     specs: tuple[Weighted, ...],
@@ -71,7 +81,9 @@ def command(
     replication: int,
     seed: int,
     shuffle: bool,
-    window: int | None,
+    shuffle_bytes: int,
+    shuffle_samples: int,
+    run_bytes: int,
     lanes: int,
     batching: str,
     end: str,
@@ -80,6 +92,7 @@ def command(
     batches: int,
     mixture: Path | None,
     print_mixture: bool,
+    wanted: str | None,
     as_json: bool,
 ) -> None:
     """Print the sample ids that a rank gets at a step, with no server.
@@ -91,9 +104,9 @@ def command(
     \b
     headrace order s3://bucket/flights --global-batch-size 256 --step 1000 --rank 3 --world-size 8
     headrace order s3://bucket/web=0.7 s3://bucket/books=0.3 --global-batch-size 256
+    headrace order s3://bucket/flights --global-batch-size 256 --world-size 8 --find 17,90210
     """
     from headrace.order import (  # noqa: PLC0415 - a command loads its layers when it is called
-        DEFAULT_WINDOW,
         EndMode,
         EpochPlan,
         MixtureOrder,
@@ -104,7 +117,9 @@ def command(
     spec = OrderSpec(
         seed=seed,
         shuffle=shuffle,
-        window=DEFAULT_WINDOW if window is None else window,
+        run_bytes=run_bytes,
+        shuffle_bytes=shuffle_bytes,
+        shuffle_samples=shuffle_samples,
         lanes=lanes,
         unit=global_batch_size,
     )
@@ -121,6 +136,12 @@ def command(
         global_batch_size=global_batch_size,
         end=EndMode(end),
     )
+    if wanted is not None:
+        for line in _found_lines(
+            order, plan, wanted, epoch=epoch, ranks=(world_size, replication), as_json=as_json
+        ):
+            click.echo(line)
+        return
     if step >= plan.batch_count:
         raise click.UsageError(f"--step: the epoch has {plan.batch_count} batches, from 0 on.")
     show = _json_line if as_json else _text_line
@@ -130,6 +151,64 @@ def command(
 
 
 Ids = list[int] | list[str]
+
+
+def _found_lines(
+    order: Order | MixtureOrder,
+    plan: EpochPlan,
+    wanted: str,
+    *,
+    epoch: int,
+    ranks: tuple[int, int],
+    as_json: bool,
+) -> Iterator[str]:
+    """Yield a line for each row that holds one of the samples; say of each that has none."""
+    from headrace.order import find_rows  # noqa: PLC0415
+
+    names = wanted.split(",")
+    world_size, replication = ranks
+    found = order.find_each(epoch, _sample_ids(order, names))
+    for name, positions in zip(names, found, strict=True):
+        rows = [
+            (position, row)
+            for position in positions.tolist()
+            for row in find_rows(plan, position, world_size=world_size, replication=replication)
+        ]
+        for position, row in rows:
+            place = {"step": row.index, "rank": row.rank, "row": row.row, "position": position}
+            if as_json:
+                yield json.dumps({"id": name, "epoch": epoch, **place})
+            else:
+                at = "  ".join(f"{key} {value}" for key, value in place.items())
+                yield f"id {name}  epoch {epoch}  {at}"
+        if not rows and not as_json:
+            yield f"id {name}  epoch {epoch}  nowhere: it is dropped, or not drawn"
+
+
+def _sample_ids(order: Order | MixtureOrder, names: Sequence[str]) -> NDArray[np.int64]:
+    """Return the ids that an order has for samples as they are printed."""
+    import numpy as np  # noqa: PLC0415
+
+    from headrace.order import MixtureOrder  # noqa: PLC0415
+
+    is_mixture = isinstance(order, MixtureOrder)
+    pattern = r"(\d+):(\d+)" if is_mixture else r"()(\d+)"
+    matches = [re.fullmatch(pattern, name.strip()) for name in names]
+    for name, match in zip(names, matches, strict=True):
+        if match is None:
+            form = "DATASET:ID, datasets counted from 0" if is_mixture else "a number"
+            raise click.UsageError(f"--find: {name!r} is no sample id; expected {form}.")
+    pairs = [(int(match[1] or 0), int(match[2])) for match in matches if match is not None]
+    firsts = (
+        order.first_ids.tolist() if isinstance(order, MixtureOrder) else [0, order.sample_count]
+    )
+    for dataset, sample in pairs:
+        count = firsts[dataset + 1] - firsts[dataset] if dataset + 1 < len(firsts) else 0
+        if sample >= count:
+            raise click.UsageError(
+                f"--find: there is no sample {sample} in dataset {dataset}, which has {count}."
+            )
+    return np.array([firsts[dataset] + sample for dataset, sample in pairs], np.int64)
 
 
 def _json_line(epoch: int, batch: RankBatch, ids: Ids) -> str:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     help="Samples of the first epoch to leave out.",
 )
 @click.option("--token", help="Go on after the batch with this token (base64).")
-@click.option("--batches", type=click.IntRange(min=1), help="Stop after so many batches.")
+@click.option("--batches", type=click.IntRange(min=1), help="Stop after that many batches.")
 @click.option("--ids", is_flag=True, help="Add the sample ids of each batch.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @click.option(
@@ -82,7 +82,9 @@ def command(
     replication: int,
     seed: int,
     shuffle: bool,
-    window: int | None,
+    shuffle_bytes: int,
+    shuffle_samples: int,
+    run_bytes: int,
     end: str,
     columns: str | None,
     epoch: int,
@@ -114,13 +116,15 @@ def command(
     import numpy as np  # noqa: PLC0415 - a command loads its layers when it is called
 
     from headrace.client import BatchEvent, BatchReader, Deadlines, read_mixture  # noqa: PLC0415
-    from headrace.order import DEFAULT_WINDOW, OrderSpec  # noqa: PLC0415
+    from headrace.order import OrderSpec  # noqa: PLC0415
 
     size = global_batch_size or batch_size * max(1, world_size // max(1, replication))
     order = OrderSpec(
         seed=seed,
         shuffle=shuffle,
-        window=DEFAULT_WINDOW if window is None else window,
+        run_bytes=run_bytes,
+        shuffle_bytes=shuffle_bytes,
+        shuffle_samples=shuffle_samples,
         unit=size,
     )
     begin = _Begin(epoch, position, order, size)
@@ -248,5 +252,5 @@ def _token_bytes(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise TokenMalformedError(
-            f"--token is no base64 ({error}); wanted what `headrace read` printed behind 'token'"
+            f"--token is no base64 ({error}); expected what `headrace read` printed behind 'token'"
         ) from error

@@ -11,7 +11,7 @@ import click
 from headrace.cli._progress import count_progress, shard_progress
 
 if TYPE_CHECKING:
-    from headrace.storage import RepairReport, ShardCheck
+    from headrace.storage import OpenDataset, RepairReport, ShardCheck
 
 
 @click.command(name="verify")
@@ -51,8 +51,8 @@ def command(
     """Read every block of the dataset at URL and check it against its manifest.
 
     Lists each fault with shard, block, byte offset and the samples it costs, then shards with
-    other bytes than stated around their blocks, and says how many samples nothing protects. Exits
-    with 1 if there is a fault or such a shard.
+    other bytes than stated around their blocks, and says how many samples nothing protects and
+    how many shards have uneven blocks. Exits with 1 if there is a fault or such a shard.
 
     With `--repair-manifest` a new version is committed that holds what can be read, and what is
     lost is listed; exits with 1 if anything is. A dataset in which nothing is wrong stays as it is.
@@ -88,9 +88,11 @@ def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -
                 odd_shards += 1
                 click.echo(json.dumps(asdict(check)) if as_json else _odd_text(check))
         total = dataset.sample_count
+        uneven = _uneven_count(dataset)
     if as_json:
         facts = {"blocks": blocks, "faults": fault_count, "samples_lost": lost}
         facts |= {"odd_shards": odd_shards, "samples_unprotected": unprotected}
+        facts["uneven_shards"] = uneven
         click.echo(json.dumps(facts))
         return 1 if fault_count or odd_shards else 0
     if fault_count:
@@ -101,12 +103,22 @@ def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -
         click.echo(f"{url}: {blocks:,} blocks with {total:,} samples are as their manifest states")
     if odd_shards:
         click.echo(f"{url}: {odd_shards} shards are not as stated outside of their blocks")
+    if uneven:
+        click.echo(
+            f"{url}: the blocks of {uneven:,} shards do not hold the same number of samples, so a "
+            "shuffled order reads some of them twice; headrace convert writes even ones"
+        )
     if unprotected:
         click.echo(
             f"{url}: nothing protects {unprotected:,} of {total:,} samples; a changed byte in "
             "them shows to nobody, as the files hold no checksum of it"
         )
     return 1 if fault_count or odd_shards else 0
+
+
+def _uneven_count(dataset: OpenDataset) -> int:
+    stretches = dataset.stretches()
+    return int(((stretches.block_samples == 0) & (stretches.sample_counts > 0)).sum())
 
 
 def _odd_text(check: ShardCheck) -> str:

@@ -17,6 +17,7 @@ from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.feeds.wait_times import HopSeconds
 from headrace.client.options.access import Access, TlsConfig
 from headrace.client.options.mixture import Mixture, MixtureEntry, read_mixture
+from headrace.client.options.order import Order
 from headrace.client.options.private import Fallback, PrivateServer
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.settings import Deadlines, Hedge
@@ -60,6 +61,7 @@ __all__ = [
     "Mixture",
     "MixtureEntry",
     "NumpyDataset",
+    "Order",
     "Pack",
     "Pad",
     "Place",

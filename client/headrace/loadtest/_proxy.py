@@ -59,7 +59,7 @@ class FaultyProxy:
         host, colon, port = target.rpartition(":")
         if not colon or not port.isdigit() or ":" in host.strip("[]"):
             raise ConfigurationError(
-                f"{target!r} cannot be cut off: wanted HOST:PORT; names with a scheme, unix "
+                f"{target!r} cannot be cut off: expected HOST:PORT; names with a scheme, unix "
                 "sockets and IPv6 addresses do not go through the built-in proxy"
             )
         self._target = (host, int(port))

@@ -120,7 +120,7 @@ class SwarmSpec:
         if self.plan.batch_count < 1:
             raise BadArgumentError(
                 f"the dataset has {self.sample_count} samples, less than one global batch of "
-                f"{self.global_batch_size}; wanted a smaller batch, or --end uneven",
+                f"{self.global_batch_size}; expected a smaller batch, or --end uneven",
                 field="global_batch_size",
             )
         if self.rescales and self.seconds is not None:
@@ -138,7 +138,7 @@ class SwarmSpec:
         shares = [rescale.share for rescale in self.rescales]
         if shares != sorted(set(shares)) or any(not 0 < share < 1 for share in shares):
             raise BadArgumentError(
-                f"rescales happen at {shares} of the run; wanted rising shares in (0, 1)",
+                f"rescales happen at {shares} of the run; expected rising shares in (0, 1)",
                 field="rescales",
             )
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from headrace.converter._convert import SourceFormat, convert_files
+from headrace.converter._arguments import SourceFormat
+from headrace.converter._convert import convert_files
 from headrace.converter._function import Function, Over
-from headrace.converter._plan import DEFAULT_SHARD_BYTES
 from headrace.converter._progress import Progress
-from headrace.converter._schema import Shape
 from headrace.converter._sinks import Format
 from headrace.converter._splits import Splits
+from headrace.converter._write_options import DEFAULT_SHARD_BYTES, Shape, WriteOptions
 from headrace.converter.images import FilesLeftOut, ImageOptions
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ __all__ = [
     "Shape",
     "SourceFormat",
     "Splits",
+    "WriteOptions",
     "convert_files",
     "make_converter",
     "write_shards",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import get_args
+from typing import Literal, get_args
 
 from headrace.arguments import (
     instance_or_none,
     mapping_or_none,
+    number,
     one_of,
     shown,
     text,
@@ -16,13 +17,30 @@ from headrace.arguments import (
     whole_or_none,
 )
 from headrace.converter._function import Function
+from headrace.converter.images import ImageOptions
+from headrace.converter.text import TextOptions
 from headrace.errors import BadArgumentError
-from headrace.storage import Mode, StoreOptions
+from headrace.storage import Mode, SourceOptions, StoreOptions
 
 _SEED_LIMIT = 1 << 63
-_BYTES_LIMIT = 1 << 42
+_THREADS_LIMIT = 1 << 10
 
 _COLUMNS = "a list of column names, or a mapping of names to new names"
+_SPLITS = "a mapping of names to fractions, the name of a column, or None"
+
+SourceFormat = Literal[
+    "csv",
+    "delta",
+    "headrace",
+    "huggingface",
+    "images",
+    "json",
+    "mds",
+    "parquet",
+    "text",
+    "webdataset",
+]
+"""What `headrace.converter.convert_files` reads."""
 
 
 def check_frame(df: object) -> None:
@@ -34,7 +52,7 @@ def check_frame(df: object) -> None:
     if hasattr(df, "sparkSession") and hasattr(df, "mapInArrow"):
         return
     raise BadArgumentError(
-        f"df is of type {type(df).__module__}.{type(df).__name__}; wanted a DataFrame of Spark: "
+        f"df is of type {type(df).__module__}.{type(df).__name__}; expected a DataFrame of Spark: "
         "pass spark.createDataFrame(…) of it, or convert files with `headrace convert`",
         field="df",
     )
@@ -59,26 +77,6 @@ def columns_of(
     return columns if isinstance(columns, Sequence) else names
 
 
-def check_declared(**declared: object) -> None:
-    """Refuse what is no mapping by column: ``types``, ``shapes``, ``formats``.
-
-    Raises:
-        BadArgumentError: One is something else.
-    """
-    for field, value in declared.items():
-        mapping_or_none(field, value, wanted="a mapping by the name of the column, or None")
-
-
-def check_sizes(*, shard_bytes: object, block_bytes: object) -> None:
-    """Refuse sizes that are no whole numbers of bytes.
-
-    Raises:
-        BadArgumentError: One is none.
-    """
-    whole("shard_bytes", shard_bytes, low=1, high=_BYTES_LIMIT)
-    whole_or_none("block_bytes", block_bytes, low=1, high=_BYTES_LIMIT)
-
-
 def check_seeds(*, shuffle_seed: object, split_seed: object) -> None:
     """Refuse seeds that are no whole numbers.
 
@@ -99,7 +97,63 @@ def check_place(url: object, *, mode: object) -> None:
     one_of("mode", mode, get_args(Mode))
 
 
-def check_means(*, options: object, progress: object, function: object) -> None:
+def check_source(source: object, source_format: object, *, threads: object) -> None:
+    """Refuse what is no place to read from, and formats that there are not.
+
+    Raises:
+        BadArgumentError: One is something else.
+    """
+    text("source", source, wanted="the URL or the folder to read from, as a str")
+    one_of("source_format", source_format, get_args(SourceFormat))
+    whole_or_none("threads", threads, low=1, high=_THREADS_LIMIT)
+
+
+def check_spill(spill_folder: object) -> None:
+    """Refuse what is no folder to spill to.
+
+    Raises:
+        BadArgumentError: It is something else.
+    """
+    if spill_folder is not None:
+        text("spill_folder", spill_folder, wanted="a folder of this machine, or None")
+
+
+def check_splits(splits: object) -> None:
+    """Refuse what says nothing of splits.
+
+    Raises:
+        BadArgumentError: It is neither a name nor fractions by name.
+    """
+    if splits is None or (isinstance(splits, str) and splits):
+        return
+    mapping_or_none("splits", splits, wanted=_SPLITS)
+    if not isinstance(splits, Mapping):
+        return
+    for name, fraction in splits.items():
+        number(f"splits[{name!r}]", fraction, least=0, most=1)
+
+
+def check_reading(*, source_options: object, text: object, images: object) -> None:
+    """Refuse what does not say how sources are read.
+
+    Raises:
+        BadArgumentError: One is something else.
+    """
+    instance_or_none(
+        "source_options", source_options, SourceOptions, wanted="SourceOptions(…), or None"
+    )
+    instance_or_none("text", text, TextOptions, wanted="TextOptions(…), or None")
+    instance_or_none("images", images, ImageOptions, wanted="ImageOptions(…), or None")
+
+
+def check_means(
+    *,
+    options: object,
+    progress: object,
+    function: object = None,
+    left_out: object = None,
+    notice: object = None,
+) -> None:
     """Refuse what cannot be asked or called.
 
     Raises:
@@ -107,7 +161,12 @@ def check_means(*, options: object, progress: object, function: object) -> None:
     """
     instance_or_none("options", options, StoreOptions, wanted="StoreOptions(…), or None")
     instance_or_none("function", function, Function, wanted="Function(…), or None")
+    for name, called in {"left_out": left_out, "notice": notice}.items():
+        if called is not None and not callable(called):
+            raise BadArgumentError(
+                f"{name} is {shown(called)}; expected a function, or None", field=name
+            )
     if progress is not None and progress != "bar" and not callable(progress):
         raise BadArgumentError(
-            f"progress is {shown(progress)}; wanted 'bar', a function, or None", field="progress"
+            f"progress is {shown(progress)}; expected 'bar', a function, or None", field="progress"
         )

@@ -89,7 +89,7 @@ def _refuse_strange_classes(
     wrong = most if least >= -1 else least
     raise BadArgumentError(
         f"column {plan.field.name!r}: among the samples from {first_sample} on of their partition "
-        f"is the number {wrong}, and there are {class_count} classes; wanted [0, {class_count}), "
+        f"is the number {wrong}, and there are {class_count} classes; expected [0, {class_count}), "
         "or -1 for none",
         field=plan.field.name,
     )

@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-import pyarrow as pa
-
+from headrace.arguments import shown as argument_shown
+from headrace.converter._arguments import (
+    SourceFormat,
+    check_means,
+    check_place,
+    check_reading,
+    check_seeds,
+    check_source,
+    check_spill,
+    check_splits,
+    columns_of,
+)
 from headrace.converter._commit import Written
 from headrace.converter._folder import open_folder, own_splits, write_folder
 from headrace.converter._hugging_face import find_splits, hugging_face_pieces
 from headrace.converter._local import write_pieces
 from headrace.converter._pieces import Pieces, dataset_pieces
-from headrace.converter._plan import DEFAULT_SHARD_BYTES, Wanted, checked_writing
+from headrace.converter._plan import Wanted
 from headrace.converter._progress import Progress
-from headrace.converter._schema import Declared, Shape
 from headrace.converter._show import shown
 from headrace.converter._sinks import Format
 from headrace.converter._splits import Splits
 from headrace.converter._tasks import split_url
 from headrace.converter._type_names import named_type
+from headrace.converter._write_options import WriteOptions, write_options_of
 from headrace.converter.images import FilesLeftOut, ImageOptions
 from headrace.converter.text import LeftOut, TextOptions, text_pieces
 from headrace.converter.text.declared import read_types
@@ -35,19 +45,6 @@ from headrace.storage import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SourceFormat = Literal[
-    "csv",
-    "delta",
-    "headrace",
-    "huggingface",
-    "images",
-    "json",
-    "mds",
-    "parquet",
-    "text",
-    "webdataset",
-]
 
 _SOURCES = {
     "delta": "parquet",
@@ -68,23 +65,18 @@ def convert_files(
     images: ImageOptions | None = None,
     left_out: Callable[[LeftOut | FilesLeftOut], None] | None = None,
     columns: Sequence[str] | Mapping[str, str] | None = None,
-    types: Mapping[str, str | pa.DataType] | None = None,
-    shapes: Mapping[str, Shape] | None = None,
-    classes: Mapping[str, Sequence[str]] | None = None,
     splits: Splits | None = None,
     split_seed: int = 0,
     format: Format = "arrow",  # noqa: A002 - as in write_shards
-    compression: str | None = None,
-    compression_level: int | None = None,
-    hashes: Sequence[str] | None = None,
-    shard_bytes: int = DEFAULT_SHARD_BYTES,
-    block_bytes: int | None = None,
+    write: WriteOptions | None = None,
     mode: Mode = "error",
     options: StoreOptions | None = None,
     progress: Callable[[Progress], None] | Literal["bar"] | None = None,
     threads: int | None = None,
     spark: SparkSession | None = None,
     shuffle_seed: int | None = None,
+    spill_folder: str | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> dict[str, Written]:
     """Write the samples at ``source`` as a dataset at ``url``; needs neither Spark nor Java.
 
@@ -105,24 +97,21 @@ def convert_files(
         left_out: Called once with what is not read of CSV, JSON and text, before anything is
             written; of images at the end, also of a failure, once for each reason.
         columns: As for `write_shards`.
-        types: As for `write_shards`.
-        shapes: As for `write_shards`.
-        classes: As for `write_shards`, beside those that the source notes.
         splits: As for `write_shards`; not for a ``DatasetDict`` or a folder that has splits.
         split_seed: As for `write_shards`.
         format: As for `write_shards`.
-        compression: As for `write_shards`; the default of images is ``none`` where their own
-            formats compress.
-        compression_level: As for `write_shards`.
-        hashes: As for `write_shards`.
-        shard_bytes: As for `write_shards`.
-        block_bytes: As for `write_shards`.
+        write: As for `write_shards`; its names of classes beside those that the source notes.
         mode: As for `write_shards`.
         options: How to reach both stores; what is not set is taken from the ``AWS_`` variables.
         progress: As for `write_shards`.
         threads: Parts to convert side by side; `None` is one a core, of text at most 8.
         spark: A session whose executors convert images; `None` does it on this machine.
-        shuffle_seed: As for `write_shards`; only with ``spark``.
+        shuffle_seed: Write the samples in a random order, which follows from the seed and from
+            what is read alone; ``None`` keeps theirs. Without ``spark`` it takes two passes, and
+            the disk of this machine as many bytes as the samples have, until all is written.
+        spill_folder: Where it takes them; `None` is the folder for temporary files.
+        notice: Called with a sentence each on what a shuffle spills, before it begins, and on the
+            column that the samples come sorted by, at the end; without ``spark``.
 
     Returns:
         The manifest (``mds``: the index) of what was written, by split; ``""`` without splits.
@@ -131,60 +120,67 @@ def convert_files(
         NotADatasetError: ``source`` holds nothing of that format.
         HeadraceError: As `write_shards`.
     """
+    check_place(url, mode=mode)
+    check_source(source, source_format, threads=threads)
+    check_splits(splits)
+    check_seeds(shuffle_seed=shuffle_seed, split_seed=split_seed)
+    check_means(options=options, progress=progress, left_out=left_out, notice=notice)
+    check_spill(spill_folder)
+    check_reading(source_options=source_options, text=text, images=images)
+    write = write_options_of(write)
     wanted = Wanted(
-        columns=columns,
-        declared=Declared(shapes=shapes or {}, types=types or {}, classes=classes or {}),
+        columns=columns_of(columns),
+        write=write,
         shuffle_seed=shuffle_seed,
+        spill_folder=spill_folder,
         splits=splits,
         split_seed=split_seed,
-        writing=checked_writing(
-            format,
-            compression,
-            level=compression_level,
-            hashes=hashes,
-            shard_bytes=shard_bytes,
-            block_bytes=block_bytes,
-        ),
+        writing=write.writing(format),
         mode=mode,
         options=options_with_environment(options or StoreOptions()),
     )
-    _check_spark(spark, source_format, images or ImageOptions(), shuffle_seed)
+    _check_spark(spark, source_format, images or ImageOptions())
     if source_format == "images":
         folder = open_folder(
             source,
             url,
             wanted=wanted,
             how=images or ImageOptions(),
-            keeps_bytes=compression is None,
+            keeps_bytes=write.compression is None,
         )
         try:
-            return write_folder(folder, url, spark=spark, progress=progress, threads=threads)
+            return write_folder(
+                folder, url, spark=spark, progress=progress, notice=notice, threads=threads
+            )
         finally:
             if left_out is not None:
                 for what in folder.left_out:
                     left_out(what)
     how = source_options or SourceOptions()
     parts: Mapping[str, Pieces]
-    if source_format in {"csv", "json", "text"}:
-        threads = threads or default_threads()
-        pieces = _text(
-            source,
-            source_format,
-            how=text or TextOptions(),
-            wanted=wanted,
-            left_out=left_out,
-            threads=threads,
-        )
-        parts = {"": pieces}
-    else:
-        parts = _parts(source, source_format, how, wanted.options)
-    if splits is not None and "" not in parts:
-        raise own_splits(source, list(parts))
     written: dict[str, Written] = {}
     with shown(progress) as tell:
+        if source_format in {"csv", "json", "text"}:
+            threads = threads or default_threads()
+            pieces = _text(
+                source,
+                source_format,
+                how=text or TextOptions(),
+                wanted=wanted,
+                left_out=left_out,
+                threads=threads,
+                progress=tell,
+            )
+            parts = {"": pieces}
+        else:
+            parts = _parts(source, source_format, how, wanted.options)
+        if splits is not None and "" not in parts:
+            raise own_splits(source, list(parts))
         for name, pieces in parts.items():
             place = split_url(url, name)
-            done = write_pieces(pieces, place, wanted=wanted, progress=tell, threads=threads)
+            done = write_pieces(
+                pieces, place, wanted=wanted, progress=tell, notice=notice, threads=threads
+            )
             written |= {name or split: part for split, part in done.items()}
     return written
 
@@ -197,17 +193,19 @@ def _text(
     wanted: Wanted,
     left_out: Callable[[LeftOut], None] | None,
     threads: int | None,
+    progress: Callable[[Progress], None] | None,
 ) -> Pieces:
     pieces = text_pieces(
         source,
         kind,
         how=how,
         types=read_types(
-            {name: named_type(text, column=name) for name, text in wanted.declared.types.items()},
+            {name: named_type(text, column=name) for name, text in wanted.write.types.items()},
             wanted.columns,
         ),
         options=wanted.options,
         threads=threads,
+        progress=progress,
     )
     if left_out is not None:
         left_out(pieces.left_out)
@@ -215,21 +213,16 @@ def _text(
 
 
 def _check_spark(
-    spark: SparkSession | None,
-    source_format: SourceFormat,
-    how: ImageOptions,
-    shuffle_seed: int | None,
+    spark: SparkSession | None, source_format: SourceFormat, how: ImageOptions
 ) -> None:
-    if spark is None and shuffle_seed is not None:
+    if spark is not None and not hasattr(spark, "sparkContext") and not hasattr(spark, "range"):
         raise BadArgumentError(
-            f"shuffle_seed is {shuffle_seed} and there is no spark, which shuffles; leave it out "
-            "(servers shuffle as they serve), or give a session",
-            field="shuffle_seed",
+            f"spark is {argument_shown(spark)}; expected a session of Spark, or None", field="spark"
         )
     if spark is not None and (source_format != "images" or how.on_error != "refuse"):
         raise BadArgumentError(
-            f"spark is given for {source_format} with on_error={how.on_error!r}; wanted images and "
-            "'refuse', or no spark (on the command line: no --master and no --shuffle-seed)",
+            f"spark is given for {source_format} with on_error={how.on_error!r}; expected images "
+            "and 'refuse', or no spark (on the command line: no --master)",
             field="spark",
         )
 
@@ -248,7 +241,7 @@ def _parts(
     if not found:
         raise NotADatasetError(
             f"{source} holds no dataset of Hugging Face: neither dataset_dict.json nor state.json "
-            "with files in it; wanted a folder that save_to_disk wrote",
+            "with files in it; expected a folder that save_to_disk wrote",
             url=source,
         )
     return {name: hugging_face_pieces(at, options=reach) for name, at in found.items()}

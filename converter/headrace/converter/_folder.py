@@ -107,6 +107,7 @@ def write_folder(
     *,
     spark: SparkSession | None = None,
     progress: Callable[[Progress], None] | Literal["bar"] | None = None,
+    notice: Callable[[str], None] | None = None,
     threads: int | None = None,
 ) -> dict[str, Written]:
     """Run the jobs of a folder.
@@ -116,6 +117,7 @@ def write_folder(
         url: As there.
         spark: A session whose executors do it; `None` is this machine.
         progress: As for `convert_files`.
+        notice: As for `convert_files`.
         threads: As for `convert_files`; not with ``spark``.
 
     Returns:
@@ -128,7 +130,9 @@ def write_folder(
     for pieces, wanted in folder.jobs:
         if spark is None:
             with shown(progress) as tell:
-                done = write_pieces(pieces, url, wanted=wanted, progress=tell, threads=threads)
+                done = write_pieces(
+                    pieces, url, wanted=wanted, progress=tell, notice=notice, threads=threads
+                )
         else:
             done = _write_with_spark(spark, pieces, url, wanted, progress)
         written |= done
@@ -151,8 +155,8 @@ def _write_with_spark(
     names = {field.name: classes_of(field) for field in pieces.schema}
     stored = _stored_names(wanted, pieces.schema.names)
     classes = {stored[old]: found for old, found in names.items() if found and old in stored}
-    declared = replace(wanted.declared, classes={**classes, **wanted.declared.classes})
-    return write_rows(frame, url, wanted=replace(wanted, declared=declared), progress=progress)
+    write = replace(wanted.write, classes={**classes, **wanted.write.classes})
+    return write_rows(frame, url, wanted=replace(wanted, write=write), progress=progress)
 
 
 def _stored_names(wanted: Wanted, names: Sequence[str]) -> Mapping[str, str]:
@@ -194,7 +198,7 @@ def _known_classes(url: str, targets: Sequence[str], wanted: Wanted) -> tuple[st
     if wanted.writing.format == "mds":
         raise BadArgumentError(
             "format='mds' keeps no names of classes, so that nothing tells what the numbers in the "
-            "dataset mean that is appended to; wanted mode='overwrite', label='none', or our own "
+            "dataset mean that is appended to; expected mode='overwrite', label='none', or our own "
             "format",
             field="mode",
         )

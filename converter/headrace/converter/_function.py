@@ -51,11 +51,11 @@ class Function:
 
     def __post_init__(self) -> None:
         if not callable(self.call):
-            raise BadArgumentError(f"call is {self.call!r}, wanted a function", field="function")
+            raise BadArgumentError(f"call is {self.call!r}, expected a function", field="function")
         if self.over not in get_args(Over):
             wanted = ", ".join(get_args(Over))
             raise BadArgumentError(
-                f"over is {self.over!r}, wanted one of {wanted}", field="function"
+                f"over is {self.over!r}, expected one of {wanted}", field="function"
             )
 
 
@@ -187,7 +187,7 @@ def _as_batch(item: Any, plan: FunctionPlan) -> pa.RecordBatch:
         return pa.RecordBatch.from_pandas(item, schema=pa.schema(known), preserve_index=False)
     wanted = "pyarrow.RecordBatch" if plan.over == "arrow" else "pandas.DataFrame"
     raise BadArgumentError(
-        f"the function yielded {type(item).__name__}, wanted {wanted} since it is over "
+        f"the function yielded {type(item).__name__}, expected {wanted} since it is over "
         f"{plan.over!r}",
         field="function",
     )
@@ -236,7 +236,7 @@ def _batches_of_rows(made: Iterable[Any], schema: pa.Schema) -> Iterator[pa.Reco
     for row in made:
         if not isinstance(row, Mapping) or row.keys() != set(schema.names):
             raise BadArgumentError(
-                f"the function yielded {_shown(row)}, wanted a mapping with the columns of its "
+                f"the function yielded {_shown(row)}, expected a mapping with the columns of its "
                 f"schema, {', '.join(schema.names)}",
                 field="function",
             )

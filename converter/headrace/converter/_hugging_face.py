@@ -75,6 +75,7 @@ class HuggingFacePieces:
         names: Of its files.
         schema: Of the batches that are yielded.
         files: Columns of encoded files, of which the bytes are taken out of their struct.
+        raw_bytes: Of the files.
         options: How to reach it.
     """
 
@@ -82,6 +83,7 @@ class HuggingFacePieces:
     names: tuple[str, ...]
     schema: pa.Schema
     files: frozenset[str]
+    raw_bytes: int
     options: StoreOptions = field(repr=False)
 
     @property
@@ -121,7 +123,7 @@ def hugging_face_pieces(url: str, *, options: StoreOptions) -> HuggingFacePieces
         names = tuple(str(file["filename"]) for file in state.get("_data_files", ()))
         if not names:
             raise NotADatasetError(
-                f"{url} holds no dataset of Hugging Face: {STATE_NAME} names no files; wanted a "
+                f"{url} holds no dataset of Hugging Face: {STATE_NAME} names no files; expected a "
                 "folder that save_to_disk wrote",
                 url=url,
             )
@@ -132,6 +134,7 @@ def hugging_face_pieces(url: str, *, options: StoreOptions) -> HuggingFacePieces
                 field="SRC",
             )
         stored = _read_schema(store, names[0])
+        raw_bytes = sum(entry.stored_bytes for entry in store.list_entries() if entry.name in names)
         features = (_read_json(store, _INFO_NAME) or {}).get("features") or {}
     fields = [_field(column, features.get(column.name)) for column in stored]
     return HuggingFacePieces(
@@ -139,6 +142,7 @@ def hugging_face_pieces(url: str, *, options: StoreOptions) -> HuggingFacePieces
         names=names,
         schema=_with_classes(pa.schema(fields), features),
         files=frozenset(name for name in features if _kind(features[name]) in _FILES),
+        raw_bytes=raw_bytes,
         options=options,
     )
 
@@ -216,7 +220,7 @@ def _tensors(column: Array, kind: pa.FixedShapeTensorType[Any]) -> Array:
     if len(values) != wanted or values.null_count:
         raise BadArgumentError(
             f"{len(column)} samples of shape {tuple(kind.shape)} hold {len(values)} numbers, of "
-            f"which {values.null_count} null; wanted {wanted}",
+            f"which {values.null_count} null; expected {wanted}",
             field="SRC",
         )
     flat = values.cast(kind.value_type)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -26,9 +27,11 @@ from headrace.converter._outcome import make_task, write_task
 from headrace.converter._pieces import Pieces, ReadPieces, selected
 from headrace.converter._plan import Wanted, plan_samples
 from headrace.converter._progress import Progress
-from headrace.converter._tasks import ShardTask
-
-_POLL_S = 0.2  # arbitrary: what a progress bar needs
+from headrace.converter._shuffle import ShuffledPieces
+from headrace.converter._sortedness import Sortedness
+from headrace.converter._spill import free_space, spill_folder_of
+from headrace.converter._tasks import SamplePlan, ShardTask
+from headrace.converter._threads import watch
 
 
 def write_pieces(
@@ -37,6 +40,7 @@ def write_pieces(
     *,
     wanted: Wanted,
     progress: Callable[[Progress], None] | None = None,
+    notice: Callable[[str], None] | None = None,
     threads: int | None = None,
 ) -> dict[str, Written]:
     """Write all pieces as one dataset, or as one a split.
@@ -46,6 +50,8 @@ def write_pieces(
         url: Where to.
         wanted: What to make of their samples.
         progress: Called a few times a second, and once when all is done.
+        notice: Called with what a shuffle spills, before it begins, and in the end with what the
+            storage order is sorted by.
         threads: How many pieces to convert at once; `None` is one a core.
 
     Returns:
@@ -55,21 +61,89 @@ def write_pieces(
         HeadraceError: As `write_shards`.
     """
     chosen = selected(pieces, wanted.columns)
-    function = FunctionPlan(ReadPieces(chosen), "arrow", chosen.schema)
-    plan = replace(plan_samples(chosen.schema, wanted), function=function)
-    tally = _Tally(pieces.count, progress)
-    task = make_task(plan, url, options=wanted.options, count=tally.add)
     workers = threads or os.cpu_count() or 1
-    return write_task(task, lambda: _run(task, tally, pieces.count, workers), mode=wanted.mode)
+    write = partial(
+        _write,
+        url=url,
+        samples=plan_samples(chosen.schema, wanted),
+        wanted=wanted,
+        threads=workers,
+        tell=progress or _tell_nobody,
+    )
+    if wanted.shuffle_seed is None:
+        sortedness = Sortedness(chosen.schema)
+        written = write(sortedness.watched(chosen))
+        if notice is not None and sortedness.advice is not None:
+            notice(sortedness.advice)
+        return written
+    folder = spill_folder_of(wanted.spill_folder)
+    with ShuffledPieces(
+        chosen, seed=wanted.shuffle_seed, folder=folder, threads=workers
+    ) as shuffled:
+
+        def scatter() -> None:
+            free_bytes = free_space(folder, chosen.raw_bytes)
+            if notice is not None:
+                notice(_spill_text(folder, chosen.raw_bytes, free_bytes))
+            shuffled.scatter(partial(_tell_first_pass, progress or _tell_nobody, chosen.count))
+
+        return write(shuffled, prepare=scatter)
+
+
+def _write(
+    pieces: Pieces,
+    *,
+    url: str,
+    samples: SamplePlan,
+    wanted: Wanted,
+    threads: int,
+    tell: Callable[[Progress], None],
+    prepare: Callable[[], None] | None = None,
+) -> dict[str, Written]:
+    """Write pieces, which are there once they are prepared."""
+    plan = replace(samples, function=FunctionPlan(ReadPieces(pieces), "arrow", pieces.schema))
+    tally = _Tally(tell)
+    task = make_task(plan, url, options=wanted.options, count=tally.add)
+
+    def run() -> list[Mapping[str, Any]]:
+        if prepare is not None:
+            prepare()
+        return _run(task, tally, pieces.count, threads)
+
+    return write_task(task, run, mode=wanted.mode)
+
+
+def _tell_first_pass(
+    tell: Callable[[Progress], None], total: int, read: int, read_bytes: int, spilled_bytes: int
+) -> None:
+    """Say how far the first pass of a shuffle is: of ``total`` pieces ``read`` are read."""
+    if read_bytes:
+        tell(Progress(read, total, 0, 0, 0, shuffled_bytes=read_bytes, spilled_bytes=spilled_bytes))
+
+
+def _spill_text(folder: str, raw_bytes: int, free_bytes: int) -> str:
+    amount = f"up to {_mebibytes(raw_bytes)}" if raw_bytes else "as much as it reads"
+    return (
+        f"shuffling spills {amount} to {folder}, where {_mebibytes(free_bytes)} are free, until "
+        "the dataset is written"
+    )
+
+
+def _mebibytes(count: int) -> str:
+    return f"{-(-count // 2**20):,} MiB"
+
+
+def _tell_nobody(progress: Progress) -> None:
+    del progress
 
 
 class _Tally:
     """Counts what is done, from any thread, and tells of it in the caller's."""
 
-    def __init__(self, total: int, progress: Callable[[Progress], None] | None) -> None:
+    def __init__(self, tell: Callable[[Progress], None]) -> None:
         self._lock = threading.Lock()
-        self._total = total
-        self._progress = progress
+        self._total = 0
+        self._tell = tell
         self._done = self._shards = self._samples = self._raw_bytes = 0
 
     def add(self, sample_count: int, raw_bytes: int) -> None:
@@ -78,25 +152,28 @@ class _Tally:
             self._samples += sample_count
             self._raw_bytes += raw_bytes
 
+    def begin(self, total: int) -> None:
+        self._total = total
+
     def end_piece(self) -> None:
         with self._lock:
             self._done += 1
 
     def tell(self) -> None:
-        if self._progress is not None:
-            with self._lock:
-                now = Progress(
-                    tasks_done=self._done,
-                    tasks_total=self._total,
-                    shard_count=self._shards,
-                    sample_count=self._samples,
-                    raw_bytes=self._raw_bytes,
-                )
-            self._progress(now)
+        with self._lock:
+            now = Progress(
+                tasks_done=self._done,
+                tasks_total=self._total,
+                shard_count=self._shards,
+                sample_count=self._samples,
+                raw_bytes=self._raw_bytes,
+            )
+        self._tell(now)
 
 
 def _run(task: ShardTask, tally: _Tally, count: int, threads: int) -> list[Mapping[str, Any]]:
     stop = threading.Event()
+    tally.begin(count)
 
     def convert(piece: int) -> list[Mapping[str, Any]]:
         rows: list[Mapping[str, Any]] = []
@@ -114,19 +191,9 @@ def _run(task: ShardTask, tally: _Tally, count: int, threads: int) -> list[Mappi
     pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-convert")
     running = [pool.submit(convert, piece) for piece in range(count)]
     try:
-        _watch(running, tally)
+        watch(running, tally.tell)
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)
     tally.tell()
     return [row for future in running for row in future.result()]
-
-
-def _watch(running: Sequence[Future[list[Mapping[str, Any]]]], tally: _Tally) -> None:
-    """Wait for all, or for the first that fails, and raise what it raised."""
-    left = set(running)
-    while left:
-        done, left = wait(left, timeout=_POLL_S, return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-        tally.tell()

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,20 +25,17 @@ import pyarrow as pa
 
 from headrace.arguments import number, text
 from headrace.converter._arguments import (
-    check_declared,
     check_frame,
     check_means,
-    check_sizes,
     columns_of,
 )
 from headrace.converter._cache import ConversionCache, Record
 from headrace.converter._conversion import Conversion
 from headrace.converter._function import Function
-from headrace.converter._plan import DEFAULT_SHARD_BYTES
 from headrace.converter._progress import Progress
-from headrace.converter._schema import Shape
 from headrace.converter._type_names import named_type
 from headrace.converter._write import Settings, write_shards
+from headrace.converter._write_options import WriteOptions, write_options_of
 from headrace.converter.keys import ConversionKey, conversion_key, refuse_changed_files
 from headrace.errors import (
     BadArgumentError,
@@ -46,7 +44,6 @@ from headrace.errors import (
     NotADatasetError,
 )
 from headrace.storage import (
-    Compression,
     StoreOptions,
     open_dataset,
     options_with_environment,
@@ -67,12 +64,8 @@ def make_converter(
     cache_dir: str | None = None,
     expire_after_s: float | None = None,
     columns: Sequence[str] | Mapping[str, str] | None = None,
-    types: Mapping[str, str | pa.DataType] | None = None,
-    shapes: Mapping[str, Shape] | None = None,
     function: Function | None = None,
-    compression: Compression = "lz4",
-    shard_bytes: int = DEFAULT_SHARD_BYTES,
-    block_bytes: int | None = None,
+    write: WriteOptions | None = None,
     options: StoreOptions | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Conversion:
@@ -91,16 +84,12 @@ def make_converter(
         cache_dir: A folder or URL that all executors share, for any number of conversions. `None`
             is the setting ``spark.headrace.cacheDir``, or for Spark in local mode
             ``~/.cache/headrace/conversions``.
-        expire_after_s: Seconds from now after which it is converted anew and removed; `None` for
+        expire_after_s: Seconds from now after which it is converted again and removed; `None` for
             never. An equal conversion that is there already keeps its own.
-        columns: As for `write_shards`, and so are types and shapes.
-        types: As there.
-        shapes: As there.
-        function: As there. What it computes shows in no plan, so the conversion is found again by
-            ``key`` alone.
-        compression: As for `write_shards`.
-        shard_bytes: As for `write_shards`.
-        block_bytes: As for `write_shards`.
+        columns: As for `write_shards`.
+        function: As for `write_shards`. What it computes shows in no plan, so the conversion is
+            found again by ``key`` alone.
+        write: As for `write_shards`.
         options: How to reach the cache; what is not set is taken from the driver's ``AWS_``
             variables, and by those who read the conversion from theirs.
         progress: As for `write_shards`; not called where nothing is converted.
@@ -115,30 +104,20 @@ def make_converter(
         text("cache_dir", cache_dir, wanted="a folder or a URL as a str, or None")
     if expire_after_s is not None:
         number("expire_after_s", expire_after_s, least=0)
-    check_declared(types=types, shapes=shapes)
-    check_sizes(shard_bytes=shard_bytes, block_bytes=block_bytes)
+    write = write_options_of(write)
     check_means(options=options, progress=progress, function=function)
     columns = columns_of(columns)
     if key is not None and not (isinstance(key, str) and key):
-        raise BadArgumentError(f"key is {key!r}, wanted a text, or None", field="key")
+        raise BadArgumentError(f"key is {key!r}, expected a text, or None", field="key")
     now_s = time.time()
     place = cache_dir or _default_place(df.sparkSession)
     given = options or StoreOptions()
     shipped = options_with_environment(given)
     cache = ConversionCache(place, options=shipped)
     cache.remove_expired(now_s)
-    settings: Settings = {
-        "columns": columns,
-        "types": types,
-        "shapes": shapes,
-        "function": function,
-        "compression": compression,
-        "shard_bytes": shard_bytes,
-        "block_bytes": block_bytes,
-    }
     named = conversion_key(
         df,
-        _stored_as(settings),
+        _stored_as(columns, function, write),
         name=key,
         unknown=() if function is None else ("nobody can look into its function",),
     )
@@ -149,7 +128,14 @@ def make_converter(
         # Unless it was removed by another hand: then it is converted again.
         with contextlib.suppress(NotADatasetError):
             return _opened(url, key=named.text, place=place, options=given)
-    settings |= {"mode": "overwrite", "options": shipped, "progress": progress}
+    settings: Settings = {
+        "columns": columns,
+        "function": function,
+        "write": write,
+        "mode": "overwrite",
+        "options": shipped,
+        "progress": progress,
+    }
     _convert(df, named, cache, settings)
     expires_s = None if expire_after_s is None else now_s + expire_after_s
     cache.write(Record(key=named.text, made_s=now_s, expires_s=expires_s))
@@ -176,18 +162,23 @@ def _warn_of(unknown: Sequence[str]) -> None:
         )
 
 
-def _stored_as(settings: Settings) -> dict[str, object]:
+def _stored_as(
+    columns: Sequence[str] | Mapping[str, str] | None,
+    function: Function | None,
+    write: WriteOptions,
+) -> dict[str, object]:
     """Return what tells two conversions of one DataFrame apart."""
-    columns, types = settings["columns"], settings["types"] or {}
     return {
-        **settings,
         "columns": tuple(columns.items()) if isinstance(columns, Mapping) else columns,
-        "types": {name: _type_told(name, kind) for name, kind in types.items()},
+        "types": {name: _type_told(name, kind) for name, kind in write.types.items()},
         "shapes": {
             name: sides if isinstance(sides, str) else tuple(int(side) for side in sides)
-            for name, sides in (settings["shapes"] or {}).items()
+            for name, sides in write.shapes.items()
         },
-        "function": _function_told(settings["function"]),
+        "formats": dict(write.formats),
+        "classes": {name: tuple(names) for name, names in write.classes.items()},
+        "function": _function_told(function),
+        "writing": asdict(write.writing("arrow")),
     }
 
 

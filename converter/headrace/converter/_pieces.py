@@ -30,6 +30,10 @@ class Pieces(Protocol):
     def count(self) -> int:
         """How many pieces there are."""
 
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of all samples, about; 0 where that is not known."""
+
     def read(self, piece: int) -> Iterator[pa.RecordBatch]:
         """Yield the samples of one piece."""
 
@@ -43,6 +47,7 @@ class DatasetPieces:
         fingerprint: Of the version that is read, also if another comes meanwhile.
         schema: Of the dataset.
         bounds: Blocks of piece i are ``[bounds[i], bounds[i + 1])``.
+        raw_bytes: Of all samples, as the source states them.
         options: How to reach it.
         source_options: How to read it.
     """
@@ -51,6 +56,7 @@ class DatasetPieces:
     fingerprint: str
     schema: pa.Schema
     bounds: tuple[int, ...]
+    raw_bytes: int
     options: StoreOptions = field(repr=False)
     source_options: SourceOptions
 
@@ -85,6 +91,7 @@ def dataset_pieces(
             fingerprint=dataset.fingerprint,
             schema=dataset.schema,
             bounds=_bounds(raw_bytes.tolist()),
+            raw_bytes=dataset.raw_bytes,
             options=options,
             source_options=chosen,
         )
@@ -122,6 +129,11 @@ class SelectedPieces:
     def count(self) -> int:
         return self.pieces.count
 
+    @property
+    def raw_bytes(self) -> int:
+        is_all = len(self.columns) == len(self.pieces.schema.names)
+        return self.pieces.raw_bytes if is_all else 0
+
     def read(self, piece: int) -> Iterator[pa.RecordBatch]:
         schema = self.schema
         for batch in self.pieces.read(piece):
@@ -145,7 +157,8 @@ def selected(pieces: Pieces, columns: Sequence[str] | Mapping[str, str] | None) 
     chosen = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
     if not chosen or len(set(chosen.values())) < len(columns):
         raise BadArgumentError(
-            f"columns is {columns!r}, wanted names, each once, or a mapping from old to new names",
+            f"columns is {columns!r}, expected names, each once, or a mapping from "
+            "old to new names",
             field="columns",
         )
     names = pieces.schema.names

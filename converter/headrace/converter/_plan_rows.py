@@ -54,7 +54,7 @@ def _parsed(schema: str | spark.StructType, session: SparkSession) -> spark.Stru
         return session.createDataFrame([], schema).schema
     except Exception as error:
         raise BadArgumentError(
-            f"the function's schema is {schema!r}, wanted columns such as 'tokens array<int>, "
+            f"the function's schema is {schema!r}, expected columns such as 'tokens array<int>, "
             f"label int': {str(error).splitlines()[0]}",
             field="function",
         ) from error

@@ -16,6 +16,12 @@ class Progress:
             tell, and so with the samples and bytes in them, also at the end.
         sample_count: Samples in those shards; retried tasks may count twice.
         raw_bytes: Raw bytes of those samples.
+        checked_bytes: Of CSV, JSON and text: what the first pass has checked by now. There is no
+            task before it has ended.
+        unchecked_bytes: What it has left to check; 0 where that is not known, as of packed files.
+        shuffled_bytes: What the first pass of a shuffle without Spark has read by now; tasks are
+            the parts that it reads, and begin again with the second pass.
+        spilled_bytes: What it has put aside on the disk for that.
     """
 
     tasks_done: int
@@ -23,3 +29,7 @@ class Progress:
     shard_count: int
     sample_count: int
     raw_bytes: int
+    checked_bytes: int = 0
+    unchecked_bytes: int = 0
+    shuffled_bytes: int = 0
+    spilled_bytes: int = 0

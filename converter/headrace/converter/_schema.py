@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from headrace.converter._columns import ColumnPlan
 from headrace.converter._derived_names import refuse_derived_names
 from headrace.converter._type_names import named_type
+from headrace.converter._write_options import Shape, WriteOptions
 from headrace.errors import BadArgumentError, ColumnNotFoundError, UnsupportedColumnError
 from headrace.storage import (
     CLASSES_KEY,
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
 
-Shape: TypeAlias = tuple[int, ...] | Literal["ragged"]
-
 _NUMBERS = {
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
     *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
@@ -38,25 +36,8 @@ _NUMBERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """What the caller says of stored columns, by name.
-
-    Attributes:
-        shapes: Sides of tensors, or ``"ragged"``.
-        types: What to cast to; for arrays, what to cast their innermost items to.
-        formats: What the bytes of a binary column are, such as ``jpeg``.
-        classes: Names of the values of a column of integers; value i means the i-th.
-    """
-
-    shapes: Mapping[str, Shape] = field(default_factory=dict)
-    types: Mapping[str, str | pa.DataType] = field(default_factory=dict)
-    formats: Mapping[str, str] = field(default_factory=dict)
-    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-
 def plan_columns(
-    schema: spark.StructType | pa.Schema, declared: Declared | None = None
+    schema: spark.StructType | pa.Schema, declared: WriteOptions | None = None
 ) -> tuple[ColumnPlan, ...]:
     """Return how each column is stored.
 
@@ -72,7 +53,7 @@ def plan_columns(
         ColumnNotFoundError: Something is declared for a column that is not there.
         BadArgumentError: There are no columns, or a declaration makes no sense.
     """
-    said = declared or Declared()
+    said = declared or WriteOptions()
     for argument in ("shapes", "types", "formats", "classes"):
         _refuse_strangers(argument, getattr(said, argument), schema.names)
     if not schema.names:
@@ -92,7 +73,7 @@ def _refuse_strangers(argument: str, said: Mapping[str, object], names: list[str
         )
 
 
-def _plan(name: str, schema: spark.StructType | pa.Schema, said: Declared) -> ColumnPlan:
+def _plan(name: str, schema: spark.StructType | pa.Schema, said: WriteOptions) -> ColumnPlan:
     vector = False
     metadata: dict[bytes | str, bytes | str] = {}
     if isinstance(schema, pa.Schema):
@@ -110,13 +91,13 @@ def _plan(name: str, schema: spark.StructType | pa.Schema, said: Declared) -> Co
     return ColumnPlan(planned, shape=sides, is_vector=vector)
 
 
-def _with_classes(planned: Field, said: Declared) -> Field:
+def _with_classes(planned: Field, said: WriteOptions) -> Field:
     if planned.name in said.classes:
         return with_classes(planned, said.classes[planned.name])
     if CLASSES_KEY in (planned.metadata or {}) and not holds_classes(planned.type):
         raise BadArgumentError(
             f"column {planned.name!r} holds the numbers of classes, and types wants "
-            f"{planned.type}; wanted an integer type, beside which their names can stand",
+            f"{planned.type}; expected an integer type, beside which their names can stand",
             field="types",
         )
     return planned
@@ -218,14 +199,14 @@ def _checked_shape(name: str, shape: tuple[int, ...], depth: int) -> tuple[int, 
     sides = tuple(int(side) for side in shape)
     if not sides or min(sides) < 1 or math.prod(sides) >= 2**31:
         raise BadArgumentError(
-            f"shapes declares {shape!r} for column {name!r}, wanted sides >= 1 whose product is "
+            f"shapes declares {shape!r} for column {name!r}, expected sides >= 1 whose product is "
             "below 2**31",
             field="shapes",
         )
     if depth not in {1, len(sides)}:
         raise BadArgumentError(
             f"shapes declares {shape!r} for column {name!r}, whose arrays are {depth} deep; "
-            f"wanted {depth} sides, or flat arrays of {math.prod(sides)} values",
+            f"expected {depth} sides, or flat arrays of {math.prod(sides)} values",
             field="shapes",
         )
     return sides
@@ -234,7 +215,7 @@ def _checked_shape(name: str, shape: tuple[int, ...], depth: int) -> tuple[int, 
 def _checked_format(name: str, kind: pa.DataType, text: str) -> bytes:
     if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)) or not text:
         raise BadArgumentError(
-            f"formats has {text!r} for column {name!r}, which is {kind}; wanted a name such as "
+            f"formats has {text!r} for column {name!r}, which is {kind}; expected a name such as "
             "jpeg, for a column of binary",
             field="formats",
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PACKAGES = ("headrace.converter", "headrace.errors", "headrace.storage")
+_PACKAGES = ("headrace.arguments", "headrace.converter", "headrace.errors", "headrace.storage")
 
 
 @functools.cache

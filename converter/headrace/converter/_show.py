@@ -39,7 +39,7 @@ def shown(
         return
     if progress != "bar":
         raise BadArgumentError(
-            f"progress is {progress!r}, wanted a function or 'bar'", field="progress"
+            f"progress is {progress!r}, expected a function or 'bar'", field="progress"
         )
     line = open_line()
     try:
@@ -55,9 +55,16 @@ class Bar:
         self._line = line
         self._clock = clock
         self._start = clock()
+        self._pass = ""
 
     def __call__(self, progress: Progress) -> None:
         """Show ``progress``."""
+        checks, shuffles = bool(progress.checked_bytes), bool(progress.shuffled_bytes)
+        found = "checking" if checks else "shuffling" if shuffles else "writing"
+        if self._pass and found != self._pass:
+            # The tasks begin now.
+            self._start = self._clock()
+        self._pass = found
         self._line.show(bar_text(progress, elapsed_s=self._clock() - self._start))
 
 
@@ -66,6 +73,10 @@ def bar_text(progress: Progress, *, elapsed_s: float) -> str:
 
     The time left is that of the tasks that are left, at the rate of those that are done.
     """
+    if progress.checked_bytes:
+        return "  ".join([*_checked(progress, elapsed_s), _time(elapsed_s)])
+    if progress.shuffled_bytes:
+        return "  ".join([*_shuffled(progress, elapsed_s), _time(elapsed_s)])
     done, total = progress.tasks_done, progress.tasks_total
     full = _WIDTH * done // total if total else 0
     bar = "#" * full + "." * (_WIDTH - full)
@@ -82,6 +93,20 @@ def bar_text(progress: Progress, *, elapsed_s: float) -> str:
     if 0 < done < total:
         parts.append(f"{_time(elapsed_s * (total - done) / done)} left")
     return "  ".join(parts)
+
+
+def _checked(progress: Progress, elapsed_s: float) -> Iterator[str]:
+    checked, left = progress.checked_bytes, progress.unchecked_bytes
+    whole = f" of {(checked + left) / 2**20:,.1f}" if left else ""
+    yield f"checked {checked / 2**20:,.1f}{whole} MiB"
+    yield f"{checked / max(elapsed_s, 1e-9) / 2**20:,.1f} MiB/s"
+
+
+def _shuffled(progress: Progress, elapsed_s: float) -> Iterator[str]:
+    read, spilled = progress.shuffled_bytes / 2**20, progress.spilled_bytes / 2**20
+    yield f"shuffling {progress.tasks_done}/{progress.tasks_total} parts"
+    yield f"read {read:,.1f} MiB, spilled {spilled:,.1f} MiB"
+    yield f"{read / max(elapsed_s, 1e-9):,.1f} MiB/s"
 
 
 def _time(seconds: float) -> str:

@@ -10,21 +10,21 @@ Contract of a sink:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.storage import (
     SHARD_FOLDER,
+    BlockCutter,
     Compression,
+    Cut,
     ShardEntry,
     ShardWriter,
     Store,
-    sample_bytes,
 )
 from headrace.storage.mds import MdsShardEntry, MdsWriter
 
@@ -81,37 +81,31 @@ def open_sink(store: Store, schema: pa.Schema, writing: Writing, *, stem: str) -
 
 
 class ArrowSink:
-    """Shards of our own format, cut by raw bytes."""
+    """Shards of our own format, of even blocks, cut by raw bytes."""
 
     def __init__(self, store: Store, schema: pa.Schema, writing: Writing, *, stem: str) -> None:
         self._store = store
         self._schema = schema
         self._writing = writing
+        self._cutter = BlockCutter(block_bytes=writing.block_bytes, shard_bytes=writing.shard_bytes)
         self._partition, self._attempt = stem.split("-", 1)
         self._writer: ShardWriter | None = None
         self._names: list[str] = []
 
     def append(self, batch: pa.RecordBatch) -> Sequence[ShardEntry]:
-        finished: list[ShardEntry] = []
-        ends = np.cumsum(sample_bytes(batch))
-        start = 0
-        while start < batch.num_rows:
-            writer = self._writer
-            before = int(ends[start - 1]) if start else 0
-            room = self._writing.shard_bytes - (writer.raw_bytes if writer else 0)
-            stop = max(start, int(np.searchsorted(ends, before + room, side="right")))
-            if stop == start and writer is None:
-                stop = start + 1  # one sample larger than a shard has one of its own
-            if stop > start:
-                writer = writer or self._open()
-                writer.append(batch.slice(start, stop - start))
-            if stop < batch.num_rows:
-                finished.extend(self._finish())
-            start = stop
-        return finished
+        return self._write(self._cutter.append(batch))
 
     def close(self) -> Sequence[ShardEntry]:
-        return self._finish()
+        return [*self._write(self._cutter.close()), *self._finish()]
+
+    def _write(self, cuts: Iterable[Cut]) -> list[ShardEntry]:
+        finished: list[ShardEntry] = []
+        for cut in cuts:
+            if cut.begins_shard:
+                finished.extend(self._finish())
+            writer = self._writer or self._open()
+            writer.write_block(cut)
+        return finished
 
     def abort(self) -> None:
         if self._writer is not None:

@@ -21,6 +21,11 @@ from headrace.errors import BadArgumentError
 
 Splits: TypeAlias = Mapping[str, float] | str
 
+SPLIT_NAMES = frozenset(
+    ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
+)
+"""What folders of splits are called, in small letters."""
+
 MAX_SPLITS = 64  # arbitrary: each keeps a shard open in every task
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,99}")
 _SLACK = 1e-6  # 0.8 + 0.1 + 0.1 is not 1 in floating point
@@ -109,7 +114,8 @@ def make_splitter(splits: Splits, *, seed: int) -> Splitter:
     fit = all(0 < fraction <= 1 for fraction in fractions)
     if not fit or abs(math.fsum(fractions) - 1) > _SLACK or len(fractions) > MAX_SPLITS:
         raise BadArgumentError(
-            f"splits is {dict(splits)}, wanted 1 to {MAX_SPLITS} fractions above 0 whose sum is 1",
+            f"splits is {dict(splits)}, expected 1 to {MAX_SPLITS} fractions above "
+            "0 whose sum is 1",
             field="splits",
         )
     ends = np.cumsum(fractions)
@@ -125,7 +131,7 @@ def check_split_name(name: str) -> None:
     """
     if not _NAME.fullmatch(name):
         raise BadArgumentError(
-            f"{name!r} is to be a split, wanted 1 to 100 letters, digits, '_', '.', '=' or '-', "
+            f"{name!r} is to be a split, expected 1 to 100 letters, digits, '_', '.', '=' or '-', "
             "a letter or digit first, since its dataset is a folder of that name",
             field="splits",
         )

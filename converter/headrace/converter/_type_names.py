@@ -42,7 +42,7 @@ def named_type(text: str | pa.DataType, *, column: str) -> pa.DataType:
         return pa.type_for_alias(text)  # type: ignore[call-overload,no-any-return] # any text, and checked
     except ValueError as error:
         raise BadArgumentError(
-            f"types has {text!r} for column {column!r}, wanted a name such as uint8, int32, "
+            f"types has {text!r} for column {column!r}, expected a name such as uint8, int32, "
             "float16, float32, string, date or timestamp, or a type of pyarrow",
             field="types",
         ) from error

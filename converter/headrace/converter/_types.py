@@ -86,7 +86,7 @@ def is_vector(kind: spark.DataType) -> bool:
 def _unsupported(name: str, kind: spark.DataType) -> UnsupportedColumnError:
     advice = _ADVICE.get(type(kind).__name__) or _ADVICE_BY_NAME.get(kind.simpleString())
     return UnsupportedColumnError(
-        f"column {name!r} is {kind.simpleString()}, wanted a number, bool, string, binary, date, "
+        f"column {name!r} is {kind.simpleString()}, expected a number, bool, string, binary, date, "
         "timestamp, decimal, vector, or an array, map or struct of these; "
         f"{advice or 'cast it'} or drop the column",
         column=name,

@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
 
-import pyarrow as pa
-
 from headrace.converter._arguments import (
-    check_declared,
     check_frame,
     check_means,
     check_place,
     check_seeds,
-    check_sizes,
+    check_splits,
     columns_of,
 )
 from headrace.converter._commit import Written
@@ -24,15 +21,15 @@ from headrace.converter._function import Function
 from headrace.converter._handover import bounded_handover, plain_handover
 from headrace.converter._job import context_of, make_counters, run_job
 from headrace.converter._outcome import make_task, write_task
-from headrace.converter._plan import DEFAULT_SHARD_BYTES, Wanted, checked_writing
+from headrace.converter._plan import Wanted
 from headrace.converter._plan_rows import plan_rows
 from headrace.converter._probe import prepare
 from headrace.converter._progress import Progress
-from headrace.converter._schema import Declared, Shape
 from headrace.converter._show import shown
 from headrace.converter._sinks import Format
 from headrace.converter._splits import Splits
 from headrace.converter._tasks import ROW_SCHEMA
+from headrace.converter._write_options import WriteOptions, write_options_of
 from headrace.storage import (
     Manifest,
     Mode,
@@ -49,18 +46,10 @@ class Settings(TypedDict, total=False):
     """The arguments of `write_shards` on which its result's type does not depend."""
 
     columns: Sequence[str] | Mapping[str, str] | None
-    types: Mapping[str, str | pa.DataType] | None
-    shapes: Mapping[str, Shape] | None
-    formats: Mapping[str, str] | None
-    classes: Mapping[str, Sequence[str]] | None
     function: Function | None
     shuffle_seed: int | None
     split_seed: int
-    compression: str | None
-    compression_level: int | None
-    hashes: Sequence[str] | None
-    shard_bytes: int
-    block_bytes: int | None
+    write: WriteOptions | None
     mode: Mode
     options: StoreOptions | None
     progress: Callable[[Progress], None] | Literal["bar"] | None
@@ -107,20 +96,12 @@ def write_shards(
     url: str,
     *,
     columns: Sequence[str] | Mapping[str, str] | None = None,
-    types: Mapping[str, str | pa.DataType] | None = None,
-    shapes: Mapping[str, Shape] | None = None,
-    formats: Mapping[str, str] | None = None,
-    classes: Mapping[str, Sequence[str]] | None = None,
     function: Function | None = None,
     shuffle_seed: int | None = None,
     splits: Splits | None = None,
     split_seed: int = 0,
     format: Format = "arrow",  # noqa: A002 - as Spark's writers call it
-    compression: str | None = None,
-    compression_level: int | None = None,
-    hashes: Sequence[str] | None = None,
-    shard_bytes: int = DEFAULT_SHARD_BYTES,
-    block_bytes: int | None = None,
+    write: WriteOptions | None = None,
     mode: Mode = "error",
     options: StoreOptions | None = None,
     progress: Callable[[Progress], None] | Literal["bar"] | None = None,
@@ -128,9 +109,9 @@ def write_shards(
     """Write the rows of ``df`` as samples of a dataset, in the order of its partitions.
 
     Columns may be numbers, bools, strings, binaries, dates, timestamps, decimals, ML vectors, and
-    arrays, maps and structs of these, all with nulls. An array of numbers that ``shapes`` does not
-    name becomes a tensor if all its samples have one length, and a list otherwise; it holds no
-    null items. ``docs/converter.md`` says what each type becomes.
+    arrays, maps and structs of these, all with nulls. An array of numbers that ``write.shapes``
+    does not name becomes a tensor if all its samples have one length, and a list otherwise; it
+    holds no null items. ``docs/converter.md`` says what each type becomes.
 
     Args:
         df: Any DataFrame; its partitions are written in parallel, each into shards of its own.
@@ -138,15 +119,6 @@ def write_shards(
             ``s3://bucket/name``. Executors upload by themselves; Hadoop needs no S3 connector.
             With ``splits``, the folder of the datasets.
         columns: Of ``df``, to keep, in this order; a mapping also renames, from old to new.
-        types: To cast stored columns to, such as ``{"label": "int32", "image": "uint8"}``; for an
-            array, of its innermost items. A value that does not fit is an error.
-        shapes: Sides of tensors by stored column, such as ``{"image": (28, 28)}``, row-major; or
-            ``"ragged"`` for lists that must stay lists.
-        formats: What the bytes of stored columns are, such as ``{"image": "jpeg"}``; readers get
-            it with the column.
-        classes: Names of the values of stored columns of integers, such as
-            ``{"label": ["cat", "dog"]}``: 0 is a cat. Values are in [0, names), or -1 for none.
-            With ``mode="append"`` the dataset's own names come first, in their order.
         function: Makes samples of rows; then stored columns are those of its schema.
         shuffle_seed: Put the rows into a random order before anything else sees them; ``None``
             keeps the order of partitions and of rows in them.
@@ -155,15 +127,8 @@ def write_shards(
             of its own, at ``url/<name>``, all written in one pass.
         split_seed: Chooses the samples, for fractions.
         format: ``arrow``, or ``mds`` for MosaicML Streaming, which has no nulls.
-        compression: Of each block: ``lz4``, ``zstd`` or ``none``; default ``lz4``. For ``mds`` of
-            each shard: ``none``, ``br``, ``bz2``, ``gz``, ``snappy`` or ``zstd``; default
-            ``none``.
-        compression_level: As the compression has them; ``None`` is its default.
-        hashes: Of each file of ``mds``, by the names that MosaicML Streaming's ``validate_hash``
-            takes; `None` is ``["xxh3_64"]``, and ``[]`` is none: then damage shows to nobody.
-        shard_bytes: Raw bytes of a shard at most, unless one sample has more.
-        block_bytes: Raw bytes of a block at most, unless one sample has more; not for ``mds``.
-            `None` is 1 MiB, or ``shard_bytes`` where that is less.
+        write: How columns are stored and files written: types, shapes, compression, sizes; `None`
+            for the defaults.
         mode: Where a dataset is already: ``error`` refuses, ``overwrite`` replaces it and
             ``append`` adds to it; older versions stay readable by fingerprint.
         options: How to reach the store. What is not set is taken from the driver's ``AWS_``
@@ -192,27 +157,18 @@ def write_shards(
     """
     check_frame(df)
     check_place(url, mode=mode)
-    check_declared(types=types, shapes=shapes, formats=formats)
     check_seeds(shuffle_seed=shuffle_seed, split_seed=split_seed)
-    check_sizes(shard_bytes=shard_bytes, block_bytes=block_bytes)
+    check_splits(splits)
+    write = write_options_of(write)
     check_means(options=options, progress=progress, function=function)
     wanted = Wanted(
         columns=columns_of(columns),
-        declared=Declared(
-            shapes=shapes or {}, types=types or {}, formats=formats or {}, classes=classes or {}
-        ),
+        write=write,
         function=function,
         shuffle_seed=shuffle_seed,
         splits=splits,
         split_seed=split_seed,
-        writing=checked_writing(
-            format,
-            compression,
-            level=compression_level,
-            hashes=hashes,
-            shard_bytes=shard_bytes,
-            block_bytes=block_bytes,
-        ),
+        writing=write.writing(format),
         mode=mode,
         options=options_with_environment(options or StoreOptions()),
     )

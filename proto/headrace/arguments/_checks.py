@@ -32,7 +32,7 @@ def whole(field: str, value: object, *, low: int, high: int | None = None) -> in
         # Such as an array of several.
         raise _bad(field, value, wanted) from None
     if found < low or (high is not None and found >= high):
-        raise BadArgumentError(f"{field} is {found}; wanted {wanted}", field=field)
+        raise BadArgumentError(f"{field} is {found}; expected {wanted}", field=field)
     return found
 
 
@@ -63,7 +63,7 @@ def number(
     found = float(value)
     is_above = above is None or found > above
     if not (isfinite(found) and is_above and least <= found <= most):
-        raise BadArgumentError(f"{field} is {found:g}; wanted {wanted}", field=field)
+        raise BadArgumentError(f"{field} is {found:g}; expected {wanted}", field=field)
     return found
 
 
@@ -119,7 +119,7 @@ def one_of(field: str, value: object, choices: Sequence[str | None]) -> None:
             return
         names = [repr(choice) for choice in choices]
         raise BadArgumentError(
-            f"{field} is {shown(value)}; wanted one of {', '.join(names)}", field=field
+            f"{field} is {shown(value)}; expected one of {', '.join(names)}", field=field
         )
     raise _bad(field, value, "one of " + ", ".join(map(repr, choices)))
 
@@ -155,7 +155,7 @@ def mapping_or_none(field: str, value: object, *, wanted: str) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         # What it holds may be secret.
         kind = type(value).__name__
-        raise BadArgumentError(f"{field} is of type {kind}; wanted {wanted}", field=field)
+        raise BadArgumentError(f"{field} is of type {kind}; expected {wanted}", field=field)
 
 
 def _bad(
@@ -164,7 +164,7 @@ def _bad(
     found = f"{shown(value)}, of type {type(value).__name__}"
     advice = f": pass {remedy}" if remedy else ""
     return BadArgumentError(
-        f"{shown_as} is {found}; wanted {wanted}{advice}", field=field or shown_as
+        f"{shown_as} is {found}; expected {wanted}{advice}", field=field or shown_as
     )
 
 

@@ -4,6 +4,7 @@
 """
 
 from headrace.order._amounts import epoch_positions
+from headrace.order._finding import Row, find_rows
 from headrace.order._listing import batch_sample_ids, rank_batches
 from headrace.order._mixture import (
     Batching,
@@ -14,26 +15,19 @@ from headrace.order._mixture import (
     mixture_differences,
 )
 from headrace.order._mixture_json import dump_mixture, load_mixture
-from headrace.order._mixture_order import MixtureOrder
-from headrace.order._order import Order, Window
-from headrace.order._permutation import (
-    NETWORK_ROUNDS,
-    Walk,
-    network_sides,
-    walk_tables,
-)
+from headrace.order._permutation import NETWORK_ROUNDS, Walk, network_sides, walk_tables
 from headrace.order._sample_keys import sample_keys
 from headrace.order._schedule import Schedule, linear, piecewise
 from headrace.order._skips import Skips, check_skips, check_within
 from headrace.order._slicing import EndMode, EpochPlan, RankBatch
 from headrace.order._spec import (
-    DEFAULT_WINDOW,
-    DEFAULT_WINDOW_BYTES,
+    DEFAULT_RUN_BYTES,
+    DEFAULT_SHUFFLE_BYTES,
     ORDER_VERSION,
     OrderSpec,
-    ShardTable,
     spec_differences,
 )
+from headrace.order._table import ShardTable
 from headrace.order._token import (
     NUMBER_LIMIT,
     TOKEN_LIMIT_BYTES,
@@ -44,10 +38,16 @@ from headrace.order._token import (
     decode_token,
     encode_token,
 )
+from headrace.order.v2._dealing import LINE_INVERSES
+from headrace.order.v2._mixture import MixtureOrder
+from headrace.order.v2._order import Order
+from headrace.order.v2._steps import Step
+from headrace.order.v2._stored import Stored, table_of
 
 __all__ = [
-    "DEFAULT_WINDOW",
-    "DEFAULT_WINDOW_BYTES",
+    "DEFAULT_RUN_BYTES",
+    "DEFAULT_SHUFFLE_BYTES",
+    "LINE_INVERSES",
     "NETWORK_ROUNDS",
     "NUMBER_LIMIT",
     "ORDER_VERSION",
@@ -64,13 +64,15 @@ __all__ = [
     "Order",
     "OrderSpec",
     "RankBatch",
+    "Row",
     "Schedule",
     "ShardTable",
     "Skips",
+    "Step",
+    "Stored",
     "Token",
     "TokenEncoder",
     "Walk",
-    "Window",
     "batch_sample_ids",
     "check_skips",
     "check_within",
@@ -79,6 +81,7 @@ __all__ = [
     "dump_mixture",
     "encode_token",
     "epoch_positions",
+    "find_rows",
     "linear",
     "load_mixture",
     "mixture_differences",
@@ -87,5 +90,6 @@ __all__ = [
     "rank_batches",
     "sample_keys",
     "spec_differences",
+    "table_of",
     "walk_tables",
 ]

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-from headrace.order._hash import Stream, derive_each, draw_each
+from headrace.order._hash import Stream, derive, derive_each, draw_each
 from headrace.order._schedule import apportion
 from headrace.order._segments import spread, starts_of
-from headrace.order._spec import ShardTable
+from headrace.order._table import ShardTable
 
 _SHARD_LIMIT = 1 << 31
 _SAMPLE_LIMIT = 1 << 41
@@ -49,14 +49,17 @@ class FixedChoice:
         samples = np.concatenate([table.sample_counts for table in tables])
         self._counts = np.concatenate([table.sample_counts for table in self.tables])
         owners, self._shards = spread(np.array([len(table.sample_counts) for table in tables]))
-        self._groups = -(-self._counts // np.array(granularities)[owners])
         self._rests = samples - self._counts
+        groups = -(-self._counts // np.array(granularities)[owners])
+        # Shards that give all they have are one group, so that no product passes 64 bits.
+        self._groups = np.where(self._rests > 0, groups, np.minimum(groups, 1))
         self._starts = starts_of(self._counts)
         sizes = [table.sample_count for table in self.tables]
         self._dataset_starts = starts_of(np.array(sizes))
         full = starts_of(np.array([table.sample_count for table in tables]))
         self._first_ids = starts_of(samples)[:-1] - full[owners]
         self._keys = keys
+        self._tables_starts = starts_of(np.array([len(table.sample_counts) for table in tables]))
 
     def sample_ids(
         self, datasets: NDArray[np.int64], numbers: NDArray[np.int64]
@@ -82,6 +85,44 @@ class FixedChoice:
         sample_ids += drawn.view(np.int64)
         return sample_ids
 
+    def numbers_of(self, dataset: int, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return which of a dataset's chosen samples some are: `sample_ids` backwards.
+
+        Args:
+            dataset: The dataset.
+            sample_ids: (n,) int64, of its samples.
+
+        Returns:
+            (n,) int64; -1 for samples that are not chosen.
+        """
+        first, stop = self._tables_starts[dataset : dataset + 2].tolist()
+        begins = self._first_ids[first:stop]
+        # Of shards that begin with the same id, the last is the one that has samples.
+        shards = first + np.searchsorted(begins, sample_ids, side="right") - 1
+        places = sample_ids - self._first_ids[shards]
+        counts, rests, groups = self._counts[shards], self._rests[shards], self._groups[shards]
+        own = np.maximum(groups, 1)
+        group = np.minimum(places * groups // np.maximum(counts + rests, 1), own - 1)
+        for _ in range(2):
+            # A group's samples lie in a stretch of its own, which the guess misses by two at most.
+            later = np.minimum(group + 1, own - 1)
+            group = np.where(later * counts // own + later * rests // own <= places, later, group)
+        low, high = group * rests // own, (group + 1) * rests // own
+        keys = np.full(len(shards), self._keys[dataset], np.uint64)
+        drawn = draw_each(
+            derive_each(keys, Stream.CHOICE, self._shards[shards]), group.view(np.uint64)
+        )
+        numbers = places - low - (drawn % (high - low + 1).view(np.uint64)).view(np.int64)
+        chosen = (group * counts // own <= numbers) & (numbers < (group + 1) * counts // own)
+        numbers += self._starts[shards] - self._dataset_starts[dataset]
+        return np.where(chosen & (counts > 0), numbers, -1)
+
+
+def dataset_keys(seed: int, datasets: int) -> NDArray[np.uint64]:
+    """Return the key of each dataset of a mixture: (datasets,) uint64."""
+    root = np.full(datasets, derive(0, seed), np.uint64)
+    return derive_each(root, Stream.DATASET, np.arange(datasets))
+
 
 def _chosen_table(table: ShardTable, count: int) -> ShardTable:
     samples = table.sample_counts
@@ -92,4 +133,5 @@ def _chosen_table(table: ShardTable, count: int) -> ShardTable:
         )
     counts = apportion(count, starts_of(samples))
     raw = (table.raw_bytes // np.maximum(samples, 1) + 1) * counts
-    return ShardTable(counts, np.minimum(raw, table.raw_bytes), table.range_reads)
+    blocks = None if table.block_samples is None else np.zeros_like(counts)
+    return ShardTable(counts, np.minimum(raw, table.raw_bytes), table.range_reads, blocks)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order._hash import Stream, derive, derive_each, draw
-from headrace.order._permutation import permutations
+from headrace.order._permutation import permutation, permutations
 from headrace.order._segments import spread
 from headrace.order._timeline import Span
 
@@ -89,6 +89,24 @@ class Draws:
         places = permutations(derive_each(slots_key, numbers), counts)
         places += np.repeat(np.arange(len(counts)) * within, counts)
         return places
+
+    def find(self, dataset: int, number: int, *, within: int) -> int:
+        """Return the place of the span that has a draw: `block` and `places` backwards.
+
+        Args:
+            dataset: The dataset.
+            number: Number of the draw among the span's draws of that dataset.
+            within: Places that are permuted among themselves, one after the other.
+        """
+        time = int(self.phases[dataset] + number * self.steps[dataset]) & ~_TICK_MASK
+        before = self._draws_before(time)
+        until = self._draws_before(time + _TICK_MASK + 1)
+        # At one tick datasets draw in their order.
+        rank = number + int(until[:dataset].sum() + before[dataset + 1 :].sum())
+        block, slot = divmod(rank, within)
+        count = min(within, self.span.length - block * within)
+        key = derive(self.key, Stream.SLOTS, block)
+        return block * within + int(np.flatnonzero(permutation(key, count) == slot)[0])
 
     def _time(self, place: int) -> int:
         time = min(max(place, 0), self.span.length) * (1 << _TIME_BITS) // self.span.length

@@ -22,7 +22,7 @@ _SHIFTS: Final = (30, 27, 31)
 
 
 class Stream(enum.IntEnum):
-    """What a key is for; the numbers are part of order version 1."""
+    """What a key is for; the numbers are part of the order's versions."""
 
     PARTS = 1
     RUNS = 2
@@ -36,6 +36,11 @@ class Stream(enum.IntEnum):
     CHOICE = 10
     SPAN = 11
     SAMPLE = 12
+    PHASES = 13
+    COINS = 14
+    DEAL = 15
+    STEP = 16
+    SKIPS = 17
 
 
 def derive(key: int, *words: int) -> int:

@@ -55,6 +55,22 @@ class LaneSplit:
         full = (lane + 1) * self.unit // self.lanes - lane * self.unit // self.lanes
         return lane, units * full + slot - first, end - slot
 
+    def stretches(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Cut the positions [start, stop) where one lane gives way to another.
+
+        Returns:
+            In the order of positions: a lane, and a range of places in it.
+        """
+        if self.lanes == 1:
+            return [(0, start, stop)] if start < stop else []
+        found = []
+        while start < stop:
+            lane, place, rest = self.place(start)
+            end = min(stop, start + rest)
+            found.append((lane, place, place + end - start))
+            start = end
+        return found
+
     def offsets(self, lane: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return for each position how many of the positions before it a lane fills.
 
@@ -82,3 +98,18 @@ class LaneSplit:
         lengths = np.minimum(self.unit, self.sample_count - units * self.unit)
         lanes: NDArray[np.int64] = ((slots + 1) * self.lanes - 1) // lengths
         return lanes
+
+    def positions(self, lane: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the position at which each place of a lane comes: `offsets` backwards.
+
+        Args:
+            lane: In [0, `lanes`).
+            places: (n,) int64 in [0, length of the lane).
+        """
+        first = lane * self.unit // self.lanes
+        width = (lane + 1) * self.unit // self.lanes - first
+        units = np.minimum(places // width, self.sample_count // self.unit)
+        lengths = np.minimum(self.unit, self.sample_count - units * self.unit)
+        positions: NDArray[np.int64] = units * self.unit + lane * lengths // self.lanes
+        positions += places - units * width
+        return positions

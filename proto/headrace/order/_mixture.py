@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
+from headrace.order._options import check_range
 from headrace.order._schedule import Schedule
-from headrace.order._spec import OrderSpec, check_range, spec_differences
+from headrace.order._spec import OrderSpec, spec_differences
 
 _FINGERPRINT = re.compile("[0-9a-f]{32}")
 _DATASET_LIMIT = 1 << 20
@@ -54,7 +55,7 @@ class MixtureDataset:
         repeat: Draws of an epoch as a multiple of the dataset's samples; a fraction samples down.
         choose: Draws of an epoch.
         choice: Which samples it gives if an epoch does not draw all.
-        granularity: With a fixed choice, samples are chosen in groups of so many neighbours.
+        granularity: With a fixed choice, samples are chosen in groups of that many neighbours.
     """
 
     name: str
@@ -98,7 +99,7 @@ class MixtureDataset:
             )
 
     def draws(self, samples: int) -> int:
-        """Return the draws of an epoch from a dataset of so many samples, without proportions."""
+        """Return the draws of an epoch from a dataset of that many samples, without proportions."""
         if self.choose is not None:
             return self.choose
         return samples if self.repeat is None else round(self.repeat * samples)
@@ -110,7 +111,8 @@ class MixtureSpec:
 
     Attributes:
         datasets: The datasets; their order matters.
-        order: Seed, window, lanes and unit, for all datasets alike.
+        order: The options of an order, for all datasets alike; they share the memory of its
+            shuffle by their weights.
         batching: How units are composed.
         epoch_size: Positions of an epoch if proportions or a schedule rule; 0 means as many as all
             datasets have samples.
@@ -200,14 +202,14 @@ def mixture_differences(wanted: MixtureSpec, found: MixtureSpec) -> tuple[str, .
         One phrase a difference; empty if both give the same order.
     """
     differences = [
-        f"{name}: {getattr(wanted, name)} wanted, the token has {getattr(found, name)}"
+        f"{name}: {getattr(wanted, name)} requested, the token has {getattr(found, name)}"
         for name in ("batching", "epoch_size")
         if getattr(wanted, name) != getattr(found, name)
     ]
     differences += spec_differences(wanted.order, found.order)
     differences += _dataset_differences(wanted, found)
     if not differences and wanted.digest != found.digest:
-        differences.append("schedule: another wanted than the token has")
+        differences.append("schedule: another requested than the token has")
     return tuple(differences)
 
 
@@ -216,9 +218,9 @@ def _dataset_differences(wanted: MixtureSpec, found: MixtureSpec) -> list[str]:
     if names[0] != names[1]:
         added = sorted(set(names[0]) - set(names[1])) or "none"
         lost = sorted(set(names[1]) - set(names[0])) or "none"
-        return [f"datasets: only wanted {added}, only in the token {lost}, or another order"]
+        return [f"datasets: only requested {added}, only in the token {lost}, or another order"]
     return [
-        f"{ours.name}.{option.name}: {getattr(ours, option.name)} wanted,"
+        f"{ours.name}.{option.name}: {getattr(ours, option.name)} requested,"
         f" the token has {getattr(theirs, option.name)}"
         for ours, theirs in zip(wanted.datasets, found.datasets, strict=True)
         for option in dataclasses.fields(MixtureDataset)

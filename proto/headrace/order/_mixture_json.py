@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ def dump_mixture(spec: MixtureSpec) -> str:
     """Write a mixture as JSON.
 
     Returns:
-        An object with the fields of `MixtureSpec`; `load_mixture` gives a spec of equal digest.
+        An object with the fields of the spec; `load_mixture` gives one of equal digest.
     """
     schedule = None
     if spec.schedule is not None:
@@ -43,7 +44,7 @@ def load_mixture(text: str) -> MixtureSpec:
         BadArgumentError: If the text is something else, or holds what cannot be.
     """
     try:
-        fields = json.loads(text)
+        fields: dict[str, Any] = json.loads(text)
         schedule = fields["schedule"]
         return MixtureSpec(
             datasets=tuple(

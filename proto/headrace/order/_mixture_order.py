@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +13,17 @@ from numpy.typing import NDArray
 from headrace.errors import BadArgumentError
 from headrace.order._amounts import check_total, epoch_draws, epoch_positions
 from headrace.order._cache import BoundedCache
-from headrace.order._choice import FixedChoice
+from headrace.order._choice import FixedChoice, dataset_keys
 from headrace.order._draws import Draws, centred_draws, random_draws
 from headrace.order._hash import Stream, derive
 from headrace.order._lanes import LaneSplit
-from headrace.order._members import Members, dataset_keys
 from headrace.order._mixture import Batching, Choice, MixtureSpec
-from headrace.order._order import check_positions
+from headrace.order._options import check_range
+from headrace.order._positions import check_positions
 from headrace.order._schedule import Schedule
 from headrace.order._segments import starts_of
-from headrace.order._skips import Skips
-from headrace.order._spec import ShardTable, check_range
-from headrace.order._substitutes import check_some_kept
+from headrace.order._skips import Skips, check_some_kept
+from headrace.order._table import ShardTable
 from headrace.order._timeline import EpochTimeline, ScheduledTimeline, Span
 
 _Array = NDArray[np.int64]
@@ -51,8 +51,25 @@ class _Block:
         return self.datasets.nbytes + self.sample_ids.nbytes
 
 
-class MixtureOrder:
-    """The order of a mixture; safe to call from several threads.
+class Members(Protocol):
+    """The orders of a mixture's datasets."""
+
+    def sample_ids(self, lane: int, datasets: _Array, draws: _Array) -> _Array:
+        """Return the sample ids of draws.
+
+        Args:
+            lane: The lane.
+            datasets: (n,) int64, the dataset of each draw; it must have samples.
+            draws: (n,) int64, the number of each draw among those of its dataset in this lane.
+
+        Returns:
+            (n,) int64, sample ids in the mixture: those of all datasets laid end to end.
+        """
+        ...
+
+
+class AnyMixtureOrder(ABC):
+    """The order of a mixture, of any version; safe to call from several threads.
 
     Args:
         spec: The options.
@@ -75,7 +92,7 @@ class MixtureOrder:
                 f"the mixture has {len(spec.datasets)} datasets, {len(tables)} tables were given",
                 field="datasets",
             )
-        self.spec: Final = spec
+        self.spec = spec
         samples = np.array([table.sample_count for table in tables], np.int64)
         check_total("samples", samples.tolist())
         self.first_ids: Final = starts_of(samples)
@@ -86,14 +103,8 @@ class MixtureOrder:
         self.skips: Final = _join_skips(skips, self.first_ids)
         if self.skips is not None:
             _check_skipped(spec, self.first_ids, self._draws, self.skips)
-        self._unskipped = self if self.skips is None else MixtureOrder(spec, tables)
-        self._members = Members(
-            spec.order,
-            tables,
-            first_ids=self.first_ids,
-            choice=self._choose(tables),
-            skips=self.skips,
-        )
+        self._unskipped = self if self.skips is None else type(self)(spec, tables)
+        self._members = self._make_members(tables)
         lanes, unit = spec.order.lanes, spec.order.unit
         self._split = LaneSplit(self.sample_count, lanes, unit)
         # With one dataset a unit all lanes follow one timeline, which counts units.
@@ -105,6 +116,10 @@ class MixtureOrder:
         self._spans: BoundedCache[tuple[int, ...], Draws] = BoundedCache(_DRAW_BYTES)
         self._blocks: BoundedCache[tuple[int, ...], _Block] = BoundedCache(_BLOCK_BYTES)
         self._units: BoundedCache[tuple[int, ...], _Block] = BoundedCache(_BLOCK_BYTES)
+
+    @abstractmethod
+    def _make_members(self, tables: Sequence[ShardTable]) -> Members:
+        """Return the orders of the datasets; called once all else is known."""
 
     def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
         """Return sample ids in the mixture at the positions [start, stop) of an epoch.
@@ -188,8 +203,7 @@ class MixtureOrder:
         )
 
     def _read(self, epoch: int, start: int, stop: int) -> _Block:
-        check_positions(epoch, start, stop, sample_count=self.sample_count)
-        check_range("epoch", epoch, low=0, high=_DRAW_LIMIT // max(self.sample_count, 1))
+        self._check_positions(epoch, start, stop)
         if start == stop:
             return _Block(np.empty(0, np.int64), np.empty(0, np.int64))
         read = self._read_units if self._by_unit else self._read_lane
@@ -203,6 +217,50 @@ class MixtureOrder:
             block.datasets[lanes == lane] = part.datasets
             block.sample_ids[lanes == lane] = part.sample_ids
         return block
+
+    def _check_positions(self, epoch: int, start: int, stop: int) -> None:
+        check_positions(epoch, start, stop, sample_count=self.sample_count)
+        check_range("epoch", epoch, low=0, high=_DRAW_LIMIT // max(self.sample_count, 1))
+
+    def _positions_of(
+        self, epoch: int, lane: int, dataset: int, find: Callable[[int, int], _Array]
+    ) -> _Array:
+        # The positions of some draws of a dataset: `find` gives those of a range of draws that are
+        # looked for.
+        width, shared = 1, lane
+        if self._by_unit:
+            width, shared = self._unit_width(lane), 0
+        within = self._block_size(lane)
+        found = [np.zeros(0, np.int64)]
+        for span in self._epoch_spans(epoch, shared):
+            base, count = int(span.base[dataset]), int(span.counts[dataset])
+            draws = find(base * width, (base + count) * width) if count else found[0]
+            if not len(draws):
+                continue
+            spread = self._open_span(shared, span)
+            places = [
+                (span.start + spread.find(dataset, draw // width - base, within=within)) * width
+                + draw % width
+                for draw in draws.tolist()
+            ]
+            found.append(self._split.positions(lane, np.array(places)))
+        return np.sort(np.concatenate(found))
+
+    def _epoch_spans(self, epoch: int, lane: int) -> Iterator[Span]:
+        place, length = 0, self._places.length(lane)
+        while place < length:
+            span = self._timeline(lane).span(epoch, place)
+            yield span
+            place = span.start + span.length
+
+    def _open_span(self, lane: int, span: Span) -> Draws:
+        words = (lane, *span.words)
+        return self._spans.get(words, lambda: self._spread(lane, span))
+
+    def _unit_width(self, lane: int) -> int:
+        # Positions of a unit that a lane fills.
+        unit, lanes = self.spec.order.unit, self.spec.order.lanes
+        return (lane + 1) * unit // lanes - lane * unit // lanes
 
     def _read_lane(self, epoch: int, lane: int, start: int, stop: int) -> _Block:
         return _read_blocks(lambda place: self._block(epoch, lane, place), start, stop)
@@ -218,8 +276,7 @@ class MixtureOrder:
         return self._units.get(words, lambda: self._make_units(epoch, lane, start, stop)), skipped
 
     def _make_units(self, epoch: int, lane: int, start: int, stop: int) -> _Block:
-        unit, lanes = self.spec.order.unit, self.spec.order.lanes
-        width = (lane + 1) * unit // lanes - lane * unit // lanes
+        width = self._unit_width(lane)
         units, slots = np.divmod(np.arange(start, stop), width)
         # All lanes share one timeline, in which a place is a unit and a draw a unit of draws.
         drawn = self._read_lane(epoch, 0, start // width, -(-stop // width))
@@ -235,7 +292,7 @@ class MixtureOrder:
         size = within * max(1, _PLACES_TOGETHER // within)
         number, skipped = divmod(place - span.start, size)
         words = (lane, *span.words)
-        draws = self._spans.get(words, lambda: self._spread(lane, span))
+        draws = self._open_span(lane, span)
 
         def make() -> _Block:
             datasets, numbers = draws.block(number, size)
@@ -251,8 +308,7 @@ class MixtureOrder:
             return _BLOCK_UNITS
         if self.spec.batching is Batching.RANDOM:
             return _BLOCK_PLACES
-        unit, lanes = self.spec.order.unit, self.spec.order.lanes
-        return (lane + 1) * unit // lanes - lane * unit // lanes
+        return self._unit_width(lane)
 
     def _spread(self, lane: int, span: Span) -> Draws:
         key = derive(0, self.spec.order.seed, Stream.SPAN, *span.words, lane)
@@ -311,7 +367,7 @@ def _join_skips(skips: Sequence[Skips | None] | None, first_ids: _Array) -> Skip
 
 
 def _check_empty(spec: MixtureSpec, samples: _Array, draws: _Array) -> None:
-    wrong = np.flatnonzero(_drawn(spec, draws) & (samples == 0))
+    wrong = np.flatnonzero(drawn_datasets(spec, draws) & (samples == 0))
     if len(wrong):
         name = spec.datasets[int(wrong[0])].name
         raise BadArgumentError(
@@ -321,12 +377,12 @@ def _check_empty(spec: MixtureSpec, samples: _Array, draws: _Array) -> None:
 
 
 def _check_skipped(spec: MixtureSpec, first_ids: _Array, draws: _Array, skips: Skips) -> None:
-    for number in np.flatnonzero(_drawn(spec, draws)).tolist():
+    for number in np.flatnonzero(drawn_datasets(spec, draws)).tolist():
         first, stop = first_ids[number : number + 2].tolist()
         check_some_kept(skips, first, stop, title=f"dataset {spec.datasets[number].name}")
 
 
-def _drawn(spec: MixtureSpec, draws: _Array) -> NDArray[np.bool_]:
-    # Which datasets samples are drawn from.
+def drawn_datasets(spec: MixtureSpec, draws: _Array) -> NDArray[np.bool_]:
+    """Return which datasets samples are drawn from: (datasets,) bool."""
     schedule = spec.weights()
     return draws > 0 if schedule is None else np.any(schedule.weights != 0, axis=0)

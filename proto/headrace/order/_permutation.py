@@ -21,7 +21,7 @@ NETWORK_ROUNDS: Final = 12
 # Rounds draw with the counter turn * 2**56 + half.
 _TURN_BITS: Final = 56
 _DRAWN_BITS: Final = 32
-# The tables of so many numbers take 0.8 MiB and 2 ms; their sides still fit in 15 bits.
+# The tables of that many numbers take 0.8 MiB and 2 ms; their sides still fit in 15 bits.
 NETWORK_LIMIT: Final = 1 << 30
 
 
@@ -122,7 +122,7 @@ class Network:
         for turn in range(NETWORK_ROUNDS):
             size, modulus = (self._width, height) if turn % 2 else (height, self._width)
             moduli = np.array([modulus])
-            self._tables[turn, :size] = _shares(keys, second_keys, halves[:size], moduli, turn=turn)
+            self._tables[turn, :size] = shares(keys, second_keys, halves[:size], moduli, turn=turn)
 
     @property
     def nbytes(self) -> int:
@@ -135,8 +135,8 @@ class Network:
 
 
 def network_sides(count: int) -> tuple[int, int]:
-    """Return the width and the height of the rectangle that a network of so many permutes."""
-    width = int(_ceil_sqrt(np.array([count]))[0])
+    """Return the width and the height of the rectangle that a network of that many permutes."""
+    width = int(ceil_sqrt(np.array([count]))[0])
     return width, -(-count // width)
 
 
@@ -190,20 +190,20 @@ def _feistel(
     keys: NDArray[np.uint64], counts: NDArray[np.int64], places: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     # Source: Black and Rogaway, "Ciphers with arbitrary finite domains" (2002).
-    widths = _ceil_sqrt(counts)
+    widths = ceil_sqrt(counts)
     heights = -(-counts // widths)
     second_keys = second_keys_of(keys)
     high, low = np.divmod(places, widths)
     for turn in range(NETWORK_ROUNDS):
         moved, other, moduli = (high, low, heights) if turn % 2 else (low, high, widths)
-        moved += _shares(keys, second_keys, other, moduli, turn=turn)
+        moved += shares(keys, second_keys, other, moduli, turn=turn)
         moved -= moduli * (moved >= moduli)
     high *= widths
     high += low
     return high
 
 
-def _shares(
+def shares(
     keys: NDArray[np.uint64],
     second_keys: NDArray[np.uint64],
     halves: NDArray[np.int64],
@@ -221,7 +221,7 @@ def _shares(
     return drawn.view(np.int64)
 
 
-def _ceil_sqrt(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+def ceil_sqrt(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     # A float's root may be off by one; the corrections are exact in integers.
     roots = np.sqrt(numbers.astype(np.float64)).astype(np.int64)
     roots += roots * roots < numbers

@@ -135,8 +135,28 @@ def check_skips(wanted: Skips, found: Skips, *, allow_new_skips: bool = False) -
     lost = int((~wanted.contains(found.sample_ids)).sum())
     if lost or not allow_new_skips:
         raise TokenSpecChangedError(
-            f"skips: {len(wanted)} samples wanted ({wanted.digest}), the token has {len(found)}"
-            f" ({found.digest}), of which {lost} are not among the wanted; a list that holds all"
+            f"skips: {len(wanted)} samples requested ({wanted.digest}), the token has {len(found)}"
+            f" ({found.digest}), of which {lost} are not among those requested; a "
+            "list that holds all"
             " of the token's may be adopted with allow_new_skips",
+            field="skips",
+        )
+
+
+def check_some_kept(skips: Skips, first: int, stop: int, *, title: str) -> None:
+    """Refuse to leave out all samples of a dataset that has some.
+
+    Args:
+        skips: The skips.
+        first: The dataset's first sample id.
+        stop: The one after its last.
+        title: Names the dataset in the error.
+
+    Raises:
+        BadArgumentError: They are all skipped.
+    """
+    if first < stop and skips.count_in(first, stop) == stop - first:
+        raise BadArgumentError(
+            f"all {stop - first} samples of {title} are skipped; skip fewer, or leave it out",
             field="skips",
         )

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from headrace.errors import BadArgumentError, PositionPastEndError
-from headrace.order._spec import check_range
+from headrace.order._options import check_range
 
 
 class EndMode(enum.Enum):

@@ -6,15 +6,17 @@ every later run can use it.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from headrace.errors import BadArgumentError, TokenMalformedError
-from headrace.order._spec import OrderSpec, check_range
+from headrace.order._options import check_range
+from headrace.order._spec import ORDER_VERSION, OrderSpec
 
-TOKEN_VERSION: Final = 1
+TOKEN_VERSION: Final = ORDER_VERSION
 NUMBER_LIMIT: Final = 1 << 62
 """A stream begins only at numbers below it, so that no run can count out of 63 bits."""
 
@@ -34,6 +36,21 @@ _MIXTURE: Final = 2
 _SKIPS: Final = 4
 _TRANSFORMS: Final = 8
 _VARINT_BYTES: Final = 9
+_REFUSED: Final = {
+    1: "this token is of order version 1, which no server serves any more; start the run again"
+    " without it, from its model's last checkpoint, and it draws its samples in the order of"
+    " version 2"
+}
+# The options that a token holds as numbers, in its order.
+_NUMBERS: Final = (
+    "version",
+    *(
+        field.name
+        for field in dataclasses.fields(OrderSpec)
+        if field.name not in {"version", "shuffle"}
+    ),
+)
+_PLACES: Final = ("epoch", "position", "global_batch_size", "step", "sample_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +94,7 @@ class Token:
                 f"between, {TRANSFORMS_LIMIT_BYTES} letters at most",
                 field="transforms",
             )
-        for field in ("epoch", "position", "global_batch_size", "step", "sample_count"):
+        for field in _PLACES:
             check_range(field, getattr(self, field), low=0, high=1 << 63)
 
 
@@ -107,20 +124,13 @@ class TokenEncoder:
             | _TRANSFORMS * bool(token.transforms)
         )
         head = bytearray(_MAGIC)
-        head += bytes((TOKEN_VERSION, flags))
+        head += bytes((spec.version, flags))
         for digest in (token.fingerprint, token.mixture, token.skips):
             head += bytes.fromhex(digest)
         if token.transforms:
             head += bytes([len(token.transforms)]) + token.transforms.encode("ascii")
-        for number in (
-            spec.version,
-            spec.seed,
-            spec.window,
-            spec.window_bytes,
-            spec.lanes,
-            spec.unit,
-        ):
-            head += _varint(number)
+        for name in _NUMBERS:
+            head += _varint(getattr(spec, name))
         self._head = bytes(head)
         self._global_batch_size = _varint(token.global_batch_size)
         self._hash = _hash()
@@ -144,7 +154,8 @@ def decode_token(token: bytes) -> Token:
     """Decode a token.
 
     Raises:
-        TokenMalformedError: If the bytes are no token, damaged, or of an unknown version.
+        TokenMalformedError: If the bytes are no token, damaged, or of another version; tokens of
+            version 1 are refused by name.
     """
     _check_frame(token)
     reader = _Reader(token[:-_CHECKSUM_BYTES], len(_MAGIC) + 1)
@@ -170,40 +181,19 @@ def _check_frame(token: bytes) -> None:
         )
     version = token[len(_MAGIC)]
     if version != TOKEN_VERSION:
-        raise TokenMalformedError(
-            f"the token has version {version}, this headrace reads {TOKEN_VERSION} alone",
-            version=version,
-        )
+        unknown = f"the token has version {version}, this headrace reads {TOKEN_VERSION} alone"
+        raise TokenMalformedError(_REFUSED.get(version, unknown), version=version)
 
 
 def _read_body(reader: _Reader, flags: int) -> Token:
-    fingerprint = reader.digest()
-    mixture = reader.digest() if flags & _MIXTURE else ""
-    skips = reader.digest() if flags & _SKIPS else ""
-    transforms = reader.text() if flags & _TRANSFORMS else ""
-    version, seed, window, window_bytes, lanes, unit = (reader.varint() for _ in range(6))
-    epoch, position, global_batch_size, step, sample_count = (reader.varint() for _ in range(5))
-    spec = OrderSpec(
-        seed=seed,
-        shuffle=bool(flags & _SHUFFLE),
-        window=window,
-        window_bytes=window_bytes,
-        lanes=lanes,
-        unit=unit,
-        version=version,
-    )
-    return Token(
-        fingerprint=fingerprint,
-        spec=spec,
-        epoch=epoch,
-        position=position,
-        global_batch_size=global_batch_size,
-        step=step,
-        sample_count=sample_count,
-        mixture=mixture,
-        skips=skips,
-        transforms=transforms,
-    )
+    fields: dict[str, Any] = {"fingerprint": reader.digest()}
+    fields["mixture"] = reader.digest() if flags & _MIXTURE else ""
+    fields["skips"] = reader.digest() if flags & _SKIPS else ""
+    fields["transforms"] = reader.text() if flags & _TRANSFORMS else ""
+    options = {name: reader.varint() for name in _NUMBERS}
+    spec = OrderSpec(shuffle=bool(flags & _SHUFFLE), **options)
+    fields |= {name: reader.varint() for name in _PLACES}
+    return Token(spec=spec, **fields)
 
 
 class _Reader:

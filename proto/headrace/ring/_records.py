@@ -103,6 +103,6 @@ def kind_of(number: int) -> RecordKind:
         zeros, low = divmod(number, 1 << 32)
         raise StreamCorruptError(
             f"the ring's socket gave a record of kind {low} with {zeros} in place of zeros; "
-            f"wanted a kind of {', '.join(str(int(kind)) for kind in RecordKind)}"
+            f"expected a kind of {', '.join(str(int(kind)) for kind in RecordKind)}"
         )
     return kind

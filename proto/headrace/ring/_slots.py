@@ -37,10 +37,10 @@ class OpenSlot(NamedTuple):
     """What a slot holds.
 
     Attributes:
-        begin: Where the slot begins, in bytes from the begin of the ring.
+        begin: Where the slot begins, in bytes from the beginning of the ring.
         generation: Its generation.
         message: A serialised ``ReadBatchesResponse`` with the batch's header and no payload.
-        payload_begin: Where the payload begins, in bytes from the begin of the ring.
+        payload_begin: Where the payload begins, in bytes from the beginning of the ring.
         payload_end: Where it ends.
         layout: Number of the layout; 0 for none. Two batches of a stream with the same have equal
             counts of samples and rows, and equal lengths of all buffers.
@@ -61,7 +61,7 @@ def payload_begin(message_bytes: int) -> int:
 
 
 def void_slot(slot: NDArray[np.uint8]) -> None:
-    """Make a slot one that nobody can take for a batch, before it is written anew."""
+    """Make a slot one that nobody can take for a batch, before it is written again."""
     slot[:SLOT_HEADER_BYTES] = 0
 
 
@@ -132,5 +132,5 @@ def open_slot(ring: memoryview, *, begin: int, generation: int) -> OpenSlot:
 
 def _bad(begin: int, found: str, wanted: str, ring_bytes: int) -> StreamCorruptError:
     return StreamCorruptError(
-        f"the slot at byte {begin} of a ring of {ring_bytes} has {found}; wanted {wanted}"
+        f"the slot at byte {begin} of a ring of {ring_bytes} has {found}; expected {wanted}"
     )

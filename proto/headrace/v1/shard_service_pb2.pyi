@@ -173,22 +173,24 @@ class Column(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., element_type: _Optional[_Union[ElementType, str]] = ..., item_shape: _Optional[_Iterable[int]] = ..., nullable: bool = ..., logical_type: _Optional[str] = ..., stored_column: _Optional[str] = ...) -> None: ...
 
 class OrderSpec(_message.Message):
-    __slots__ = ("version", "seed", "shuffle", "window", "window_bytes", "lanes", "unit")
+    __slots__ = ("version", "seed", "shuffle", "run_bytes", "shuffle_bytes", "lanes", "unit", "shuffle_samples")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     SHUFFLE_FIELD_NUMBER: _ClassVar[int]
-    WINDOW_FIELD_NUMBER: _ClassVar[int]
-    WINDOW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RUN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHUFFLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
+    SHUFFLE_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     version: int
     seed: int
     shuffle: bool
-    window: int
-    window_bytes: int
+    run_bytes: int
+    shuffle_bytes: int
     lanes: int
     unit: int
-    def __init__(self, version: _Optional[int] = ..., seed: _Optional[int] = ..., shuffle: bool = ..., window: _Optional[int] = ..., window_bytes: _Optional[int] = ..., lanes: _Optional[int] = ..., unit: _Optional[int] = ...) -> None: ...
+    shuffle_samples: int
+    def __init__(self, version: _Optional[int] = ..., seed: _Optional[int] = ..., shuffle: bool = ..., run_bytes: _Optional[int] = ..., shuffle_bytes: _Optional[int] = ..., lanes: _Optional[int] = ..., unit: _Optional[int] = ..., shuffle_samples: _Optional[int] = ...) -> None: ...
 
 class EpochStart(_message.Message):
     __slots__ = ("epoch", "position")
@@ -665,3 +667,35 @@ class ExplainedBlock(_message.Message):
     rows: _containers.RepeatedScalarFieldContainer[int]
     sample_ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, block: _Optional[int] = ..., offset: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., is_cached: bool = ..., rows: _Optional[_Iterable[int]] = ..., sample_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FindSamplesRequest(_message.Message):
+    __slots__ = ("batch", "sample_ids", "dataset_indices")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_IDS_FIELD_NUMBER: _ClassVar[int]
+    DATASET_INDICES_FIELD_NUMBER: _ClassVar[int]
+    batch: GetBatchRequest
+    sample_ids: _containers.RepeatedScalarFieldContainer[int]
+    dataset_indices: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, batch: _Optional[_Union[GetBatchRequest, _Mapping]] = ..., sample_ids: _Optional[_Iterable[int]] = ..., dataset_indices: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class FindSamplesResponse(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[FoundRow]
+    def __init__(self, rows: _Optional[_Iterable[_Union[FoundRow, _Mapping]]] = ...) -> None: ...
+
+class FoundRow(_message.Message):
+    __slots__ = ("sample", "epoch", "position", "step", "rank", "row")
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    sample: int
+    epoch: int
+    position: int
+    step: int
+    rank: int
+    row: int
+    def __init__(self, sample: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., row: _Optional[int] = ...) -> None: ...

@@ -78,6 +78,11 @@ class ShardServiceStub(object):
                 request_serializer=headrace_dot_v1_dot_shard__service__pb2.ExplainBatchRequest.SerializeToString,
                 response_deserializer=headrace_dot_v1_dot_shard__service__pb2.ExplainBatchResponse.FromString,
                 _registered_method=True)
+        self.FindSamples = channel.unary_unary(
+                '/headrace.v1.ShardService/FindSamples',
+                request_serializer=headrace_dot_v1_dot_shard__service__pb2.FindSamplesRequest.SerializeToString,
+                response_deserializer=headrace_dot_v1_dot_shard__service__pb2.FindSamplesResponse.FromString,
+                _registered_method=True)
 
 
 class ShardServiceServicer(object):
@@ -199,6 +204,16 @@ class ShardServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindSamples(self, request, context):
+        """Finds where samples come in an epoch: the order backwards, without reading a sample.
+
+        Idempotent. At most 4096 samples and 52428 rows; more is `INVALID_ARGUMENT`. Other codes and
+        reasons are those of `GetBatch`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ShardServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -236,6 +251,11 @@ def add_ShardServiceServicer_to_server(servicer, server):
                     servicer.ExplainBatch,
                     request_deserializer=headrace_dot_v1_dot_shard__service__pb2.ExplainBatchRequest.FromString,
                     response_serializer=headrace_dot_v1_dot_shard__service__pb2.ExplainBatchResponse.SerializeToString,
+            ),
+            'FindSamples': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindSamples,
+                    request_deserializer=headrace_dot_v1_dot_shard__service__pb2.FindSamplesRequest.FromString,
+                    response_serializer=headrace_dot_v1_dot_shard__service__pb2.FindSamplesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -436,6 +456,33 @@ class ShardService(object):
             '/headrace.v1.ShardService/ExplainBatch',
             headrace_dot_v1_dot_shard__service__pb2.ExplainBatchRequest.SerializeToString,
             headrace_dot_v1_dot_shard__service__pb2.ExplainBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindSamples(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.ShardService/FindSamples',
+            headrace_dot_v1_dot_shard__service__pb2.FindSamplesRequest.SerializeToString,
+            headrace_dot_v1_dot_shard__service__pb2.FindSamplesResponse.FromString,
             options,
             channel_credentials,
             insecure,

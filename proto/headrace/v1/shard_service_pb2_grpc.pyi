@@ -140,6 +140,16 @@ class ShardServiceStub:
     `INVALID_ARGUMENT`. Other codes and reasons are those of `GetBatch`.
     """
 
+    FindSamples: grpc.UnaryUnaryMultiCallable[
+        headrace.v1.shard_service_pb2.FindSamplesRequest,
+        headrace.v1.shard_service_pb2.FindSamplesResponse,
+    ]
+    """Finds where samples come in an epoch: the order backwards, without reading a sample.
+
+    Idempotent. At most 4096 samples and 52428 rows; more is `INVALID_ARGUMENT`. Other codes and
+    reasons are those of `GetBatch`.
+    """
+
 class ShardServiceAsyncStub:
     """Serves batches of samples from datasets that lie in object storage.
 
@@ -257,6 +267,16 @@ class ShardServiceAsyncStub:
 
     Idempotent, but for what is in memory. At most 131072 samples and 3 MiB; more is
     `INVALID_ARGUMENT`. Other codes and reasons are those of `GetBatch`.
+    """
+
+    FindSamples: grpc.aio.UnaryUnaryMultiCallable[
+        headrace.v1.shard_service_pb2.FindSamplesRequest,
+        headrace.v1.shard_service_pb2.FindSamplesResponse,
+    ]
+    """Finds where samples come in an epoch: the order backwards, without reading a sample.
+
+    Idempotent. At most 4096 samples and 52428 rows; more is `INVALID_ARGUMENT`. Other codes and
+    reasons are those of `GetBatch`.
     """
 
 class ShardServiceServicer(metaclass=abc.ABCMeta):
@@ -390,6 +410,18 @@ class ShardServiceServicer(metaclass=abc.ABCMeta):
 
         Idempotent, but for what is in memory. At most 131072 samples and 3 MiB; more is
         `INVALID_ARGUMENT`. Other codes and reasons are those of `GetBatch`.
+        """
+
+    @abc.abstractmethod
+    def FindSamples(
+        self,
+        request: headrace.v1.shard_service_pb2.FindSamplesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[headrace.v1.shard_service_pb2.FindSamplesResponse, collections.abc.Awaitable[headrace.v1.shard_service_pb2.FindSamplesResponse]]:
+        """Finds where samples come in an epoch: the order backwards, without reading a sample.
+
+        Idempotent. At most 4096 samples and 52428 rows; more is `INVALID_ARGUMENT`. Other codes and
+        reasons are those of `GetBatch`.
         """
 
 def add_ShardServiceServicer_to_server(servicer: ShardServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -20,6 +20,7 @@ from headrace.storage.open.indexed import store_index
 from headrace.storage.open.sources import open_dataset
 from headrace.storage.open.trial import TRIAL_TIMEOUT_S, Trial, try_datasets
 from headrace.storage.shard.block import BLOCK_DTYPE, BlockPlace
+from headrace.storage.shard.block_cutter import BlockCutter, Cut
 from headrace.storage.shard.classes import (
     CLASSES_KEY,
     MAX_CLASSES_BYTES,
@@ -43,6 +44,7 @@ from headrace.storage.shard.shard_writer import (
 from headrace.storage.shard.types import schema_texts, type_text
 from headrace.storage.source.prefix_search import Starts, search_starts
 from headrace.storage.source.source import OpenDataset, Place, ShardCheck, Source, SourceOptions
+from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.options import RetryPolicy, StoreOptions, options_with_environment
 from headrace.storage.store.safe_url import HIDDEN, safe_url
 from headrace.storage.store.store import (
@@ -69,9 +71,11 @@ __all__ = [
     "SHAPE_KEY",
     "SHARD_FOLDER",
     "TRIAL_TIMEOUT_S",
+    "BlockCutter",
     "BlockPlace",
     "ColumnStats",
     "Compression",
+    "Cut",
     "Dataset",
     "DatasetVersion",
     "Fault",
@@ -95,6 +99,7 @@ __all__ = [
     "Starts",
     "Store",
     "StoreOptions",
+    "Stretches",
     "Trial",
     "Unfinished",
     "Version",

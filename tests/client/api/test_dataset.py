@@ -296,7 +296,7 @@ def test_another_seed_than_the_states_is_refused(server: ScriptedService) -> Non
         ({"batch_size": 4, "rank": 0, "world_size": 0}, "world_size"),
         ({"batch_size": 4, "rank": 0, "world_size": 4, "replication": 3}, "replication"),
         ({"batch_size": 4, "seed": -1}, "seed"),
-        ({"batch_size": 4, "window": -1}, "window"),
+        ({"batch_size": 4, "order": 5}, "order"),
         ({"batch_size": 4, "end": "sometimes"}, "end"),
         ({"batch_size": 4, "epochs": -1}, "epochs"),
         ({"batch_size": 4, "transport": "ring"}, "transport"),

@@ -79,7 +79,7 @@ def test_it_reads_ahead_while_the_loop_is_away() -> None:
 
     with scripted_server(send) as server:
         for _ in NumpyDataset(server.address, "d", batch_size=1 << 18, epochs=1):
-            assert sent_all.wait(30)
+            assert sent_all.wait(60)
             break
 
 
@@ -123,7 +123,7 @@ def test_torch_is_not_imported(address: str) -> None:
         "print(n, 'torch' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True
     )
 
     assert ["10", "False"] == done.stdout.split()

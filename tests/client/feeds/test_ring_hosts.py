@@ -110,7 +110,7 @@ def _client(
     address: str, *, uid: int = 0, within: Sequence[str] = (), **options: object
 ) -> dict[str, object]:
     command = [*within, sys.executable, "-c", _CLIENT, address, str(uid), json.dumps(options)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout)
     return found
@@ -145,7 +145,7 @@ def test_another_user_can_neither_read_nor_write_a_ring(url: str, socket_address
             [sys.executable, "-c", _STRANGER, str(os.getpid()), f"{path}.ring"],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=True,
         )
     found = json.loads(done.stdout)
@@ -182,7 +182,7 @@ _NAMESPACES = ("unshare", "--pid", "--user", "--map-root-user", "--fork", "--mou
 def _skip_unless_allowed(*within: str) -> None:
     if shutil.which(within[0]) is None:
         pytest.skip(f"{within[0]} is not installed")
-    tried = subprocess.run([*within, "true"], capture_output=True, timeout=60, check=False)
+    tried = subprocess.run([*within, "true"], capture_output=True, timeout=240, check=False)
     if tried.returncode:
         pytest.skip(f"this machine does not allow {' '.join(within)}: {tried.stderr.decode()}")
 
@@ -221,7 +221,7 @@ def test_a_containers_limit_makes_a_smaller_ring(
             found = _client(socket_address, kind="ring", ring_bytes=64 << 20)
         finally:
             server.terminate()
-            said = server.communicate(timeout=60)[1].decode()
+            said = server.communicate(timeout=240)[1].decode()
 
     wanted = "memory limit of 96 MiB leaves 20 MiB for a ring"
     assert ("ring", TOTAL) == (found["transport"], found["total"])

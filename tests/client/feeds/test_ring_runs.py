@@ -187,7 +187,7 @@ def test_batches_that_are_announced_together_come_together(ring: _Ring) -> None:
 
 @pytest.mark.parametrize("layouts", [(1, 1, 2, 2, 3), (0, 0, 0, 0, 0), (1, 1, 1, 1, 1)])
 def test_batches_are_cut_as_they_are_laid_out(ring: _Ring, layouts: tuple[int, ...]) -> None:
-    """Another number, no number, and other lengths under the same number: all are read anew."""
+    """Another number, no number, and other lengths under the same number: all are read again."""
     rows = (4, 4, 7, 7, 1)
     said = [
         ring.write(at + 1, count, layout=layout)
@@ -201,7 +201,7 @@ def test_batches_are_cut_as_they_are_laid_out(ring: _Ring, layouts: tuple[int, .
 
 
 def test_texts_of_equal_lengths_in_sum_are_cut_each_at_its_own_places(texts: _Ring) -> None:
-    """A number says nothing of where a batch's strings end; other sums are read anew."""
+    """A number says nothing of where a batch's strings end; other sums are read again."""
     wanted = [["a", "bcd"], ["ab", "cd"], ["abcd", ""], ["", "wxyz"], ["longer", "strings"]]
     numbers = [1, 1, 1, 1, 2]
     said = [

@@ -306,7 +306,7 @@ def test_workers_are_forked_before_a_server_was_asked_or_not_at_all(address: str
         [sys.executable, "-c", FORKING, address],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
 

@@ -104,7 +104,7 @@ def test_a_state_of_another_mixture_is_refused_in_words(server: Server) -> None:
     other = _dataset(server, [("a", 0.6), ("b", 0.3)])
     single = _dataset(server, "a")
 
-    with pytest.raises(TokenSpecChangedError, match=r"a.proportion: 0.6 wanted, .* 0.7"):
+    with pytest.raises(TokenSpecChangedError, match=r"a.proportion: 0.6 requested, .* 0.7"):
         other.load_state_dict(state)
     with pytest.raises(TokenSpecChangedError, match="of a mixture"):
         single.load_state_dict(state)
@@ -125,7 +125,7 @@ def test_a_private_server_reads_a_mixture_of_urls(urls: dict[str, str], server: 
     """With no address the names are URLs, and the batches are those of a server of both."""
     # In a process of its own, with which the private server ends.
     command = [sys.executable, "-c", _PRIVATE, urls["a"], urls["b"]]
-    found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
 
     assert _ids(_dataset(server)) == json.loads(found.stdout)
 

@@ -27,7 +27,9 @@ from support.proxy import proxied
 
 SAMPLES, WIDTH, BATCH = 4096, 1024, 16
 NAME = "d"
-QUICK = Deadlines(connect_s=60, silence_s=0.5, give_up_s=60, fallback_s=0.3)
+QUICK = Deadlines(connect_s=200, silence_s=0.5, give_up_s=200, fallback_s=0.3)
+# Where a server that a busy machine keeps waiting must not count as silent.
+PATIENT = Deadlines(connect_s=200, silence_s=200, give_up_s=200)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def test_a_killed_server_that_is_replaced(url: str, undisturbed: list[str]) -> N
         batches = iter(dataset)
         seen = _take(batches, 20)
         first.process.kill()
-        first.process.wait(20)
+        first.process.wait(60)
         with serving({NAME: url}) as second:
             proxy.upstream = second.address
             seen += [_digest(batch) for batch in batches]
@@ -112,13 +114,13 @@ def test_a_drained_server(
 ) -> None:
     """A server that drains sends the stream to the other, and one fault is one line of the log."""
     with _server(url) as first, _server(url) as second:
-        dataset = _dataset(first.address, second.address)
+        dataset = _dataset(first.address, second.address, deadlines=PATIENT)
         batches = iter(dataset)
         seen = _take(batches, 20)
         drain = threading.Thread(target=first.drain, name="drain")
         drain.start()
         seen += [_digest(batch) for batch in batches]
-        drain.join(30)
+        drain.join(60)
         dataset.close()
 
     assert undisturbed == seen
@@ -130,7 +132,7 @@ def test_streams_that_are_told_to_go_elsewhere(
 ) -> None:
     """REBALANCE after each batch or so costs no warning and no batch."""
     with _server(url, max_stream_s=0.02) as server:
-        dataset = _dataset(server.address)
+        dataset = _dataset(server.address, deadlines=PATIENT)
         seen = [_digest(batch) for batch in dataset]
         tries = dataset.stats().reconnect_count
         dataset.close()
@@ -178,7 +180,7 @@ def test_a_server_that_is_far_away(url: str, undisturbed: list[str]) -> None:
     """A connection over 0.3 s there and back, as between continents, is made at the first try."""
     with _server(url) as server, FaultyProxy(server.address) as proxy:
         proxy.apply(Cut("latency", 0.15))
-        dataset = _dataset(proxy.address)
+        dataset = _dataset(proxy.address, deadlines=PATIENT)
         seen = _take(iter(dataset), 3)
         tries = dataset.stats().reconnect_count
         dataset.close()
@@ -206,7 +208,7 @@ def test_giving_up_says_hop_time_and_tries(url: str) -> None:
         dataset = _dataset(
             server.address,
             "127.0.0.1:1",
-            deadlines=Deadlines(connect_s=0.5, silence_s=0.5, give_up_s=0.5),
+            deadlines=Deadlines(connect_s=60, silence_s=60, give_up_s=0.5),
         )
         batches = iter(dataset)
         next(batches)
@@ -287,9 +289,9 @@ def test_a_fallback_that_cannot_be_names_both_failures(tmp_path: Path) -> None:
 
 def test_a_fallback_wants_to_know_where_the_data_is() -> None:
     """At the construction, not at night."""
-    with pytest.raises(BadArgumentError, match=r"fallback\.url is None; wanted a URL"):
+    with pytest.raises(BadArgumentError, match=r"fallback\.url is None; expected a URL"):
         Fallback(None)  # type: ignore[arg-type] # on purpose
     with pytest.raises(BadArgumentError, match="does not say where 'd' lies"):
         _dataset("127.0.0.1:1", fallback=Fallback({"e": "s3://bucket/e"}))
-    with pytest.raises(BadArgumentError, match="wanted Fallback"):
+    with pytest.raises(BadArgumentError, match="expected Fallback"):
         _dataset("127.0.0.1:1", fallback="storage")

@@ -16,7 +16,7 @@ from headrace.v1 import shard_service_pb2_grpc as rpc
 from support.scripted_server import ScriptedService
 from support.wire import start_message
 
-_TIMEOUT_S = 30
+_TIMEOUT_S = 60
 
 
 def test_a_full_queue_is_waited_for() -> None:

@@ -1,7 +1,10 @@
 """Whoever reads, the thread or the loop, the events are the reader's, in its order."""
 
+import contextlib
+import itertools
+import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -10,9 +13,15 @@ from headrace.client.feeds.wait_times import HopClock
 from headrace.client.reader.hedging import HedgeCounts
 from headrace.client.reader.prefetch import Prefetcher
 from headrace.client.wire.assembler import EpochEndEvent
-from headrace.errors import HeadraceError, InternalError, ServerUnreachableError
+from headrace.errors import (
+    BadArgumentError,
+    HeadraceError,
+    InternalError,
+    ServerUnreachableError,
+)
+from support.interrupt_points import InterruptAt
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 PAUSE_S = 0.02
 """Longer than a loop may be away and still lead, many times."""
 
@@ -76,15 +85,19 @@ def test_the_order_is_kept_whoever_reads(away_every: int) -> None:
 
 
 def test_a_loop_that_only_waits_reads_by_itself() -> None:
-    """Where each event must be waited for, most are read in the loop's own thread."""
-    reader = _Reader(30, pause_s=PAUSE_S)
-    prefetcher = Prefetcher(reader, budget_bytes=1 << 20)
+    """Where each event must be waited for, events are read in the loop's own thread."""
+    readers: list[str] = []
+    # Long beside the moments for which a busy machine takes the processor away from the loop.
+    for pause_s in (PAUSE_S, 10 * PAUSE_S, 50 * PAUSE_S):
+        reader = _Reader(20, pause_s=pause_s)
+        prefetcher = Prefetcher(reader, budget_bytes=1 << 20)
+        assert list(range(20)) == [_epoch(prefetcher.get()) for _ in range(20)]
+        prefetcher.close()
+        readers += reader.threads[1:]
+        if threading.current_thread().name in readers:
+            break
 
-    found = [_epoch(prefetcher.get()) for _ in range(30)]
-    prefetcher.close()
-
-    assert list(range(30)) == found
-    assert threading.current_thread().name in reader.threads[1:]
+    assert threading.current_thread().name in readers
 
 
 def test_the_first_event_is_read_by_the_loop() -> None:
@@ -148,14 +161,17 @@ def test_a_failure_comes_after_the_events_before_it(
 
 
 def test_closing_ends_a_loop_that_reads_by_itself() -> None:
-    """Another thread closes; the loop's wait ends, and the reader's generator with it."""
+    """Another thread closes; the loop's wait ends, and the reader's generator with it.
+
+    It ends with an error: it is no end of the data.
+    """
     reader = _Reader(1000, pause_s=PAUSE_S)
     prefetcher = Prefetcher(reader, budget_bytes=1 << 20)
     ended = threading.Event()
 
     def loop() -> None:
-        while prefetcher.get() is not None:
-            pass
+        with pytest.raises(BadArgumentError, match="was closed while"):
+            list(iter(prefetcher.get, None))
         ended.set()
 
     thread = threading.Thread(target=loop, name="loop")
@@ -187,3 +203,58 @@ def test_an_interrupted_loop_ends_the_reading() -> None:
     with pytest.raises(InternalError, match="KeyboardInterrupt"):
         prefetcher.get()
     prefetcher.close()
+
+
+def _was_interrupted(points: InterruptAt, count: int = 3) -> bool:
+    """Read until a signal comes at its point; return whether one did."""
+    prefetcher = Prefetcher(_Reader(count), budget_bytes=1 << 20)
+    found: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with points:
+            _read_all(prefetcher, found)
+    except KeyboardInterrupt:
+        assert list(range(len(found))) == found
+        # The signal may have come when the loop had an event, and had not noted it.
+        if len(found) < count - 1:
+            with contextlib.suppress(HeadraceError):
+                assert _epoch(prefetcher.get()) - len(found) in (0, 1)
+    else:
+        assert [] == points.sent
+    finally:
+        prefetcher.close()
+    assert before is signal.getsignal(signal.SIGINT)
+    assert not prefetcher._thread.is_alive()
+    assert prefetcher._thread not in threading.enumerate()
+    return bool(points.sent)
+
+
+def _read_all(prefetcher: Prefetcher, found: list[int]) -> None:
+    while (event := prefetcher.get()) is not None:
+        found.append(_epoch(event))
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises: who starts tests in the background of a script has them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_at_any_point_is_raised() -> None:
+    """Wherever it comes: no end of the data, no stale handler, and no thread comes of it."""
+    for gap in itertools.count():
+        if not _was_interrupted(InterruptAt(gap)):
+            break
+
+    assert gap > 50
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_second_interrupt_at_any_point_changes_nothing() -> None:
+    """However soon it comes after the first: the loop gets the one or the other."""
+    for gap in range(0, 120, 7):
+        for next_gap in range(0, 40, 3):
+            _was_interrupted(InterruptAt(gap, next_gap))

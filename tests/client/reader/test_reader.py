@@ -23,6 +23,7 @@ from headrace.errors import (
     DatasetNotFoundError,
     ServerUnreachableError,
     ShardCorruptError,
+    StoreUnavailableError,
     StreamLimitError,
 )
 from headrace.order import OrderSpec, decode_token
@@ -39,8 +40,9 @@ def _reader(
     address: str,
     *,
     place: Place | None = None,
-    connect_s: float = 10,
-    silence_s: float = 10,
+    connect_s: float = 60,
+    silence_s: float = 60,
+    give_up_s: float = 60,
     hedge: Hedge | None = None,
     moves_after: int | None = None,
 ) -> BatchReader:
@@ -49,7 +51,7 @@ def _reader(
         servers if moves_after is None else _Restless(servers, moves_after),
         ReadOptions("d", OrderSpec(unit=4), 4, end_epoch=EPOCHS),
         place=place or Place(),
-        deadlines=Deadlines(connect_s=connect_s, silence_s=silence_s, give_up_s=10),
+        deadlines=Deadlines(connect_s=connect_s, silence_s=silence_s, give_up_s=give_up_s),
         allocate=lambda size: np.empty(size, dtype=np.uint8),
         backoff=Backoff(first_s=0.001, most_s=0.01),
         hedge=hedge,
@@ -57,7 +59,7 @@ def _reader(
 
 
 class _Restless:
-    """The same servers, which are left for others once, after so many events."""
+    """The same servers, which are left for others once, after that many events."""
 
     def __init__(self, servers: FixedEndpoints, events: int) -> None:
         self._servers = servers
@@ -312,7 +314,7 @@ def test_a_silent_stream_is_cancelled_and_opened_again() -> None:
     ) -> Iterator[pb.ReadBatchesResponse]:
         del context
         yield from itertools.islice(_all_messages(request), 2)
-        released.wait(10)
+        released.wait(60)
 
     with scripted_server(silent, _whole) as server:
         found = _shown(_reader(server.address, silence_s=0.2).events())
@@ -321,13 +323,36 @@ def test_a_silent_stream_is_cancelled_and_opened_again() -> None:
     assert UNDISTURBED == found
 
 
+def test_heartbeats_alone_keep_no_stream_open() -> None:
+    """A server that says for ever that it waits is given up after give_up_s, and never sooner."""
+    released = threading.Event()
+
+    def alive(
+        request: pb.ReadBatchesRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ReadBatchesResponse]:
+        del context
+        yield from itertools.islice(_all_messages(request), 2)
+        while not released.wait(0.02):
+            yield pb.ReadBatchesResponse(heartbeat=pb.Heartbeat(waiting_ms=20))
+
+    with scripted_server(alive) as server:
+        reader = _reader(server.address, give_up_s=0.5)
+        begin = time.monotonic()
+        with pytest.raises(StoreUnavailableError, match=r"no batch for .* signs of life"):
+            list(reader.events())
+        waited = time.monotonic() - begin
+        released.set()
+
+    assert 0.5 <= waited < 50.0
+
+
 def test_a_slow_consumer_is_no_silent_server() -> None:
     """Time that the caller takes for itself does not count as silence."""
     with scripted_server(_whole) as server:
-        reader = _reader(server.address, silence_s=0.1)
+        reader = _reader(server.address, silence_s=1.0)
         events = reader.events()
         first = next(events)
-        threading.Event().wait(0.3)
+        threading.Event().wait(1.5)
         rest = list(events)
 
     assert 0 == reader.reconnect_count
@@ -356,15 +381,15 @@ def test_closing_ends_a_wait_at_once() -> None:
         del request, context
         yield start_message()
         started.set()
-        released.wait(10)
+        released.wait(60)
 
     with scripted_server(hanging) as server:
         reader = _reader(server.address)
         thread = threading.Thread(target=lambda: list(reader.events()), name="reading")
         thread.start()
-        started.wait(5)
+        assert started.wait(60)
         reader.close()
-        thread.join(5)
+        thread.join(60)
         released.set()
 
     assert not thread.is_alive()

@@ -56,7 +56,7 @@ def _breaks_after(message_count: int) -> Script:
 @pytest.mark.parametrize("stride", [1, 2, 3, 9])
 @pytest.mark.parametrize("message_count", [2, 3, 100])
 def test_a_share_stays_a_share_over_broken_streams(stride: int, message_count: int) -> None:
-    """Of each epoch every reader gets its own batches, wherever its streams begin anew."""
+    """Of each epoch every reader gets its own batches, wherever its streams start over."""
     with scripted_server(_breaks_after(message_count)) as server:
         shares = [_read(server.address, stride, offset) for offset in range(stride)]
 

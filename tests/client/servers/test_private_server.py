@@ -51,7 +51,7 @@ def _job(url: str, ranks: int) -> Iterator[list[list[int]]]:
         yield [json.loads(job.stdout.readline()) for _ in range(ranks)]
     finally:
         os.killpg(job.pid, signal.SIGKILL)
-        job.wait(10)
+        job.wait(60)
         assert job.stdout is not None
         job.stdout.close()
 
@@ -160,7 +160,7 @@ def test_what_store_says_reaches_the_server_and_nobody_else(
     [
         ({"endpiont": "http://x"}, "store has no setting 'endpiont'; did you mean endpoint"),
         ({"access_key": "k"}, "store: access_key and secret_key come together"),
-        ({"secret_key": b"hidden"}, "store .* wanted the names of a dataset's store"),
+        ({"secret_key": b"hidden"}, "store .* expected the names of a dataset's store"),
         ({"fsspec": {"token": "t" * 20_000}}, "store .* 16384 characters at most"),
     ],
 )
@@ -237,7 +237,7 @@ def test_closing_ends_the_wait_for_another_process(url: str, runtime: Path) -> N
     thread = threading.Thread(target=wait, name="waiting")
     thread.start()
     stop.set()
-    thread.join(10)
+    thread.join(60)
     os.close(lock)
 
     assert not thread.is_alive()

@@ -229,7 +229,7 @@ def test_one_replica_becomes_three_and_the_streams_even_out(url: str) -> None:
             servers.append(stack.enter_context(start_server(more)))
         name.addresses = _LOOPBACKS
         assert until(lambda: [2, 2, 2] == _streams(servers), timeout_s=90), _streams(servers)
-        # And back: the third goes, its streams at once, the rest as they are asked to come anew.
+        # And back: the third goes, its streams at once, the rest as they are asked to come again.
         name.addresses = _LOOPBACKS[:2]
         servers.pop().drain()
         assert until(lambda: [3, 3] == _streams(servers), timeout_s=90), _streams(servers)

@@ -14,9 +14,9 @@ import grpc
 import pytest
 import trustme
 
-from headrace.errors import ConfigurationError
+from headrace.errors import ConfigurationError, UnauthenticatedError
 from headrace.server import Server, ServerConfig, start_server
-from headrace.server.access.callers import Access
+from headrace.server.access.callers import LOOK_S, Access
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.served import TIMEOUT_S, failure_of, messages_of, stub_of
@@ -124,6 +124,35 @@ def test_tokens_are_read_again_when_they_change(
     assert ["rich"] == _names(running.channel, "another-secret-012345")
     assert "UNAUTHENTICATED" == _refusal(running.channel, _RED, "rich")[0]
     assert not any(secret in caplog.text for secret in (_RED, _BLUE, "another-secret"))
+
+
+def test_a_file_of_tokens_is_looked_at_now_and_then(tmp_path: Path) -> None:
+    """A token that was taken out ends within `LOOK_S`; one that is new is known at once."""
+    now = [0.0]
+    path = tmp_path / "tokens"
+    first, second = "first-secret-0123456", "second-secret-0123456"
+    _write_one(path, first)
+    access = Access(path, now=lambda: now[0])
+    _write_one(path, second)
+
+    assert "first" == access.caller(_bearer(first)).name
+    assert 0 == access.changes()
+    now[0] = LOOK_S
+    assert 1 == access.changes()
+    with pytest.raises(UnauthenticatedError):
+        access.caller(_bearer(first))
+
+    _write_one(path, first)
+    assert "first" == access.caller(_bearer(first)).name
+
+
+def _write_one(path: Path, token: str) -> None:
+    entry = {"name": token.partition("-")[0], "token": token, "datasets": ["*"]}
+    path.write_text(json.dumps({"tokens": [entry]}))
+
+
+def _bearer(token: str) -> list[tuple[str, str | bytes]]:
+    return [("authorization", f"Bearer {token}")]
 
 
 @pytest.mark.parametrize(
@@ -314,6 +343,10 @@ def test_every_call_hides_what_others_have(start: StartServer, tmp_path: Path) -
         (stub.GetBatch, batch),
         (stub.GetSamples, lambda name: pb.GetSamplesRequest(dataset=name, sample_ids=[1])),
         (stub.ExplainBatch, lambda name: pb.ExplainBatchRequest(batch=batch(name))),
+        (
+            stub.FindSamples,
+            lambda name: pb.FindSamplesRequest(batch=batch(name), sample_ids=[1]),
+        ),
     )
     for call, request in calls:
         forbidden, absent = (answer(call, request(name)) for name in ("rich", "poor"))

@@ -36,7 +36,7 @@ def test_a_block_is_fetched_once_for_all() -> None:
             thread.start()
         store.gate.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
 
     assert [[5, 6, 7]] * 8 == seen
     assert [5, 6, 7] == sorted(store.reads)
@@ -68,7 +68,7 @@ def test_what_was_used_last_stays() -> None:
 
 
 def test_an_error_is_not_kept() -> None:
-    """The stream that waits gets the error; the next one fetches anew and gets the block."""
+    """The stream that waits gets the error; the next one fetches again and gets the block."""
     store = CountingStore([StoreUnavailableError("down")])
     with cache_of(store) as (cache, source):
         with pytest.raises(StoreUnavailableError, match="down"):
@@ -124,7 +124,7 @@ def test_a_demanded_block_overtakes_the_queue() -> None:
         while not any(flight.block == 9 and flight.demands for flight in cache._flights.all()):
             threading.Event().wait(0.001)
         store.gate.set()
-        thread.join(10)
+        thread.join(60)
         demand(cache, source, list(range(10)), waiter)
 
     assert 9 in store.reads[:2]
@@ -194,11 +194,11 @@ def test_removing_a_source_ends_its_waits_and_reads() -> None:
             threading.Event().wait(0.001)
         removing = threading.Thread(target=cache.remove_source, args=(source,), name="test-remove")
         removing.start()
-        waiting.join(10)
+        waiting.join(60)
         assert 1 == len(raised)
         assert removing.is_alive()
         store.gate.set()
-        removing.join(10)
+        removing.join(60)
         assert not removing.is_alive()
 
     assert 1 == len(store.reads)
@@ -224,9 +224,9 @@ def test_a_wait_ends_with_thecache_of() -> None:
             threading.Event().wait(0.001)
         closer = threading.Thread(target=cache.close, name="test-close")
         closer.start()
-        thread.join(10)
+        thread.join(60)
         store.gate.set()
-        closer.join(10)
+        closer.join(60)
 
     assert 1 == len(raised)
 

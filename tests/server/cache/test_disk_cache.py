@@ -176,7 +176,7 @@ def test_a_disk_that_takes_no_more_is_logged_once(tmp_path: Path) -> None:
         [sys.executable, "-c", _LIMITED, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
         env=os.environ,
     )
@@ -249,7 +249,7 @@ def test_a_full_disk_costs_no_sample(rich_url: str, tmp_path: Path) -> None:
         ["unshare", "-Urm", "sh", "-c", _ON_A_SMALL_DISK, str(tmp_path), *python],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )

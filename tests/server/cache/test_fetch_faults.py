@@ -16,8 +16,8 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.stream.batch_stream import BatchStream, StreamLimits
 from headrace.server.stream.stream_setup import stream_contents
-from headrace.server.stream.stream_tally import StreamTally
 from headrace.server.telemetry.metrics import Metrics
+from headrace.server.telemetry.stream_tally import StreamTally
 from headrace.storage import Dataset, OpenDataset, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
@@ -131,7 +131,7 @@ class _Gated:
     def read_block(self, block: int) -> pa.RecordBatch:
         self.reads += 1
         self.asked.set()
-        assert self.open.wait(30)
+        assert self.open.wait(60)
         return self._dataset.read_block(block)
 
 
@@ -234,7 +234,7 @@ def test_a_waiting_stream_ends_at_once(bench: _Bench, how: str) -> None:
     messages = bench.stream.messages()
     next(messages)
     next(messages)
-    assert bench.store.asked.wait(10)
+    assert bench.store.asked.wait(60)
 
     if how == "close":
         messages.close()
@@ -267,7 +267,7 @@ def test_corruption_is_told_to_every_stream_that_waits(broken_url: str) -> None:
                 pytest.raises(ShardCorruptError),
                 bench.cache.demand(bench.source, blocks, waiter),
             ):
-                bench.cache.arrivals(bench.source, waiter, timeout_s=10)
+                bench.cache.arrivals(bench.source, waiter, timeout_s=60)
         assert 0 == bench.cache.used_bytes
     finally:
         bench.close()

@@ -158,7 +158,7 @@ def test_a_desk_has_room_for_all() -> None:
 
     thread = threading.Thread(target=write, name="test")
     thread.start()
-    thread.join(10)
+    thread.join(60)
 
     assert [300 * 1, 300 * 2, 300 * 3.5, 300 * 4] == [
         column.sum() for column in (theirs.pins, theirs.last_use, theirs.next_use, theirs.owner)

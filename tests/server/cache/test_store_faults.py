@@ -34,7 +34,7 @@ from support.store_proxy import Fault, StoreProxy, store_proxied
 
 _REQUEST = pb.ReadBatchesRequest(
     dataset="rich",
-    order=pb.OrderSpec(seed=5, window=250),
+    order=pb.OrderSpec(seed=5, shuffle_samples=250),
     global_batch_size=100,
     world_size=1,
     epoch_start=pb.EpochStart(),
@@ -205,7 +205,7 @@ def _read_through(
     address: str, *, on_batch: Callable[[int], None], deadlines: Deadlines
 ) -> list[list[int]]:
     """Read an epoch as a trainer does, reconnecting where it must."""
-    order = OrderSpec(seed=5, window=250, unit=100)
+    order = OrderSpec(seed=5, shuffle_samples=250, unit=100)
     reader = BatchReader(
         [address],
         ReadOptions("rich", order, 100, with_ids=True, end_epoch=1),

@@ -17,7 +17,7 @@ def test_a_dataset_in_s3_is_served_whole(s3: S3, rich: pa.Table) -> None:
     write_dataset(url, rich, shard_samples=(600, 400), block_bytes=16_384)
     request = pb.ReadBatchesRequest(
         dataset="rich",
-        order=pb.OrderSpec(seed=8, window=250),
+        order=pb.OrderSpec(seed=8, shuffle_samples=250),
         global_batch_size=100,
         world_size=1,
         epoch_start=pb.EpochStart(),

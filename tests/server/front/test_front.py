@@ -7,8 +7,10 @@ import os
 import queue
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from attacks.http2 import ACK, PING, RST_STREAM, call, connected, frame, header_block
 from headrace.server import ServerConfig
 from headrace.server.front.descriptors import most_connections
+from headrace.server.front.floods import Floods
 from headrace.server.front.pools import Pool
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
@@ -27,7 +30,7 @@ from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.running import Running
 from support.served import TIMEOUT_S, detail, failure_of, messages_of, stub_of
-from support.waiting import until
+from support.waiting import seconds_until, until
 
 _SERVICE = "/headrace.v1.ShardService"
 _METHODS = (
@@ -40,6 +43,7 @@ _METHODS = (
             "ListDatasets",
             "GetDataset",
             "ExplainBatch",
+            "FindSamples",
             "ReadBatches",
             "AttachRing",
             "GetBatch",
@@ -315,23 +319,145 @@ def test_who_waits_longest_gives_way() -> None:
 
 
 def test_a_queue_is_bounded_in_calls_and_in_bytes() -> None:
-    """What does not fit is refused; what has begun counts no more."""
-    pool = Pool("test", 1, most_calls=2, most_bytes=100)
+    """What does not fit is refused; what has begun counts no more; nobody has more than half."""
+    pool = Pool("test", 1, most_calls=4, most_bytes=200)
     begun, go = threading.Event(), threading.Event()
 
     def stand() -> None:
         begun.set()
         go.wait(TIMEOUT_S)
 
+    asked = (("a", 99), ("a", 2), ("a", 1), ("a", 0), ("b", 100), ("c", 1), ("c", 0), ("d", 0))
     try:
-        assert pool.submit(stand, request_bytes=100)
+        assert pool.submit(stand, caller="a", request_bytes=100)
         assert begun.wait(TIMEOUT_S)
-        assert [True, False, True, False] == [
-            pool.submit(_nothing, request_bytes=size) for size in (99, 2, 1, 0)
+        assert [True, False, True, False, True, False, True, False] == [
+            pool.submit(_nothing, caller=caller, request_bytes=size) for caller, size in asked
         ]
     finally:
         go.set()
         pool.shutdown()
+
+
+def test_callers_have_their_turns_in_a_queue() -> None:
+    """One call of each caller at a time, and those of one caller in the order of their coming."""
+    pool = Pool("test", 1)
+    begun, go = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def stand() -> None:
+        begun.set()
+        go.wait(TIMEOUT_S)
+
+    pool.submit(stand, caller="a", request_bytes=0)
+    assert begun.wait(TIMEOUT_S)
+    for name in ("a1", "a2", "a3", "a4", "b1", "c1", "c2"):
+        pool.submit(partial(done.append, name), caller=name[0], request_bytes=0)
+    go.set()
+    pool.shutdown()
+
+    assert ["a1", "b1", "c1", "a2", "c2", "a3", "a4"] == done
+
+
+def test_calls_that_were_reset_keep_their_place_for_a_while() -> None:
+    """Each until its time is over, as long as there are not too many; none after the end."""
+    now = [0.0]
+    floods = Floods(most=2, keep_s=4.0, now=lambda: now[0])
+    calls = [_Call() for _ in range(4)]
+    left = [weakref.ref(one) for one in calls]
+    for number in range(3):
+        floods.over("caller", calls[number])
+        now[0] += 1.0
+    del calls[:3]
+    assert [False, True, True, True] == [one() is not None for one in left]
+
+    now[0] = 5.5
+    floods.clear_old()
+    assert [False, False, True, True] == [one() is not None for one in left]
+
+    floods.close()
+    floods.over("caller", calls.pop())
+    assert [None] * 4 == [one() for one in left]
+
+
+def test_a_caller_floods_while_too_many_of_its_calls_are_over_at_once() -> None:
+    """Others do not, and it does no more once those were kept long enough."""
+    now = [0.0]
+    floods = Floods(few=2, keep_s=4.0, now=lambda: now[0])
+    for _ in range(3):
+        assert not floods.is_flooding("many")
+        floods.over("many")
+
+    assert floods.is_flooding("many")
+    assert not floods.is_flooding("one")
+    now[0] = 4.0
+    floods.clear_old()
+    assert not floods.is_flooding("many")
+
+
+def test_calls_that_were_set_aside_are_gone_on_with_some_at_a_time() -> None:
+    """In order, none before its time; where too many are kept the oldest is at once."""
+    now, gone_on = [0.0], list[int]()
+    floods = Floods(most=4, keep_s=4.0, at_a_time=2, now=lambda: now[0])
+
+    def go_on(number: int) -> bool:
+        gone_on.append(number)
+        # Of the second its client thinks no more.
+        return number != 1
+
+    for number in range(5):
+        floods.set_aside("many", partial(go_on, number))
+    assert [0] == gone_on
+
+    floods.clear_old()
+    assert [0] == gone_on
+    now[0] = 4.0
+    floods.clear_old()
+    assert [0, 1, 2, 3] == gone_on
+    floods.close()
+    floods.clear_old()
+    assert [0, 1, 2, 3] == gone_on
+
+
+def test_a_call_of_a_caller_that_floods_is_answered_later(served: Running) -> None:
+    """It waits without a thread, those of others do not, and its client hears of no failure."""
+    floods = served.server._floods
+    channel = served.channel
+    ask = stub_of(channel).ListDatasets
+    health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+    for _ in range(600):
+        floods.over("127.0.0.1")
+
+    answer = ask.future(pb.ListDatasetsRequest(), timeout=TIMEOUT_S)
+    assert until(lambda: bool(floods._aside))
+    check = health_pb2_grpc.HealthStub(channel).Check
+    assert _SERVING == check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S).status
+    assert not answer.done()
+    assert answer.result(timeout=TIMEOUT_S).datasets
+
+
+def test_a_connection_that_resets_its_calls_is_slowed_down(served: Running) -> None:
+    """It has as many calls looked at as it may have at once, and no more for seconds."""
+    request = pb.ListDatasetsRequest().SerializeToString()
+    block = header_block(f"{_SERVICE}/ListDatasets")
+    floods = served.server._floods
+    host, _, port = served.server.address.rpartition(":")
+    with connected((host, int(port))) as connection:
+        for first in (1, 10_001):
+            connection.sendall(
+                b"".join(
+                    call(number, block, request) + frame(RST_STREAM, 0, number, b"\0\0\0\x08")
+                    for number in range(first, first + 8000, 2)
+                )
+            )
+        until(lambda: floods.count > 1000)
+        stub_of(served.channel).ListDatasets(pb.ListDatasetsRequest(), timeout=TIMEOUT_S)
+
+        assert floods.count <= 2100
+
+
+class _Call:
+    """Something that can be referred to weakly."""
 
 
 def _nothing() -> None:
@@ -383,7 +509,7 @@ def test_idle_connections_give_way(start: StartServer) -> None:
             connection.setblocking(False)
         # Before gRPC itself would drop them.
         most = running.server._door._most
-        assert until(lambda: len(silent) - most < sum(map(_is_closed, silent)), timeout_s=4.0)
+        assert seconds_until(lambda: len(silent) - most < sum(map(_is_closed, silent))) < 4.0
 
     assert 1 == running.server.stream_count
     assert next(call) is not None

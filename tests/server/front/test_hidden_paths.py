@@ -65,6 +65,7 @@ def _requests(fingerprint: str) -> Iterator[tuple[str, object]]:
     yield "ReadBatches", read
     yield "GetBatch", batch
     yield "ExplainBatch", pb.ExplainBatchRequest(batch=batch)
+    yield "FindSamples", pb.FindSamplesRequest(batch=batch, sample_ids=range(8))
     samples = pb.GetSamplesRequest(dataset="d", fingerprint=fingerprint, sample_ids=range(8))
     yield "GetSamples", samples
     if fingerprint:
@@ -266,7 +267,7 @@ _URLS = (
 _FORMS = (
     "{}: shards/x.arrow is gone",
     "there is no shards/x.arrow in {}",
-    "{}/shards/x.arrow has 3 bytes, 4 wanted; restore it",
+    "{}/shards/x.arrow has 3 bytes, 4 expected; restore it",
     "no such file: '{}/shards/x.arrow'",
     'could not connect to "{}/shards/x.arrow"',
     "({}//shards/x.arrow), see {}. Restore it.",
@@ -309,6 +310,31 @@ def test_places_that_are_no_dataset_are_hidden(text: str) -> None:
 
     assert ("telling" not in told.message, True) == (True, "(hidden)" in told.message)
     assert "10.1.2.3" not in told.message
+
+
+def test_the_id_of_the_access_key_is_hidden() -> None:
+    """Whoever calls learns that the store refuses, and not as whom it was asked."""
+    error = errors.StoreRefusedError(
+        "the store refuses s3://b/x (403 AccessDenied) to access key AKIATELLING (from env); check"
+    )
+
+    told = Places().without(error)
+
+    assert "the store refuses (hidden) (403 AccessDenied) to an access key (from env); check" == (
+        told.message
+    )
+
+
+def test_the_oldest_of_too_many_places_is_forgotten() -> None:
+    """Then its files are hidden as all others are; what is added again is the youngest."""
+    places = Places(most=2)
+    for url in ("s3://b/one", "s3://b/two", "s3://b/one", "s3://b/three"):
+        places.add(url)
+
+    texts = [f"cannot read s3://b/{name}/shards/x" for name in ("one", "two", "three")]
+    told = [places.without(errors.ShardCorruptError(text, shard="x")).message for text in texts]
+
+    assert ["cannot read shards/x", "cannot read (hidden)", "cannot read shards/x"] == told
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -14,6 +13,7 @@ from headrace.server import Server
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.served import TIMEOUT_S, failure_of, stub_of
+from support.waiting import seconds_until
 
 _TOKEN = "a-secret-of-16-characters"  # noqa: S105 - of this test
 _AS = (("authorization", f"Bearer {_TOKEN}"),)
@@ -33,14 +33,6 @@ def _tokens(path: Path, *, datasets: tuple[str, ...]) -> str:
     return str(path)
 
 
-def _seconds_until(is_so: Callable[[], bool]) -> float:
-    began, still = time.monotonic(), threading.Event()
-    while not is_so():
-        assert time.monotonic() - began < TIMEOUT_S
-        still.wait(0.02)
-    return time.monotonic() - began
-
-
 def _is_idle(server: Server) -> bool:
     return not server.open_call_count
 
@@ -52,7 +44,7 @@ def test_a_client_that_never_reads_is_rotated_in_time(start: StartServer) -> Non
     next(iter(call))
 
     # Give or take 20 %.
-    assert _seconds_until(lambda: _is_idle(running.server)) < 1.2 + _WITHIN_S + _SLACK_S
+    assert seconds_until(lambda: _is_idle(running.server)) < 1.2 + _WITHIN_S + _SLACK_S
 
 
 def test_a_revoked_token_ends_streams_whether_they_read_or_not(
@@ -77,7 +69,7 @@ def test_a_revoked_token_ends_streams_whether_they_read_or_not(
     reader.start()
     _tokens(path, datasets=())
 
-    assert _seconds_until(lambda: _is_idle(running.server)) < _WITHIN_S + _SLACK_S
+    assert seconds_until(lambda: _is_idle(running.server)) < _WITHIN_S + _SLACK_S
     reader.join(TIMEOUT_S)
     assert (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED") == (
         seen[0].code(),
@@ -93,7 +85,7 @@ def test_a_dataset_that_is_taken_away_ends_its_streams(start: StartServer, tmp_p
     next(iter(call))
     _tokens(path, datasets=("other",))
 
-    assert _seconds_until(lambda: _is_idle(running.server)) < _WITHIN_S + _SLACK_S
+    assert seconds_until(lambda: _is_idle(running.server)) < _WITHIN_S + _SLACK_S
 
 
 def test_other_changes_of_the_file_end_nothing(start: StartServer, tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.order import walk_tables
 from headrace.server.kernels.loader import KERNELS, Loader
-from headrace.server.plan.compiled_lookups import search
-from headrace.server.plan.find_samples import distinct_each
+from headrace.server.plan.find_samples import distinct_each, search
 from headrace.storage import Starts, search_starts
 
 
@@ -21,7 +20,7 @@ from headrace.storage import Starts, search_starts
 def compiled() -> Loader:
     """The compiled functions; they take seconds where Numba's cache is empty."""
     KERNELS.load()
-    assert KERNELS.wait(120)
+    assert KERNELS.wait(280)
     return KERNELS
 
 
@@ -100,7 +99,7 @@ def test_without_numba_nothing_is_compiled(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.INFO, logger="headrace.server.kernels.loader"):
         loader.load()
         loader.load()
-        has_kernels = loader.wait(30)
+        has_kernels = loader.wait(60)
 
     assert not has_kernels
     assert ["batches are gathered with NumPy: numba_that_nobody_has is not installed"] == [
@@ -114,7 +113,7 @@ def test_kernels_that_do_not_work_are_not_used(caplog: pytest.LogCaptureFixture)
 
     with caplog.at_level(logging.INFO, logger="headrace.server.kernels.loader"):
         loader.load()
-        has_kernels = loader.wait(30)
+        has_kernels = loader.wait(60)
 
     assert not has_kernels
     (record,) = caplog.records

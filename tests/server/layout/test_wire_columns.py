@@ -95,7 +95,7 @@ def test_a_column_must_exist_and_come_once() -> None:
 
     with pytest.raises(ColumnNotFoundError, match="no column 'c'; the dataset has a, b"):
         choose_columns(["c"], columns, {})
-    with pytest.raises(BadArgumentError, match="'a' is wanted more than once"):
+    with pytest.raises(BadArgumentError, match="'a' is requested more than once"):
         choose_columns(["a", "b", "a"], columns, {})
 
 

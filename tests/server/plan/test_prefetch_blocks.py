@@ -10,8 +10,7 @@ import pytest
 
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
-from headrace.server.plan.planned_batches import Planned, planned_samples
-from headrace.server.plan.prefetch_blocks import Lookahead
+from headrace.server.plan.planned_batches import Lookahead, Planned, planned_samples
 from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import open_dataset
 from support.datasets import write_manifest
@@ -47,7 +46,7 @@ class _Stream:
 
 
 def _stream(folder: Path, cache: BlockCache, *, batch_blocks: int) -> _Stream:
-    """Make a stream of batches of so many blocks of 1 MiB, one sample each."""
+    """Make a stream of batches of that many blocks of 1 MiB, one sample each."""
     ones = np.ones((_BATCHES, batch_blocks), np.int64)
     write_manifest(str(folder), ones, ones * _BLOCK_BYTES, stored_bytes=_BLOCK_BYTES)
     return _Stream(str(folder), cache, batch_blocks=batch_blocks)

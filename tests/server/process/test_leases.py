@@ -41,13 +41,13 @@ def _waiting(
         yield thread
     finally:
         asked.set()
-        thread.join(20)
+        thread.join(60)
     assert not thread.is_alive()
 
 
 def _lease(folder: Path, *pids: int) -> socket.socket:
     client = socket.socket(socket.AF_UNIX)
-    client.settimeout(20)
+    client.settimeout(60)
     client.connect(str(folder / "f" / "k.lease"))
     client.sendall(json.dumps({"watch": pids}).encode() + b"\n")
     assert client.recv(100) == b"unix:/a\n"
@@ -56,7 +56,7 @@ def _lease(folder: Path, *pids: int) -> socket.socket:
 
 def _dead_pid() -> int:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait(20)
+        process.wait(60)
     return process.pid
 
 
@@ -64,7 +64,7 @@ def test_the_end_of_its_last_process_is_its_end(leases: Leases, tmp_path: Path) 
     """No linger is waited for, and neither socket nor lock nor folder stays."""
     with _waiting(leases, linger_s=NEVER_S, in_use=threading.Event()) as thread:
         _lease(tmp_path, _dead_pid()).close()
-        thread.join(20)
+        thread.join(60)
 
         assert not thread.is_alive()
     assert [] == list(tmp_path.iterdir())
@@ -90,7 +90,7 @@ def test_it_ends_when_nobody_reads_although_leases_are_held(leases: Leases, tmp_
         thread.join(1.5)
         was_alive = thread.is_alive()
         in_use.clear()
-        thread.join(20)
+        thread.join(60)
 
         assert was_alive
         assert not thread.is_alive()
@@ -103,7 +103,7 @@ def test_garbage_costs_the_sender_its_connection(leases: Leases, tmp_path: Path)
         _waiting(leases, linger_s=NEVER_S, in_use=threading.Event()),
         socket.socket(socket.AF_UNIX) as client,
     ):
-        client.settimeout(20)
+        client.settimeout(60)
         client.connect(str(tmp_path / "f" / "k.lease"))
         client.sendall(b'{"watch": "all"}\n')
 

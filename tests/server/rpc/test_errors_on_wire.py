@@ -71,8 +71,8 @@ _BAD_FIELDS: list[tuple[str, Change]] = [
     ("batch_offset", _set(batch_offset=-1)),
     ("order.seed", _set(order=pb.OrderSpec(seed=-1))),
     ("order.version", _set(order=pb.OrderSpec(version=9))),
-    ("order.window", _set(order=pb.OrderSpec(window=-1))),
-    ("order.window_bytes", _set(order=pb.OrderSpec(window_bytes=-1))),
+    ("order.shuffle_samples", _set(order=pb.OrderSpec(shuffle_samples=-1))),
+    ("order.shuffle_bytes", _set(order=pb.OrderSpec(shuffle_bytes=-1))),
     ("order.lanes", _set(order=pb.OrderSpec(lanes=-1))),
     ("order.lanes", _set(order=pb.OrderSpec(lanes=65, unit=65))),
     ("order.unit", _set(order=pb.OrderSpec(lanes=4, unit=-3))),
@@ -163,7 +163,7 @@ def test_a_token_of_another_order_is_refused(served: Running) -> None:
 
     code, info = failure_of(error)
     assert (grpc.StatusCode.FAILED_PRECONDITION, "TOKEN_SPEC_CHANGED") == (code, info.reason)
-    assert "seed: 4 wanted, the token has 3" in str(error.details())
+    assert "seed: 4 requested, the token has 3" in str(error.details())
 
 
 def test_a_token_past_the_end_is_refused(served: Running) -> None:

@@ -19,7 +19,7 @@ from server.conftest import StartServer
 from support.running import RICH_SAMPLES, Running
 from support.served import TIMEOUT_S, Transcript, failure_of, messages_of, read, stub_of, transcript
 
-_ORDER = pb.OrderSpec(seed=5, window=300)
+_ORDER = pb.OrderSpec(seed=5, shuffle_samples=300)
 _ENDS = (pb.END_MODE_DROP_LAST, pb.END_MODE_UNEVEN, pb.END_MODE_PAD)
 
 

@@ -111,7 +111,7 @@ def test_streams_of_a_removed_dataset_end_and_others_go_on(
     removed = threading.Thread(target=server.reload, args=[_config(a=urls["a"])], name="test-go")
     removed.start()
     _, failure = read_until_failure(ending)
-    removed.join(20)
+    removed.join(60)
 
     code, info = failure_of(failure)
     assert (grpc.StatusCode.NOT_FOUND, "DATASET_NOT_FOUND") == (code, info.reason)
@@ -120,12 +120,12 @@ def test_streams_of_a_removed_dataset_end_and_others_go_on(
     assert {"batch", "epoch_end"} == set(_events(going, 30))
 
 
-_LARGE, _EPOCHS, _BATCH = 6000, 20, 100
+_LARGE, _EPOCHS, _BATCH = 6000, 100, 100
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A dataset of which 20 epochs are far more than any buffer on the way holds."""
+    """A dataset of which 100 epochs are far more than any buffer on the way holds."""
     url = str(tmp_path_factory.mktemp("large") / "d")
     write_dataset(url, small_table(_LARGE), shard_samples=[_LARGE])
     return url
@@ -151,7 +151,7 @@ def _read_beside(server: Server, wanted: ServerConfig) -> list[BatchEvent]:
                     reload.start()
                     assert until(lambda: server._catalog.get("b") is not before)
     finally:
-        reload.join(30)
+        reload.join(60)
     return seen
 
 

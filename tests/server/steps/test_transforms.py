@@ -160,7 +160,7 @@ def _refused(channel: grpc.Channel, request: pb.ReadBatchesRequest) -> tuple[str
     [
         ("raises", "STEP_FAILED", "ValueError: the function does not like this batch"),
         ("crashes", "STEP_FAILED", "killed by signal 9"),
-        ("drops", "STEP_FAILED", "wanted as many"),
+        ("drops", "STEP_FAILED", "expected as many"),
         ("wavers", "STEP_FAILED", "always make the same"),
         ("lists", "STEP_FAILED", "returned a list"),
         ("none", "BAD_COORDINATES", "registered are: crashes, drops"),

@@ -56,4 +56,4 @@ def test_jumps_of_the_clock_are_not_seen(
         failure_of(failure)[0],
         failure_of(failure)[1].reason,
     )
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 120

@@ -7,6 +7,10 @@ import threading
 import pytest
 
 from headrace.server.stream.fair_turns import CallerTurns, Turns
+from support.waiting import until
+
+# Far longer than a test: nobody takes a turn more because a machine is slow.
+_NEVER_S = 3600.0
 
 
 def _thread(work: threading.Thread) -> threading.Thread:
@@ -16,7 +20,7 @@ def _thread(work: threading.Thread) -> threading.Thread:
 
 def test_turns_are_bounded() -> None:
     """However many threads come, no more than two work at a time, and all get their turn."""
-    all_turns, lock = Turns(2), threading.Lock()
+    all_turns, lock = Turns(2, stuck_s=_NEVER_S), threading.Lock()
     turns = all_turns.of("caller")
     working, most, done = 0, 0, 0
 
@@ -31,9 +35,10 @@ def test_turns_are_bounded() -> None:
                     working -= 1
                     done += 1
 
-    threads = [_thread(threading.Thread(target=work, name=f"test-{n}")) for n in range(8)]
-    for thread in threads:
-        thread.join(30)
+    threads = [
+        _thread(threading.Thread(target=work, name=f"test-{n}", daemon=True)) for n in range(8)
+    ]
+    _join(threads)
 
     assert 400 == done
     assert 2 >= most
@@ -42,22 +47,14 @@ def test_turns_are_bounded() -> None:
 
 def test_who_came_first_goes_first() -> None:
     """Threads that wait get their turns in the order in which they came."""
-    turns, order = Turns(1).of("caller"), list[int]()
-    threads = []
+    turns, order = Turns(1, stuck_s=_NEVER_S).of("caller"), list[str]()
 
-    def work(number: int) -> None:
-        with turns.turn():
-            order.append(number)
+    turns.begin()
+    threads = [_line_up(turns, order, str(number), 0.0) for number in range(5)]
+    turns.end(0.0)
+    _join(threads)
 
-    with turns.turn():
-        for number in range(5):
-            threads.append(_thread(threading.Thread(target=work, args=(number,), name="test")))
-            while len(turns.waiting) + len(order) <= number:
-                threading.Event().wait(0.001)
-    for thread in threads:
-        thread.join(30)
-
-    assert [0, 1, 2, 3, 4] == order
+    assert ["0", "1", "2", "3", "4"] == order
 
 
 def test_a_long_turn_stops_nobody() -> None:
@@ -69,15 +66,15 @@ def test_a_long_turn_stops_nobody() -> None:
     def stay() -> None:
         with turns.turn():
             has_begun.set()
-            assert is_over.wait(30)
+            assert is_over.wait(60)
 
     staying = _thread(threading.Thread(target=stay, name="test-stay"))
-    assert has_begun.wait(30)
+    assert has_begun.wait(60)
     for _ in range(3):
         with turns.turn():
             pass
     is_over.set()
-    staying.join(30)
+    staying.join(60)
 
     assert 1 == all_turns._free
     assert 0 == all_turns._lent
@@ -93,7 +90,7 @@ def test_a_turn_ends_with_its_error() -> None:
 
 
 def _line_up(turns: CallerTurns, order: list[str], name: str, seconds: float) -> threading.Thread:
-    """Let a thread wait for a turn that takes so long; return when it waits."""
+    """Let a thread wait for a turn that counts as so long; return when it waits."""
     before = len(turns.waiting)
 
     def work() -> None:
@@ -101,36 +98,42 @@ def _line_up(turns: CallerTurns, order: list[str], name: str, seconds: float) ->
         order.append(name)
         turns.end(seconds)
 
-    thread = _thread(threading.Thread(target=work, name=f"test-{name}"))
-    while len(turns.waiting) == before:
-        threading.Event().wait(0.001)
+    thread = _thread(threading.Thread(target=work, name=f"test-{name}", daemon=True))
+    assert until(lambda: len(turns.waiting) > before, every_s=0.001), f"{name} got no place in line"
     return thread
+
+
+def _join(threads: list[threading.Thread]) -> None:
+    """Wait for the ends of threads; one that stays is a failure."""
+    for thread in threads:
+        thread.join(60)
+    assert [] == [thread.name for thread in threads if thread.is_alive()]
 
 
 def test_a_caller_with_one_stream_goes_before_the_many_of_another() -> None:
     """Who waits with one thread gets its turn after one of the caller that has eight."""
-    turns, order = Turns(1), list[str]()
+    turns, order = Turns(1, stuck_s=_NEVER_S), list[str]()
     many, one = turns.of("many"), turns.of("one")
 
-    with many.turn():
-        threads = [_line_up(many, order, "many", 0.01) for _ in range(8)]
-        threads.append(_line_up(one, order, "one", 0.01))
-    for thread in threads:
-        thread.join(30)
+    many.begin()
+    threads = [_line_up(many, order, "many", 0.01) for _ in range(8)]
+    threads.append(_line_up(one, order, "one", 0.01))
+    many.end(0.0)
+    _join(threads)
 
     assert 1 >= order.index("one")
 
 
 def test_callers_have_equal_time_not_equally_many_turns() -> None:
     """Beside turns of 40 ms, a caller whose turns take 10 ms has four of them for each."""
-    turns, order = Turns(1), list[str]()
+    turns, order = Turns(1, stuck_s=_NEVER_S), list[str]()
     large, small = turns.of("large"), turns.of("small")
 
-    with large.turn():
-        threads = [_line_up(large, order, "large", 0.04) for _ in range(8)]
-        threads += [_line_up(small, order, "small", 0.01) for _ in range(16)]
-    for thread in threads:
-        thread.join(30)
+    large.begin()
+    threads = [_line_up(large, order, "large", 0.04) for _ in range(8)]
+    threads += [_line_up(small, order, "small", 0.01) for _ in range(16)]
+    large.end(0.0)
+    _join(threads)
 
     begins = order[:20]
     assert 15 <= begins.count("small") <= 16
@@ -138,17 +141,17 @@ def test_callers_have_equal_time_not_equally_many_turns() -> None:
 
 def test_a_caller_that_was_away_does_not_catch_up() -> None:
     """Time that a caller did not use while it was away is not its own when it comes again."""
-    turns, order = Turns(1), list[str]()
+    turns, order = Turns(1, stuck_s=_NEVER_S), list[str]()
     busy, away = turns.of("busy"), turns.of("away")
     for _ in range(100):
         busy.begin()
         busy.end(1.0)
 
-    with busy.turn():
-        threads = [_line_up(away, order, "away", 1.0) for _ in range(5)]
-        threads += [_line_up(busy, order, "busy", 1.0) for _ in range(5)]
-    for thread in threads:
-        thread.join(30)
+    busy.begin()
+    threads = [_line_up(away, order, "away", 1.0) for _ in range(5)]
+    threads += [_line_up(busy, order, "busy", 1.0) for _ in range(5)]
+    busy.end(0.0)
+    _join(threads)
 
     assert 4 <= order[:8].count("away") <= 5
 

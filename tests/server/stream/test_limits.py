@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import queue
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -127,12 +126,12 @@ def test_slow_streams_do_not_slow_a_fast_one(crowd: Running, start: StartServer)
     alone = start()
     _seconds_an_epoch(alone)
 
-    # In turns, so that what else the machine does falls on both.
-    pairs = [(_seconds_an_epoch(alone), _seconds_an_epoch(crowd)) for _ in range(5)]
+    # In turns, and the best of each: what else the machine does only makes an epoch longer.
+    pairs = [(_seconds_an_epoch(alone), _seconds_an_epoch(crowd)) for _ in range(15)]
 
     assert crowd.server._streams.count == _SLOW_STREAMS
-    ratio = statistics.median(one / beside for one, beside in pairs)
-    assert ratio > 0.5, pairs
+    one, beside = map(min, zip(*pairs, strict=True))
+    assert one / beside > 0.5, pairs
     _answers(crowd)
 
 

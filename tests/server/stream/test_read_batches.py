@@ -10,7 +10,7 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from headrace.order import Order, OrderSpec, ShardTable
+from headrace.order import Order, OrderSpec, table_of
 from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
@@ -27,7 +27,7 @@ _ENDS = {
 def _request(**fields: object) -> pb.ReadBatchesRequest:
     request = pb.ReadBatchesRequest(
         dataset="rich",
-        order=pb.OrderSpec(seed=5, window=300),
+        order=pb.OrderSpec(seed=5, shuffle_samples=300),
         global_batch_size=64,
         world_size=1,
         epoch_start=pb.EpochStart(),
@@ -40,7 +40,7 @@ def _request(**fields: object) -> pb.ReadBatchesRequest:
 
 def _order(rich_url: str, spec: OrderSpec) -> Order:
     with open_dataset(rich_url) as dataset:
-        return Order(spec, ShardTable(dataset.shard_sample_counts, dataset.shard_raw_bytes))
+        return Order(spec, table_of(dataset.stretches()))
 
 
 def _expected(table: pa.Table, ids: list[object]) -> dict[str, list[object]]:
@@ -58,7 +58,11 @@ def test_every_rank_gets_its_slice_of_every_global_batch(
     served: Running, rich_url: str, end: str, size: int, world_size: int
 ) -> None:
     """Rank r of W gets positions [floor(rG/W), floor((r+1)G/W)) of each batch of G."""
-    ids = _order(rich_url, OrderSpec(seed=5, window=300)).sample_ids(0, 0, RICH_SAMPLES).tolist()
+    ids = (
+        _order(rich_url, OrderSpec(seed=5, shuffle_samples=300))
+        .sample_ids(0, 0, RICH_SAMPLES)
+        .tolist()
+    )
     whole, rest = divmod(RICH_SAMPLES, size)
     expected: dict[int, list[list[int]]] = {}
     for rank in range(world_size):
@@ -115,9 +119,9 @@ def test_values_are_those_of_the_samples(served: Running, rich: pa.Table, size: 
     "order",
     [
         pb.OrderSpec(shuffle=False),
-        pb.OrderSpec(seed=1, window=0),
-        pb.OrderSpec(seed=2, window=100, lanes=4),
-        pb.OrderSpec(seed=3, window_bytes=50_000),
+        pb.OrderSpec(seed=1, shuffle_bytes=0),
+        pb.OrderSpec(seed=2, shuffle_samples=100, lanes=4),
+        pb.OrderSpec(seed=3, shuffle_bytes=50_000),
         pb.OrderSpec(seed=4),
     ],
 )
@@ -227,8 +231,9 @@ def test_start_fills_in_every_default(served: Running) -> None:
         version=spec.version,
         seed=spec.seed,
         shuffle=spec.shuffle,
-        window=spec.window,
-        window_bytes=spec.window_bytes,
+        run_bytes=spec.run_bytes,
+        shuffle_bytes=spec.shuffle_bytes,
+        shuffle_samples=spec.shuffle_samples,
         lanes=spec.lanes,
         unit=spec.unit,
     )
@@ -267,7 +272,7 @@ def test_a_rank_without_samples_gets_empty_batches(served: Running) -> None:
 
 def test_a_tiny_cache_serves_the_same(rich_url: str, served: Running) -> None:
     """A cache of a few blocks gives the same bytes as one that holds everything."""
-    request = _request(order=pb.OrderSpec(seed=5, window=0), global_batch_size=250)
+    request = _request(order=pb.OrderSpec(seed=5, shuffle_bytes=0), global_batch_size=250)
     expected = read(served.channel, request)
 
     with running(rich_url, cache_bytes=120_000, fetch_threads=4) as small:

@@ -17,7 +17,7 @@ _SIZE = 90
 def _first(served: Running, *, epoch_count: int, end: pb.EndMode) -> Transcript:
     request = pb.ReadBatchesRequest(
         dataset="rich",
-        order=pb.OrderSpec(seed=11, window=200),
+        order=pb.OrderSpec(seed=11, shuffle_samples=200),
         global_batch_size=_SIZE,
         world_size=1,
         epoch_start=pb.EpochStart(),
@@ -86,7 +86,7 @@ def test_tokens_carry_the_run(served: Running) -> None:
     token = decode_token(seen.tokens[3])
     assert seen.start is not None
     assert seen.start.dataset.fingerprint == token.fingerprint
-    assert OrderSpec(seed=11, window=200) == token.spec
+    assert OrderSpec(seed=11, shuffle_samples=200) == token.spec
     assert (0, 4 * _SIZE, _SIZE, 4, 4 * _SIZE) == (
         token.epoch,
         token.position,
@@ -139,7 +139,7 @@ def test_an_order_that_agrees_is_taken(served: Running) -> None:
     whole = _first(served, epoch_count=1, end=pb.END_MODE_DROP_LAST)
     request = pb.ReadBatchesRequest(
         dataset="rich",
-        order=pb.OrderSpec(seed=11, window=200),
+        order=pb.OrderSpec(seed=11, shuffle_samples=200),
         resume_token=whole.tokens[0],
         world_size=1,
         epoch_count=1,

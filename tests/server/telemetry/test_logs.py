@@ -81,7 +81,7 @@ thread.join()
 def test_all_that_a_process_says_is_events() -> None:
     """Warnings and dying threads are events; other packages say nothing below a warning."""
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=240, check=True
     )
     events = [json.loads(line) for line in done.stderr.splitlines()]
 

@@ -27,7 +27,7 @@ _EPOCH = pb.ReadBatchesRequest(
 
 
 def _families(running: Running) -> dict[str, Metric]:
-    with urlopen(f"http://{running.server.metrics_address}/metrics", timeout=10) as answer:
+    with urlopen(f"http://{running.server.metrics_address}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
 

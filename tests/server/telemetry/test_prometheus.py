@@ -60,7 +60,7 @@ def _prometheus(folder: Path, target: str) -> Iterator[str]:
             yield address
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 def _address(log: Path) -> str:
@@ -71,7 +71,7 @@ def _address(log: Path) -> str:
 
 def _is_ready(api: str) -> bool:
     try:
-        with urlopen(f"http://{api}/-/ready", timeout=10):
+        with urlopen(f"http://{api}/-/ready", timeout=60):
             return True
     except HTTPError:  # 503 while it starts
         return False
@@ -130,7 +130,7 @@ def test_every_question_of_the_page_has_an_answer(
                 answers = {query: until(partial(_query, api, query)) for query in queries}
         finally:
             ended.set()
-            reader.join(20)
+            reader.join(60)
 
     assert [] == [query for query, answer in answers.items() if not answer]
 
@@ -138,7 +138,7 @@ def test_every_question_of_the_page_has_an_answer(
 def test_the_exposition_is_as_promtool_wants_it(start: StartServer) -> None:
     """The checker of Prometheus finds nothing to complain of in names, units and helps."""
     running = start(metrics_listen="127.0.0.1:0")
-    with urlopen(f"http://{running.server.metrics_address}/metrics", timeout=10) as answer:
+    with urlopen(f"http://{running.server.metrics_address}/metrics", timeout=60) as answer:
         text = answer.read()
 
     done = subprocess.run(

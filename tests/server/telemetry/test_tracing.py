@@ -104,7 +104,7 @@ def test_without_a_collector_nothing_is_imported(rich_url: str) -> None:
         [sys.executable, "-c", _PROGRAM, rich_url],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
 

@@ -36,7 +36,7 @@ def _stored_bytes(proxy: StoreProxy) -> int:
 def _request(rank: int) -> pb.ReadBatchesRequest:
     return pb.ReadBatchesRequest(
         dataset="lanes",
-        order=pb.OrderSpec(seed=4, window=_SAMPLES // 32, lanes=_REPLICAS),
+        order=pb.OrderSpec(seed=4, shuffle_samples=_SAMPLES // 32, lanes=_REPLICAS),
         global_batch_size=_REPLICAS * 32,
         rank=rank,
         world_size=_REPLICAS,

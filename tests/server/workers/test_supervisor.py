@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.client import RemoteDataset, Transport
+from headrace.client import Order, RemoteDataset, Transport
 from headrace.errors import ConfigurationError, NotADatasetError
 from headrace.server import ServerConfig
 from headrace.server.workers.supervisor import Supervisor, start_supervisor
@@ -69,7 +69,7 @@ class _Rank(threading.Thread):
             "shared",
             batch_size=16,
             seed=5,
-            window=256,
+            order=Order(shuffle_samples=256),
             rank=rank,
             world_size=world_size,
             # So that the stream is open while batches are read.

@@ -20,7 +20,6 @@ from headrace.errors import (
 from headrace.storage import (
     GarbagePlan,
     Store,
-    StoreOptions,
     collect_garbage,
     open_dataset,
     open_store,
@@ -30,7 +29,7 @@ from headrace.storage import (
 from headrace.storage.care.gc import split_versions
 from headrace.storage.dataset.pointer import TableFile, VersionEntry
 from headrace.storage.mds import MdsWriter, commit_mds
-from headrace.storage.store.fsspec_store import FsspecStore
+from headrace.storage.store.fsspec_store import entry_of
 from support.s3 import S3
 from support.shards import numbered_batch, write_shards_of
 
@@ -185,20 +184,18 @@ def test_bad_limits_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stamp", [0, 0.0, dt.datetime(1970, 1, 1), "1970-01-01T00:00:00Z"])  # noqa: DTZ001 - some file systems give none
-def test_times_of_all_kinds_are_read(s3: S3, stamp: object) -> None:
+def test_times_of_all_kinds_are_read(stamp: object) -> None:
     """File systems give numbers, times with and without a zone, and texts."""
-    store = FsspecStore(f"memory://{s3.prefix}", options=StoreOptions())
-
-    assert 0.0 == store._modified_s("x", {"updated": stamp})
+    assert 0.0 == entry_of("x", {"updated": stamp}).written_s
 
 
 @pytest.mark.parametrize("state", [{}, {"mtime": "soon"}])
-def test_a_store_without_times_is_refused(s3: S3, state: dict[str, object]) -> None:
+def test_a_store_without_times_is_refused(state: dict[str, object]) -> None:
     """Where the store does not say how old a file is, none can be told to be left over."""
-    store = FsspecStore(f"memory://{s3.prefix}", options=StoreOptions())
+    found = entry_of("x", state)
 
     with pytest.raises(ConfigurationError, match="does not say when"):
-        store._modified_s("x", state)
+        _ = found.written_s
 
 
 def _version(name: str, created: str) -> VersionEntry:

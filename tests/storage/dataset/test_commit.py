@@ -56,6 +56,12 @@ class _Mortal:
     def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
         return self._store.list_entries(prefix)
 
+    def entry(self, name: str) -> ObjectEntry | None:
+        return self._store.entry(name)
+
+    def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
+        return self._store.read_entry(entry, offset=offset, length=length)
+
     def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
         return self._store.list_unfinished(prefix)
 
@@ -148,11 +154,11 @@ class _Meeting(_Mortal):
         self._barrier = barrier
 
     def write_if_absent(self, name: str, content: bytes) -> None:
-        self._barrier.wait(30)
+        self._barrier.wait(60)
         self._store.write_if_absent(name, content)
 
     def write_if_unchanged(self, name: str, content: bytes, version: Version) -> None:
-        self._barrier.wait(30)
+        self._barrier.wait(60)
         self._store.write_if_unchanged(name, content, version)
 
     def __exit__(self, *exc: object) -> None:

@@ -86,14 +86,14 @@ def test_ids_outside_the_dataset_are_refused(tmp_path: Path, bad: int) -> None:
 
 
 def test_blocks_hold_about_the_bytes_asked_for(tmp_path: Path) -> None:
-    """No block passes its limit, and only the last of a shard may be small."""
+    """Blocks hold about as many bytes as asked for; only the last of a shard may be small."""
     write_shards_of(str(tmp_path), [numbered_batch(0, 2000)], block_bytes=4096)
 
     with open_dataset(str(tmp_path)) as dataset:
         sizes = dataset.block_raw_bytes(np.arange(dataset.block_count))
 
-    assert sizes.max() <= 4096
-    assert sizes[:-1].min() > 3900
+    assert sizes.max() <= 1.05 * 4096
+    assert sizes[:-1].min() > 0.85 * 4096
     assert sizes.sum() == dataset.raw_bytes == dataset.shard_raw_bytes.sum()
 
 
@@ -224,7 +224,7 @@ def test_a_damaged_block_is_named(tmp_path: Path) -> None:
 
     assert caught.value.metadata["offset"] == str(place.offset)
     assert f"{place.shard}, block 2, at byte {place.offset}: checksum" in caught.value.message
-    assert f"{place.checksum:016x} wanted" in caught.value.message
+    assert f"{place.checksum:016x} expected" in caught.value.message
     assert neighbour > 0
 
 

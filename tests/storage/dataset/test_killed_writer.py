@@ -27,7 +27,7 @@ def test_killed_anywhere_the_dataset_is_whole(s3: S3, tmp_path: Path, kind: str)
         [sys.executable, killed_writer.__file__, url],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=280,
         check=False,
     )
     assert 0 == done.returncode, done.stderr

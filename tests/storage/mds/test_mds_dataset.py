@@ -159,7 +159,7 @@ def test_what_was_damaged_on_the_way_is_fetched_again(
 
 
 def test_a_damaged_header_is_not_kept(tmp_path: Path) -> None:
-    """When a shard is mended, its blocks read again without opening the dataset anew."""
+    """When a shard is mended, its blocks read again without opening the dataset again."""
     write_mds(tmp_path, texts(10))
     path = tmp_path / "shard.00000.mds"
     content = path.read_bytes()
@@ -330,7 +330,7 @@ def test_several_threads_read_the_same(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
 
     assert [list(range(40))] * 8 == found
 

@@ -77,10 +77,10 @@ def _many_schemas(folder: Path) -> None:
 
 
 BAD_INDEXES: dict[str, tuple[Damage, str]] = {
-    "01 empty file": (_index_text(""), "wanted '{'"),
-    "02 no JSON": (_index_text("<html>"), "wanted '{'"),
+    "01 empty file": (_index_text(""), "expected '{'"),
+    "02 no JSON": (_index_text("<html>"), "expected '{'"),
     "03 cut off": (_index_text('{"version": 2, "shards": [{"a"'), "index.json: "),
-    "04 a list": (_index_text("[]"), "wanted '{'"),
+    "04 a list": (_index_text("[]"), "expected '{'"),
     "05 no shards": (_index_text('{"version": 2}'), "0 lists named 'shards'"),
     "06 shards twice": (_index_text('{"shards": [], "version": 2, "shards": []}'), "2 lists"),
     "07 shards is a number": (_index_text('{"shards": 1, "version": 2}'), "0 lists"),
@@ -206,13 +206,13 @@ GZ: dict[str, object] = {"compression": "gz"}
 SNAPPY: dict[str, object] = {"compression": "snappy"}
 # A shard of 10 samples has its offsets at bytes 4 to 47 and its first sample behind the config.
 BAD_SHARDS: dict[str, tuple[dict[str, object], Damage, str]] = {
-    "01 truncated": (PLAIN, _cut(5), "wanted"),
+    "01 truncated": (PLAIN, _cut(5), "expected"),
     "02 truncated in the header": (
         PLAIN,
         _file("shard.00000.mds", b"1234"),
-        "wanted",
+        "expected",
     ),
-    "03 empty": (PLAIN, _file("shard.00000.mds", b""), "wanted"),
+    "03 empty": (PLAIN, _file("shard.00000.mds", b""), "expected"),
     "04 another count": (PLAIN, _words({0: 11}), "11 samples found, the index says 10"),
     "05 first offset in the header": (PLAIN, _words({4: 8}), "inside the header of 48"),
     "06 offsets decrease": (PLAIN, _words({12: 60}), "the next one 60"),
@@ -280,12 +280,12 @@ ANY_ARRAY = _sample_bytes(bytes([33, 1 << 2, 2]) + bytes(8))
 BAD_SAMPLES: dict[str, tuple[str, list[bytes], int, str]] = {
     "01 size beyond the sample": ("str", [GOOD_TEXT, b"\xff\0\0\0abc"], 1, "its columns take 259"),
     "02 size below the sample": ("str", [GOOD_TEXT, b"\x01\0\0\0abc"], 1, "its columns take 5"),
-    "03 no room for sizes": ("bytes", [b"\x01\0"], 0, "2 bytes found, 4 of sizes wanted"),
+    "03 no room for sizes": ("bytes", [b"\x01\0"], 0, "2 bytes found, 4 of sizes expected"),
     "04 a number cut": ("int64", [bytes(8), bytes(7)], 1, "its columns take 8 bytes, it has 7"),
     "05 no UTF-8": ("str", [GOOD_TEXT, _sample_bytes(b"ab\xff")], 1, "no UTF-8 at its byte 2"),
     "06 half a character": ("json", [_sample_bytes("é".encode()[:1])], 0, "no UTF-8 at its byte 0"),
     "07 no number": ("str_float", [_sample_bytes(b"1.5"), _sample_bytes(b"x")], 1, "'x' found"),
-    "08 an empty array": ("ndarray:int32", [ARRAY, _sample_bytes(b"")], 1, "wanted its shape"),
+    "08 an empty array": ("ndarray:int32", [ARRAY, _sample_bytes(b"")], 1, "expected its shape"),
     "10 shape beyond the value": (
         "ndarray:int32",
         [ARRAY, _sample_bytes(bytes([1 << 2 | 3]) + b"\xff" * 8)],
@@ -324,7 +324,7 @@ def test_a_bad_sample_is_refused_with_its_ordinal(tmp_path: Path, case: str) -> 
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        ([_sample_bytes(b"\x21")], "wanted its type and shape"),
+        ([_sample_bytes(b"\x21")], "expected its type and shape"),
         ([_sample_bytes(b"\x07\x04\x01a")], "type is 7"),
         ([_sample_bytes(b"\x21\x00")], "0 axes"),
     ],

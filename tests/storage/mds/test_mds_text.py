@@ -55,7 +55,7 @@ def test_lines_and_binary_shards_are_one_dataset(tmp_path: Path) -> None:
         ("json", b'{"ratio": 1.5, "number": 1%030d, "text": ""}\n' % 0 * 3, "number"),
         ("json", b"\xff\n\n\n", "utf-8"),
         ("csv", b"number,ratio,words\n1,2,a\n1,2,b\n1,2,c\n", "its first line begins"),
-        ("csv", b"number,ratio,text\n1,2\n1,2,b\n1,2,c\n", "2 values in a line, 3 wanted"),
+        ("csv", b"number,ratio,text\n1,2\n1,2,b\n1,2,c\n", "2 values in a line, 3 expected"),
         ("csv", b"number,ratio,text\n1.5,2,a\n1,2,b\n1,2,c\n", "invalid literal for int"),
         ("csv", b"number,ratio,text\n1,x,a\n1,2,b\n1,2,c\n", "could not convert string"),
     ],

@@ -3,7 +3,7 @@
 Mutations are those that parsers fall over: single bits, extreme integers at any place, pieces cut
 out, doubled, moved, swapped with noise. Checksums are made to agree where the format has them, so
 that what lies behind them is reached. ``make test`` runs the same few hundred each time; the
-``long`` ones are drawn anew.
+``long`` ones are drawn again.
 """
 
 from __future__ import annotations

@@ -81,6 +81,13 @@ def test_other_keys_are_refused(tmp_path: Path) -> None:
         open_parquet(str(tmp_path))
 
 
+@pytest.mark.parametrize("names", [["p.parquet", "y=1/q.parquet"], ["x=1/p.parquet", "q.parquet"]])
+def test_a_file_beside_the_folders_is_refused_by_its_name(names: list[str]) -> None:
+    """Whichever comes first."""
+    with pytest.raises(UnsupportedColumnError, match=f"file {names[1]} lies in"):
+        partition_columns(names)
+
+
 def test_partitions_of_spark_read_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
     """What Spark wrote, partitioned and with nested columns, has the rows Spark reads."""
     query = """select id, cast(id as string) text, array(id, id + 1) items,

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.errors import NotADatasetError, ShardCorruptError, StoreRefusedError
 from headrace.storage import StoreOptions, open_dataset
-from headrace.storage.objects.objects import open_files
 from headrace.storage.parquet import decode_index, encode_index, open_parquet
+from headrace.storage.store.store import open_store
 from storage.parquet.parquet_cases import all_samples, random_table, table_of
 from support.s3 import S3
 from support.store_proxy import store_proxied
@@ -102,6 +102,6 @@ def test_any_fsspec_store_works(tmp_path: Path) -> None:
         memory.pipe_file(f"/{tmp_path.name}/a.parquet", b"PAR1")
         with pytest.raises(ShardCorruptError, match="has changed"):
             dataset.read_block(0)
-    files = open_files(f"memory://{tmp_path.name}", options=StoreOptions())
-    assert ["a.parquet"] == [entry.name for entry in files.entries()]
+    files = open_store(f"memory://{tmp_path.name}", options=StoreOptions())
+    assert ["a.parquet"] == [entry.name for entry in files.list_entries()]
     assert files.entry("nothing") is None

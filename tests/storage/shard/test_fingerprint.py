@@ -6,6 +6,8 @@ import hashlib
 
 import numpy as np
 import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
 
 from headrace.storage import BLOCK_DTYPE, schema_texts
 from headrace.storage.shard.fingerprint import fingerprint_of, page_digest
@@ -30,7 +32,18 @@ def test_page_digest_is_golden() -> None:
     assert by_hand.hexdigest() == "fb014509a1ff13e6a43a1c2d05cb7d29"
 
 
-def test_dataset_fingerprint_is_golden() -> None:
+@pytest.mark.parametrize(
+    ("block_samples", "fingerprint"),
+    [
+        (np.array([3]), "587ec8f6e06eaf70df77b19a22ce7006"),
+        (np.array([0]), "98a1bcdaf5ea0c8e267ef4ae70ae407d"),
+        (None, "f811e9f76ed367200d2fd3c7c47bd68e"),
+    ],
+    ids=["even blocks", "blocks that differ", "version 1"],
+)
+def test_dataset_fingerprint_is_golden(
+    block_samples: NDArray[np.int64] | None, fingerprint: str
+) -> None:
     """A small dataset has this fingerprint for ever."""
     x: pa.Field[pa.DataType] = pa.field("x", pa.int64(), nullable=False)
     schema = pa.schema([x, pa.field("s", pa.string())])
@@ -40,10 +53,11 @@ def test_dataset_fingerprint_is_golden() -> None:
         sample_counts=np.array([5]),
         raw_bytes=np.array([120]),
         block_counts=np.array([2]),
+        block_samples=block_samples,
         page_digests=[page_digest(_BLOCKS)],
     )
 
-    assert found == "f811e9f76ed367200d2fd3c7c47bd68e"
+    assert found == fingerprint
 
 
 def test_schema_texts_are_golden() -> None:

@@ -2,7 +2,8 @@
 
 01-16 ``headrace.json``; 17-22 damaged tables; 23-24 names that lead out of the root; 25-29 counts
 that lie; 30-33 blocks outside their shard or over one another; 34-66 blocks whose inside lies
-(`test_hostile_blocks`); 67-73 tables whose inside lies: bombs, versions, UTF-8, dictionaries.
+(`test_hostile_blocks`); 67-73 tables whose inside lies: bombs, versions, UTF-8, dictionaries; 74-80
+shards whose blocks are not as even as they say.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _SAMPLES = 120
 
 
 def _write(folder: Path) -> None:
-    write_shards_of(str(folder), [numbered_batch(0, 70), numbered_batch(70, _SAMPLES)])
+    shards = [(0, 70), (70, 115), (115, _SAMPLES)]  # the last one is one block
+    write_shards_of(str(folder), [numbered_batch(*shard) for shard in shards])
 
 
 def _read_all(folder: Path) -> list[dict[str, object]]:
@@ -97,6 +99,7 @@ def _forge(
             sample_counts=manifest.sample_counts,
             raw_bytes=manifest.raw_bytes,
             block_counts=manifest.block_counts,
+            block_samples=manifest.block_samples,
             page_digests=[bytes.fromhex(page.digest) for page in manifest.pages],
         )
         shards = encode_shard_table(manifest)
@@ -126,18 +129,25 @@ def _set(column: str, row: int, value: int) -> Callable[[NDArray[np.void]], None
     return change
 
 
-def _set_shard(column: str, value: int) -> Callable[[Manifest], Manifest]:
+def _set_shard(column: str, value: int, *, shard: int = 0) -> Callable[[Manifest], Manifest]:
     def change(manifest: Manifest) -> Manifest:
         values: NDArray[np.int64] = getattr(manifest, column).copy()
-        values[0] = value
+        values[shard] = value
         changed = {column: values}
         return replace(manifest, **changed)  # type: ignore[arg-type] # the column is an array
 
     return change
 
 
+def _one_sample_more(manifest: Manifest) -> Manifest:
+    """State a sample more a block, of which as many blocks are needed."""
+    per_block = int(manifest.block_samples[1])
+    assert -(-45 // (per_block + 1)) == manifest.block_counts[1]
+    return _set_shard("block_samples", per_block + 1, shard=1)(manifest)
+
+
 def _set_name(name: str) -> Callable[[Manifest], Manifest]:
-    return lambda manifest: replace(manifest, names=pa.array([name, name], pa.string()))
+    return lambda manifest: replace(manifest, names=pa.array([name] * manifest.shard_count))
 
 
 def _file_of(batch: pa.RecordBatch, codec: Compression) -> bytes:
@@ -151,7 +161,7 @@ def _file_of(batch: pa.RecordBatch, codec: Compression) -> bytes:
 def _shard_table(
     change: Callable[[pa.RecordBatch], pa.RecordBatch], codec: Compression = "none"
 ) -> Callable[[Path], None]:
-    """Write the shard table anew, with the size that the pointer then states."""
+    """Write the shard table again, with the size that the pointer then states."""
 
     def edit(folder: Path) -> None:
         (path,) = folder.glob("manifests/*.shards.arrow")
@@ -218,7 +228,7 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
         _overwrite("headrace.json", lambda c: c + b" " * (17 << 20)),
         "more than",
     ),
-    "06 another format": (_edit(format="tar"), "'tar' found, 'headrace' wanted"),
+    "06 another format": (_edit(format="tar"), "'tar' found, 'headrace' expected"),
     "07 a version to come": (_edit(version=2), "a newer headrace may read it"),
     "08 a source to come": (_edit(source="lance"), "'lance' found"),
     "09 no versions": (_edit(versions=[]), "no list of versions"),
@@ -235,11 +245,11 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
     "14 table that is not there": (_edit_version(shards=_TABLE), "which is not there"),
     "15 size below zero": (
         _edit_version(shards={"name": "x", "stored_bytes": -1}),
-        "wanted an integer",
+        "expected an integer",
     ),
     "16 size too large for memory": (
         _edit_version(shards={"name": "x", "stored_bytes": 1 << 60}),
-        "wanted an integer",
+        "expected an integer",
     ),
     "17 truncated shard table": (_overwrite(_SHARDS, lambda c: c[:-8]), "has .* bytes"),
     "18 shard table of another size": (_overwrite(_SHARDS, lambda c: c + b"x"), "has .* bytes"),
@@ -276,7 +286,7 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "68 compressed block table": (_compressed_blocks, "a compressed page"),
     "69 shard table of a version to come": (
-        _metadata("headrace.version", lambda _: b"2"),
+        _metadata("headrace.version", lambda _: b"3"),
         "a newer headrace may read it",
     ),
     "70 shard names that are no UTF-8": (_shard_table(_names_of_noise), "UTF8"),
@@ -286,6 +296,34 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "72 shard table with a dictionary": (_shard_table(_names_of_dictionary), "dictionaries"),
     "73 pages that are no list": (_metadata("headrace.pages", lambda _: b"{}"), "is no list"),
+    "74 blocks that differ where there is one": (
+        _forge(_set_shard("block_samples", 0, shard=2)),
+        "block_samples of shard 2 is 0, which does not cut 5 samples into blocks, 1 of them",
+    ),
+    "75 negative block samples": (
+        _forge(_set_shard("block_samples", -1)),
+        "block_samples of shard 0 is -1, which does not cut 70 samples",
+    ),
+    "76 block samples beyond any block": (
+        _forge(_set_shard("block_samples", 2**62)),
+        "block_samples of shard 0 is 4611686018427387904, which does not cut",
+    ),
+    "77 block samples of another number of blocks": (
+        _forge(_set_shard("block_samples", 69)),
+        "block_samples of shard 0 is 69, which does not cut",
+    ),
+    "78 one block of more than its samples": (
+        _forge(_set_shard("block_samples", 6, shard=2)),
+        "block_samples of shard 2 is 6, which does not cut 5 samples into blocks, 1 of them",
+    ),
+    "79 block samples that blocks do not have": (
+        _forge(_one_sample_more),
+        "samples of blocks are not the block_samples of their shard",
+    ),
+    "80 shard table of version 2 without block samples": (
+        _shard_table(lambda batch: batch.drop_columns(["block_samples"])),
+        "columns .* found, .*'block_samples'.* expected",
+    ),
 }
 
 
@@ -305,7 +343,7 @@ def test_damaged_manifests_are_refused(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("checksum", 7, "checksum .* found, 0000000000000007 wanted"),
+        ("checksum", 7, "checksum .* found, 0000000000000007 expected"),
         ("stored_bytes", 40, "checksum .* found"),
     ],
 )
@@ -326,7 +364,7 @@ def test_a_truncated_shard_is_told_with_both_lengths(tmp_path: Path) -> None:
     shard = tmp_path / "shards" / "shard-00000.arrow"
     shard.write_bytes(shard.read_bytes()[:500])
 
-    with pytest.raises(HeadraceError, match=r"block 0, at byte .* bytes found, .* wanted"):
+    with pytest.raises(HeadraceError, match=r"block 0, at byte .* bytes found, .* expected"):
         _read_all(tmp_path)
 
 

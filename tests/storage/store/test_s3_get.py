@@ -166,7 +166,7 @@ print(json.dumps({"Version": 1, "AccessKeyId": key, "SecretAccessKey": "thorns",
 
 
 def test_renewed_credentials_are_used(server: RecordingStore, tmp_path: Path) -> None:
-    """Credentials that are about to expire are asked for anew, and sign the next read."""
+    """Credentials that are about to expire are asked for again, and sign the next read."""
     (tmp_path / "brief.py").write_text(_BRIEF)
     (tmp_path / "config").write_text(
         f"[profile brief]\ncredential_process = {sys.executable} {tmp_path}/brief.py\n"

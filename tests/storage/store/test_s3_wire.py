@@ -34,7 +34,7 @@ def _store(*connections: Sequence[bytes]) -> Iterator[PlainWire]:
         thread.start()
         with closing(_wire(listener.getsockname())) as wire:
             yield wire
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -55,7 +55,7 @@ def test_a_connection_is_used_again() -> None:
 
 
 def test_a_connection_that_was_closed_costs_nothing() -> None:
-    """What the store closed after its answer is noticed, and the request made anew."""
+    """What the store closed after its answer is noticed, and the request made again."""
     with _store([_HELLO], [_HELLO]) as wire:
         assert [_REPLY] * 2 == [_get(wire), _get(wire)]
 

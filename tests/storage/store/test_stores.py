@@ -184,7 +184,7 @@ def moody() -> Iterator[ThreadingHTTPServer]:
         thread.start()
         yield server
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
 
 
 def _moody_store(server: ThreadingHTTPServer, attempts: int) -> Store:

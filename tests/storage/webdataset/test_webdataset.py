@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigurationError, HeadraceError, NotADatasetError, ShardCorruptError
 from headrace.storage import OpenDataset, open_dataset
-from headrace.storage.objects.local import LocalFiles
-from headrace.storage.objects.objects import FileEntry
+from headrace.storage.store.local import LocalStore
+from headrace.storage.store.store import ObjectEntry
 from headrace.storage.webdataset.index import build_index
 from storage.webdataset.tar_files import samples, wanted, write_tar
 from support.s3 import S3
@@ -84,15 +84,15 @@ def test_blocks_are_ranges_of_a_mebibyte(tmp_path: Path) -> None:
     assert all(left[1] == right[0] for left, right in itertools.pairwise(ranges))
 
 
-class _Counting(LocalFiles):
+class _Counting(LocalStore):
     """Files that count what is read of them."""
 
     read_bytes = 0
 
-    def read(self, entry: FileEntry, *, offset: int, length: int) -> bytes:
+    def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
         """Read, and count."""
         self.read_bytes += length
-        return super().read(entry, offset=offset, length=length)
+        return super().read_entry(entry, offset=offset, length=length)
 
 
 def test_the_contents_of_large_members_are_skipped(tmp_path: Path) -> None:

@@ -58,12 +58,12 @@ class BatchLoader(DataLoader[Batch]):
         one_of("start_method", start_method, ("fork", "spawn", "forkserver"))
         if flag("persistent_workers", persistent_workers) and not num_workers:
             raise BadArgumentError(
-                "persistent_workers=True with num_workers=0; wanted workers, or no such option",
+                "persistent_workers=True with num_workers=0; expected workers, or no such option",
                 field="persistent_workers",
             )
         if prefetch_factor is not None and not num_workers:
             raise BadArgumentError(
-                f"prefetch_factor={prefetch_factor} with num_workers=0; wanted workers, or the "
+                f"prefetch_factor={prefetch_factor} with num_workers=0; expected workers, or the "
                 "dataset's prefetch_bytes",
                 field="prefetch_factor",
             )

@@ -36,6 +36,7 @@ from headrace.client.options.arguments import (
     token_bytes,
 )
 from headrace.client.options.mixture import Mixture
+from headrace.client.options.order import Order, order_of
 from headrace.client.options.private import Fallback, PrivateServer, fallback_of, private_of
 from headrace.client.options.ranks import resolve_ranks
 from headrace.client.options.read_request import ReadOptions
@@ -51,7 +52,7 @@ from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.replicas import seat_of
 from headrace.client.servers.targets import choose_endpoints, lane_of
 from headrace.client.servers.unary import fetch_from_any
-from headrace.client.state.read_spec import Reading, order_of
+from headrace.client.state.read_spec import Reading
 from headrace.client.state.state import (
     State,
     check_end,
@@ -89,10 +90,6 @@ class RemoteDataset(IterableDataset[Batch]):
         global_batch_size: int | None = None,
         seed: int = 0,
         shuffle: bool = True,
-        window: int | None = None,
-        window_bytes: int | None = None,
-        lanes: int = 1,
-        unit: int | None = None,
         columns: Sequence[str] = (),
         rank: int | None = None,
         world_size: int | None = None,
@@ -106,6 +103,7 @@ class RemoteDataset(IterableDataset[Batch]):
         restart: bool = False,
         token: bytes | None = None,
         device: str | torch.device | None = None,
+        order: Order | None = None,
         access: Access | None = None,
         transport: Transport | None = None,
         deadlines: Deadlines | None = None,
@@ -126,13 +124,6 @@ class RemoteDataset(IterableDataset[Batch]):
             global_batch_size: Samples a batch over all ranks instead, >= their number.
             seed: Seed of the order, >= 0.
             shuffle: False for storage order.
-            window: Samples that are shuffled together; 0 for the whole epoch, None for the
-                default of docs/order.md.
-            window_bytes: The same limit in bytes; 0 for none, None for the default.
-            lanes: Parts of the data that replicas can serve alone, >= 1; with several, each rank
-                asks the replica first that its lane prefers. Advised: as many as replicas.
-            unit: Samples of a unit; None for the global batch size, or the token's. Only matters
-                with several lanes.
             columns: Names of the columns wanted; empty for all.
             rank: This rank; None for torch.distributed's, else the environment's RANK, else 0.
             world_size: Number of ranks; None as for ``rank``, at last 1.
@@ -147,11 +138,12 @@ class RemoteDataset(IterableDataset[Batch]):
                 ``skips``.
             steps: What the server does with each batch before it sends it, in this order: `Cast`,
                 `Pad`, `Stack`, `DecodeImage`, `Transform`, `Pack`.
-            restart: Begin the same epoch anew with each ``for``: for validation.
+            restart: Start the same epoch again with each ``for``: for validation.
             token: Where to begin: `Batch.token` of some run.
             device: Where the batches' tensors are when the loop gets them, ``"cuda"`` or
                 ``"cpu"``, over a ring of buffers that is pinned for CUDA; None for the memory
                 that they were received in. Not for DataLoader workers.
+            order: How far samples are shuffled, and in how many lanes; None for `Order()`.
             access: TLS and a bearer token; None for plain text without one.
             transport: How batches come, and how much memory they may take; None for
                 `Transport()`.
@@ -182,18 +174,12 @@ class RemoteDataset(IterableDataset[Batch]):
         )
         rank, world_size = resolve_ranks(rank, world_size)
         replication = whole("replication", replication, low=1)
-        order = order_of(
-            seed=seed,
-            shuffle=shuffle,
-            window=window,
-            window_bytes=window_bytes,
-            lanes=lanes,
-            unit=unit,
-        )
+        options = order_of(order)
+        spec = options.spec(seed=seed, shuffle=shuffle)
         self._reading = Reading(
             subject=subject,
-            order=order,
-            unit_is_free=unit is None,
+            order=spec,
+            unit_is_free=options.unit is None,
             batch_size=batch_size,
             global_batch_size=global_batch_size,
             rank=rank,
@@ -216,9 +202,9 @@ class RemoteDataset(IterableDataset[Batch]):
             seat=seat_of(
                 rank=rank,
                 world_size=world_size,
-                seed=order.seed,
+                seed=spec.seed,
                 lane=lane_of(
-                    rank, world_size=world_size, replication=replication, lanes=order.lanes
+                    rank, world_size=world_size, replication=replication, lanes=spec.lanes
                 ),
             ),
         )
@@ -295,14 +281,14 @@ class RemoteDataset(IterableDataset[Batch]):
         if self._live.device is not None:
             raise BadArgumentError(
                 f"device={str(self._live.device)!r} inside a DataLoader worker, whose batches "
-                "travel between processes; wanted device=None there, or no workers",
+                "travel between processes; expected device=None there, or no workers",
                 field="device",
             )
         if was_forked_after_use():
             raise BadArgumentError(
                 "a worker was forked from a process that had asked a headrace server before, and "
-                "gRPC may hang in it; wanted DataLoader(..., multiprocessing_context='forkserver') "
-                "or 'spawn', or headrace.client.BatchLoader",
+                "gRPC may hang in it; expected DataLoader(..., "
+                "multiprocessing_context='forkserver') or 'spawn', or headrace.client.BatchLoader",
                 field="multiprocessing_context",
             )
         end_with_main_process()

@@ -97,7 +97,7 @@ class LiveStream:
             make_reader: Makes the reader that begins after the last event handed over.
 
         Raises:
-            HeadraceError: The reader gave up; the next call begins anew.
+            HeadraceError: The reader gave up; the next call starts over.
         """
         if self._process is not _process:
             # Forked: the parent's thread and connection did not come along, and are the parent's.

@@ -8,7 +8,7 @@ _ADVICE = {
     "map": "call the function on each batch in the loop, or register it on the server and give "
     "steps=[Transform(name)]",
     "filter": "leave samples out with skips=, or when the dataset is converted",
-    "shuffle": "batches come shuffled already, by seed= and window=",
+    "shuffle": "batches come shuffled already, by seed= and order=",
     "batch": "batches come whole, of batch_size= samples",
     "shard": "give rank= and world_size=",
     "repeat": "epochs=None goes on for ever, one epoch a `for`",

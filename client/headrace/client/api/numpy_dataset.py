@@ -24,6 +24,7 @@ from headrace.client.options.arguments import (
     epoch_limit,
     token_bytes,
 )
+from headrace.client.options.order import Order, order_of
 from headrace.client.options.private import PrivateServer, private_of
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.settings import (
@@ -37,7 +38,6 @@ from headrace.client.servers.endpoints import PrivateEndpoints, fixed_endpoints
 from headrace.client.servers.private_server import name_of_source, private_server
 from headrace.client.servers.replicas import seat_of
 from headrace.client.servers.unary import fetch_from_any
-from headrace.client.state.read_spec import order_of
 from headrace.client.state.token_places import place_after
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import BufferPool
@@ -69,13 +69,13 @@ class NumpyDataset:
         batch_size: int,
         seed: int = 0,
         shuffle: bool = True,
-        window: int | None = None,
         columns: Sequence[str] = (),
         rank: int = 0,
         world_size: int = 1,
         epochs: int | None = None,
         end: Literal["drop_last", "uneven", "pad"] = "drop_last",
         token: bytes | None = None,
+        order: Order | None = None,
         access: Access | None = None,
         transport: Transport | None = None,
         deadlines: Deadlines | None = None,
@@ -89,14 +89,13 @@ class NumpyDataset:
             batch_size: Samples a batch of this rank, >= 1.
             seed: Seed of the order, >= 0.
             shuffle: False for storage order.
-            window: Samples that are shuffled together; 0 for the whole epoch, None for the
-                default of docs/order.md.
             columns: Names of the columns wanted; empty for all.
             rank: This rank, in ``[0, world_size)``.
             world_size: Number of ranks.
             epochs: Epochs of the run; None to go on for ever.
             end: What becomes of an incomplete last batch, as for `RemoteDataset`.
             token: Where to begin: `token` of another dataset, or `Batch.token`.
+            order: How far samples are shuffled; None for `Order()`.
             access: TLS and a bearer token; None for plain text without one.
             transport: How batches come, and how much memory they may take; None for
                 `Transport()`.
@@ -115,17 +114,9 @@ class NumpyDataset:
         addresses, own = addresses_of(target), private_of(private)
         dataset = dataset_name(dataset, is_private=addresses is None)
         name = name_of_source(dataset) if addresses is None else dataset
-        order = order_of(
-            seed=seed,
-            shuffle=shuffle,
-            window=window,
-            window_bytes=None,
-            lanes=1,
-            unit=batch_size * world_size,
-        )
         self._options = ReadOptions(
             dataset=name,
-            order=order,
+            order=order_of(order).spec(seed=seed, shuffle=shuffle, unit=batch_size * world_size),
             global_batch_size=batch_size * world_size,
             rank=rank,
             world_size=world_size,
@@ -141,7 +132,7 @@ class NumpyDataset:
             else fixed_endpoints(
                 addresses,
                 access_of(access),
-                seat=seat_of(rank=rank, world_size=world_size, seed=order.seed),
+                seat=seat_of(rank=rank, world_size=world_size, seed=self._options.order.seed),
             )
         )
         self._deadlines = deadlines_of(deadlines)

@@ -35,8 +35,8 @@ def tf_dataset(dataset: NumpyDataset) -> tf.data.Dataset:
     """
     if not isinstance(dataset, NumpyDataset):
         raise BadArgumentError(
-            f"dataset is of type {type(dataset).__name__}; wanted a NumpyDataset, which reads the "
-            "same batches: tf_dataset(NumpyDataset(target, name, batch_size=…))",
+            f"dataset is of type {type(dataset).__name__}; expected a NumpyDataset, which reads "
+            "the same batches: tf_dataset(NumpyDataset(target, name, batch_size=…))",
             field="dataset",
         )
     try:
@@ -49,7 +49,7 @@ def tf_dataset(dataset: NumpyDataset) -> tf.data.Dataset:
     if not views:
         raise BadArgumentError(
             "there is no batch to read: the run has no epoch left, or an epoch has less than a "
-            "batch; wanted one more epoch, a smaller batch_size, or end='uneven'",
+            "batch; expected one more epoch, a smaller batch_size, or end='uneven'",
             field="batch_size",
         )
     signature = {name: _spec(tf, view) for name, view in views.items()}

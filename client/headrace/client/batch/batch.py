@@ -163,11 +163,11 @@ class Batch(MutableMapping[str, Value]):
         return clone
 
     def __reduce__(self) -> tuple[Callable[..., Batch], tuple[_Packed]]:
-        """Travel as one tensor; the other side makes the columns anew, as views of it."""
+        """Travel as one tensor; the other side makes the columns again, as views of it."""
         self._open()
         if self._device is not None:
             raise BadArgumentError(
-                f"a batch on {self._device} cannot be pickled; wanted a dataset without device= "
+                f"a batch on {self._device} cannot be pickled; expected a dataset without device= "
                 "where batches travel between processes",
                 field="device",
             )

@@ -61,8 +61,8 @@ def checked_device(name: str | torch.device) -> torch.device:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
         raise BadArgumentError(
-            f"device is {str(name)!r}; wanted 'cuda', 'cuda:N' or 'cpu', or None to leave batches "
-            "where they are received",
+            f"device is {str(name)!r}; expected 'cuda', 'cuda:N' or 'cpu', or None to leave "
+            "batches where they are received",
             field="device",
         )
     return device
@@ -78,7 +78,7 @@ def copies_to(device: torch.device) -> Copies:
         return HostCopies()
     if not torch.cuda.is_available():
         raise BadArgumentError(
-            f"device is {str(device)!r}, and this process sees no CUDA device; wanted a CUDA "
+            f"device is {str(device)!r}, and this process sees no CUDA device; expected a CUDA "
             "build of torch and a visible device, or device='cpu'",
             field="device",
         )

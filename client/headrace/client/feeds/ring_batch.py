@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ class SlotEvent(BatchEvent):
     It owns its slot, as every array that it makes does through it.
     """
 
-    __slots__ = ("_mapping", "_opened", "layout", "mark", "sample_count")
+    __slots__ = ("__del__", "_mapping", "_opened", "layout", "mark", "sample_count")
     layout: SlotLayout
     mark: bytes
     sample_count: int
@@ -39,10 +40,8 @@ class SlotEvent(BatchEvent):
         self.mark = opened.message
         self.sample_count = layout.form.sample_count
         self._mapping, self._opened, self.layout = mapping, opened, layout
-
-    # A weak reference with a callback does the same, and takes twice as long.
-    def __del__(self) -> None:
-        self._mapping.gone.append(self._opened)
+        # See `Mapping.give_up`.
+        self.__del__ = partial(mapping.give_up, opened)
 
     def array(self, part: Part) -> SlotArray:
         """Return an array of the slot, which keeps it."""

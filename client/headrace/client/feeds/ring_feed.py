@@ -179,7 +179,7 @@ class RingFeed:
     def _open(self, mapping: Mapping, begin: int, generation: int) -> BatchEvent:
         if generation <= self._generation:
             raise StreamCorruptError(
-                f"a slot of generation {generation} came after {self._generation}; wanted a "
+                f"a slot of generation {generation} came after {self._generation}; expected a "
                 "newer one"
             )
         opened = open_slot(mapping.bytes, begin=begin, generation=generation)

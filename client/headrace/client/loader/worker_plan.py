@@ -132,7 +132,7 @@ class SharedPlace:
 
         Args:
             share: The worker's.
-            begin: The begin of that epoch, if this worker had read the last batch before it.
+            begin: The beginning of that epoch, if this worker had read the last batch before it.
         """
         if begin is not None:
             self._write(_LOADED, begin, key="")

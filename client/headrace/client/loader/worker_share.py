@@ -24,7 +24,7 @@ class ShareSource:
         close: Drops what runs.
         batch_count: Batches, of all workers, that an epoch has from a position on.
         group_count: World size divided by replication.
-        restart: Whether each iteration begins the same epoch anew.
+        restart: Whether each iteration starts the same epoch again.
     """
 
     next_event: Callable[[Place, Share], Event | None]

@@ -13,7 +13,7 @@ from headrace.arguments import instance_or_none
 from headrace.errors import BadArgumentError, ConfigurationError
 
 Auth = str | Callable[[], str]
-"""A bearer token, or what returns one; called anew for each stream, so it may renew it."""
+"""A bearer token, or what returns one; called again for each stream, so it may renew it."""
 
 _CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     # A stream's messages arrive in the thread that asks for them, not in one of gRPC's that hands
@@ -159,8 +159,8 @@ def _check_token(token: object) -> None:
     if not isinstance(token, str) or not token or not all("!" <= c <= "~" for c in token):
         found = f"{len(token)} characters" if isinstance(token, str) else type(token).__name__
         raise BadArgumentError(
-            f"auth is a token of {found} that cannot stand in a header; wanted a string of visible "
-            "ASCII characters without spaces",
+            f"auth is a token of {found} that cannot stand in a header; expected a string of "
+            "visible ASCII characters without spaces",
             field="auth",
         )
 
@@ -172,7 +172,7 @@ def _read(name: str, path: str | Path | None) -> bytes | None:
         return Path(path).read_bytes()
     except OSError as error:
         raise ConfigurationError(
-            f"tls.{name} is {str(path)!r}, which cannot be read ({error.strerror}); wanted a PEM "
+            f"tls.{name} is {str(path)!r}, which cannot be read ({error.strerror}); expected a PEM "
             "file",
             field="tls",
         ) from error

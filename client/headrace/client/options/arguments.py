@@ -64,7 +64,7 @@ def column_names(columns: Iterable[str]) -> tuple[str, ...]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise BadArgumentError(
-            f"columns names {twice!r} twice; wanted each column once", field="columns"
+            f"columns names {twice!r} twice; expected each column once", field="columns"
         )
     return names
 
@@ -82,7 +82,7 @@ def addresses_of(target: str | Sequence[str] | None) -> tuple[str, ...] | None:
     else:
         addresses = texts("target", target, wanted=_TARGET)
     if not addresses:
-        raise BadArgumentError(f"target is an empty list; wanted {_TARGET}", field="target")
+        raise BadArgumentError(f"target is an empty list; expected {_TARGET}", field="target")
     for address in addresses:
         scheme, separator, rest = address.partition("://")
         if separator and scheme not in _GRPC_SCHEMES:
@@ -93,7 +93,7 @@ def addresses_of(target: str | Sequence[str] | None) -> tuple[str, ...] | None:
                 else f"to read {address!r} without a server of your own, pass it as dataset"
             )
             raise BadArgumentError(
-                f"target is {address!r}, a URL; wanted {_TARGET}: {remedy}", field="target"
+                f"target is {address!r}, a URL; expected {_TARGET}: {remedy}", field="target"
             )
     return addresses
 
@@ -124,8 +124,8 @@ def sample_ids_of(skips: object) -> list[int]:
     """
     if isinstance(skips, Mapping | bytes) or not isinstance(skips, Iterable):
         raise BadArgumentError(
-            f"skips is of type {type(skips).__name__}; wanted a list of sample ids, or the digest "
-            "of a list that the server has",
+            f"skips is of type {type(skips).__name__}; expected a list of sample ids, or the "
+            "digest of a list that the server has",
             field="skips",
         )
     tolist = getattr(skips, "tolist", None)

@@ -57,7 +57,7 @@ class MixtureEntry:
         choose: Draws of an epoch.
         choice: Which samples it gives if an epoch does not draw all: others each epoch
             (``fresh``), or always the same (``fixed``).
-        granularity: With a fixed choice, samples are chosen in groups of so many neighbours.
+        granularity: With a fixed choice, samples are chosen in groups of that many neighbours.
         fingerprint: The version wanted; empty for the current one, or that of a loaded state.
         skips: Samples of the dataset to leave out: their ids in it, or the digest of a list that
             the server has.
@@ -208,13 +208,13 @@ def mixture_of(dataset: str | Mixture | Sequence[tuple[str, float]]) -> Mixture 
         return dataset
     if isinstance(dataset, bytes | Mapping | AbstractSet) or not isinstance(dataset, Iterable):
         raise BadArgumentError(
-            f"dataset is of type {type(dataset).__name__}; wanted {_DATASET}", field="dataset"
+            f"dataset is of type {type(dataset).__name__}; expected {_DATASET}", field="dataset"
         )
     entries = []
     for at, pair in enumerate(dataset):
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != _PAIR:
             raise BadArgumentError(
-                f"dataset[{at}] is {str(pair)[:100]!r}; wanted {_DATASET}", field="dataset"
+                f"dataset[{at}] is {str(pair)[:100]!r}; expected {_DATASET}", field="dataset"
             )
         entries.append(MixtureEntry(pair[0], proportion=pair[1]))
     return Mixture(tuple(entries))
@@ -225,7 +225,7 @@ def _entries_of(datasets: object) -> tuple[MixtureEntry, ...]:
         datasets, Iterable
     ):
         raise BadArgumentError(
-            f"the mixture's datasets are of type {type(datasets).__name__}; wanted a list of "
+            f"the mixture's datasets are of type {type(datasets).__name__}; expected a list of "
             "MixtureEntry(name, …)",
             field="datasets",
         )
@@ -265,7 +265,7 @@ def mixture_from(fields: Mapping[str, Any]) -> Mixture:
         return Mixture(**given, schedule=schedule)
     except (KeyError, TypeError, ValueError) as error:
         raise BadArgumentError(
-            f"the mixture cannot be read ({error}); wanted an object with 'datasets', a list of "
+            f"the mixture cannot be read ({error}); expected an object with 'datasets', a list of "
             "objects with 'name' and one of 'proportion', 'repeat', 'choose'",
             field="mixture",
         ) from error
@@ -315,5 +315,5 @@ def _known(field: str, name: str, names: type[_Names]) -> _Names:
     except ValueError:
         wanted = ", ".join(each.value for each in names)
         raise BadArgumentError(
-            f"{field} is {name!r}; wanted one of {wanted}", field=field
+            f"{field} is {name!r}; expected one of {wanted}", field=field
         ) from None

@@ -54,7 +54,7 @@ class Fallback:
         """Refuse what is no place."""
         wanted = "a URL such as 's3://bucket/path', or a mapping of names to URLs"
         if self.url is None:
-            raise BadArgumentError(f"fallback.url is None; wanted {wanted}", field="fallback")
+            raise BadArgumentError(f"fallback.url is None; expected {wanted}", field="fallback")
         if isinstance(self.url, Mapping):
             mapping_or_none("fallback.url", self.url, wanted=wanted)
         else:

@@ -51,7 +51,7 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[int, int]:
         return int(rank), int(world_size)
     except ValueError:
         raise BadArgumentError(
-            f"the environment has RANK={rank!r} and WORLD_SIZE={world_size!r}; wanted numbers, or "
-            "give rank= and world_size=",
+            f"the environment has RANK={rank!r} and WORLD_SIZE={world_size!r}; expected numbers, "
+            "or give rank= and world_size=",
             field="rank",
         ) from None

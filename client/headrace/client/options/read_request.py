@@ -33,8 +33,8 @@ class ReadOptions:
         columns: Names of the columns to send; empty means all.
         with_ids: Whether to send sample ids.
         end_epoch: First epoch not to read, or None to go on without end.
-        batch_stride: Of so many batches of the rank one is read, >= 1.
-        batch_offset: Which one, in [0, ``batch_stride``), from the begin of an epoch.
+        batch_stride: One batch of the rank in this many is read, >= 1.
+        batch_offset: Which one, in [0, ``batch_stride``), from the beginning of an epoch.
         mixture: The datasets to draw from in place of ``dataset``.
         skips: Samples of ``dataset`` to leave out; None for the token's list.
         token_skips: The list that the token was made with, for a server that does not have it.
@@ -139,8 +139,9 @@ def order_message(spec: OrderSpec) -> pb.OrderSpec:
         version=spec.version,
         seed=spec.seed,
         shuffle=spec.shuffle,
-        window=spec.window,
-        window_bytes=spec.window_bytes,
+        run_bytes=spec.run_bytes,
+        shuffle_bytes=spec.shuffle_bytes,
+        shuffle_samples=spec.shuffle_samples,
         lanes=spec.lanes,
         unit=spec.unit,
     )
@@ -156,4 +157,4 @@ def _remaining(epoch: int, end_epoch: int) -> int:
 
 def _require(holds: bool, field: str, value: object, wanted: str) -> None:  # noqa: FBT001 - an assertion with a message
     if not holds:
-        raise BadArgumentError(f"{field} is {value}; wanted {wanted}", field=field)
+        raise BadArgumentError(f"{field} is {value}; expected {wanted}", field=field)

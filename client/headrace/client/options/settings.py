@@ -59,7 +59,7 @@ class Hedge:
     Attributes:
         percentile: A batch is late when it takes longer than this part of the last 256 did, in
             (0, 1).
-        least_s: Never sooner than after so many seconds, > 0. Arbitrary: many times what a batch
+        least_s: Never sooner than this many seconds, > 0. Arbitrary: many times what a batch
             takes that a server has ready.
         budget: Most extra requests, as a part of the batches, in (0, 1]; two at most are saved up.
 

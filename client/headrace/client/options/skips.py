@@ -50,8 +50,8 @@ def skip_choice(skips: SkipArgument) -> SkipChoice | None:
     if isinstance(skips, str):
         if skips and not _DIGEST.fullmatch(skips):
             raise BadArgumentError(
-                f"skips is {skips[:100]!r}; wanted sample ids, or 32 lower-case hexadecimal digits "
-                "of a list that the server has",
+                f"skips is {skips[:100]!r}; expected sample ids, or 32 lower-case hexadecimal "
+                "digits of a list that the server has",
                 field="skips",
             )
         return SkipChoice(skips)

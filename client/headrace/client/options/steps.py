@@ -107,8 +107,8 @@ class Stack:
         shape: object = self.item_shape
         if isinstance(shape, str | bytes) or not isinstance(shape, Iterable):
             raise BadArgumentError(
-                f"Stack.item_shape is {shown(shape)}; wanted the lengths of a row's sides, such as "
-                "(3, 224)",
+                f"Stack.item_shape is {shown(shape)}; expected the lengths of a row's sides, such "
+                "as (3, 224)",
                 field="steps",
             )
         sides = [
@@ -148,7 +148,7 @@ class DecodeImage:
             _set_whole(self, name)
         if self.channels not in (1, 3):
             raise BadArgumentError(
-                f"DecodeImage.channels is {self.channels}; wanted 3 for colours, or 1",
+                f"DecodeImage.channels is {self.channels}; expected 3 for colours, or 1",
                 field="steps",
             )
         one_of("DecodeImage.fit", self.fit, tuple(_FITS))
@@ -238,14 +238,14 @@ def steps_of(steps: object) -> tuple[Step, ...]:
     wanted = "a list of steps, such as [Cast('label', 'int64')]"
     if isinstance(steps, Step | str | Mapping | AbstractSet) or not isinstance(steps, Iterable):
         raise BadArgumentError(
-            f"steps is {shown(steps)}, of type {type(steps).__name__}; wanted {wanted}",
+            f"steps is {shown(steps)}, of type {type(steps).__name__}; expected {wanted}",
             field="steps",
         )
     found = tuple(steps)
     for at, step in enumerate(found):
         if not isinstance(step, Step):
             raise BadArgumentError(
-                f"steps[{at}] is {shown(step)}, of type {type(step).__name__}; wanted {wanted}",
+                f"steps[{at}] is {shown(step)}, of type {type(step).__name__}; expected {wanted}",
                 field="steps",
             )
     return found

@@ -3,19 +3,22 @@
 A loop that does nothing between two batches gains nothing from a thread that reads for it: each
 batch would only be handed over. So the loop that waits most of its time, or does less between two
 batches than a handover costs, leads, and reads by itself; the thread stands by, and takes over when
-the loop is away for longer. At the begin the loop leads.
+the loop is away for longer. At the beginning the loop leads.
 
 Contract:
 
 1. Events come out in the order in which the reader made them; the reader is never in two threads.
 2. The end and a failure travel through the queue as values and come out after all events before
-   them; asked again, the queue gives the same end or failure.
+   them; asked again, the queue gives the same end or failure. There is no end but the reader's:
+   who asks a queue that was closed before it gets an error.
 3. No more than ``budget_bytes`` of payload wait, or one event if it is larger.
 4. While the loop is away the thread reads on, after at most `_AWAY_S` from when it left; but not
    while the server itself fills memory that the loop only has to look at (``is_ahead``).
 5. `close` ends the reader, empties the queue and joins the thread. What ends a loop's wait from
    outside, such as Ctrl-C, ends the reading too; it is what the loop gets, whatever fails while the
-   reader lets go, and however often it comes. The queue is of no use after that but to be closed.
+   reader lets go, and however often it comes. It comes when the reader has let go of gRPC, which
+   the thread tells it to do at once; a wait for the thread ends by itself. The queue is of no use
+   after that but to be closed.
 
 If the code differs, the code is wrong.
 """
@@ -33,8 +36,9 @@ from typing import Protocol
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.wait_times import HopClock, HopSeconds
 from headrace.client.reader.hedging import HedgeCounts
+from headrace.client.reader.interrupts import HeldInterrupts
 from headrace.client.wire.assembler import BatchEvent
-from headrace.errors import HeadraceError, InternalError
+from headrace.errors import BadArgumentError, HeadraceError, InternalError
 
 _MOST_EVENTS = 1024
 """Bound for batches, and ends of epochs, too small for the bound in bytes to bite. Arbitrary."""
@@ -115,6 +119,7 @@ class Prefetcher:
         self._bytes = 0
         self._outcome: _Finished | _Failed | None = None
         self._closed = False
+        self._is_cut_short = False
         self._is_reading = False
         # The first batch is needed at once, so the loop fetches it.
         self._loop_leads = True
@@ -123,6 +128,7 @@ class Prefetcher:
         # Held by itself: a condition's own `with` is two calls of Python a time.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._interrupts: HeldInterrupts | None = None
         self.waited_s = 0.0
         self._thread = threading.Thread(target=self._run, name="headrace-prefetch", daemon=True)
         self._is_started = False
@@ -148,67 +154,87 @@ class Prefetcher:
         The wait is bounded by the reader's deadlines, which end in a failure.
 
         Raises:
+            BadArgumentError: This was closed before the reader was done.
             HeadraceError: The reader gave up.
         """
-        if not self._is_started:
-            self.start()
-        with self._lock:
-            if not self._events and self._outcome is None and not self._closed:
-                return self._await()
-            event = self._take()
-            self._left_at = time.monotonic()
-            return event
+        try:
+            if not self._is_started:
+                self.start()
+            with self._lock:
+                if not self._events and self._outcome is None and not self._closed:
+                    return self._await()
+                event = self._take()
+                self._left_at = time.monotonic()
+                return event
+        except HeadraceError:
+            raise
+        except BaseException:
+            # What was taken out is lost: nothing that follows may pass for the next.
+            self._is_cut_short = self._closed = True
+            raise
 
     def start(self) -> None:
         """Begin to read ahead, before anything is asked for; once."""
         # Its owner has this object by now: a thread that starts while Ctrl-C comes has an end.
         self._is_started = True
-        self._thread.start()
+        # Ctrl-C in the middle would leave a thread that `threading` lists for ever.
+        with HeldInterrupts(_nothing):
+            self._thread.start()
 
     def close(self) -> None:
         """End the reading and join the thread."""
         with self._lock:
+            self._is_cut_short |= self._outcome is None or bool(self._events)
             self._closed = True
             self._events.clear()
             self._changed.notify_all()
-        self._reader.close()
+        with HeldInterrupts(_nothing):
+            self._reader.close()
         if threading.current_thread() is not self._thread:
             # One whose start was interrupted cannot be joined, and ends by itself.
             with contextlib.suppress(RuntimeError):
                 self._thread.join(timeout=_JOIN_S)
-        with self._lock:
+        with self._lock, HeldInterrupts(_nothing):
             if not self._is_reading:
                 self._source.close()
 
     def _take(self) -> Event | None:
-        if self._events:
+        if self._events and not self._is_cut_short:
             event = self._events.popleft()
             self._bytes -= _size(event)
             self._changed.notify_all()
             return event
         if isinstance(self._outcome, _Failed):
             raise self._outcome.error
+        if self._is_cut_short:
+            raise _closed_early()
         return None
 
     def _await(self) -> Event | None:
         event: Event | None = None
         began = self._awaited_since = self._clock.begin_wait()
         try:
-            if (self._loop_leads or self._is_ahead()) and not self._is_reading:
-                event = self._read()
-            else:
-                # The time-out lets Ctrl-C through on every platform; the bound is the reader's.
-                while not self._events and self._outcome is None and not self._closed:
-                    self._changed.wait(timeout=1.0)
+            # For one wait only: kept, it and this object would hold each other, and a ring.
+            with HeldInterrupts(self._wake) as interrupts:
+                self._interrupts = interrupts
+                if (self._loop_leads or self._is_ahead()) and not self._is_reading:
+                    event = self._read()
+                else:
+                    self._wait_for_thread(interrupts)
         finally:
             ended = self._clock.end_wait()
-            self._awaited_since = None
+            self._awaited_since = self._interrupts = None
             self.waited_s += ended - began
             left_at, self._left_at = self._left_at, ended
         if event is None:
             return self._take()
         self._choose_leader(ended - began, began - left_at)
         return event
+
+    def _wait_for_thread(self, interrupts: HeldInterrupts) -> None:
+        # The time-out lets Ctrl-C through on every platform; the bound is the reader's.
+        while interrupts.held is None and not (self._events or self._outcome or self._closed):
+            self._changed.wait(timeout=1.0)
 
     def _choose_leader(self, wait_s: float, away_s: float) -> None:
         """Decide who reads next, from a wait that ends and how long the loop was away before."""
@@ -264,9 +290,32 @@ class Prefetcher:
                     event = self._read()
                     if event is not None:
                         self._put(event)
+                elif self._is_interrupted():
+                    self._end_reading()
                 else:
                     looks = self._loop_leads and not self._is_ahead()
                     self._changed.wait(timeout=_AWAY_S if looks else 1.0)
+
+    def _is_interrupted(self) -> bool:
+        interrupts = self._interrupts
+        return self._is_reading and interrupts is not None and interrupts.held is not None
+
+    def _wake(self) -> None:
+        """Have the thread look, from a signal's handler, which may have come anywhere."""
+        if self._lock.acquire(blocking=False):
+            self._changed.notify_all()
+            self._lock.release()
+
+    def _end_reading(self) -> None:
+        """End what the interrupted loop waits for; the lock is held before and after."""
+        self._is_cut_short = True
+        self._lock.release()
+        try:
+            self._reader.close()
+        finally:
+            self._lock.acquire()
+        while self._is_reading and not self._closed:
+            self._changed.wait(timeout=1.0)
 
     def _may_read(self) -> bool:
         if self._is_reading or self._is_ahead():
@@ -295,6 +344,18 @@ class Prefetcher:
 
 def _never() -> bool:
     return False
+
+
+def _nothing() -> None:
+    """Do nothing: the call ends without help."""
+
+
+def _closed_early() -> BadArgumentError:
+    return BadArgumentError(
+        "the stream was closed while a loop waited for its next batch; expected that a dataset is "
+        "closed when no loop runs over it. Another `for` goes on after the last batch",
+        field="dataset",
+    )
 
 
 def _interrupt_behind(error: BaseException) -> BaseException | None:

@@ -10,7 +10,8 @@ Contract of `BatchReader.events`:
 3. Failure that may not, or one that lasts beyond the deadlines: the error is raised; it says which
    hop failed, since when, and what was tried.
 4. Silence: a stream that sends nothing for ``silence_s`` while the reader waits is cancelled and
-   counts as a failure that may pass.
+   counts as a failure that may pass. One that gives nothing but signs of life for ``give_up_s``
+   is given up, whatever its server says that it waits for.
 5. Close, from any thread: the current call is cancelled, waits end at once, the generator returns.
 
 If the code differs, the code is wrong.
@@ -37,7 +38,7 @@ from headrace.client.servers.replicas import seat_of
 from headrace.client.servers.retry_policy import Patience
 from headrace.client.wire.assembler import Allocate, BatchEvent, EpochEndEvent
 from headrace.client.wire.buffers import aligned
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, StoreUnavailableError
 from headrace.order import decode_token
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -55,7 +56,7 @@ class Place:
         position: Samples of the epoch before this place, over all ranks.
         token: The resume token of this place, or None.
         offset: Batches from here on that other readers have, of a stride; None for the offset
-            that `ReadOptions` gives at the begin of an epoch.
+            that `ReadOptions` gives at the beginning of an epoch.
     """
 
     epoch: int = 0
@@ -191,12 +192,19 @@ class BatchReader:
             is_closed, patience = self._closed.is_set, self._patience
             if is_closed():
                 return True
+            alive_since: float | None = None
             for event in feed.events():
                 if is_closed():
                     return True
                 if event is None:
                     patience.hear()
+                    now = time.monotonic()
+                    alive_since = now if alive_since is None else alive_since
+                    if now - alive_since >= self._deadlines.give_up_s:
+                        patience.count_from(alive_since)
+                        raise _only_alive(endpoint, now - alive_since)
                     continue
+                alive_since = None
                 self._last = event
                 if patience.attempt:
                     patience.succeed()
@@ -273,3 +281,11 @@ class BatchReader:
         if self._open_epoch is not None and self._place.token is not None:
             epoch, self._open_epoch = self._open_epoch, None
             yield EpochEndEvent(epoch, self._place.token)
+
+
+def _only_alive(endpoint: Endpoint, seconds: float) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"{endpoint.address} has sent signs of life for {seconds:.1f} s and no batch; see in its "
+        "log what it waits for, or ask another server",
+        target=endpoint.address,
+    )

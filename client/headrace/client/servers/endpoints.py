@@ -63,7 +63,7 @@ class Endpoints(Protocol):
         """Say whether a better choice than this has come up; does not wait."""
 
     def close(self) -> None:
-        """Drop what is under way; the next choice begins anew."""
+        """Drop what is under way; the next choice starts over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ class _Search:
             return False
         if found != fingerprint:
             _log.warning(
-                "a server of %r answers, but has version %s; wanted %s", name, found, fingerprint
+                "a server of %r answers, but has version %s; expected %s", name, found, fingerprint
             )
         return found == fingerprint
 

@@ -257,7 +257,7 @@ def _json_of(store: Mapping[str, object] | None) -> str:
         text = ""
     if not text or len(text) > _MOST_STORE_BYTES:
         raise BadArgumentError(
-            f"store has {len(text)} characters as JSON, or something in it is none; wanted the "
+            f"store has {len(text)} characters as JSON, or something in it is none; expected the "
             f"names of a dataset's store in a server's file, with texts, numbers and mappings, "
             f"{_MOST_STORE_BYTES} characters at most",
             field="store",

@@ -8,7 +8,7 @@ stream, and each rank begins at an address of its own:
    streams of two replicas differ by one at most.
 2. Jobs begin at different addresses, so that those of one rank spread too.
 3. With lanes, ranks of one lane begin at the same replica.
-4. Who fails there goes on to the next; at the next rotation (``REBALANCE``) he begins anew, with
+4. Who fails there goes on to the next; at the next rotation (``REBALANCE``) he starts over, with
    whatever replicas there are by then.
 
 A name with one address, or of a kind that is gRPC's own, is left to gRPC, as is one that cannot be

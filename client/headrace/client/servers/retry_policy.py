@@ -68,6 +68,14 @@ class Patience:
         """
         self._since = now
 
+    def count_from(self, then: float) -> None:
+        """Count that time from a moment on, unless it is counted from an earlier one.
+
+        Args:
+            then: Seconds of the clock that `fail` is told.
+        """
+        self._since = then if self._since is None else min(self._since, then)
+
     def hear(self) -> None:
         """Note that a server sent something."""
         self._has_heard = True
@@ -95,7 +103,7 @@ class Patience:
         """
         since = self._since = now if self._since is None else self._since
         self.attempt += 1
-        # Who is only asked to come anew begins where he would rather be.
+        # Who is only asked to come again begins where he would rather be.
         if self.attempt > 1 or not isinstance(error, RebalanceError):
             self.moves += 1
         self._tried[asked] += 1

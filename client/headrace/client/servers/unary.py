@@ -149,13 +149,13 @@ def _checked(answer: pb.GetDatasetResponse, *, target: str) -> pb.GetDatasetResp
     if not 0 <= found.sample_count < _COUNT_LIMIT:
         raise StreamCorruptError(
             f"{target} says that {found.name[:100]!r} has the sample_count {found.sample_count}; "
-            f"wanted one in [0, {_COUNT_LIMIT})",
+            f"expected one in [0, {_COUNT_LIMIT})",
             target=target,
         )
     if not _FINGERPRINT.fullmatch(found.fingerprint):
         raise StreamCorruptError(
             f"{target} says that {found.name[:100]!r} has the fingerprint "
-            f"{found.fingerprint[:100]!r}; wanted 32 lower-case hexadecimal digits",
+            f"{found.fingerprint[:100]!r}; expected 32 lower-case hexadecimal digits",
             target=target,
         )
     return answer

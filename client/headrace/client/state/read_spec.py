@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headrace.arguments import flag, whole, whole_or_none
 from headrace.client.options.mixture import Mixture
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.skips import SkipChoice
@@ -13,8 +12,6 @@ from headrace.client.state.state import adopt_batch_size, adopt_order
 from headrace.client.state.subject import Subject
 from headrace.errors import BadArgumentError
 from headrace.order import (
-    DEFAULT_WINDOW,
-    DEFAULT_WINDOW_BYTES,
     EndMode,
     EpochPlan,
     OrderSpec,
@@ -170,33 +167,3 @@ class Reading:
                 sample_count=0,
             )
         )
-
-
-def order_of(
-    *,
-    seed: int,
-    shuffle: bool,
-    window: int | None,
-    window_bytes: int | None,
-    lanes: int,
-    unit: int | None,
-) -> OrderSpec:
-    """Return the order that a user's arguments name; None is a default.
-
-    A unit of None is left to `Reading.options`: it is the global batch size, which is not known
-    before a state is.
-
-    Raises:
-        BadArgumentError: One is out of range.
-    """
-    lanes = whole("lanes", lanes, low=1)
-    window = whole_or_none("window", window, low=0)
-    window_bytes = whole_or_none("window_bytes", window_bytes, low=0)
-    return OrderSpec(
-        seed=whole("seed", seed, low=0),
-        shuffle=flag("shuffle", shuffle),
-        window=DEFAULT_WINDOW if window is None else window,
-        window_bytes=DEFAULT_WINDOW_BYTES if window_bytes is None else window_bytes,
-        lanes=lanes,
-        unit=lanes if unit is None else whole("unit", unit, low=1),
-    )

@@ -51,13 +51,13 @@ def read_state(state: Mapping[str, object]) -> bytes:
     """
     if not isinstance(state, Mapping):
         raise TokenMalformedError(
-            f"the state is {shown(state)}, of type {type(state).__name__}; wanted what "
+            f"the state is {shown(state)}, of type {type(state).__name__}; expected what "
             "state_dict() returned, a dictionary"
         )
     version, text = state.get("version"), state.get("token")
     if version != _VERSION or not isinstance(text, str):
         raise TokenMalformedError(
-            f"a state with version {version!r} and keys {sorted(map(str, state))}; wanted what "
+            f"a state with version {version!r} and keys {sorted(map(str, state))}; expected what "
             f"state_dict() returned (version {_VERSION}, with a token)"
         )
     try:
@@ -80,7 +80,8 @@ def check_end(state: Mapping[str, object], end: EndMode) -> None:
     if found is None or found == end.value:
         return
     raise TokenSpecChangedError(
-        f"end: {end.value!r} wanted, the state has {shown(found)}, so that epochs would have other "
+        f"end: {end.value!r} requested, the state has {shown(found)}, so that epochs would have "
+        "other "
         f"samples or batches from here on: give end={shown(found)}; to change it on purpose, give "
         "the state's token to the dataset, as token=base64.b64decode(state['token'])",
         field="end",
@@ -95,7 +96,7 @@ def refuse_worker_state(state: Mapping[str, object]) -> None:
     """
     if "worker" in state:
         raise TokenMalformedError(
-            "the state is that of one DataLoader worker; wanted that of the dataset in the main "
+            "the state is that of one DataLoader worker; expected that of the dataset in the main "
             "process, or of a BatchLoader"
         )
 

@@ -115,8 +115,8 @@ class Subject:
         if self.mixture is None:
             if token.mixture:
                 raise TokenSpecChangedError(
-                    f"the state is of a mixture, and one dataset, {self.name!r}, is wanted: make "
-                    "the dataset with the mixture of its run"
+                    f"the state is of a mixture, and one dataset, {self.name!r}, is requested: "
+                    "make the dataset with the mixture of its run"
                 )
             return replace(
                 self,
@@ -165,7 +165,7 @@ def subject_of(
         return subject, {name: dataset if is_private else known}
     if skips is not None:
         raise BadArgumentError(
-            "skips are given beside a mixture; wanted MixtureEntry(..., skips=...) for each "
+            "skips are given beside a mixture; expected MixtureEntry(..., skips=...) for each "
             "dataset that they are of",
             field="skips",
         )
@@ -180,7 +180,7 @@ def subject_of(
     if len(urls) < len(mixture.datasets):
         raise BadArgumentError(
             "two URLs of the mixture end alike, and a private server names datasets by that end; "
-            "wanted other folders' names",
+            "expected other folders' names",
             field="dataset",
         )
     entries = (replace(entry, name=name_of_source(entry.name)) for entry in mixture.datasets)

@@ -117,7 +117,7 @@ class LikeEvent(BatchEvent):
 
 @dataclass(frozen=True, slots=True)
 class EpochEndEvent:
-    """The end of an epoch; ``resume_token`` resumes at the begin of the next."""
+    """The end of an epoch; ``resume_token`` resumes at the beginning of the next."""
 
     epoch: int
     resume_token: bytes
@@ -196,7 +196,7 @@ class StreamAssembler:
     def _refuse_out_of_place(self, kind: int) -> None:
         name = kind_name(kind)
         if self._start is None:
-            raise StreamCorruptError(f"a stream began with {name!r}; wanted 'start'")
+            raise StreamCorruptError(f"a stream began with {name!r}; expected 'start'")
         if self._header is not None:
             raise StreamCorruptError(
                 f"{name!r} came after {self._filled} of {self._payload.size} payload bytes"
@@ -271,7 +271,7 @@ class StreamAssembler:
         end = begin + stop - at
         if offset != begin or end > payload.size or begin == end < payload.size:
             raise StreamCorruptError(
-                f"a chunk covers payload bytes [{offset}, {offset + end - begin}); wanted "
+                f"a chunk covers payload bytes [{offset}, {offset + end - begin}); expected "
                 f"[{begin}, …) of {payload.size}"
             )
         if end > begin:

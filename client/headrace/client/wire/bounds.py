@@ -47,7 +47,7 @@ class Bounds:
             )
         raise StreamCorruptError(
             f"a batch has a payload of {size} bytes in its header, and its buffers need "
-            f"{place_buffers(header.buffer_bytes)[1]}; wanted as many as those, in [0, "
+            f"{place_buffers(header.buffer_bytes)[1]}; expected as many as those, in [0, "
             f"{self.payload_bytes}] (max_batch_bytes)"
         )
 
@@ -59,7 +59,7 @@ class Bounds:
         """
         raise StreamCorruptError(
             f"a batch has {header.sample_count} samples in {header.row_count} rows, "
-            f"{header.pad_count} of them pads, in its header; wanted [0, {self.sample_count}] "
+            f"{header.pad_count} of them pads, in its header; expected [0, {self.sample_count}] "
             "samples, a global batch at most, and no more pads than samples"
         )
 
@@ -81,7 +81,7 @@ def check_item_shape(column: pb.Column, item_bytes: int) -> tuple[int, ...]:
     if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0 or size > _MOST_ITEM_BYTES:
         raise StreamCorruptError(
             f"column {column.name[:100]!r} has items of the shape {shape[:_MOST_DIMENSIONS]}; "
-            f"wanted up to {_MOST_DIMENSIONS} lengths >= 0 of {_MOST_ITEM_BYTES} bytes at most",
+            f"expected up to {_MOST_DIMENSIONS} lengths >= 0 of {_MOST_ITEM_BYTES} bytes at most",
             column=column.name[:100],
         )
     return shape

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from headrace.converter._splits import SPLIT_NAMES
 from headrace.converter.images.listing import Listing
 from headrace.converter.images.options import ImageOptions, Label
 from headrace.errors import BadArgumentError
@@ -34,10 +35,6 @@ IMAGE_FORMATS = {
     ".webp": "webp",
 }
 """Formats by what names end with, in small letters."""
-
-SPLIT_NAMES = frozenset(
-    ("train", "training", "val", "valid", "validation", "dev", "test", "testing")
-)
 
 MAX_IMAGE_BYTES = (1 << 31) - (1 << 20)
 """Of one file: a block has less than 2 GiB, the label and the offsets among it."""
@@ -172,8 +169,8 @@ def _images(listing: Listing, sorting: _Sorted) -> list[tuple[str, int]]:
     others = [name for name, _ in listing.files if not format_by_name(name)]
     if not images:
         raise BadArgumentError(
-            f"there is no image below {sorting.place}; found {_kinds(others) or 'nothing'}, wanted "
-            f"names that end with {', '.join(sorted(IMAGE_FORMATS))}",
+            f"there is no image below {sorting.place}; found {_kinds(others) or 'nothing'}, "
+            f"expected names that end with {', '.join(sorted(IMAGE_FORMATS))}",
             field="SRC",
         )
     sorting.leave_out("file", f"no image by its name, {_kinds(others)}", others)

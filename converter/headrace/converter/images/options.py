@@ -28,9 +28,9 @@ class ImageOptions:
     def __post_init__(self) -> None:
         if self.label is not None and self.label not in get_args(Label):
             raise BadArgumentError(
-                f"label is {self.label!r}, wanted first, last or none", field="label"
+                f"label is {self.label!r}, expected first, last or none", field="label"
             )
         if self.on_error not in get_args(OnError):
             raise BadArgumentError(
-                f"on_error is {self.on_error!r}, wanted refuse or skip", field="on_error"
+                f"on_error is {self.on_error!r}, expected refuse or skip", field="on_error"
             )

@@ -24,7 +24,7 @@ _COMPRESSED = {"gif", "jpeg", "png", "webp"}  # of what LZ4 would make no less
 _PIECE_BYTES = 64 << 20
 _PIECE_FILES = 4096
 _READERS = 8  # a store answers in some 20 ms, and files are small
-_BATCH_BYTES = DEFAULT_BLOCK_BYTES  # so that a batch is a block, and is not copied to be one
+_BATCH_BYTES = DEFAULT_BLOCK_BYTES  # arbitrary: enough that a batch costs little beside it
 
 File: TypeAlias = tuple[str, str, int | None]
 """Name, split, number of the class."""
@@ -61,6 +61,7 @@ class ImagePieces:
         files: Of each piece.
         schema: Of the batches.
         is_compressed: Whether the formats that all names tell are.
+        raw_bytes: Of the files, as they were listed.
         options: How to reach them.
         skipped: Takes note of files that are no whole images; `None` refuses them.
     """
@@ -69,6 +70,7 @@ class ImagePieces:
     files: tuple[tuple[File, ...], ...]
     schema: pa.Schema
     is_compressed: bool
+    raw_bytes: int
     options: StoreOptions = field(repr=False)
     skipped: SkippedFiles | None = field(default=None, repr=False)
 
@@ -157,6 +159,7 @@ def image_pieces(
                     _schema(plan.classes if has_labels else (), has_splits="" not in parts),
                     {format_by_name(f[0]) for files in parts.values() for f in files}
                     <= _COMPRESSED,
+                    sum(size for files in parts.values() for _, size, _ in files),
                     options,
                     skipped,
                 )

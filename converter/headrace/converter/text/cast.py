@@ -15,8 +15,13 @@ def cast_column(column: Array, kind: pa.DataType) -> Array:
     """Return a column as another type.
 
     Raises:
-        pyarrow.ArrowInvalid: A value does not fit, or a number would become infinite.
+        pyarrow.ArrowInvalid: A value does not fit, is text in hexadecimal digits, which no column
+            of decimal numbers means, or a number would become infinite.
     """
+    if pa.types.is_string(column.type) and pa.types.is_integer(kind):
+        hexadecimal = pc.match_substring(column, "0x", ignore_case=True)
+        if pc.any(hexadecimal).as_py():
+            raise pa.ArrowInvalid("a number is hexadecimal")
     made: Array = column.cast(kind)
     if pa.types.is_floating(kind):
         infinite = pc.is_inf(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -117,7 +118,7 @@ class Delimited:
         width, wanted = max(record.width, 1), len(self.names)
         if problem or width == wanted:
             return problem
-        return f"{_fields(width)}, wanted {wanted}"
+        return f"{_fields(width)}, expected {wanted}"
 
     def _refusal(self, chunk: Chunk, record: Record, why: str) -> Refusal:
         further = max(0, count_lines(chunk.content[record.start : record.stop - 1]))
@@ -203,7 +204,7 @@ def read_header(
     problem = problem or _names_problem(names, delimiter, is_chosen=is_chosen)
     if problem:
         raise BadArgumentError(
-            f"{file.name}:1: {problem}; wanted a line that names the columns, or --no-header",
+            f"{file.name}:1: {problem}; expected a line that names the columns, or --no-header",
             field="SRC",
         )
     assert record is not None
@@ -221,7 +222,7 @@ def _names(content: bytes, delimiter: str, *, number: int, file: TextFile) -> tu
 def _names_problem(names: Sequence[str], delimiter: str, *, is_chosen: bool) -> str:
     if not all(names):
         return f"column {list(names).index('') + 1} of {len(names)} has no name"
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         return f"the header has the column {twice[0]!r} more than once"
     others = [mark for mark in ";\t|" if mark in names[0]]
@@ -239,8 +240,9 @@ def compare_headers(names: Sequence[str], wanted: Sequence[str], *, file: str, f
     Raises:
         BadArgumentError: It does; names the columns.
     """
-    missing = [name for name in wanted if name not in set(names)]
-    surplus = [name for name in names if name not in set(wanted)]
+    there, known = set(names), set(wanted)
+    missing = [name for name in wanted if name not in there]
+    surplus = [name for name in names if name not in known]
     if missing or surplus:
         lacks = f"lacks {', '.join(map(repr, missing))}" if missing else ""
         has = f"has {', '.join(map(repr, surplus))} beside them" if surplus else ""

@@ -9,13 +9,14 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from headrace.converter._splits import SPLIT_NAMES
 from headrace.converter.text.options import TextKind
 from headrace.errors import BadArgumentError, ObjectNotFoundError
 from headrace.storage import Store, StoreOptions, open_store
@@ -51,6 +52,7 @@ class TextFile:
         encoding: Of its text.
         options: How to reach it.
         step_bytes: Of a read: large for a store, small beside the memory of a machine.
+        stored_bytes: Of it as it was found; 0 where that is not known.
     """
 
     url: str
@@ -58,6 +60,7 @@ class TextFile:
     encoding: str
     options: StoreOptions = field(repr=False)
     step_bytes: int = STEP_BYTES
+    stored_bytes: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -127,26 +130,58 @@ def find_files(
     """
     single = _single(source, kind, options)
     if single is not None:
-        folder, name = single
-        return [TextFile(folder, name, encoding, options, step_bytes)], []
+        folder, name, stored = single
+        return [TextFile(folder, name, encoding, options, step_bytes, stored)], []
     with contextlib.closing(open_store(source, options=options)) as store:
-        names = sorted(name for name in store.list() if not _is_hidden(name))
+        entries = (entry for entry in store.list_entries() if not _is_hidden(entry.name))
+        sizes = {entry.name: entry.stored_bytes for entry in entries}
+        names = sorted(sizes)
         # Tasks of Spark may have another working directory.
         folder = source if "://" in store.url else store.url
     chosen = [name for name in names if _is_of(name, kind)] or names
     if not chosen:
         raise BadArgumentError(
-            f"{source} does not exist, or is empty; wanted a file or folder of {kind}", field="SRC"
+            f"{source} does not exist, or is empty; expected a file or folder of {kind}",
+            field="SRC",
         )
     others = sorted(set(names) - set(chosen))
-    return [TextFile(folder, name, encoding, options, step_bytes) for name in chosen], others
+    return [
+        TextFile(folder, name, encoding, options, step_bytes, sizes[name]) for name in chosen
+    ], others
 
 
-def _single(source: str, kind: TextKind, options: StoreOptions) -> tuple[str, str] | None:
+def refuse_lost_partitions(files: Sequence[TextFile], columns: Sequence[str]) -> None:
+    """Refuse files whose folders say what is in no column, as ``year=2024/x.csv`` does.
+
+    Raises:
+        BadArgumentError: There is one.
+    """
+    for file in files:
+        for part in PurePosixPath(file.name).parts[:-1]:
+            name, mark, _ = part.partition("=")
+            if mark and name and name not in columns:
+                raise BadArgumentError(
+                    f"{file.name} lies in the folder {part!r}, whose {name!r} is in no column and "
+                    "would be lost; convert each such folder into a dataset of its own, or have "
+                    "Spark read the partitions and write_shards write them",
+                    field="SRC",
+                )
+
+
+def merged_splits(files: Sequence[TextFile]) -> list[str]:
+    """Return the folders that are named as splits are, where there are several."""
+    folders = {PurePosixPath(file.name).parts[0] for file in files if "/" in file.name}
+    found = sorted(folder for folder in folders if folder.lower() in SPLIT_NAMES)
+    return found if len(found) > 1 else []
+
+
+def _single(source: str, kind: TextKind, options: StoreOptions) -> tuple[str, str, int] | None:
     with contextlib.closing(open_store(source, options=options)) as store:
         path = Path(store.url)
         if "://" not in store.url:
-            return (str(path.parent), path.name) if path.is_file() else None
+            if not path.is_file():
+                return None
+            return str(path.parent), path.name, path.stat().st_size
     folder, _, name = source.rstrip("/").rpartition("/")
     if folder.endswith("/") or not _is_of(name, kind):
         return None
@@ -156,7 +191,7 @@ def _single(source: str, kind: TextKind, options: StoreOptions) -> tuple[str, st
             store.read(name, offset=0, length=1)
         except ObjectNotFoundError:
             return None
-    return folder, name
+    return folder, name, 0
 
 
 def _is_hidden(name: str) -> bool:
@@ -211,6 +246,45 @@ class _Raw(io.RawIOBase):
         return len(part)
 
 
+class _Bzip2:
+    """A file of bzip2, of any number of streams; Python's own leaves out what follows a bad one."""
+
+    def __init__(self, raw: io.BufferedReader) -> None:
+        self._raw = raw
+        self._decompressor = bz2.BZ2Decompressor()
+        self._is_inside = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return
+
+    def read(self, size: int) -> bytes:
+        """Return at most some bytes; none at the end.
+
+        Raises:
+            OSError: The file is damaged.
+            EOFError: It ends within a stream.
+        """
+        while True:
+            if self._decompressor.eof:
+                left, self._decompressor = self._decompressor.unused_data, bz2.BZ2Decompressor()
+                self._is_inside = False
+            else:
+                left = b""
+            if not left and self._decompressor.needs_input:
+                left = self._raw.read(size)
+                if not left and not self._is_inside:
+                    return b""
+                if not left:
+                    raise EOFError("the file ends inside a stream")
+            self._is_inside = True
+            part = self._decompressor.decompress(left, size)
+            if part:
+                return part
+
+
 def _unpacked(store: Store, name: str, step_bytes: int) -> Iterator[bytes]:
     raw = io.BufferedReader(_Raw(store, name), step_bytes)
     suffix = PurePosixPath(name.lower()).suffix
@@ -228,7 +302,7 @@ def _opened(raw: Any, suffix: str) -> Any:
     if suffix == ".gz":
         return gzip.GzipFile(fileobj=raw)
     if suffix == ".bz2":
-        return bz2.BZ2File(raw)
+        return _Bzip2(raw)
     if suffix == ".zst":
         return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
     return raw

@@ -12,6 +12,10 @@ import pyarrow as pa
 _INT64 = (-(2**63), 2**63)
 _UINT64 = (0, 2**64)
 _MOST_BITS = 256  # of a number in an error
+_CONSTANTS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+_INFINITE = (_CONSTANTS["Infinity"], _CONSTANTS["-Infinity"])
+_MOST_DEPTH = 50  # Arrow's messages hold 64 levels, some of which are ours
+_MOST_PATH = 80  # characters of it in an error
 _EXACT = 2**53  # whole numbers up to it are floats as they are
 
 _Name = Literal["null", "bool", "int", "float", "string", "struct", "list"]
@@ -43,6 +47,14 @@ _PLAIN: Mapping[_Name, pa.DataType] = {
 }
 
 
+def constant(name: str) -> float:
+    """Return the float that ``NaN``, ``Infinity`` or ``-Infinity`` says: always the same object.
+
+    So it can be told from what came of ``1e999``.
+    """
+    return _CONSTANTS[name]
+
+
 class UnlikeError(ValueError):
     """Values that no column holds together, and why."""
 
@@ -68,41 +80,56 @@ class Kind:
     has_nulls: bool = False
 
 
-def kind_of(values: Sequence[Any], *, path: str) -> Kind:
+def kind_of(values: Sequence[Any], *, path: str, depth: int = 0) -> Kind:
     """Return what values have in common.
 
     Args:
-        values: As Python's json module makes them.
+        values: As Python's json module makes them with `constant`.
         path: To them, for the error.
+        depth: Objects and arrays around them.
 
     Raises:
         UnlikeError: They have nothing in common, or no type holds them exactly.
     """
+    if depth > _MOST_DEPTH:
+        raise UnlikeError(
+            f"{path[:_MOST_PATH]}… lies in {depth} objects and arrays, expected "
+            f"{_MOST_DEPTH} at most"
+        )
     classes = set(map(type, values))
     made = Kind(has_nulls=type(None) in classes)
     for name in sorted(_NAMES[kind] for kind in classes - {type(None)}):
         chosen = [value for value in values if _NAMES[type(value)] == name]
-        made = merged(made, _plain_kind(name, chosen, path=path), path=path)
+        made = merged(made, _plain_kind(name, chosen, path=path, depth=depth), path=path)
     return made
 
 
-def _plain_kind(name: _Name, values: Sequence[Any], *, path: str) -> Kind:
+def _plain_kind(name: _Name, values: Sequence[Any], *, path: str, depth: int) -> Kind:
+    if name == "float" and any(infinite in values for infinite in _INFINITE):
+        _check_floats(values, path)
     if name == "int":
         return _checked(Kind("int", min(values), max(values)), path)
     if name == "string":
         _check_text("".join(values), path)
     if name == "struct":
-        return Kind("struct", fields=_fields(values, path=path))
+        return Kind("struct", fields=_fields(values, path=path, depth=depth + 1))
     if name == "list":
         items = list(itertools.chain.from_iterable(values))
-        item = kind_of(items, path=f"{path}[]")
+        item = kind_of(items, path=f"{path}[]", depth=depth + 1)
         if item.has_nulls and item.name in {"int", "float"}:
             raise UnlikeError(f"{path} has a null among the numbers of an array")
         return Kind("list", item=item)
     return Kind(name)
 
 
-def _fields(values: Sequence[Mapping[str, Any]], *, path: str) -> dict[str, Kind]:
+def _check_floats(values: Sequence[float], path: str) -> None:
+    """Refuse numbers that became infinite as they were read; what says so itself is `constant`."""
+    said = set(map(id, _INFINITE))
+    if any(value in _INFINITE and id(value) not in said for value in values):
+        raise UnlikeError(f"{path} has a number beyond what a float holds, some 1.8e308")
+
+
+def _fields(values: Sequence[Mapping[str, Any]], *, path: str, depth: int) -> dict[str, Kind]:
     names = list(dict.fromkeys(itertools.chain.from_iterable(values)))
     for name in names:
         _check_text(name, path)
@@ -110,6 +137,7 @@ def _fields(values: Sequence[Mapping[str, Any]], *, path: str) -> dict[str, Kind
         name: kind_of(
             [value[name] for value in values if name in value],
             path=f"{path}.{name}" if path else name,
+            depth=depth,
         )
         for name in names
     }
@@ -167,7 +195,7 @@ def _checked(kind: Kind, path: str) -> Kind:
         )
     if kind.name == "int" and _integer(kind) is None:
         raise UnlikeError(
-            f"{path} has {_far(kind)}, wanted whole numbers that int64 or uint64 hold"
+            f"{path} has {_far(kind)}, expected whole numbers that int64 or uint64 hold"
         )
     return kind
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from headrace.converter.text.chunks import MAX_RECORD_BYTES, chunks_of
 from headrace.converter.text.files import TextFile
+from headrace.converter.text.json_kinds import constant
 from headrace.converter.text.records import bytes_problem
 from headrace.converter.text.refused import Refusal
 from headrace.errors import BadArgumentError
@@ -35,7 +36,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=constant)
 _LENIENT = json.JSONDecoder()  # finds the end of what has a name twice
 
 
@@ -148,7 +149,7 @@ class JsonFile:
         if in_array:
             text.expect("]")
             if not text.at_end(_SPACE):
-                raise text.failed("something follows the array; wanted the end of the file")
+                raise text.failed("something follows the array; expected the end of the file")
         yield found.rows(text.taken(), text.line)
 
 
@@ -238,7 +239,7 @@ class _Text:
         self.skip(_SPACE)
         if not self.starts(mark):
             shown = self._held[self.at : self.at + 20]
-            raise self.failed(f"found {shown!r}, wanted {mark!r}")
+            raise self.failed(f"found {shown!r}, expected {mark!r}")
         self._go(self.at + 1)
         self.skip(_SPACE)
 

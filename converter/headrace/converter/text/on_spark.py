@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.converter._function import Function
 from headrace.converter._pieces import ReadPieces, selected
+from headrace.converter._progress import Progress
 from headrace.converter._type_names import named_type
 from headrace.converter.text.declared import read_types
 from headrace.converter.text.options import TextKind, TextOptions
@@ -27,6 +28,7 @@ def rows_on_spark(
     *,
     how: TextOptions,
     settings: Mapping[str, Any],
+    progress: Callable[[Progress], None] | None = None,
 ) -> tuple[DataFrame, dict[str, Any], LeftOut]:
     """Check all records here, and return rows and settings for `write_shards`, and what is left.
 
@@ -36,18 +38,20 @@ def rows_on_spark(
         kind: Of them.
         how: They are read.
         settings: For `write_shards`.
+        progress: Told a few times a second how much is checked.
 
     Raises:
         BadArgumentError: As `text_pieces`; or the rows are to be shuffled, and Spark lacks the
             type of a column.
     """
-    types = {name: named_type(text, column=name) for name, text in settings["types"].items()}
+    types = {name: named_type(text, column=name) for name, text in settings["write"].types.items()}
     pieces = text_pieces(
         source,
         kind,
         how=how,
         types=read_types(types, settings["columns"]),
         options=options_with_environment(settings.get("options") or StoreOptions()),
+        progress=progress,
     )
     chosen = selected(pieces, settings["columns"])
     read = ReadPieces(chosen)
@@ -67,7 +71,7 @@ def _spark_schema(schema: pa.Schema) -> Any:
         return from_arrow_schema(schema, prefer_timestamp_ntz=True)
     except (PySparkException, TypeError) as error:
         raise BadArgumentError(
-            f"Spark lacks a type of {schema.names}: {error}; leave --shuffle-seed out, or choose "
+            f"Spark lacks a type of {schema.names}: {error}; leave --master out, or choose "
             "another type by --type",
             field="shuffle_seed",
         ) from error

@@ -6,6 +6,7 @@ import codecs
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from headrace.arguments import flag, shown, text
 from headrace.errors import BadArgumentError
 
 OnError = Literal["refuse", "skip"]
@@ -34,21 +35,26 @@ class TextOptions:
     on_error: OnError = "refuse"
 
     def __post_init__(self) -> None:
+        text("encoding", self.encoding, wanted="the name of an encoding, as a str")
+        flag("header", self.header)
+        if self.delimiter is not None:
+            text("delimiter", self.delimiter, wanted="one ASCII character, as a str, or None")
+        _check_nulls(self.null_values)
         if not _is_text_encoding(self.encoding):
             raise BadArgumentError(
-                f"encoding is {self.encoding!r}, wanted one that Python knows for text, such as "
+                f"encoding is {self.encoding!r}, expected one that Python knows for text, such as "
                 "utf-8, utf-16, latin-1 or cp1252",
                 field="encoding",
             )
         if self.delimiter is not None and not _is_delimiter(self.delimiter):
             raise BadArgumentError(
-                f"delimiter is {self.delimiter!r}, wanted one ASCII character that is no quote "
+                f"delimiter is {self.delimiter!r}, expected one ASCII character that is no quote "
                 "and ends no line",
                 field="delimiter",
             )
         if self.on_error not in get_args(OnError):
             raise BadArgumentError(
-                f"on_error is {self.on_error!r}, wanted refuse or skip", field="on_error"
+                f"on_error is {self.on_error!r}, expected refuse or skip", field="on_error"
             )
 
     def delimiter_of(self, name: str) -> str:
@@ -59,10 +65,20 @@ class TextOptions:
         return "\t" if stem.endswith((".tsv", ".tab")) else ","
 
 
+def _check_nulls(values: object) -> None:
+    if isinstance(values, list | tuple) and all(isinstance(value, str) for value in values):
+        return
+    raise BadArgumentError(
+        f"null_values is {shown(values)}; expected a tuple of str, such as ('NA',)",
+        field="null_values",
+    )
+
+
 def _is_text_encoding(name: str) -> bool:
     try:
-        codecs.getincrementaldecoder(name)
         "".encode(name)  # codecs of bytes have no text to encode
+        # Some codecs, such as idna, can do nothing but fail at bytes that they lack.
+        codecs.getincrementaldecoder(name)("backslashreplace").decode(b"a", final=True)
     except (LookupError, UnicodeError, ValueError):
         return False
     return True

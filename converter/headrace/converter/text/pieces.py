@@ -70,6 +70,13 @@ class TextPieces:
         """How many pieces there are."""
         return len(self.pieces)
 
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the text; 0 where that is not known, as of packed files."""
+        files = {piece.file.name: piece.file for piece in self.pieces}.values()
+        is_known = all(file.is_plain and file.stored_bytes for file in files)
+        return sum(file.stored_bytes for file in files) if is_known else 0
+
     def read(self, piece: int) -> Iterator[pa.RecordBatch]:
         """Yield the samples of one piece.
 

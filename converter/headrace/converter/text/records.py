@@ -143,7 +143,7 @@ def _problem(field: re.Match[bytes]) -> str:
     if field["junk"]:
         shown = field["junk"][:20].decode(errors="replace")
         return (
-            f"{shown!r} follows a closing quote, wanted a delimiter or the end of the line; a "
+            f"{shown!r} follows a closing quote, expected a delimiter or the end of the line; a "
             "quote inside a quoted field is written twice"
         )
     if field["bare"] is not None and b'"' in field["bare"]:

@@ -42,12 +42,15 @@ class LeftOut:
         files: Files of other kinds in the folder, by name.
         untyped: Columns of CSV that stay text for the sake of a few values; these are not left
             out, but seldom what was meant.
+        merged: Folders named as splits are, such as ``train`` and ``test``, whose records become
+            one dataset; nothing of them is left out, either.
     """
 
     count: int = 0
     first: tuple[Refusal, ...] = ()
     files: tuple[str, ...] = ()
     untyped: tuple[StaysText, ...] = ()
+    merged: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -86,9 +89,13 @@ class Refusals:
         if self.count and not self.skip:
             raise refused(sorted(self.first), self.count)
 
-    def left_out(self, files: Sequence[str], untyped: Sequence[StaysText]) -> LeftOut:
-        """Return what was left out, and which columns stay text."""
-        return LeftOut(self.count, tuple(sorted(self.first)), tuple(files), tuple(untyped))
+    def left_out(
+        self, files: Sequence[str], untyped: Sequence[StaysText], merged: Sequence[str]
+    ) -> LeftOut:
+        """Return what was left out, which columns stay text, and what became one dataset."""
+        return LeftOut(
+            self.count, tuple(sorted(self.first)), tuple(files), tuple(untyped), tuple(merged)
+        )
 
 
 def refused(refusals: Sequence[Refusal], count: int) -> BadArgumentError:

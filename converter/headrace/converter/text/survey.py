@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import pyarrow as pa
 import xxhash
 
+from headrace.converter._progress import Progress
 from headrace.converter.text.almost_typed import AlmostTyped, Exceptions, StaysText
+from headrace.converter.text.checking import Checking
 from headrace.converter.text.chunks import MAX_RECORD_BYTES, Chunk, chunks_of
 from headrace.converter.text.delimited import (
     Delimited,
@@ -30,7 +32,13 @@ from headrace.converter.text.delimited import (
     declared_unfit,
     read_header,
 )
-from headrace.converter.text.files import STEP_BYTES, TextFile, find_files
+from headrace.converter.text.files import (
+    STEP_BYTES,
+    TextFile,
+    find_files,
+    merged_splits,
+    refuse_lost_partitions,
+)
 from headrace.converter.text.json_kinds import Kind, arrow_type
 from headrace.converter.text.json_records import JsonFile, Rows, layout_of
 from headrace.converter.text.json_rows import judged
@@ -62,6 +70,7 @@ def text_pieces(
     threads: int | None = None,
     piece_bytes: int = _PIECE_BYTES,
     step_bytes: int = STEP_BYTES,
+    progress: Callable[[Progress], None] | None = None,
 ) -> TextPieces:
     """Check all records of the files at a path or URL, and say how they are to be read.
 
@@ -74,6 +83,7 @@ def text_pieces(
         threads: To check with; `None` is one a core, at most 8.
         piece_bytes: Of text that one task reads.
         step_bytes: Of text that is held at once, or a record if one is larger.
+        progress: Told a few times a second how much is checked.
 
     Raises:
         BadArgumentError: Records cannot be read exactly, headers differ, or nothing is there.
@@ -84,16 +94,18 @@ def text_pieces(
     )
     refusals = Refusals(how.on_error == "skip")
     untyped: Sequence[StaysText] = ()
+    checking = Checking(files, progress)
     with _Pool(threads or default_threads()) as pool:
         if kind == "json":
-            made = _survey_json(files, types, refusals, piece_bytes)
+            made = _survey_json(files, types, refusals, piece_bytes, checking)
         elif kind == "csv":
             cutters = list(_csv_cutters(files, how, piece_bytes))
-            made, untyped = _survey_csv(cutters, types, refusals, pool)
+            made, untyped = _survey_csv(cutters, types, refusals, pool, checking)
         else:
-            made = _survey_lines(files, refusals, pool, piece_bytes)
+            made = _survey_lines(files, refusals, pool, piece_bytes, checking)
     refusals.raise_any()
-    left_out: LeftOut = refusals.left_out(others, untyped)
+    refuse_lost_partitions(files, made.schema.names)
+    left_out: LeftOut = refusals.left_out(others, untyped, merged_splits(files))
     return TextPieces(made.schema, made.pieces, made.settled, types, left_out)
 
 
@@ -164,19 +176,24 @@ class _Cutter:
 
 
 def _survey_lines(
-    files: Sequence[TextFile], refusals: Refusals, pool: _Pool, piece_bytes: int
+    files: Sequence[TextFile],
+    refusals: Refusals,
+    pool: _Pool,
+    piece_bytes: int,
+    checking: Checking,
 ) -> TextPieces:
     cutters = [_Cutter(Lines(at, file.name), file, piece_bytes) for at, file in enumerate(files)]
     for cutter in cutters:
         tasks = (partial(_refused_lines, cutter.reader, chunk) for chunk in cutter.chunks())
-        for found in pool.map(tasks):
+        for found, size in pool.map(tasks):
             refusals.add(found)
+            checking.add(size)
     schema = pa.schema([pa.field(LINE_COLUMN, pa.string())])
     return TextPieces(schema, tuple(piece for cutter in cutters for piece in cutter.pieces))
 
 
-def _refused_lines(reader: Delimited | Lines, chunk: Chunk) -> Sequence[Refusal]:
-    return reader.rows(chunk)[1]
+def _refused_lines(reader: Delimited | Lines, chunk: Chunk) -> tuple[Sequence[Refusal], int]:
+    return reader.rows(chunk)[1], len(chunk.content)
 
 
 @dataclass(slots=True)
@@ -208,6 +225,7 @@ def _survey_csv(
     types: Mapping[str, pa.DataType],
     refusals: Refusals,
     pool: _Pool,
+    checking: Checking,
 ) -> tuple[TextPieces, list[StaysText]]:
     names = cutters[0].reader.columns if isinstance(cutters[0].reader, Delimited) else ()
     columns = {name: _Column() for name in names if name not in types}
@@ -219,6 +237,7 @@ def _survey_csv(
         )
         for checked in pool.map(tasks):
             refusals.add(checked.refused)
+            checking.add(len(checked.chunk.content))
             for name, (keys, has_values) in checked.held.items():
                 columns[name].guess.seen(keys, has_values=has_values)
                 columns[name].almost.seen(checked.exceptions[name], checked.place)
@@ -287,7 +306,7 @@ def _csv_cutters(
     if first is None:
         raise BadArgumentError(
             f"there is no record in {', '.join(file.name for file in files[:5])}, so nothing says "
-            "which columns there are; wanted at least one",
+            "which columns there are; expected at least one",
             field="SRC",
         )
 
@@ -322,8 +341,9 @@ def _survey_json(
     types: Mapping[str, pa.DataType],
     refusals: Refusals,
     piece_bytes: int,
+    checking: Checking,
 ) -> TextPieces:
-    survey = _JsonSurvey(types, refusals, piece_bytes)
+    survey = _JsonSurvey(types, refusals, piece_bytes, checking)
     for at, file in enumerate(files):
         survey.read(JsonFile(at, file, layout_of(file)))
     kind = survey.kind
@@ -331,7 +351,7 @@ def _survey_json(
         refusals.raise_any()
         raise BadArgumentError(
             f"there is no record with a value in {', '.join(file.name for file in files[:5])}; "
-            "wanted JSON objects",
+            "expected JSON objects",
             field="SRC",
         )
     schema = pa.schema([pa.field(name, arrow_type(part)) for name, part in kind.fields.items()])
@@ -345,6 +365,7 @@ class _JsonSurvey:
     types: Mapping[str, pa.DataType]
     refusals: Refusals
     piece_bytes: int
+    checking: Checking
     kind: Kind = field(default_factory=lambda: Kind("struct"))
     pieces: list[Piece] = field(default_factory=list)
 
@@ -361,6 +382,7 @@ class _JsonSurvey:
             self.refusals.add((*rows.refusals, *result.refusals))
             self.kind = result.kind
             piece.add(rows, result.left_out)
+            self.checking.add(len(rows.content))
         self.pieces.append(piece.ended(None))
 
 

@@ -14,9 +14,13 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
+
+import grpc
 
 from headrace.errors import AccessDeniedError, ConfigurationError, UnauthenticatedError
 
@@ -26,6 +30,10 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 # Shorter ones can be guessed (arbitrary).
 _MIN_TOKEN_LENGTH = 16
 _MAX_FILE_BYTES = 16 * 1024 * 1024
+
+LOOK_S = 0.25
+"""A token that was taken out of the file is known for no longer than this (a part of the 2 s within
+which its streams end). One that is not known yet is looked for in the file as it is."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,13 +72,16 @@ class Access:
 
     Args:
         path: The file of tokens; None lets everybody read everything.
+        now: Seconds of a clock that never goes back.
 
     Raises:
         ConfigurationError: The file cannot be read or is not as it must be.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, now: Callable[[], float] = time.monotonic) -> None:
         self._path = path
+        self._now = now
+        self._looked_at = now()
         self._lock = threading.Lock()
         self._entries: tuple[_Entry, ...] = ()
         self._changes = 0
@@ -85,9 +96,9 @@ class Access:
         return self._path is None
 
     def changes(self) -> int:
-        """Return how often the file has changed since the start, after a look at it."""
+        """Return how often the file has changed since the start, after a look now and then."""
         if self._path is not None:
-            self._refresh(self._path)
+            self._refresh_now_and_then(self._path)
         return self._changes
 
     def caller(
@@ -105,9 +116,13 @@ class Access:
         """
         if self._path is None:
             return ANYBODY
-        self._refresh(self._path)
-        token = _presented(metadata)
-        found = self._of_token(token) if token else self._of_subjects(subjects)
+        token, names = _presented(metadata), frozenset(subjects)
+        self._refresh_now_and_then(self._path)
+        found = self._known(token, names)
+        if found is None:
+            # It may have been written a moment ago.
+            self._refresh(self._path)
+            found = self._known(token, names)
         if found is None:
             raise UnauthenticatedError(
                 "the call has no bearer token or certificate that this server knows; give one "
@@ -116,6 +131,9 @@ class Access:
         if found.datasets == frozenset():
             raise AccessDeniedError("the caller is known and may read nothing here")
         return found
+
+    def _known(self, token: bytes, subjects: frozenset[str]) -> Caller | None:
+        return self._of_token(token) if token else self._of_subjects(subjects)
 
     def _of_token(self, token: bytes) -> Caller | None:
         digest = hashlib.sha256(token).digest()
@@ -126,13 +144,19 @@ class Access:
                 found = entry.caller
         return found
 
-    def _of_subjects(self, subjects: Iterable[str]) -> Caller | None:
-        names = frozenset(subjects) - {""}
+    def _of_subjects(self, subjects: frozenset[str]) -> Caller | None:
+        names = subjects - {""}
         return next((entry.caller for entry in self._entries if entry.subject in names), None)
+
+    def _refresh_now_and_then(self, path: Path) -> None:
+        # Without the lock: two that look at once do no harm.
+        if self._now() >= self._looked_at + LOOK_S:
+            self._refresh(path)
 
     def _refresh(self, path: Path) -> None:
         """Read the file again if it changed; while it is damaged the tokens stay as they were."""
         with self._lock:
+            self._looked_at = self._now()
             try:
                 stamp = _stamp(path)
                 if stamp == self._stamp:
@@ -227,3 +251,20 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 def _refusal(path: Path, found: str) -> ConfigurationError:
     return ConfigurationError(f"the file of tokens {path} {found}; see docs/security.md")
+
+
+# Names that a certificate gives its owner, as gRPC has verified them.
+_NAMES = ("x509_subject_alternative_name", "x509_common_name")
+
+
+def subjects_of(context: grpc.ServicerContext) -> list[str]:
+    """Return the names in the client's certificate; none without mutual TLS."""
+    # The stubs have one value for each name; there is a sequence of them.
+    found = cast("Mapping[str, Sequence[bytes]]", context.auth_context())
+    return [name.decode(errors="replace") for key in _NAMES for name in found.get(key, ())]
+
+
+def host_of(context: grpc.ServicerContext) -> str:
+    """Return the address of the client without its port; all of a unix socket are one."""
+    kind, _, rest = str(context.peer()).partition(":")
+    return kind if kind == "unix" else rest.rpartition(":")[0]

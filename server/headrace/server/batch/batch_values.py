@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.payload import ALIGNMENT, layout_of
-from headrace.server.batch.assemble import buffers_of, write
-from headrace.server.batch.transport import MakeFrames
+from headrace.server.batch.payload_out import payload_out
+from headrace.server.batch.targets import Finished, Places
 from headrace.server.cache.gather import refuse_large
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.v1 import shard_service_pb2 as pb
@@ -94,20 +94,15 @@ def made_bytes(batch: Batch, payload: memoryview) -> int:
 
 
 def batch_messages(
-    batch: Batch,
-    header: pb.BatchHeader,
-    *,
-    max_batch_bytes: int,
-    make_frames: MakeFrames,
-    claim: Claim,
-) -> list[bytes]:
+    batch: Batch, header: pb.BatchHeader, *, max_batch_bytes: int, places: Places, claim: Claim
+) -> list[Finished]:
     """Return the messages of a batch.
 
     Args:
         batch: Its columns.
         header: Its head; the fields about the payload are filled in.
         max_batch_bytes: Greatest payload.
-        make_frames: Says where it goes.
+        places: Says where it goes.
         claim: Is told of the payload's size before it is made.
 
     Raises:
@@ -118,12 +113,16 @@ def batch_messages(
     layout = layout_of(columns, batch.row_count, ragged)
     refuse_large(layout.size, max_batch_bytes)
     claim(layout.size)
-    frames = make_frames(header, layout)
-    buffers = buffers_of(layout, frames)
+    header.buffer_bytes.extend(layout.lengths)
+    header.payload_bytes = layout.size
+    places.add(header, layout.lengths)
+    (target,) = places.find()
+    out, begins = payload_out(target), iter(layout.begins)
     for each in batch.columns.values():
         for part in _parts(each):
-            write(next(buffers), np.ascontiguousarray(part).reshape(-1).view(np.uint8))
-    return frames.finish()
+            out.put(next(begins), np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+    out.end()
+    return places.finish()
 
 
 def _buffers(payload: memoryview, buffer_bytes: Sequence[int]) -> Iterator[NDArray[np.uint8]]:

@@ -7,7 +7,7 @@ Contract of a block:
    can evict it. A stream holds pins only while it copies, never while it waits or sends, so pins
    always go away and a cache of any size that holds one block makes progress.
 3. A fetch that fails is the error of the streams that wait for it then. Nothing of it stays: the
-   next stream that wants the block fetches it anew. A fetch ahead of need fails silently, but for
+   next stream that wants the block fetches it again. A fetch ahead of need fails silently, but for
    a count.
 4. A block asked for ahead of need is dropped from the queue when every stream that asked is gone.
 5. `remove_source` frees every block of a dataset: at once those that nobody reads, each other one
@@ -37,9 +37,8 @@ from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver
 from headrace.server.cache.gather import BlockRows
 from headrace.server.cache.memory.allocation import Room, closed_error
 from headrace.server.cache.memory.arena import Arena
-from headrace.server.cache.memory.lease import Lease
 from headrace.server.cache.memory.shared_memory import Desk, SourceTables
-from headrace.server.cache.source import ABSENT, Source, Waiter
+from headrace.server.cache.source import ABSENT, Lease, Source, Waiter
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.storage import MAX_RANGE_BYTES
@@ -378,4 +377,4 @@ def _check_served(source: Source) -> None:
 
 
 def _removed_error() -> RebalanceError:
-    return RebalanceError("the dataset is served here no more, or anew; reconnect to go on")
+    return RebalanceError("the dataset is served here no more, or again; reconnect to go on")

@@ -60,7 +60,7 @@ class DecodedBlock:
         """Write the block at ``begin`` and return the base of each part.
 
         The caller owns ``[begin, begin + size)`` of the memory. A base is what is added to a
-        sample's offset in the block: rows from the begin of the memory if the part is aligned,
+        sample's offset in the block: rows from the beginning of the memory if the part is aligned,
         bytes if not.
         """
         bases: list[int] = []

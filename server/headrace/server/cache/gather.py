@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Protocol
 
 import numpy as np
@@ -225,8 +224,6 @@ def gather_spans(
     begins: NDArray[np.int64],
     lengths: NDArray[np.int64],
     out: NDArray[np.uint8],
-    *,
-    kernels: ModuleType | None = None,
 ) -> None:
     """Copy spans of bytes back to back.
 
@@ -235,15 +232,10 @@ def gather_spans(
         begins: ``(spans,) int64``, in bytes.
         lengths: ``(spans,) int64``, in bytes.
         out: ``(sum of lengths,) uint8``.
-        kernels: The compiled functions, if they are there.
     """
     if not out.size:
         return
-    if kernels is not None:
-        kernels.copy_spans(
-            memory.array, np.ascontiguousarray(begins), np.ascontiguousarray(lengths), out
-        )
-    elif out.size >= TAKE_BYTES * lengths.size:
+    if out.size >= TAKE_BYTES * lengths.size:
         _copy_each(memory, begins, lengths, out)
     else:
         _take_spans(memory, begins, lengths, out)

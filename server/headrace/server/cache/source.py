@@ -1,20 +1,26 @@
-"""The blocks of one dataset, and a stream that reads them, as the cache sees them."""
+"""The blocks of a dataset as the cache and a stream see them, and how they are pinned."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError
 from headrace.server.cache.fetch.block_runs import BlockReader
+from headrace.server.cache.gather import Rows
 from headrace.server.cache.memory.shared_memory import SourceTables
 from headrace.server.layout.block_layout import BlockLayout
+from headrace.storage import OpenDataset
+
+if TYPE_CHECKING:
+    from headrace.server.cache.block_cache import BlockCache
 
 ABSENT = 0
 IN_FLIGHT = -1
@@ -134,7 +140,7 @@ class Waiter:
         self._batches[-1].append((source, blocks))
 
     def begin_batch(self, count: int = 1) -> None:
-        """Go on to the next batch, or to the last of so many that are read together."""
+        """Go on to the next batch, or to the last of that many that are read together."""
         for _ in range(min(count, len(self._batches) - 1)):
             self._batches.popleft()
         now = time.monotonic()
@@ -145,3 +151,113 @@ class Waiter:
     def plan(self) -> list[Plan]:
         """Return what it will read, the batch that is being read first; any thread may ask."""
         return list(self._batches)
+
+
+_Pinned = TypeVar("_Pinned")
+
+
+class Lease(Generic[_Pinned]):
+    """Pins blocks while its context lasts, all of them or none; entering says which.
+
+    A class, because one a batch as a generator costs 2 us.
+
+    Args:
+        pin: Pins the blocks, and returns what `unpin` needs; None if they are not all there.
+        unpin: Gives the pins back.
+    """
+
+    __slots__ = ("_pin", "_pinned", "_unpin")
+
+    def __init__(self, pin: Callable[[], _Pinned | None], unpin: Callable[[_Pinned], None]) -> None:
+        self._pin = pin
+        self._unpin = unpin
+        self._pinned: _Pinned | None = None
+
+    def __enter__(self) -> bool:
+        self._pinned = self._pin()
+        return self._pinned is not None
+
+    def __exit__(self, *exc: object) -> None:
+        if self._pinned is not None:
+            self._unpin(self._pinned)
+
+
+class Blocks(Protocol):
+    """What a stream needs of the cache; `headrace.server.cache.block_cache` holds the contract."""
+
+    @property
+    def layout(self) -> BlockLayout:
+        """How the samples lie in the rows that `rows` returns."""
+
+    def waiter(self, job: Hashable = None) -> Waiter:
+        """Return the stream's handle; streams of equal jobs read the same at about one time."""
+
+    def leave(self, waiter: Waiter) -> None:
+        """Forget the stream; it has ended."""
+
+    def stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the size of blocks in the store."""
+
+    def is_cached(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which blocks are in memory just now."""
+
+    def lease(self, blocks: NDArray[np.int64]) -> AbstractContextManager[bool]:
+        """Pin distinct blocks while the context lasts, all or none; say which."""
+
+    def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
+        """Ask for blocks ahead of need; return those that were not there or on their way."""
+
+    def demand(self, blocks: NDArray[np.int64], waiter: Waiter) -> AbstractContextManager[None]:
+        """Fetch blocks, which `arrivals` hands out while the context lasts."""
+
+    def arrivals(self, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
+        """Wait for demanded blocks; return those that came, pinned until the next call."""
+
+    def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
+        """Return samples that lie in pinned blocks."""
+
+
+class DatasetBlocks:
+    """The blocks of one dataset.
+
+    Args:
+        cache: Holds them.
+        source: The dataset in the cache.
+        dataset: The dataset.
+    """
+
+    def __init__(self, cache: BlockCache, source: Source, dataset: OpenDataset) -> None:
+        self._cache = cache
+        self._source = source
+        self._dataset = dataset
+
+    @property
+    def layout(self) -> BlockLayout:
+        return self._source.layout
+
+    def waiter(self, job: Hashable = None) -> Waiter:
+        return self._cache.waiter((self._source.index, job))
+
+    def leave(self, waiter: Waiter) -> None:
+        self._cache.leave(waiter)
+
+    def stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._dataset.block_stored_bytes(blocks)
+
+    def is_cached(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return self._cache.is_cached(self._source, blocks)
+
+    def lease(self, blocks: NDArray[np.int64]) -> AbstractContextManager[bool]:
+        return self._cache.lease(self._source, blocks)
+
+    def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
+        return self._cache.prefetch(self._source, blocks, waiter)
+
+    def demand(self, blocks: NDArray[np.int64], waiter: Waiter) -> AbstractContextManager[None]:
+        return self._cache.demand(self._source, blocks, waiter)
+
+    def arrivals(self, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
+        return self._cache.arrivals(self._source, waiter, timeout_s=timeout_s)
+
+    def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
+        return self._cache.rows(self._source, blocks, offsets)

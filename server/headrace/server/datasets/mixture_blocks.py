@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.server.cache.gather import BlockRows, Rows
 from headrace.server.cache.memory.arena import Memory
-from headrace.server.cache.source import Waiter
-from headrace.server.cache.stream_blocks import Blocks
+from headrace.server.cache.source import Blocks, Waiter
 from headrace.server.layout.block_layout import BlockLayout
 
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from headrace.order import OrderSpec, Skips, Token
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.stream_blocks import Blocks
+from headrace.server.cache.source import Blocks
 from headrace.server.plan.find_samples import Finder, Locator
-from headrace.server.plan.order_request import BatchesRequest
-from headrace.server.plan.stream_request import Readable
+from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.v1 import shard_service_pb2 as pb
 
 if TYPE_CHECKING:

@@ -3,40 +3,139 @@
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from types import MappingProxyType
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import BadArgumentError, HeadraceError
-from headrace.order import Order, OrderSpec, ShardTable, Skips, Token, check_within
+from headrace.errors import (
+    BadArgumentError,
+    HeadraceError,
+    NotADatasetError,
+    TokenDatasetChangedError,
+)
+from headrace.order import Order, OrderSpec, Skips, Token, check_within, table_of
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_blocks import DiskBlocks
 from headrace.server.cache.flat_blocks import FlatBlocks
 from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
-from headrace.server.cache.stream_blocks import Blocks, DatasetBlocks
+from headrace.server.cache.source import Blocks, DatasetBlocks
 from headrace.server.datasets.class_messages import class_messages
 from headrace.server.datasets.served import Part
-from headrace.server.datasets.versions import Versions
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import split_schema
-from headrace.server.plan.compiled_lookups import walk
-from headrace.server.plan.find_in_windows import WindowFinder
-from headrace.server.plan.order_request import BatchesRequest
+from headrace.server.plan.find_in_steps import StepFinder
+from headrace.server.plan.find_samples import walk
 from headrace.server.plan.skip_lists import (
     Lists,
-    digest_of,
     list_message,
     read_skip_lists,
     wanted_skips,
 )
-from headrace.server.plan.stream_request import Readable
+from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.storage import OpenDataset, list_versions, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
+
+_FINGERPRINT = re.compile("[0-9a-f]{32}")
+# Each holds its shard table. Runs go on with few versions at once; the bound is arbitrary.
+_MAX_VERSIONS = 64
+
+_Served = TypeVar("_Served")
+
+
+class Versions(Generic[_Served]):
+    """Opens the versions that tokens name, each once; safe for several threads.
+
+    What is open stays open: streams read from it.
+
+    Args:
+        name: The dataset's name.
+        current: The version that is served when none is named, and its fingerprint.
+        open_version: Opens the version of a fingerprint.
+        list_versions: Gives the fingerprints of those that there are, the newest last.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        current: tuple[str, _Served],
+        *,
+        open_version: Callable[[str], _Served],
+        list_versions: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._name = name
+        self._fingerprint, self._current = current
+        self._open_version = open_version
+        self._list_versions = list_versions
+        self._older: dict[str, _Served] = {}
+        self._lock = threading.Lock()
+
+    def get(self, fingerprint: str) -> _Served:
+        """Return one version; the current one if the fingerprint is empty.
+
+        Raises:
+            BadArgumentError: The fingerprint is none.
+            TokenDatasetChangedError: The store has no such version, or no longer.
+            HeadraceError: It has, and it cannot be opened.
+        """
+        if fingerprint in {"", self._fingerprint}:
+            return self._current
+        if not _FINGERPRINT.fullmatch(fingerprint):
+            raise BadArgumentError(
+                f"fingerprint is {fingerprint[:100]!r}; it must be 32 lower-case hexadecimal "
+                "digits, or empty",
+                field="fingerprint",
+            )
+        # One at a time: a thousand ranks that reconnect after an append open it once.
+        with self._lock:
+            found = self._older.get(fingerprint)
+            if found is None:
+                self._check_room(fingerprint)
+                found = self._older[fingerprint] = self._open(fingerprint)
+        return found
+
+    def candidates(self) -> tuple[str, ...]:
+        """Return the fingerprints that can be had, the current one first, then newer ones first.
+
+        Raises:
+            HeadraceError: The store cannot be asked.
+        """
+        others = [each for each in self._list_versions() if each != self._fingerprint]
+        return (self._fingerprint, *reversed(others))
+
+    @property
+    def older(self) -> tuple[_Served, ...]:
+        """Return the older versions that are open."""
+        with self._lock:
+            return tuple(self._older.values())
+
+    def _open(self, fingerprint: str) -> _Served:
+        try:
+            return self._open_version(fingerprint)
+        except NotADatasetError as error:
+            raise self._gone(fingerprint, "its store no longer has that version") from error
+
+    def _check_room(self, fingerprint: str) -> None:
+        if len(self._older) >= _MAX_VERSIONS:
+            raise self._gone(
+                fingerprint, f"this server has {_MAX_VERSIONS} older ones open, as many as it may"
+            )
+
+    def _gone(self, fingerprint: str, why: str) -> TokenDatasetChangedError:
+        return TokenDatasetChangedError(
+            f"a dataset with the fingerprint {fingerprint} is requested, and {self._name!r} has "
+            f"{self._fingerprint}; {why}. Restore it, serve it elsewhere (NAME=URL#FINGERPRINT), "
+            "or start over",
+            token_fingerprint=fingerprint,
+            dataset_fingerprint=self._fingerprint,
+        )
+
 
 # Orders of one dataset kept open; each holds some 50 MiB at most. Jobs that share a seed share one.
 _MAX_ORDERS = 16
@@ -108,12 +207,8 @@ class ServedDataset:
             on_removed=None if cache.disk is None else cache.disk.releaser(dataset.fingerprint),
             origin=None if config is None else (name, config, dataset.fingerprint),
         )
-        self.table = ShardTable(
-            dataset.shard_sample_counts,
-            dataset.shard_raw_bytes,
-            range_reads=dataset.range_reads,
-        )
-        self._finders: OrderedDict[tuple[OrderSpec, str], WindowFinder] = OrderedDict()
+        self.table = table_of(dataset.stretches())
+        self._finders: OrderedDict[tuple[OrderSpec, str], StepFinder] = OrderedDict()
         self._lock = threading.Lock()
         self.versions: Versions[ServedDataset] | None = None
 
@@ -128,18 +223,20 @@ class ServedDataset:
         Raises:
             HeadraceError: As `wanted_skips`; or the list is of another dataset.
         """
+        if not request.HasField("skips") and (token is None or not token.skips):
+            return None
         skips = wanted_skips(request, token, self.skip_lists)
         check_within(skips, self.table.sample_count, dataset=self.name)
         return skips
 
-    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> WindowFinder:
+    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> StepFinder:
         """Return what finds samples in the order of a spec; streams with equal specs share it."""
-        key = (spec, digest_of(skips))
+        key = (spec, "" if skips is None else skips.digest)
         with self._lock:
             finder = self._finders.get(key)
             if finder is None:
                 order = Order(spec, self.table, skips=skips, walk=walk)
-                finder = self._finders[key] = WindowFinder(order, self.dataset)
+                finder = self._finders[key] = StepFinder(order, self.dataset)
             self._finders.move_to_end(key)
             if len(self._finders) > _MAX_ORDERS:
                 self._finders.popitem(last=False)

@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 from headrace.errors import BadArgumentError
 from headrace.order import MixtureOrder, MixtureSpec, OrderSpec, Skips, Token
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.cache.stream_blocks import Blocks
+from headrace.server.cache.source import Blocks
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS, DatasetColumns, agreed_columns
 from headrace.server.datasets.mixture_blocks import JoinedBlocks, split_by
 from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 from headrace.server.layout.block_layout import block_layout
-from headrace.server.plan.compiled_lookups import search
-from headrace.server.plan.find_samples import Finder, PlainFinder
-from headrace.server.plan.order_request import BatchesRequest
+from headrace.server.plan.find_samples import Finder, PlainFinder, search
 from headrace.server.plan.skip_lists import digest_of
-from headrace.server.plan.stream_request import Readable
+from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.storage import Starts
 from headrace.v1 import shard_service_pb2 as pb
 

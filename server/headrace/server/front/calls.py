@@ -3,12 +3,14 @@
 Contract:
 
 1. Headers: who calls is told apart at once, from metadata or certificate; a caller that may not is
-   told so before its request is received. Nothing of this waits, and no thread is held.
+   told so before its request is received. Nothing of this waits, and no thread is held. The call of
+   one that floods the server is set aside for a while before more is done (`Floods`).
 2. Request: it must come within ``request_timeout_s``, else the call ends with ``REQUEST_MISSING``.
    Where more than `MOST_WAITING` calls wait for theirs, the one that has waited longest ends with
    ``SERVER_BUSY``. A request that cannot be parsed is ``REQUEST_MALFORMED``.
-3. Work: a thread of the method's pool has the call from then on. Where too many wait for one the
-   call ends with ``SERVER_BUSY``.
+3. Work: a thread of the method's pool has the call from then on. Callers have their turns at it.
+   Where too many calls wait for one the call ends with ``SERVER_BUSY``. A stream has a place before
+   it has a thread.
 4. End: answers and failures are sent without waiting. A client that does not take them is cut
    after as long.
 5. Every failure is one of `headrace.errors`, and counted; whatever else is raised is our bug, and
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -36,11 +38,11 @@ from headrace.errors import (
     RequestMissingError,
     ServerBusyError,
 )
-from headrace.server.access.caller_address import host_of, subjects_of
-from headrace.server.access.callers import ANYBODY, Access, Caller
+from headrace.server.access.callers import ANYBODY, Access, Caller, host_of, subjects_of
 from headrace.server.front.doorkeeper import Doorkeeper
+from headrace.server.front.floods import Floods
 from headrace.server.front.hidden_paths import Places
-from headrace.server.front.pools import Pool
+from headrace.server.front.pools import CallPools, Pool
 from headrace.server.front.status import Failure, failure_of, internal_failure
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
@@ -80,6 +82,7 @@ class Desk:
         access: Tells callers apart.
         failures: Counts those that fail.
         waiting: Those that wait for their client.
+        floods: Those that their client has reset, and those of callers who bring many of them.
         door: Is told whose connections have calls.
         malformed: Says that requests were not what they must be.
         places: Where the datasets lie, which callers on other machines are not told.
@@ -89,6 +92,7 @@ class Desk:
     access: Access
     failures: Failures
     waiting: Waiting
+    floods: Floods
     door: Doorkeeper
     malformed: TalliedLog
     places: Places
@@ -131,14 +135,14 @@ class Call:
         self._is_wanting = False
         self._desk.waiting.remove(self)
         # Of calls that were reset at once thousands may come in a moment.
-        if self.is_active:
+        if self.is_wanted():
             self.guarded(lambda: self._method.received(self, request))
 
     def requests_ended(self) -> None:
         """End the call: well if it has asked something, or its client has reset it."""
-        if self._request_count or not self.is_active:
+        if self._request_count:
             self.answer(None)
-        else:
+        elif self.is_wanted():
             self.fail(RequestMalformedError("the call has no request; send one"))
 
     def receive_another(self) -> None:
@@ -178,6 +182,18 @@ class Call:
         """Whether somebody still waits for an answer."""
         return self._wire.is_active
 
+    def is_wanted(self) -> bool:
+        """Return whether somebody waits for an answer, before there is any; else it was reset."""
+        if self.is_active:
+            return True
+        self._desk.floods.over(self.whose, self)
+        return False
+
+    @property
+    def whose(self) -> str:
+        """Whose turn it is when the call has its own: the caller, or an address if nobody's."""
+        return self.caller.name or self.host
+
     @property
     def context(self) -> grpc.ServicerContext:
         """What gRPC knows of the call."""
@@ -199,17 +215,17 @@ class Call:
         found = self._wire.context.invocation_metadata()
         return cast("Iterable[tuple[str, str | bytes]]", found)
 
-    def send_all(self, messages: Iterator[bytes]) -> None:
-        """Send messages as they are taken, and end the call well."""
-        send = self._wire.send
-        for message in messages:
-            if not send(message):
-                return
-        self.answer(None)
+    def send(self, message: bytes) -> bool:
+        """Send a message, and wait until it is out; return whether more may follow."""
+        return self._wire.send(message)
 
-    def send_soon(self, message: bytes, on_sent: Callable[[], None]) -> None:
-        """Send a message without waiting; the next may follow when ``on_sent`` has been called."""
-        self._wire.send_soon(message, on_sent)
+    def send_soon(self, message: bytes, on_sent: Callable[[], None]) -> bool:
+        """Send a message without waiting; the next may follow when ``on_sent`` has been called.
+
+        Returns:
+            Whether somebody waits for it; else ``on_sent`` is never called.
+        """
+        return self._wire.send_soon(message, on_sent)
 
     def answer(self, message: bytes | None) -> None:
         """End the call well, with a last message or without."""
@@ -278,6 +294,20 @@ class Call:
             self.caller = self._desk.access.caller(
                 self._wire.context.invocation_metadata(), subjects_of(self._wire.context)
             )
+            if self._desk.floods.is_flooding(self.whose):
+                self._desk.floods.set_aside(self.whose, self._go_on)
+                return
+        self._ask()
+
+    def _go_on(self) -> bool:
+        """Go on with a call that was set aside; return whether somebody still waits for it."""
+        if not self.is_active:
+            self._desk.floods.over(self.whose)
+            return False
+        self.guarded(self._ask)
+        return True
+
+    def _ask(self) -> None:
         self._desk.waiting.add(self)
         if not self.on_end(self._ended):
             self._ended()
@@ -322,11 +352,83 @@ class Pooled(Generic[_Request]):
 
         def work() -> None:
             # One that was cut while it waited for this thread.
-            if call.is_active:
+            if call.is_wanted():
                 call.guarded(lambda: self.answer(call.parsed(request, self.kind), call))
 
-        if not self.pool.submit(work, request_bytes=len(request)):
-            raise ServerBusyError("too many calls wait for a thread; try again")
+        _submit(self.pool, work, call, len(request))
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming(Generic[_Request]):
+    """A method that a thread answers with messages, for as long as the stream is open.
+
+    Attributes:
+        kind: Of its request.
+        pools: Have the threads.
+        admit: Holds a place for the stream; raises where there is none.
+        messages: Answers.
+        sender: Gives what sends the messages of a call, waits until each is out, and says whether
+            more may follow.
+        is_open: Whether it answers callers that are not known.
+    """
+
+    kind: type[_Request]
+    pools: CallPools
+    admit: Callable[[Call], AbstractContextManager[None]]
+    messages: Callable[[_Request, Call], Iterator[bytes]]
+    sender: Callable[[Call], Callable[[bytes], bool]]
+    is_open: bool = False
+
+    def received(self, call: Call, request: bytes) -> None:
+        """Queue for a place.
+
+        Raises:
+            ServerBusyError: Too many do.
+        """
+
+        def work() -> None:
+            if call.is_wanted():
+                call.guarded(lambda: self._begin(call, request))
+
+        _submit(self.pools.doors, work, call, len(request))
+
+    def _begin(self, call: Call, request: bytes) -> None:
+        """Take a place and a thread, of which there are as many."""
+        place = ExitStack()
+        place.enter_context(self.admit(call))
+
+        def work() -> None:
+            with place:
+                if call.is_active:
+                    call.guarded(lambda: self._respond(call, request, place))
+
+        try:
+            _submit(self.pools.streams, work, call, len(request))
+        except BaseException:
+            place.close()
+            raise
+
+    def _respond(self, call: Call, request: bytes, place: ExitStack) -> None:
+        # Closed however the call ends, and the place is free before its client hears of it.
+        with closing(cast("Any", _until_end(self._answer(call, request), place))) as messages:
+            send = self.sender(call)
+            for message in messages:
+                if not send(message):
+                    return
+            call.answer(None)
+
+    def _answer(self, call: Call, request: bytes) -> Iterator[bytes]:
+        yield from self.messages(call.parsed(request, self.kind), call)
+
+
+def _until_end(messages: Iterator[bytes], place: ExitStack) -> Iterator[bytes]:
+    with place:
+        yield from messages
+
+
+def _submit(pool: Pool, work: Callable[[], None], call: Call, request_bytes: int) -> None:
+    if not pool.submit(work, caller=call.whose, request_bytes=request_bytes):
+        raise ServerBusyError("too many calls wait for a thread; try again")
 
 
 def unary(
@@ -336,18 +438,6 @@ def unary(
 
     def respond(request: _Request, call: Call) -> None:
         call.answer(answer(request, call.caller).SerializeToString())
-
-    return Pooled(kind, pool, respond)
-
-
-def streaming(
-    kind: type[_Request], pool: Pool, messages: Callable[[_Request, Call], Iterator[bytes]]
-) -> Method:
-    """Return a method that answers with messages; its generator is closed however the call ends."""
-
-    def respond(request: _Request, call: Call) -> None:
-        with closing(cast("Any", messages(request, call))) as answer:
-            call.send_all(answer)
 
     return Pooled(kind, pool, respond)
 

@@ -3,10 +3,11 @@
 Where a dataset lies, and what else lies on the server's disks, is the operator's alone. Whoever
 calls over a unix socket is on the same machine and is told full paths, as the log is.
 
-Two things are done with a text, in this order:
+Three things are done with a text, in this order:
 
 1. What begins with the URL of a dataset, in any of its spellings, is named relative to it.
-2. What is still a URL or an absolute path is hidden: the store's endpoint, files beside datasets,
+2. The id of the store's access key is hidden.
+3. What is still a URL or an absolute path is hidden: the store's endpoint, files beside datasets,
    what a transform says.
 
 Errors that repeat the caller's own words have no places in them and stay as they are: else a caller
@@ -42,6 +43,11 @@ _FOUND_IN_FILES = (
     StepFailedError,
     UnsupportedColumnError,
 )
+# As `headrace.storage.store` names the credentials that a store refuses.
+_ACCESS_KEY = re.compile(r"\baccess key [^\s;,()]+")
+# URLs of datasets that are not served any more whose streams may still fail; with more, the names
+# below the oldest are hidden as all other paths are (arbitrary).
+MOST_PLACES = 16_384
 _LOCAL_SCHEMES = frozenset({"file", "local"})
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]*[^\s'\"<>.,;:)]")
 _QUOTED_PATH = re.compile(r"(?P<quote>['\"])/[^'\"/]+/[^'\"]*(?P=quote)")
@@ -51,16 +57,26 @@ _PATH = re.compile(r"(?<![\w.:/)\]-])/[^\s/'\"<>:;,]+(?:/[^\s/'\"<>:;,]*)+")
 class Places:
     """Knows where datasets lie; safe for several threads.
 
-    It never forgets: streams of a dataset that is served no more may still fail.
+    Datasets that are served no more stay known, since their streams may still fail; of more URLs
+    than ``most`` the one that was added or seen again longest ago is forgotten.
+
+    Args:
+        most: URLs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_PLACES) -> None:
+        self._most = most
+        self._urls: dict[str, tuple[str, ...]] = {}
         # Replaced as a whole and never changed, so that readers need no lock. The longest first.
         self._roots: tuple[str, ...] = ()
 
     def add(self, url: str) -> None:
         """Take note of the URL of a dataset."""
-        found = {*self._roots, *_spellings(url)}
+        self._urls.pop(url, None)
+        self._urls[url] = tuple(_spellings(url))
+        while len(self._urls) > self._most:
+            del self._urls[next(iter(self._urls))]
+        found = {root for spellings in self._urls.values() for root in spellings}
         self._roots = tuple(sorted(found, key=lambda root: (-len(root), root)))
 
     def without(self, error: HeadraceError) -> HeadraceError:
@@ -76,6 +92,7 @@ class Places:
         return told
 
     def _relative(self, text: str) -> str:
+        text = _ACCESS_KEY.sub("an access key", text)
         if "/" not in text:
             return text
         for root in self._roots:

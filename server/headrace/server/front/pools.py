@@ -1,10 +1,22 @@
-"""The threads that answer calls whose request is there, and how many may queue for them."""
+"""The threads that answer calls whose request is there, and how many may queue for them.
+
+Contract:
+
+1. Of the calls that wait the next is one of another caller than the last: each caller has its turn,
+   and of one caller's calls the one that came first.
+2. There are never more than ``most_calls``, with ``most_bytes`` of requests; half of either is the
+   most that one caller has of them, so that it cannot keep the others out.
+
+If the code differs, the code is wrong.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 # Enough to refuse some thousand ranks that come at once in order, with the time to wait (arbitrary;
 # each takes some KiB).
@@ -12,14 +24,23 @@ MAX_QUEUED_CALLS = 8192
 # Their requests: one may have 1 MiB, most have some hundred bytes (arbitrary).
 MAX_QUEUED_BYTES = 64 << 20
 
-# Streams past the limit are told so; that takes a thread for a moment.
-_REFUSALS = 4
+# Says of streams whether they may begin, and which comes first. More threads would only take
+# Python's lock from one another, and from the thread that takes calls in.
+_DOORS = 1
 # Unary calls and reflection; none of them waits for anything but processor time.
 _UNARY = 8
 
 
+@dataclass(slots=True)
+class _Line:
+    """The calls of one caller that wait."""
+
+    works: deque[tuple[Callable[[], None], int]] = field(default_factory=deque)
+    bytes: int = 0
+
+
 class Pool:
-    """Threads with a bounded queue; safe for several threads.
+    """Threads with a bounded queue, fair to callers; safe for several threads.
 
     Args:
         name: For the threads.
@@ -41,16 +62,34 @@ class Pool:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._calls = self._bytes = 0
+        # By caller, in the order in which they have their turns.
+        self._lines: dict[str, _Line] = {}
 
-    def submit(self, work: Callable[[], None], *, request_bytes: int) -> bool:
-        """Have a thread do something; return False where too many others wait."""
+    def submit(self, work: Callable[[], None], *, caller: str, request_bytes: int) -> bool:
+        """Have a thread do something; return False where too many others wait.
+
+        Args:
+            work: What to do.
+            caller: For whom.
+            request_bytes: What it holds while it waits.
+        """
         with self._lock:
-            if self._calls >= self._most_calls or self._bytes + request_bytes > self._most_bytes:
+            line = self._lines.get(caller) or _Line()
+            calls, size = len(line.works) + 1, line.bytes + request_bytes
+            if (
+                2 * calls > self._most_calls
+                or 2 * size > self._most_bytes
+                or self._calls >= self._most_calls
+                or self._bytes + request_bytes > self._most_bytes
+            ):
                 return False
+            line.works.append((work, request_bytes))
+            line.bytes = size
+            self._lines[caller] = line
             self._calls += 1
             self._bytes += request_bytes
         try:
-            self._threads.submit(self._run, work, request_bytes)
+            self._threads.submit(self._run)
         except RuntimeError:
             # The server ends, and gRPC cuts the call.
             return True
@@ -60,27 +99,39 @@ class Pool:
         """Wait for all threads to end; their calls must have been cut."""
         self._threads.shutdown()
 
-    def _run(self, work: Callable[[], None], request_bytes: int) -> None:
+    def _run(self) -> None:
+        self._next()()
+
+    def _next(self) -> Callable[[], None]:
         with self._lock:
+            caller = next(iter(self._lines))
+            line = self._lines.pop(caller)
+            work, size = line.works.popleft()
+            line.bytes -= size
+            if line.works:
+                # Behind all others.
+                self._lines[caller] = line
             self._calls -= 1
-            self._bytes -= request_bytes
-        work()
+            self._bytes -= size
+        return work
 
 
 class CallPools:
     """The threads of one server, apart by kind, so that no kind of call can starve another.
 
     Attributes:
-        streams: For streams, each of which holds a thread while it is open, and for the refusals
-            of those too many.
+        doors: Let streams in, or refuse them.
+        streams: For streams, each of which holds a thread while it is open.
         unary: For all other calls.
     """
 
     def __init__(self, max_streams: int) -> None:
-        self.streams = Pool("stream", max_streams + _REFUSALS)
+        self.doors = Pool("door", _DOORS)
+        self.streams = Pool("stream", max_streams)
         self.unary = Pool("rpc", _UNARY)
 
     def shutdown(self) -> None:
         """Wait for all threads to end; their calls must have been cut."""
+        self.doors.shutdown()
         self.streams.shutdown()
         self.unary.shutdown()

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-_LOOK_S = 1.0
+_LOOK_S = 0.25
 
 
 class Waiter(Protocol):
@@ -35,6 +35,7 @@ class Waiting:
     Args:
         most: How many there may be.
         timeout_s: How long one may wait.
+        also: Called four times a second, with the thread that looks.
         now: Seconds of a clock that never goes back.
 
     Attributes:
@@ -42,10 +43,16 @@ class Waiting:
     """
 
     def __init__(
-        self, *, most: int, timeout_s: float, now: Callable[[], float] = time.monotonic
+        self,
+        *,
+        most: int,
+        timeout_s: float,
+        also: Callable[[], None] = lambda: None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most = most
         self.timeout_s = timeout_s
+        self._also = also
         self._now = now
         self._lock = threading.Lock()
         # By age: all may wait for the same time.
@@ -99,3 +106,4 @@ class Waiting:
     def _look(self) -> None:
         while not self._over.wait(_LOOK_S):
             self.give_up_late()
+            self._also()

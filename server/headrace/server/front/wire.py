@@ -118,8 +118,12 @@ class WireCall:
         self._send(message)
         return self.is_active
 
-    def send_soon(self, message: bytes, on_sent: Callable[[], None]) -> None:
-        """Send a message without waiting; the next may follow when ``on_sent`` has been called."""
+    def send_soon(self, message: bytes, on_sent: Callable[[], None]) -> bool:
+        """Send a message without waiting; the next may follow when ``on_sent`` has been called.
+
+        Returns:
+            Whether somebody waits for it; else ``on_sent`` is never called.
+        """
 
         def done(_event: object) -> object:
             left = self._finished(_SEND)
@@ -127,11 +131,14 @@ class WireCall:
             return left
 
         with self._state.condition:
+            if not self.is_active:
+                return False
             operations = [cygrpc.SendMessageOperation(message, _NO_FLAGS)]
             if self._state.initial_metadata_allowed:
                 operations.insert(0, cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS))
                 self._state.initial_metadata_allowed = False
             self._start(_SEND, operations, done)
+            return True
 
     def answer(self, message: bytes | None) -> bool:
         """End the call well, with a last message or without, and without waiting.

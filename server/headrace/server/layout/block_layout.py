@@ -59,7 +59,7 @@ class Part:
 
     Attributes:
         row_bytes: Bytes of one row; 0 for packed rows of which nothing is needed.
-        aligned: Whether a base counts rows from the begin of the arena; else it counts bytes.
+        aligned: Whether a base counts rows from the beginning of the arena; else it counts bytes.
     """
 
     row_bytes: int
@@ -85,7 +85,7 @@ class BlockLayout:
         return tuple(entry for entry in self.fields if not entry.column.is_tensor)
 
     def size(self, sample_count: int, ragged_bytes: int) -> int:
-        """Return the bytes that a block of so many samples may take, alignment included."""
+        """Return the bytes that a block of that many samples may take, alignment included."""
         parts = sum(
             part.row_bytes * (sample_count + (1 if part.aligned else 0)) for part in self.parts
         )

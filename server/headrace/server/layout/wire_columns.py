@@ -194,7 +194,7 @@ def choose_columns(
         return tuple(by_name.values())
     if len(set(names)) != len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
-        raise BadArgumentError(f"column {twice!r} is wanted more than once", field="columns")
+        raise BadArgumentError(f"column {twice!r} is requested more than once", field="columns")
     for name in names:
         if name in refused:
             raise UnsupportedColumnError(refused[name], field="columns", column=name)

@@ -11,7 +11,9 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.order import walk_tables
 from headrace.server.kernels.loader import KERNELS
+from headrace.storage import Dataset, Starts, search_starts
 
 # Blocks within so many times the samples are counted (6 us for 4,096 samples), not sorted (50 us).
 _CLOSE = 8
@@ -106,6 +108,12 @@ class SampleOrder(Protocol):
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
         """Return at which positions a substitute stands for a skipped sample."""
 
+    def find_each(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return all positions of an epoch at which each of some samples comes."""
+
+    def runs_of(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first sample of each one's run, and the one after its last."""
+
 
 class Locator(Protocol):
     """What a finder needs of a dataset."""
@@ -135,6 +143,12 @@ class Finder(Protocol):
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
         """Return at which positions a substitute stands for a skipped sample."""
 
+    def positions(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return all positions of an epoch at which each of some samples comes."""
+
+    def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return all blocks of the runs that samples are in, ascending: they are read together."""
+
 
 class PlainFinder:
     """Asks the order for the samples, then the dataset for their blocks.
@@ -150,6 +164,7 @@ class PlainFinder:
         self.fingerprint = locator.fingerprint
         self.sample_count = order.sample_count
         self.skipped = order.skipped
+        self.positions = order.find_each
 
     def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
         """Return the samples at the positions of each batch, which may be several ranges."""
@@ -159,6 +174,16 @@ class PlainFinder:
         )
         counts = [sum(stop - start for start, stop in batch) for batch in batches]
         return located(sample_ids, counts, self._locator)
+
+    def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return all blocks of the runs that samples are in, ascending: they are read together."""
+        first_ids, ends = self._order.runs_of(sample_ids)
+        firsts, chosen = np.unique(first_ids, return_index=True)
+        begins, _ = self._locator.locate(firsts)
+        lasts, _ = self._locator.locate(ends[chosen] - 1)
+        counts = lasts - begins + 1
+        starts = np.cumsum(counts) - counts
+        return np.unique(np.repeat(begins - starts, counts) + np.arange(counts.sum()))
 
 
 def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locator) -> list[Found]:
@@ -219,3 +244,56 @@ def _distinct(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
     if int(blocks.max()) - first > _CLOSE * blocks.size:
         return np.unique(blocks)
     return np.flatnonzero(np.bincount(blocks - first)) + first
+
+
+# Where more spans begin in a bucket, going through them takes longer than halving.
+_MAX_STEPS = 16
+
+
+def walk(
+    tables: NDArray[np.uint16], width: int, count: int, places: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Do what `headrace.order.walk_tables` does."""
+    kernels = KERNELS.module
+    if kernels is None:
+        return walk_tables(tables, width, count, places)
+    out = np.empty(places.size, np.int64)
+    kernels.walk(tables, width, count, places, out)
+    return out
+
+
+def search(
+    starts: Starts, ordinals: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Do what `headrace.storage.search_starts` does."""
+    kernels = KERNELS.module
+    if kernels is None or starts.buckets.dtype != np.uint16 or starts.steps > _MAX_STEPS:
+        return search_starts(starts, ordinals)
+    spans, offsets = np.empty(ordinals.size, np.int64), np.empty(ordinals.size, np.int64)
+    kernels.find_spans(
+        starts.values,
+        starts.buckets,
+        starts.shift,
+        np.ascontiguousarray(ordinals),
+        spans,
+        offsets,
+    )
+    return spans, offsets
+
+
+class Located:
+    """Finds samples as their dataset does, faster where the dataset lets its search be replaced.
+
+    Args:
+        dataset: Where they lie.
+    """
+
+    def __init__(self, dataset: Locator) -> None:
+        self._dataset = dataset
+        self.fingerprint = dataset.fingerprint
+
+    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the block of each sample and its place in that block."""
+        if isinstance(self._dataset, Dataset):
+            return self._dataset.locate(sample_ids, search=search)
+        return self._dataset.locate(sample_ids)

@@ -48,7 +48,7 @@ def mixture_spec(mixture: pb.Mixture, order: OrderSpec, fingerprints: Sequence[s
 
     Args:
         mixture: As it came.
-        order: Seed, window, lanes and unit.
+        order: Seed, memory, lanes and unit.
         fingerprints: Of the datasets, in the order of the mixture.
 
     Raises:

@@ -1,18 +1,19 @@
-"""What a stream will send, batch after batch: the order and the slicing joined, no I/O."""
+"""What a stream will send, batch after batch, and the blocks that it asks for ahead of need."""
 
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder
+from headrace.server.cache.source import Blocks, Waiter
 from headrace.server.plan.find_samples import Finder, Found, Locator, Range, located
-from headrace.server.plan.skip_lists import digest_of
 from headrace.server.plan.stream_request import StreamSpec
 from headrace.server.steps.transform_step import transforms_text
 
@@ -68,7 +69,7 @@ class PlannedEnd:
         batch_count: Batches that this stream sent of it.
         sample_count: Samples that this stream sent of it, pads included.
         dropped: Samples that no rank got.
-        token: Resumes at the begin of the next epoch.
+        token: Resumes at the beginning of the next epoch.
         dataset_sample_counts: Of a mixture, how many of the samples each dataset gave.
         substitutes: How many of the samples stand in the place of skipped ones.
     """
@@ -212,13 +213,13 @@ class _Epoch:
                 step=0,
                 sample_count=0,
                 mixture=self.spec.mixture,
-                skips=digest_of(self.spec.skips),
-                transforms=transforms_text(self.spec.transforms),
+                skips=self.spec.skips_digest,
+                transforms=transforms_text(self.spec.transforms) if self.spec.transforms else "",
             )
         )
 
     def _token(self, encoder: TokenEncoder, batch_count: int, next_position: int) -> bytes:
-        """Return the token after so many batches; after the last it opens the next epoch."""
+        """Return the token after that many batches; after the last it opens the next epoch."""
         is_last = batch_count == self.plan.batch_count
         return encoder.encode(
             epoch=self.epoch + is_last,
@@ -236,3 +237,192 @@ def ranges_of(part: RankBatch) -> list[Range]:
         runs = np.split(pads, np.flatnonzero(np.diff(pads) != 1) + 1)
         ranges += [(int(run[0]), int(run[-1]) + 1) for run in runs]
     return ranges
+
+
+# A plan holds some 30 bytes a sample; these bound what a stream keeps of them (arbitrary).
+_MAX_PLANS = 64
+_MAX_SAMPLES = 1 << 17
+
+# Plans worked out for one taken while all goes well: enough to get ahead, not so many that a
+# batch waits for them.
+_STEADY_PLANS = 2
+
+# A first batch that waits for more than this has the store for itself: nothing is asked for beside
+# it. Some 50 ms of a fast store, so that little time is lost where it needs less.
+_ALONE_BYTES = 32 << 20
+
+
+BlocksOfRuns: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+_Entry: TypeAlias = tuple[PlannedBatch | PlannedEnd, int, int]
+"""A plan, its samples, and the bytes that were asked for because of it."""
+
+
+# What a stream has for its plans and its tables without asking for it.
+_FREE_BYTES = 4 << 20
+_PLAN_BYTES = 32
+# While a batch is planned it takes some arrays of each of its samples.
+_PLANNING_BYTES = 200
+
+
+def plan_bytes(sample_count: int) -> int:
+    """Return the bytes that plans of batches of this size take, beyond what each stream has.
+
+    Only batches of very many samples take any.
+    """
+    planned = min(_MAX_PLANS * sample_count, max(_MAX_SAMPLES, 2 * sample_count))
+    return max(0, _PLAN_BYTES * planned + _PLANNING_BYTES * sample_count - _FREE_BYTES)
+
+
+class Lookahead:
+    """The plans of one stream, and the fetches that they call for.
+
+    Not safe for several threads.
+
+    Args:
+        plans: What the stream sends.
+        blocks: Fetches them.
+        waiter: The stream in the cache.
+        budget_bytes: Gives the greatest size of blocks to ask for ahead of need, as it is now.
+        blocks_of_runs: Returns the blocks that are read together with those of some samples; None
+            where each block is read for itself.
+    """
+
+    def __init__(
+        self,
+        plans: Iterator[Planned],
+        *,
+        blocks: Blocks,
+        waiter: Waiter,
+        budget_bytes: Callable[[], int],
+        blocks_of_runs: BlocksOfRuns | None = None,
+    ) -> None:
+        self._plans = plans
+        self._blocks = blocks
+        self._waiter = waiter
+        self._budget_bytes = budget_bytes
+        self._blocks_of_runs = blocks_of_runs
+        self._unasked: deque[PlannedBatch] = deque()
+        self._entries: deque[_Entry] = deque()
+        self._samples = 0
+        self._asked_bytes = 0
+        self._taken = 0
+        self._first_bytes = 0
+
+    def take(self, most: int = 1) -> list[PlannedBatch] | PlannedEnd | None:
+        """Return the next plan, or None at the end of the stream.
+
+        Args:
+            most: Batches to return; fewer if those that follow are not alike.
+        """
+        self._first_bytes = 0
+        self.advance(_STEADY_PLANS * most if self._taken else 1)
+        if not self._entries:
+            return None
+        planned, samples, asked_bytes = self._entries.popleft()
+        if not self._taken:
+            self._first_bytes = asked_bytes
+        if isinstance(planned, PlannedEnd):
+            self._took(1, 0, asked_bytes)
+            return planned
+        followers = self._followers(planned, most - 1) if most > 1 else []
+        for _ in followers:
+            asked_bytes += self._entries.popleft()[2]
+        count = 1 + len(followers)
+        self._took(count, samples * count, asked_bytes)
+        return [planned, *followers]
+
+    def advance(self, count: int = _MAX_PLANS) -> None:
+        """Plan some ``count`` further batches, as far as the budget allows, but always one.
+
+        None while a first batch waits for much.
+        """
+        if self._first_bytes > _ALONE_BYTES:
+            return
+        budget_bytes = self._budget_bytes()
+        while count > 0:
+            is_full = (
+                self._asked_bytes >= budget_bytes
+                or self._samples >= _MAX_SAMPLES
+                or len(self._entries) >= _MAX_PLANS
+            )
+            if self._entries and is_full:
+                return
+            added = self._add_some()
+            if not added:
+                return
+            count -= added
+
+    def _followers(self, planned: PlannedBatch, most: int) -> list[PlannedBatch]:
+        """Return batches that follow and are made with a first one, if all they need is there.
+
+        Otherwise they wait, each by itself, and until then what they need must count as needed.
+        """
+        followers: list[PlannedBatch] = []
+        for follower, _, _ in itertools.islice(self._entries, most):
+            if isinstance(follower, PlannedEnd) or not planned.is_alike(follower):
+                break
+            followers.append(follower)
+        if followers:
+            found = planned.found.up_to(followers[-1].found)
+            if not self._blocks.is_cached(found.touched).all():
+                return []
+        return followers
+
+    def _took(self, count: int, samples: int, asked_bytes: int) -> None:
+        self._taken += count
+        self._waiter.begin_batch(count)
+        self._samples -= samples
+        self._asked_bytes -= asked_bytes
+
+    def _add_some(self) -> int:
+        """Ask for what a next batch needs, or what several need that is all there."""
+        if not self._unasked:
+            planned = next(self._plans, None)
+            if planned is None:
+                return 0
+            if isinstance(planned, PlannedEnd):
+                self._waiter.plan_batch()
+                self._entries.append((planned, 0, 0))
+                return 1
+            if len(planned) > 1 and self._are_there(planned):
+                return len(planned)
+            self._unasked.extend(planned)
+        planned_batch = self._unasked.popleft()
+        self._waiter.plan_batch()
+        asked_bytes = 0
+        asked = self._blocks.prefetch(self._with_runs(planned_batch.found), self._waiter)
+        if asked.size:
+            asked_bytes = int(self._blocks.stored_bytes(asked).sum())
+        self._entries.append((planned_batch, planned_batch.sample_count, asked_bytes))
+        self._samples += planned_batch.sample_count
+        self._asked_bytes += asked_bytes
+        return 1
+
+    def _with_runs(self, found: Found) -> NDArray[np.int64]:
+        """Return the blocks of a batch, and those that are read together with the absent ones.
+
+        One read brings them, and batches that follow need them; but somebody waits for the first.
+        """
+        if self._blocks_of_runs is None or not self._taken:
+            return found.touched
+        absent = ~self._blocks.is_cached(found.touched)
+        if not absent.any():
+            return found.touched
+        lacking = np.isin(found.blocks, found.touched[absent])
+        runs = self._blocks_of_runs(found.sample_ids[lacking])
+        return np.union1d(found.touched, runs)
+
+    def _are_there(self, batches: list[PlannedBatch]) -> bool:
+        """Add batches if none of them has to be fetched for; their blocks count as the last's."""
+        if batches[0].found.together is not batches[-1].found.together:
+            return False
+        found = batches[0].found.up_to(batches[-1].found)
+        if not self._blocks.is_cached(found.touched).all():
+            return False
+        self._waiter.plan_batch(len(batches))
+        # One that goes in between is fetched again.
+        self._blocks.prefetch(found.touched, self._waiter)
+        self._entries.extend([(batch, batch.sample_count, 0) for batch in batches])
+        self._samples += found.end - found.begin
+        return True

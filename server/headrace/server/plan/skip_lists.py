@@ -15,7 +15,7 @@ from headrace.errors import (
     TokenSpecChangedError,
 )
 from headrace.order import Skips, Token, check_skips
-from headrace.server.plan.order_request import BatchesRequest
+from headrace.server.plan.stream_request import BatchesRequest
 from headrace.v1 import shard_service_pb2 as pb
 
 # So many ids of the greatest length fit a request of 1 MiB.
@@ -143,7 +143,7 @@ def check_adoption(
     if digest_of(found) != token.skips:
         raise TokenSpecChangedError(
             f"the token leaves out the samples of {_title(token.skips)}, and those of "
-            f"{_title(digest_of(wanted))} are wanted; give the token's list as token_skips and "
+            f"{_title(digest_of(wanted))} are requested; give the token's list as token_skips and "
             "allow_new_skips, or ask for the token's list",
             field="skips",
         )
@@ -186,5 +186,5 @@ def _read(path: Path) -> Skips:
         return Skips(np.array(ids, np.int64))
     except (OSError, ValueError, OverflowError, BadArgumentError) as error:
         raise ConfigurationError(
-            f"the skips {path} cannot be read ({error}); wanted a file with one sample id a line"
+            f"the skips {path} cannot be read ({error}); expected a file with one sample id a line"
         ) from error

@@ -10,16 +10,120 @@ from headrace.errors import (
     BadArgumentError,
     PositionPastEndError,
     TokenDatasetChangedError,
+    TokenMalformedError,
     TokenSpecChangedError,
 )
-from headrace.order import EndMode, EpochPlan, OrderSpec, Skips, Token
+from headrace.order import (
+    NUMBER_LIMIT,
+    EndMode,
+    EpochPlan,
+    OrderSpec,
+    Skips,
+    Token,
+    decode_token,
+    spec_differences,
+)
 from headrace.server.cache.gather import refuse_large
 from headrace.server.layout.wire_columns import SAMPLE_IDS, WireColumn, choose_columns
-from headrace.server.plan.order_request import BatchesRequest, wanted_order
 from headrace.server.settings.transform_config import TransformConfig
 from headrace.server.steps.transform_pool import NO_TRANSFORMS, TransformPool
 from headrace.server.steps.transform_step import wanted_transforms
 from headrace.v1 import shard_service_pb2 as pb
+
+# The wire counts rows in int32.
+_GLOBAL_BATCH_LIMIT = 1 << 31
+
+BatchesRequest = pb.ReadBatchesRequest | pb.GetBatchRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a request wants of the order.
+
+    Attributes:
+        token: Where it goes on, if it does.
+        global_batch_size: Samples of one batch over all ranks.
+        order: The order's options, every default filled in.
+    """
+
+    token: Token | None
+    global_batch_size: int
+    order: OrderSpec
+
+
+def wanted_order(request: BatchesRequest) -> Wanted:
+    """Return what a request wants of the order.
+
+    Raises:
+        BadArgumentError: A field is outside its range; ``metadata["field"]`` names it.
+        TokenMalformedError: The token is none.
+        TokenSpecChangedError: The token is of another order than the one wanted.
+    """
+    token = None
+    if request.WhichOneof("start") == "resume_token":
+        token = decode_token(request.resume_token)
+        _check_place(token)
+    global_batch_size = request.global_batch_size
+    if not global_batch_size and token is not None:
+        global_batch_size = token.global_batch_size
+    if not 1 <= global_batch_size < _GLOBAL_BATCH_LIMIT:
+        raise BadArgumentError(
+            f"global_batch_size is {global_batch_size}; it must be in [1, {_GLOBAL_BATCH_LIMIT})",
+            field="global_batch_size",
+        )
+    return Wanted(token, global_batch_size, _order(request, token, global_batch_size))
+
+
+def _check_place(token: Token) -> None:
+    """Refuse a place from which a run could count out of 63 bits; no run ever gets there."""
+    for field in ("epoch", "position", "step", "sample_count"):
+        number = getattr(token, field)
+        if number >= NUMBER_LIMIT:
+            raise TokenMalformedError(
+                f"the token holds what cannot be: {field} is {number}, must be in "
+                f"[0, {NUMBER_LIMIT})"
+            )
+
+
+def _order(request: BatchesRequest, token: Token | None, global_batch_size: int) -> OrderSpec:
+    if not request.HasField("order"):
+        if token is None:
+            return OrderSpec()
+        return token.spec
+    wanted = _wanted_order(request.order, token, global_batch_size)
+    if token is not None and wanted != token.spec:
+        differences = "; ".join(spec_differences(wanted, token.spec))
+        raise TokenSpecChangedError(
+            f"the token is of another order ({differences}); ask for the token's, or start over",
+            differences=differences,
+        )
+    return wanted
+
+
+def _wanted_order(order: pb.OrderSpec, token: Token | None, global_batch_size: int) -> OrderSpec:
+    lanes = order.lanes or 1
+    unit = order.unit
+    if not unit:
+        # With one lane it says nothing, and must not make two orders out of one.
+        unit = token.spec.unit if token else global_batch_size if lanes > 1 else 1
+    defaults = OrderSpec()
+    try:
+        return OrderSpec(
+            version=order.version or defaults.version,
+            seed=order.seed,
+            shuffle=order.shuffle if order.HasField("shuffle") else defaults.shuffle,
+            run_bytes=order.run_bytes or defaults.run_bytes,
+            shuffle_bytes=(
+                order.shuffle_bytes if order.HasField("shuffle_bytes") else defaults.shuffle_bytes
+            ),
+            shuffle_samples=order.shuffle_samples,
+            lanes=lanes,
+            unit=unit,
+        )
+    except BadArgumentError as error:
+        field = f"order.{error.metadata.get('field', '')}"
+        raise BadArgumentError(f"order: {error.message}", field=field) from error
+
 
 MIN_CHUNK_BYTES = 64 * 1024
 # A message of 3 MiB and its head stay below the 4 MiB that a stock client takes.
@@ -90,7 +194,7 @@ class StreamSpec:
         epoch_count: Epochs to stream; 0 is without end.
         max_chunk_bytes: Greatest payload of one message.
         max_group_bytes: Greatest size of a message of several batches; 0 for none.
-        batch_stride: Of so many batches one is sent.
+        batch_stride: Of that many batches one is sent.
         batch_offset: Which one, in [0, `batch_stride`).
     """
 
@@ -113,6 +217,11 @@ class StreamSpec:
     max_group_bytes: int
     batch_stride: int
     batch_offset: int
+
+    @property
+    def skips_digest(self) -> str:
+        """What a token says of the samples to leave out."""
+        return "" if self.skips is None else self.skips.digest
 
 
 class ReadFrom(Protocol):
@@ -155,7 +264,11 @@ def stream_spec(
         order=wanted.order,
         mixture=readable.mixture,
         skips=served.skips(request, token),
-        transforms=wanted_transforms(request.steps, token, transforms),
+        transforms=(
+            wanted_transforms(request.steps, token, transforms)
+            if request.steps or token is not None
+            else ()
+        ),
         global_batch_size=wanted.global_batch_size,
         rank=request.rank,
         world_size=request.world_size,
@@ -185,8 +298,8 @@ def _check_mixture(token: Token, readable: Readable) -> None:
         for digest in (token.mixture, readable.mixture)
     )
     raise TokenSpecChangedError(
-        f"the token is of {found}, and {wanted} is wanted; ask for the token's datasets with the "
-        "amounts, batching and schedule of its run, or start anew",
+        f"the token is of {found}, and {wanted} is requested; ask for the token's datasets with "
+        "the amounts, batching and schedule of its run, or start over",
         token_mixture=token.mixture,
         mixture=readable.mixture,
     )
@@ -200,8 +313,8 @@ def check_version(dataset: str, fingerprint: str, readable: Readable) -> None:
     """
     if fingerprint != readable.fingerprint:
         raise TokenDatasetChangedError(
-            f"a dataset with the fingerprint {fingerprint} is wanted, and {dataset!r} has "
-            f"{readable.fingerprint}; serve that version (NAME=URL#FINGERPRINT), or start anew",
+            f"a dataset with the fingerprint {fingerprint} is requested, and {dataset!r} has "
+            f"{readable.fingerprint}; serve that version (NAME=URL#FINGERPRINT), or start over",
             token_fingerprint=fingerprint,
             dataset_fingerprint=readable.fingerprint,
         )

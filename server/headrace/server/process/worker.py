@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from headrace.errors import HeadraceError
 from headrace.server.access.callers import Access
-from headrace.server.batch.uninitialised_bytes import keep_freed_memory
+from headrace.server.batch.freed_memory import keep_freed_memory
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
 from headrace.server.cache.memory.shared_memory import Desk, Shared

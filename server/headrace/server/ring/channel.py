@@ -19,7 +19,7 @@ import socket
 
 from headrace.errors import BadArgumentError, StreamCorruptError
 from headrace.ring import Record, RecordReader
-from headrace.server.batch.transport import ClientGoneError
+from headrace.server.batch.targets import ClientGoneError
 
 _RECEIVE_BYTES = 65536
 

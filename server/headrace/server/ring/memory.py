@@ -12,7 +12,7 @@ from headrace.server.cache.memory.shared_memory import Shared
 
 # Nobody can make a mapping shorter than its reader believes, nor take these promises back. Writing
 # stays allowed: tensors are writable by promise. A private mapping would allow it too, but would
-# go on showing what a client wrote after the slot is written anew, and cannot be pinned.
+# go on showing what a client wrote after the slot is written again, and cannot be pinned.
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 IS_SUPPORTED = hasattr(os, "memfd_create") and hasattr(os, "eventfd")
@@ -58,7 +58,7 @@ class RingMemory:
         return size <= self._free.size
 
     def take(self, size: int) -> tuple[int, int] | None:
-        """Return begin and generation of a slot of so many bytes, or None if none is free."""
+        """Return begin and generation of a slot of that many bytes, or None if none is free."""
         begin = self._free.take(size)
         if begin is None:
             return None

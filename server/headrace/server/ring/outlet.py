@@ -28,13 +28,11 @@ from contextlib import closing, suppress
 from typing import Protocol
 
 from headrace.errors import HeadraceError
-from headrace.payload import PayloadLayout
 from headrace.ring import RecordKind, payload_begin, record
-from headrace.server.batch.frames import BatchFrames
-from headrace.server.batch.transport import ClientGoneError, Frames, Places
+from headrace.server.batch.targets import ClientGoneError, Places
 from headrace.server.ring.channel import RingChannel
 from headrace.server.ring.memory import RingMemory
-from headrace.server.ring.slots import Slot, SlotFrames, SlotPlaces
+from headrace.server.ring.slots import Slot, SlotPlaces
 from headrace.server.stream.encode_thread import Messages
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -44,7 +42,7 @@ _MESSAGE_SPARE = 64
 _VARINT_BYTES = 11
 _WIRE = record(RecordKind.WIRE)
 # Less than a step of training takes, and many batches of small samples. A client that slept has all
-# to fetch from memory anew: its first batch takes 150 us, and each that came with it 6.
+# to fetch from memory again: its first batch takes 150 us, and each that came with it 6.
 _TOGETHER_S = 0.008
 # Of larger batches that matters less, and a ring must not run empty meanwhile. With 4 MiB those of
 # 640 KiB cost their client a tenth more.
@@ -124,22 +122,15 @@ class RingOutlet:
             self._take()
         self._observer.blocked(seconds=time.monotonic() - began)
 
-    def frames(self, header: pb.BatchHeader, layout: PayloadLayout) -> Frames:
-        """Begin a batch: in a slot if there is one, else in messages."""
-        slot = self._slot(header, layout.lengths, layout.size)
-        if slot is None:
-            return BatchFrames(header, layout, max_chunk_bytes=self._max_chunk_bytes)
-        header.buffer_bytes.extend(layout.lengths)
-        header.payload_bytes = layout.size
-        return SlotFrames(header, slot, is_checked=self._check_payload)
-
     def room(self, most: int) -> int:
         """Return how many batches of a likely size find room now, at least one."""
         return self._memory.room(self._likely_bytes, most) if self._likely_bytes else 1
 
     def places(self) -> Places:
-        """Begin several batches: each in a slot if there is one, else in a message."""
-        return SlotPlaces(self._slot, is_checked=self._check_payload)
+        """Begin one batch or several: each in a slot if there is one, else in messages."""
+        return SlotPlaces(
+            self._slot, max_chunk_bytes=self._max_chunk_bytes, is_checked=self._check_payload
+        )
 
     def _slot(
         self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...], payload_bytes: int

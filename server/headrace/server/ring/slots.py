@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.ring import seal_slot, void_slot
-from headrace.server.batch.frames import Finished, Target, WholeMessages, message_frame
+from headrace.server.batch.targets import Finished, Target, WirePlaces, message_frame
 from headrace.v1 import shard_service_pb2 as pb
 
 
@@ -49,33 +49,12 @@ class Slot:
         )
 
 
-class SlotFrames:
-    """One batch in a slot."""
-
-    def __init__(self, header: pb.BatchHeader, slot: Slot, *, is_checked: bool) -> None:
-        void_slot(slot.memory)
-        self._header = header
-        self._slot = slot
-        self._payload = slot.payload
-        self._is_checked = is_checked
-
-    def pieces(self, begin: int, end: int) -> Sequence[NDArray[np.uint8]]:
-        """Return where the payload's bytes ``[begin, end)`` go: one place."""
-        return (self._payload[begin:end],)
-
-    def finish(self) -> list[bytes]:
-        """Seal the slot; there is nothing to send but where it is."""
-        if self._is_checked:
-            self._header.payload_xxh3 = xxhash.xxh3_64_intdigest(self._payload.data)
-        self._slot.seal(message_frame(pb.ReadBatchesResponse(batch=self._header)))
-        return []
-
-
 class SlotPlaces:
-    """Several batches in slots, and in messages where there is none.
+    """Batches in slots, and in messages where there is none.
 
     Args:
         take: Gives the slot of a batch: of its header, its `buffer_bytes`, and its payload's size.
+        max_chunk_bytes: Greatest payload of one message.
         is_checked: Whether slots carry the hash of their payload.
     """
 
@@ -83,11 +62,12 @@ class SlotPlaces:
         self,
         take: Callable[[pb.BatchHeader, tuple[int, ...], int], Slot | None],
         *,
+        max_chunk_bytes: int,
         is_checked: bool,
     ) -> None:
         self._take = take
         self._is_checked = is_checked
-        self._whole = WholeMessages()
+        self._messages = WirePlaces(max_chunk_bytes)
         self._slots: list[tuple[Slot, bytes] | None] = []
 
     def add(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> None:
@@ -96,7 +76,7 @@ class SlotPlaces:
         header.payload_xxh3 = 0
         slot = self._take(header, buffer_bytes, size)
         if slot is None:
-            self._whole.add(header, buffer_bytes)
+            self._messages.add(header, buffer_bytes)
             self._slots.append(None)
             return
         void_slot(slot.memory)
@@ -105,7 +85,7 @@ class SlotPlaces:
 
     def find(self) -> list[Target]:
         """Return the places in slots, and in the messages of what found none."""
-        targets = iter(self._whole.find())
+        targets = iter(self._messages.find())
         return [
             next(targets) if filled is None else (b"", filled[0].address, filled[0].payload.size, 0)
             for filled in self._slots
@@ -113,8 +93,17 @@ class SlotPlaces:
 
     def finish(self) -> list[Finished]:
         """Seal the slots; return the messages of what found none."""
-        messages = iter(self._whole.finish())
-        return [next(messages) if filled is None else self._seal(*filled) for filled in self._slots]
+        messages = iter(self._messages.finish())
+        finished: list[Finished] = []
+        for filled in self._slots:
+            if filled is not None:
+                finished.append(self._seal(*filled))
+                continue
+            batch_count = 0
+            while not batch_count:
+                message, batch_count = next(messages)
+                finished.append((message, batch_count))
+        return finished
 
     def _seal(self, slot: Slot, message: bytes) -> Finished:
         if self._is_checked:

@@ -36,10 +36,12 @@ GRPC_OPTIONS = (
     # those cleared away a moment later than they think: so it is far above what one client opens,
     # a burst of 1,500 streams included, and far below the 20,000 resets of 0.1 s.
     ("grpc.max_concurrent_streams", 2048),
-    # Calls that wait to be looked at, those that were reset meanwhile included; one takes Python's
-    # server 0.1 to 0.4 ms. gRPC ends those past it as CANCELLED, by default from 1,000 on.
-    ("grpc.server.max_pending_requests", 1 << 16),
-    ("grpc.server.max_pending_requests_hard_limit", 1 << 16),
+    # Calls of one method that wait to be looked at, those that were reset meanwhile included; one
+    # takes Python's server 0.1 to 0.4 ms, and some 50 KiB until then. gRPC ends those past it as
+    # CANCELLED, by default from 1,000 on. A client that resets 2,048 calls on one connection after
+    # another takes this many, and with 65,536 took 3 GB (tests/attacks/a08_reconnecting_resets.py).
+    ("grpc.server.max_pending_requests", 1 << 13),
+    ("grpc.server.max_pending_requests_hard_limit", 1 << 13),
 )
 
 # Workers of one server listen on the same ports on purpose.

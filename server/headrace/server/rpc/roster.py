@@ -6,7 +6,7 @@ Contract of a change:
    the others: its health is NOT_SERVING, and the next change tries it again.
 2. A dataset that is gone is found by no call any more, and its streams end between two batches
    with ``DATASET_NOT_FOUND``.
-3. A dataset whose settings changed is opened anew under its name. Streams of the old one end
+3. A dataset whose settings changed is opened again under its name. Streams of the old one end
    between two batches with ``REBALANCE``; if the content is the same they go on from their token,
    else they are told ``TOKEN_DATASET_CHANGED``. If it cannot be opened the old one stays.
 4. A dataset that is new or changed is opened in a process of its own first, and a few of its
@@ -206,7 +206,7 @@ class Roster:
 
 
 def _renewed() -> HeadraceError:
-    return RebalanceError("this dataset is served anew here; reconnect to go on")
+    return RebalanceError("this dataset is served again here; reconnect to go on")
 
 
 def _removed(name: str) -> HeadraceError:

@@ -27,13 +27,14 @@ from grpc_health.v1 import health_pb2
 
 from headrace.server.access.callers import Access
 from headrace.server.access.tls import tls_credentials
-from headrace.server.batch.uninitialised_bytes import keep_freed_memory
+from headrace.server.batch.freed_memory import keep_freed_memory
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.datasets.catalog import Catalog
 from headrace.server.front.calls import MOST_WAITING, Desk, add_methods
 from headrace.server.front.descriptors import most_connections, raise_limit
 from headrace.server.front.doorkeeper import Doorkeeper
+from headrace.server.front.floods import Floods
 from headrace.server.front.health import SERVICE as HEALTH_SERVICE
 from headrace.server.front.health import Health
 from headrace.server.front.hidden_paths import Places
@@ -89,7 +90,10 @@ class Server:
         self._pools = CallPools(config.max_streams)
         connections = most_connections(config, raise_limit())
         self._door = Doorkeeper(connections)
-        self._waiting = Waiting(most=MOST_WAITING, timeout_s=config.request_timeout_s)
+        self._floods = Floods()
+        self._waiting = Waiting(
+            most=MOST_WAITING, timeout_s=config.request_timeout_s, also=self._floods.clear_old
+        )
         self._grpc = grpc.server(
             AT_ONCE,
             options=(*options, ("grpc.max_allowed_incoming_connections", connections)),
@@ -122,7 +126,9 @@ class Server:
         malformed = TalliedLog(_log, "malformed requests: %d since the last such line, last: %s")
         hidden = TalliedLog(_log, "calls failed at files: %d since the last such line, last: %s")
         places = Places()
-        desk = Desk(access, metrics, self._waiting, self._door, malformed, places, hidden)
+        desk = Desk(
+            access, metrics, self._waiting, self._floods, self._door, malformed, places, hidden
+        )
         add_methods(self._grpc, methods, desk)
         self._metrics = metrics
         self._tracing = tracing
@@ -224,6 +230,7 @@ class Server:
         deadline = time.monotonic() + self._config.drain_s
         self._health.enter_graceful_shutdown()
         # New calls are refused from here on; those that run may go on until the deadline.
+        self._floods.close()
         self._grpc.stop(self._config.drain_s)
         self._streams.drain()
         was_idle = self._streams.wait_idle(deadline)
@@ -239,6 +246,7 @@ class Server:
                 return
             self._streams.drain()
             self._rings.close()
+            self._floods.close()
             self._grpc.stop(0).wait(_CUT_TIMEOUT_S)
             self._cache.close()
             self._waiting.close()

@@ -6,7 +6,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,25 +20,24 @@ from headrace.errors import (
     UnauthenticatedError,
 )
 from headrace.server.access.callers import Caller
-from headrace.server.batch.uninitialised_bytes import give_freed_memory_back
+from headrace.server.batch.freed_memory import give_freed_memory_back
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.datasets.catalog import Catalog
-from headrace.server.datasets.resolve_datasets import find, names_of
+from headrace.server.datasets.catalog import Catalog, find, names_of
 from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_mixture import Mixtures
-from headrace.server.front.calls import Call, Method, streaming, unary
+from headrace.server.front.calls import Call, Method, Streaming, unary
 from headrace.server.front.pools import CallPools
 from headrace.server.ring.outlet import RingMessages, RingOutlet
 from headrace.server.ring.rings import Rings, RingWish
-from headrace.server.rpc.call_end import CallEnd
-from headrace.server.rpc.timers import Alarm, Alarms, Repeated
+from headrace.server.rpc.timers import Alarm, Alarms, CallEnd, Repeated
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.shares import Budget, Share
 from headrace.server.steps.transform_pool import TransformPool
 from headrace.server.stream.batch_stream import BatchStream, StreamLimits
 from headrace.server.stream.encode_thread import Ahead, Messages
 from headrace.server.stream.explain import explain
-from headrace.server.stream.fair_turns import Turns
+from headrace.server.stream.fair_turns import SendTurns, Turns
+from headrace.server.stream.find_samples import find_samples
 from headrace.server.stream.open_streams import OpenStreams
 from headrace.server.stream.stream_setup import (
     Contents,
@@ -47,9 +46,9 @@ from headrace.server.stream.stream_setup import (
     stream_contents,
     transform_message,
 )
-from headrace.server.stream.stream_tally import StreamTally
 from headrace.server.telemetry.logs import event
 from headrace.server.telemetry.metrics import Metrics
+from headrace.server.telemetry.stream_tally import StreamTally
 from headrace.server.telemetry.tracing import Tracing
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -72,6 +71,7 @@ _STEPS_AT_ONCE = max(1, min(4, _PROCESSORS - 1))
 
 _log = logging.getLogger(__name__)
 
+_Request = TypeVar("_Request", bound=Message)
 _StreamRequest = TypeVar(
     "_StreamRequest", pb.ReadBatchesRequest, pb.GetBatchRequest, pb.GetSamplesRequest
 )
@@ -121,16 +121,18 @@ class ShardService:
         self._transforms = transforms
         self._turns = Turns()
         self._step_turns = Turns(_STEPS_AT_ONCE)
+        self._send_turns = SendTurns()
 
     def methods(self) -> dict[str, Method]:
         """Return the RPCs by their full names."""
-        few, many = self._pools.unary, self._pools.streams
+        few = self._pools.unary
         found = {
             "ListDatasets": unary(pb.ListDatasetsRequest, few, self._list_datasets),
             "GetDataset": unary(pb.GetDatasetRequest, few, self._get_dataset),
             "ExplainBatch": unary(pb.ExplainBatchRequest, few, self._explain_batch),
+            "FindSamples": unary(pb.FindSamplesRequest, few, self._find_samples),
             "ReadBatches": self._streaming(stream_contents, pb.ReadBatchesRequest),
-            "AttachRing": streaming(pb.AttachRingRequest, many, self._attach_ring),
+            "AttachRing": self._stream_method(pb.AttachRingRequest, self._attach_ring),
             "GetBatch": self._streaming(batch_contents, pb.GetBatchRequest),
             "GetSamples": self._streaming(samples_contents, pb.GetSamplesRequest),
         }
@@ -156,6 +158,12 @@ class ShardService:
         served = find(request.batch, self._catalog, self._mixtures, caller=caller)
         return explain(request.batch, served, cache=self._cache, transforms=self._transforms)
 
+    def _find_samples(
+        self, request: pb.FindSamplesRequest, caller: Caller
+    ) -> pb.FindSamplesResponse:
+        served = find(request.batch, self._catalog, self._mixtures, caller=caller)
+        return find_samples(request, served, transforms=self._transforms)
+
     def _streaming(
         self,
         contents: Callable[[_StreamRequest, Served, TransformPool], Contents],
@@ -166,8 +174,16 @@ class ShardService:
                 lambda served: contents(message, served, self._transforms), message, call
             )
 
-        # Its messages are bytes already: see headrace.server.batch.frames.
-        return streaming(request, self._pools.streams, respond)
+        return self._stream_method(request, respond)
+
+    def _stream_method(
+        self, request: type[_Request], messages: Callable[[_Request, Call], Iterator[bytes]]
+    ) -> Method:
+        def admit(call: Call) -> AbstractContextManager[None]:
+            return self._streams.admit(call.caller, call.host)
+
+        # Its messages are bytes already: see headrace.server.batch.targets.
+        return Streaming(request, self._pools, admit, messages, self._send_turns.sender)
 
     def _attach_ring(self, message: pb.AttachRingRequest, call: Call) -> Iterator[bytes]:
         wish = RingWish(message.ring_bytes, message.check_payload, call.peer, call.on_end)
@@ -189,19 +205,18 @@ class ShardService:
         if not call.on_end(self._streams.call_ended):
             self._streams.call_ended()
             return
-        with self._streams.admit(call.caller, call.host):
-            served = find(request, self._catalog, self._mixtures, caller=call.caller)
-            found = contents(served)
-            end = CallEnd(self._alarms, call.cancel)
-            with closing(self._share(call.caller, found, end)) as share:
-                rank = _rank(request)
-                opened = _Opened(
-                    found, served, call.caller, call.peer, rank, share, end, names_of(request)
-                )
-                if wish is None:
-                    yield from self._stream(opened, call)
-                else:
-                    yield from self._stream_in_ring(opened, call, wish)
+        served = find(request, self._catalog, self._mixtures, caller=call.caller)
+        found = contents(served)
+        end = CallEnd(self._alarms, call.cancel)
+        with closing(self._share(call.caller, found, end)) as share:
+            rank = _rank(request)
+            opened = _Opened(
+                found, served, call.caller, call.peer, rank, share, end, names_of(request)
+            )
+            if wish is None:
+                yield from self._stream(opened, call)
+            else:
+                yield from self._stream_in_ring(opened, call, wish)
 
     def _stream_in_ring(self, opened: _Opened, call: Call, wish: RingWish) -> Iterator[bytes]:
         chunk_bytes = opened.contents.max_chunk_bytes
@@ -276,13 +291,15 @@ class ShardService:
         # One batch alone has nothing to be sent beside.
         if opened.rank is None:
             return stream
-        return Ahead(stream, is_worth_it=self._are_processors_free)
+        return Ahead(stream, is_worth_it=lambda: self._is_processor_free(opened.caller))
 
-    def _are_processors_free(self) -> bool:
+    def _is_processor_free(self, caller: Caller) -> bool:
         # Where there are more streams than processors these are busy anyway, and a second thread
         # each only costs: with 64 streams on two processors a fifth of the server's processor time.
-        # And those that have one get more than others: streams that come first a third.
-        return self._streams.count <= _PROCESSORS
+        # And those that have one get more than others: streams that come first a third. But a
+        # caller has its share of the processors, however many streams others have.
+        streams = self._streams
+        return streams.count <= _PROCESSORS or streams.are_within_share(caller, _PROCESSORS)
 
     def _share(self, caller: Caller, contents: Contents, end: CallEnd) -> Share:
         return Share(

@@ -52,7 +52,7 @@ class ConfigSource:
             named = layer.pop("datasets", {})
             if not isinstance(named, Mapping):
                 raise ConfigurationError(
-                    f"datasets is a value of type {type(named).__name__}; wanted names and URLs"
+                    f"datasets is a value of type {type(named).__name__}; expected names and URLs"
                 )
             datasets.update(named)
             stated.update(layer)
@@ -86,7 +86,7 @@ def _named_urls(text: str) -> dict[str, object]:
         name, equals, url = one.partition("=")
         if not (name and equals and url):
             raise ConfigurationError(
-                f"{PREFIX}DATASETS holds {one!r}; wanted NAME=URL, with spaces between several"
+                f"{PREFIX}DATASETS holds {one!r}; expected NAME=URL, with spaces between several"
             )
         found[name] = url
     return found

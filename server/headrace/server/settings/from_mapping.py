@@ -37,7 +37,7 @@ def from_mapping(kind: type[_Settings], stated: object, *, where: str) -> _Setti
     """
     if not isinstance(stated, Mapping):
         raise ConfigurationError(
-            f"{where} is {_kind_of(stated)}; wanted keys and values, such as "
+            f"{where} is {_kind_of(stated)}; expected keys and values, such as "
             f"{_known(kind)[0].name}: …"
         )
     known = {field.name: field for field in _known(kind)}
@@ -75,7 +75,7 @@ class _Place:
     def refusal(self, value: object, wanted: str) -> ConfigurationError:
         """Return the error that names what was found and what was wanted."""
         found = _kind_of(value) if self.is_secret else repr(value)
-        return ConfigurationError(f"{self.path} is {found}; wanted {wanted}")
+        return ConfigurationError(f"{self.path} is {found}; expected {wanted}")
 
 
 def _value(value: object, hint: Any, place: _Place) -> object:
@@ -185,5 +185,5 @@ def _kind_of(value: object) -> str:
 
 def _unknown(where: str, key: object, known: list[str]) -> str:
     close = difflib.get_close_matches(str(key), known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"wanted one of {', '.join(known)}"
+    hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(known)}"
     return f"{where + ' has' if where else 'there is'} no setting {key!r}; {hint}"

@@ -46,17 +46,15 @@ class ServerConfig:
         ring_uids: Users, by number, that may have rings beside the server's own, with commas
             between. Only over unix sockets, which ``unix_mode`` guards too.
         metrics_listen: ``host:port`` of the Prometheus endpoint; empty for none.
-        cache_bytes: Greatest size of all decoded blocks together. The default is twice the default
-            window of 1 GiB: a stream needs two windows where one ends and the next begins.
+        cache_bytes: Greatest size of all decoded blocks together. The default is
+            what one job shuffles together by default, 2 GiB; each lane takes as much.
         workers: Processes that serve, beside the one that has the cache; 0 serves in one process.
         cache_dir: Folder on a local disk that keeps stored blocks over restarts; empty for none.
             One server has it at a time.
         cache_dir_bytes: Greatest size of the files in it, in whole pages of 4 KiB. The default is
             arbitrary.
         prefetch_bytes: Greatest size of the blocks that one stream asks for before it needs them,
-            as they are stored. The default is a quarter of the default window: so much of it is
-            asked for at a time that most blocks come together with neighbours (half as many reads
-            of the store as with 64 MiB, docs/decisions/how-fast-cold-reads-are.md).
+            as they are stored. The default is an eighth of what is shuffled together by default.
         fetch_threads: Reads of the store at once, each of a block or some neighbouring ones. The
             default is where S3 from one host levels off for ranges of 1 MiB.
         max_streams: Streams open at once. Each holds a thread.
@@ -186,7 +184,7 @@ class ServerConfig:
         for uid in _parts(self.ring_uids):
             if not (uid.isascii() and uid.isdigit()):
                 raise ConfigurationError(
-                    f"ring_uids has {uid!r}; wanted numbers of users, such as 1000,1001"
+                    f"ring_uids has {uid!r}; expected numbers of users, such as 1000,1001"
                 )
         if not 0 <= self.unix_mode <= 0o777:  # noqa: PLR2004 - all permissions
             raise ConfigurationError(

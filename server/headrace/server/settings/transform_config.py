@@ -51,8 +51,8 @@ def transform_configs(stated: Iterable[str]) -> dict[str, TransformConfig]:
         match = _STATED.fullmatch(text)
         if match is None:
             raise ConfigurationError(
-                f"the transform {text!r} is none; wanted NAME=module:function@version, with a name "
-                "of up to 40 and a version of up to 20 letters, digits, '.', '_' and '-'"
+                f"the transform {text!r} is none; expected NAME=module:function@version, with a "
+                "name of up to 40 and a version of up to 20 letters, digits, '.', '_' and '-'"
             )
         config = TransformConfig(**match.groupdict())
         if config.name in found:

@@ -91,8 +91,8 @@ def wanted_transforms(
     text = transforms_text(found)
     if token is not None and token.transforms != text:
         raise TokenSpecChangedError(
-            f"the token is of the transforms [{token.transforms}], and [{text}] are wanted; ask "
-            "for the token's, in the same order, or start anew",
+            f"the token is of the transforms [{token.transforms}], and [{text}] are requested; ask "
+            "for the token's, in the same order, or start over",
             token_transforms=token.transforms,
             transforms=text,
         )
@@ -120,7 +120,7 @@ def _wanted(message: pb.Transform, pool: TransformPool) -> TransformConfig:
     if message.version not in {"", config.version}:
         raise TokenSpecChangedError(
             f"the transform {message.name} has the version {config.version} here, and "
-            f"{message.version[:100]!r} is wanted; ask a server that has it",
+            f"{message.version[:100]!r} is requested; ask a server that has it",
             field="steps",
         )
     return config

@@ -94,9 +94,9 @@ def _call(function: Function, content: bytes) -> pa.RecordBatch:
     batch = whole.drop_columns([KEY_COLUMN])
     made = function(batch, keys)
     if not isinstance(made, pa.RecordBatch):
-        raise TypeError(f"it returned a {type(made).__name__}; wanted a pyarrow.RecordBatch")
+        raise TypeError(f"it returned a {type(made).__name__}; expected a pyarrow.RecordBatch")
     if made.num_rows != len(keys):
-        raise ValueError(f"it returned {made.num_rows} rows for {len(keys)}; wanted as many")
+        raise ValueError(f"it returned {made.num_rows} rows for {len(keys)}; expected as many")
     return made
 
 

@@ -11,7 +11,7 @@ Contract:
    ``step_timeout_s``, a transform the time of its pool (`headrace.server.steps.transform_pool`).
 3. Failure: an error is raised between two batches and never inside one: a batch is read and
    assembled whole before its first message. What was sent stands; its tokens resume the run.
-   Where several batches are made in one pass (`stream.batch_group`) all of them are.
+   Where several batches are made in one pass (`stream.batch_maker`) all of them are.
 4. Cancel: `cancel`, from any thread, ends a wait at once, a step between two rows, and the
    generator before its next batch. Closing the generator has the same effect wherever it stands.
 5. Drain and rotation: `interrupt` ends a wait at once, and a step between two rows; the generator
@@ -41,19 +41,16 @@ from headrace.errors import (
     RebalanceError,
     StoreUnavailableError,
 )
-from headrace.payload import SAMPLE_ID_COLUMN
-from headrace.server.batch.assemble import Assembler
 from headrace.server.batch.batch_values import Batch, Claim
-from headrace.server.batch.frames import message_frame
-from headrace.server.batch.transport import ClientGoneError, Outlet, WireOutlet
-from headrace.server.cache.gather import StagedRows, projection_of
-from headrace.server.cache.stream_blocks import Blocks
+from headrace.server.batch.targets import ClientGoneError, Outlet, WireOutlet, message_frame
+from headrace.server.cache.gather import StagedRows
+from headrace.server.cache.source import Blocks
 from headrace.server.kernels.loader import KERNELS, WORTH_LOADING_BYTES
-from headrace.server.plan.planned_batches import PlannedBatch, PlannedEnd
-from headrace.server.plan.prefetch_blocks import Lookahead, plan_bytes
+from headrace.server.plan.planned_batches import Lookahead, PlannedBatch, PlannedEnd, plan_bytes
 from headrace.server.shares import Budget, Share, ShortError
-from headrace.server.stream.batch_group import Several
+from headrace.server.stream.batch_maker import BatchMaker, Made
 from headrace.server.stream.fair_turns import CallerTurns, Turns
+from headrace.server.stream.pipeline import Pipeline
 from headrace.server.stream.stream_setup import Contents, batch_header
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -149,25 +146,13 @@ class BatchStream:
         self._waiter = blocks.waiter(contents.job)
         self._ending: HeadraceError | _CancelledError | None = None
         self._overflow = self._sent_bytes = self.batch_bytes = self._usual_bytes = 0
-        names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
-        self._projection = projection_of(blocks.layout, names)
-        self._assembler = Assembler(
-            contents.columns,
-            self._projection,
-            max_batch_bytes=limits.max_batch_bytes,
-            # Steps want a batch in one piece.
-            frames=(
-                self._outlet.frames
-                if contents.pipeline is None
-                else WireOutlet(limits.max_batch_bytes).frames
-            ),
-            claim=self._share.claim,
-        )
-        self._several = Several(
+        self._maker = BatchMaker(
             contents,
-            self._projection,
             blocks=blocks,
-            outlet=self._outlet,
+            # Steps want a batch in one piece.
+            outlet=(
+                self._outlet if contents.pipeline is None else WireOutlet(limits.max_batch_bytes)
+            ),
             max_batch_bytes=limits.max_batch_bytes,
             claim=self._share.claim,
         )
@@ -177,6 +162,7 @@ class BatchStream:
             blocks=blocks,
             waiter=self._waiter,
             budget_bytes=limits.prefetch_bytes,
+            blocks_of_runs=contents.blocks_of_runs,
         )
 
     def cancel(self) -> None:
@@ -222,21 +208,30 @@ class BatchStream:
         # Before it plans too: the dataset of a stream that was ended may be closed.
         self._check_ending()
         with self._turns.turn():
-            taken = self._lookahead.take(self._several.most)
+            taken = self._lookahead.take(self._maker.most)
         self._check_ending()
         return taken
 
     def _made(self, batches: list[PlannedBatch]) -> Generator[bytes, None, int]:
-        """Make batches in one pass, or the first by itself; return how many it were."""
+        """Make and send batches, in one pass or else only the first; return how many were."""
         began = time.monotonic()
-        with self._turns.turn():
-            made = self._several.make(batches)
-        if made is None:
-            yield from self._alone(batches[0])
-            return 1
+        self._is_there = True
+        while True:
+            try:
+                made = yield from self._passed(batches)
+            except (ShortError, HeadraceError) as error:
+                made = None
+                if len(batches) == 1:
+                    if not isinstance(error, ShortError):
+                        raise
+                    yield from self._waited_for(error.making)
+            if made is not None:
+                break
+            # From the start again, also where memory had to be waited for.
+            batches = batches[:1]
         self._observer.made(self._dataset, seconds=time.monotonic() - began, batches=len(batches))
         self.batch_bytes = sum(made.sizes)
-        self._several.note(payload_bytes=made.sizes[-1], is_there=True)
+        self._maker.note(payload_bytes=made.sizes[-1], is_there=self._is_there)
         # Each is let go when it is sent.
         finished = deque(made.messages)
         made.messages.clear()
@@ -256,35 +251,19 @@ class BatchStream:
             self._count(batches[:sent], sum(made.sizes[:sent]))
         return len(batches)
 
-    def _alone(self, planned: PlannedBatch) -> Iterator[bytes]:
-        """Make one batch by itself, as its blocks come."""
-        began = time.monotonic()
-        self._is_there = True
-        header, frames = yield from self._afforded(planned)
-        self._observer.made(self._dataset, seconds=time.monotonic() - began, batches=1)
-        self.batch_bytes = header.payload_bytes
-        self._several.note(payload_bytes=header.payload_bytes, is_there=self._is_there)
-        self._outlet.announce()
-        while frames:
-            # Each is let go when it is sent.
-            yield frames.popleft()
-        self._count([planned], header.payload_bytes)
+    def _passed(self, batches: list[PlannedBatch]) -> Generator[bytes, None, Made | None]:
+        """Make batches in one pass, or one as its blocks come; None if there is none for all."""
+        if self._contents.pipeline is not None:
+            return (yield from self._transformed(batches[0], self._contents.pipeline))
+        with self._turns.turn():
+            made = self._maker.make(batches)
+        if made is None and len(batches) == 1:
+            made = yield from self._made_late(batches[0])
+        return made
 
-    def _afforded(
-        self, planned: PlannedBatch
-    ) -> Generator[bytes, None, tuple[pb.BatchHeader, deque[bytes]]]:
-        """Make a batch, from the start again where its memory has to be waited for."""
-        while True:
-            header = batch_header(planned)
-            try:
-                frames = yield from self._frames(planned, header)
-            except ShortError as short:
-                making = short.making
-            else:
-                self._share.keep(sum(map(len, frames)))
-                self._overflow += header.overflow_sample_count
-                return header, deque(frames)
-            yield from self._waited_for(making)
+    def _made_late(self, planned: PlannedBatch) -> Generator[bytes, None, Made | None]:
+        staged = yield from self._staged(planned)
+        return self._maker.write([planned], staged, beside=staged.nbytes)
 
     def _stood(self) -> Iterator[bytes]:
         """Have memory for what is planned, for as long as the stream is open."""
@@ -325,15 +304,17 @@ class BatchStream:
         if self._sent_bytes >= WORTH_LOADING_BYTES:
             KERNELS.load()
 
-    def _frames(
-        self, planned: PlannedBatch, header: pb.BatchHeader
-    ) -> Generator[bytes, None, list[bytes]]:
-        pipeline = self._contents.pipeline
-        if pipeline is None:
-            return (yield from self._gathered(planned, header))
-        gathered = pb.BatchHeader()
-        (message,) = yield from self._gathered(planned, gathered)
-        payload = memoryview(message)[len(message) - gathered.payload_bytes :]
+    def _transformed(
+        self, planned: PlannedBatch, pipeline: Pipeline
+    ) -> Generator[bytes, None, Made]:
+        """Make a batch in one piece, and of it another one by all steps."""
+        with self._turns.turn():
+            gathered = self._maker.make([planned])
+        if gathered is None:
+            gathered = yield from self._made_late(planned)
+        assert gathered is not None
+        ((message, _),), (size,) = gathered.messages, gathered.sizes
+        payload = memoryview(message)[len(message) - size :]
         claim = self._claim_beside(len(message))
         # All at once what the batch before took, since it is done again where that is too little.
         usual_bytes, self._usual_bytes = self._usual_bytes, 0
@@ -342,15 +323,18 @@ class BatchStream:
         steps = pipeline.run(
             planned,
             payload,
-            gathered.buffer_bytes,
+            gathered.buffer_bytes[0],
             turns=self._step_turns,
             timeout_s=self._limits.step_timeout_s,
             claim=claim,
         )
         batch = yield from self._stepped(steps)
-        return pipeline.frames(
-            batch, header, payload=payload, make_frames=self._outlet.frames, claim=claim
+        header = batch_header(planned)
+        messages = pipeline.messages(
+            batch, header, payload=payload, places=self._outlet.places(), claim=claim
         )
+        self._overflow += header.overflow_sample_count
+        return Made(messages, [header.payload_bytes], [tuple(header.buffer_bytes)])
 
     def _claim_beside(self, size: int) -> Claim:
         def claim(more: int) -> None:
@@ -376,19 +360,6 @@ class BatchStream:
                     said = now
                     yield self._heartbeat(now - began)
 
-    def _gathered(
-        self, planned: PlannedBatch, header: pb.BatchHeader
-    ) -> Generator[bytes, None, list[bytes]]:
-        found = planned.found
-        with self._turns.turn(), self._blocks.lease(found.touched) as is_whole:
-            if is_whole:
-                rows = self._blocks.rows(found.blocks, found.offsets)
-                return self._assembler.assemble(rows, self._shown_ids(planned), header)
-        staged = yield from self._staged(planned)
-        return self._assembler.assemble(
-            staged, self._shown_ids(planned), header, beside=staged.nbytes
-        )
-
     def _epoch_end(self, planned: PlannedEnd) -> pb.EpochEnd:
         overflow, self._overflow = self._overflow, 0
         return pb.EpochEnd(
@@ -402,16 +373,13 @@ class BatchStream:
             resume_token=planned.token,
         )
 
-    def _shown_ids(self, planned: PlannedBatch) -> NDArray[np.int64]:
-        return self._contents.shown_ids(planned.found.sample_ids)
-
     def _staged(self, planned: PlannedBatch) -> Generator[bytes, None, StagedRows]:
         """Copy the batch's samples out of its blocks as these come."""
         self._is_there = False
         self._outlet.flush()
         self._lookahead.advance()
         staged = StagedRows(
-            self._projection,
+            self._maker.projection,
             planned.sample_count,
             max_bytes=self._limits.max_batch_bytes,
             claim=self._share.claim,

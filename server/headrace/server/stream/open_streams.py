@@ -32,6 +32,7 @@ class OpenStreams:
         self._changed = threading.Condition()
         self._admitted = 0
         self._admitted_of: Counter[tuple[str, str]] = Counter()
+        self._callers = 0
         self._streams: dict[BatchStream, tuple[Retirement, ...]] = {}
         self._calls = 0
         self._draining = False
@@ -41,6 +42,10 @@ class OpenStreams:
     def count(self) -> int:
         """Return how many streams are open."""
         return self._admitted
+
+    def are_within_share(self, caller: Caller, total: int) -> bool:
+        """Return whether a caller has no more streams than its share of so many."""
+        return self._admitted_of["caller", caller.name] * self._callers <= total
 
     @property
     def call_count(self) -> int:
@@ -67,12 +72,14 @@ class OpenStreams:
             self._check_limits(caller, peer)
             self._admitted += 1
             self._admitted_of.update(counted)
+            self._callers += self._admitted_of["caller", caller.name] == 1
         try:
             yield
         finally:
             with self._changed:
                 self._admitted -= 1
                 self._admitted_of.subtract(counted)
+                self._callers -= not self._admitted_of["caller", caller.name]
                 # Peers come and go for months.
                 for key in counted:
                     if not self._admitted_of[key]:

@@ -20,7 +20,7 @@ from headrace.server.batch.batch_values import (
     made_bytes,
     split_payload,
 )
-from headrace.server.batch.transport import MakeFrames
+from headrace.server.batch.targets import Finished, Places
 from headrace.server.cache.gather import refuse_large
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.plan.planned_batches import PlannedBatch
@@ -96,22 +96,22 @@ class Pipeline:
         positions = np.concatenate([np.arange(part.start, part.stop), pads])
         return sample_keys(self.seed, planned.epoch, positions)
 
-    def frames(
+    def messages(
         self,
         batch: Batch,
         header: pb.BatchHeader,
         *,
         payload: memoryview,
-        make_frames: MakeFrames,
+        places: Places,
         claim: Claim,
-    ) -> list[bytes]:
+    ) -> list[Finished]:
         """Return the messages of a batch that went through the steps.
 
         Args:
             batch: Its columns.
             header: Its head; the fields about the payload are filled in.
             payload: As for `run`.
-            make_frames: Says where it goes.
+            places: Says where it goes.
             claim: As for `run`.
 
         Raises:
@@ -126,7 +126,7 @@ class Pipeline:
             batch,
             header,
             max_batch_bytes=self.max_batch_bytes,
-            make_frames=make_frames,
+            places=places,
             claim=_added(claim, made),
         )
 
@@ -170,8 +170,8 @@ def make_pipeline(
     seed: int,
     max_batch_bytes: int,
     transforms: TransformPool,
-) -> Pipeline | None:
-    """Return the steps of a request; None if it has none.
+) -> Pipeline:
+    """Return the steps of a request.
 
     Args:
         messages: The steps as they came.
@@ -186,8 +186,6 @@ def make_pipeline(
         BadArgumentError: A step cannot be done.
         ConfigurationError: This server lacks what a step needs.
     """
-    if not messages:
-        return None
     _check_places(messages, end)
     now = {column.name: column for column in columns}
     steps: list[Step | TransformStep] = []

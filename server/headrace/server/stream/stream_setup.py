@@ -13,12 +13,13 @@ from headrace.order import OrderSpec
 from headrace.server.datasets.served import Served
 from headrace.server.layout.wire_columns import WireColumn, refuse_taken_names
 from headrace.server.plan.planned_batches import (
+    BlocksOfRuns,
     Planned,
     PlannedBatch,
     planned_samples,
     planned_stream,
 )
-from headrace.server.plan.skip_lists import digest_of, list_message
+from headrace.server.plan.skip_lists import list_message
 from headrace.server.plan.stream_request import StreamSpec, greatest_rows, stream_spec
 from headrace.server.settings.transform_config import TransformConfig
 from headrace.server.steps.transform_pool import NO_TRANSFORMS, TransformPool
@@ -42,6 +43,7 @@ class Contents:
         max_group_bytes: Greatest size of a message of several batches; 0 for none.
         job: Equal for streams that read the same samples at about the same time.
         pipeline: What is done with each batch before it is sent.
+        blocks_of_runs: As `Lookahead` takes it.
     """
 
     title: str
@@ -54,6 +56,7 @@ class Contents:
     max_group_bytes: int = 0
     job: Hashable = None
     pipeline: Pipeline | None = None
+    blocks_of_runs: BlocksOfRuns | None = None
 
 
 def stream_contents(
@@ -125,7 +128,7 @@ def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) ->
         epoch=spec.epoch,
         position=spec.position,
         epoch_sample_count=served.readable.sample_count,
-        skips=list_message(spec.skips),
+        skips=None if spec.skips is None else list_message(spec.skips),
         transforms=map(transform_message, spec.transforms),
     )
     served.describe(start)
@@ -162,6 +165,8 @@ def stream_pipeline(
     Raises:
         HeadraceError: As `make_pipeline`.
     """
+    if not steps:
+        return None
     return make_pipeline(
         steps,
         spec.columns,
@@ -179,11 +184,12 @@ def _contents(
     steps: Sequence[pb.BatchStep],
     transforms: TransformPool,
 ) -> Contents:
-    plans = planned_stream(spec, served.finder(spec.order, spec.skips), tally=served.tally)
+    finder = served.finder(spec.order, spec.skips)
+    plans = planned_stream(spec, finder, tally=served.tally)
     title = f"batches for rank {spec.rank} of {spec.world_size}"
     pipeline = stream_pipeline(spec, served, steps, transforms)
     start = stream_start(spec, served, pipeline)
-    job = (served.readable.fingerprint, spec.mixture, spec.order, digest_of(spec.skips))
+    job = (served.readable.fingerprint, spec.mixture, spec.order, spec.skips_digest)
     return Contents(
         title,
         start,
@@ -195,6 +201,7 @@ def _contents(
         max_group_bytes=spec.max_group_bytes,
         job=job,
         pipeline=pipeline,
+        blocks_of_runs=finder.blocks_of_runs,
     )
 
 
@@ -203,8 +210,9 @@ def _order(spec: OrderSpec) -> pb.OrderSpec:
         version=spec.version,
         seed=spec.seed,
         shuffle=spec.shuffle,
-        window=spec.window,
-        window_bytes=spec.window_bytes,
+        run_bytes=spec.run_bytes,
+        shuffle_bytes=spec.shuffle_bytes,
+        shuffle_samples=spec.shuffle_samples,
         lanes=spec.lanes,
         unit=spec.unit,
     )

@@ -34,9 +34,8 @@ from headrace.server.cache.fetch.block_runs import BlockReader
 from headrace.server.cache.gather import BlockRows
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
 from headrace.server.cache.memory.eviction import next_uses
-from headrace.server.cache.memory.lease import Lease
 from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables, barrier
-from headrace.server.cache.source import ABSENT, Source, Waiter
+from headrace.server.cache.source import ABSENT, Lease, Source, Waiter
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.workers.messages import (

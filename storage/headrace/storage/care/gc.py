@@ -101,7 +101,7 @@ def plan_gc(
     """
     if keep < 1 or older_than_s < 0:
         raise BadArgumentError(
-            f"keep is {keep} and older_than_s {older_than_s}, wanted >= 1 and >= 0", field="keep"
+            f"keep is {keep} and older_than_s {older_than_s}, expected >= 1 and >= 0", field="keep"
         )
     cutoff_s = now_s - older_than_s
     try:
@@ -148,7 +148,7 @@ def split_versions(
 
 def older(entries: Iterable[ObjectEntry], cutoff_s: float) -> tuple[ObjectEntry, ...]:
     """Return the entries last written at or before ``cutoff_s``, by name."""
-    found = (entry for entry in entries if entry.modified_s <= cutoff_s)
+    found = (entry for entry in entries if entry.written_s <= cutoff_s)
     return tuple(sorted(found, key=lambda entry: entry.name))
 
 

@@ -141,7 +141,7 @@ def _tables(store: Store) -> list[VersionEntry]:
     """Return the versions that tables in the store make, the newest last."""
     found = {entry.name: entry for entry in store.list_entries(f"{MANIFEST_FOLDER}/")}
     versions = []
-    for entry in sorted(found.values(), key=lambda entry: (entry.modified_s, entry.name)):
+    for entry in sorted(found.values(), key=lambda entry: (entry.written_s, entry.name)):
         table = _TABLE.fullmatch(entry.name)
         if table is None:
             continue
@@ -149,7 +149,7 @@ def _tables(store: Store) -> list[VersionEntry]:
         versions.append(
             VersionEntry(
                 fingerprint=table[2],
-                created=datetime.fromtimestamp(entry.modified_s, UTC).isoformat(timespec="seconds"),
+                created=datetime.fromtimestamp(entry.written_s, UTC).isoformat(timespec="seconds"),
                 sample_count=0,
                 shards=TableFile(entry.name, entry.stored_bytes),
                 blocks=TableFile(f"{table[1]}.blocks.arrow", blocks.stored_bytes if blocks else 0),

@@ -1,4 +1,4 @@
-"""What is in a shard: its blocks read and judged anew, with or without a block table."""
+"""What is in a shard: its blocks read and judged again, with or without a block table."""
 
 from __future__ import annotations
 

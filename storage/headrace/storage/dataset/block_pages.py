@@ -14,6 +14,7 @@ from headrace.storage.dataset.manifest import Manifest
 from headrace.storage.dataset.pointer import TableFile
 from headrace.storage.dataset.read_manifest import page_row_count
 from headrace.storage.shard.block_table import PAGE_BLOCKS, decode_page
+from headrace.storage.source.ordinals import starts_of
 from headrace.storage.source.prefix_search import Search, Starts
 from headrace.storage.store.store import Store
 
@@ -58,8 +59,8 @@ class BlockTable:
         self._store = store
         self._table = table
         self._manifest = manifest
-        self._shard_samples = _starts(manifest.sample_counts)
-        self._shard_blocks = _starts(manifest.block_counts)
+        self._shard_samples = starts_of(manifest.sample_counts)
+        self._shard_blocks = starts_of(manifest.block_counts)
         self._lock = threading.Lock()
         self._pages: OrderedDict[int, Page] = OrderedDict()
 
@@ -100,7 +101,7 @@ class BlockTable:
         page = Page(
             first_block=index * PAGE_BLOCKS,
             rows=rows,
-            starts=Starts(entry.first_sample + _starts(samples)),
+            starts=Starts(entry.first_sample + starts_of(samples)),
         )
         self._check(page, place)
         return page
@@ -118,6 +119,7 @@ class BlockTable:
             "samples of blocks and shards differ": bool(
                 np.any(found != self._shard_samples[inside])
             ),
+            "samples of blocks are not the block_samples of their shard": self._are_uneven(page),
             "a block without samples": bool(np.any(page.rows["sample_count"] < 1)),
             "a block with a negative place": bool(
                 np.any((page.rows["offset"] < 0) | (page.rows["stored_bytes"] < 1))
@@ -135,6 +137,11 @@ class BlockTable:
                     place=place,
                 )
 
-
-def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    def _are_uneven(self, page: Page) -> bool:
+        """Tell whether a block that is not its shard's last has other samples than stated."""
+        blocks = np.arange(page.first_block, page.first_block + len(page.rows))
+        shards = np.searchsorted(self._shard_blocks, blocks, side="right") - 1
+        stated = self._manifest.block_samples[shards]
+        is_last = blocks + 1 == self._shard_blocks[shards + 1]
+        differs = page.rows["sample_count"] != stated
+        return bool(np.any(differs & ~is_last & (stated > 0)))

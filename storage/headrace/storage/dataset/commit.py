@@ -31,6 +31,7 @@ from headrace.storage.dataset.publish import publish
 from headrace.storage.dataset.read_manifest import read_any_pointer, read_block_rows, read_manifest
 from headrace.storage.shard.block_table import concatenated, encode_block_table
 from headrace.storage.shard.column_facts import ColumnStats, joined_schema, served_schema
+from headrace.storage.shard.even_blocks import block_samples_of
 from headrace.storage.shard.fingerprint import fingerprint_of
 from headrace.storage.shard.shard_writer import ShardEntry
 from headrace.storage.shard.types import schema_texts
@@ -51,7 +52,7 @@ def check_mode(store: Store, mode: Mode) -> None:
     """
     if mode not in get_args(Mode):
         raise BadArgumentError(
-            f"mode is {mode!r}, wanted one of {', '.join(get_args(Mode))}", field="mode"
+            f"mode is {mode!r}, expected one of {', '.join(get_args(Mode))}", field="mode"
         )
     if _read_current(store) is not None and mode == "error":
         raise DatasetExistsError(
@@ -165,15 +166,16 @@ def _build(
     stored_bytes = _joined(old.stored_bytes if old else None, [s.stored_bytes for s in shards])
     block_counts = _joined(old.block_counts if old else None, [len(s.blocks) for s in shards])
     old_blocks = [base.blocks] if base else []
-    content, pages = encode_block_table(
-        concatenated([*old_blocks, *(shard.blocks for shard in shards)])
-    )
+    blocks = concatenated([*old_blocks, *(shard.blocks for shard in shards)])
+    content, pages = encode_block_table(blocks)
+    block_samples = block_samples_of(blocks["sample_count"], block_counts)
     fingerprint = fingerprint_of(
         served=served,
         stored=stored,
         sample_counts=counts,
         raw_bytes=raw,
         block_counts=block_counts,
+        block_samples=block_samples,
         page_digests=[bytes.fromhex(page.digest) for page in pages],
     )
     names = [*(old.names.to_pylist() if old else []), *(shard.name for shard in shards)]
@@ -186,6 +188,7 @@ def _build(
         raw_bytes=raw,
         stored_bytes=stored_bytes,
         block_counts=block_counts,
+        block_samples=block_samples,
         pages=pages,
     )
     return manifest, content

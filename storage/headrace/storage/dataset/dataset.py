@@ -26,6 +26,7 @@ from headrace.storage.shard.shard_writer import SHARD_FOLDER
 from headrace.storage.source.ordinals import checked_ordinals, read_only
 from headrace.storage.source.prefix_search import Search, Starts, search_starts
 from headrace.storage.source.source import ShardCheck
+from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.store import Store
 
 
@@ -67,6 +68,12 @@ class Dataset:
         self._shard_block_ends = np.cumsum(manifest.block_counts)
         page_starts = [page.first_sample for page in manifest.pages]
         self._page_starts = Starts(np.array([*page_starts, self.sample_count], np.int64))
+
+    def stretches(self) -> Stretches:
+        """Return its shards, as `OpenDataset.stretches`."""
+        return Stretches(
+            self.shard_sample_counts, self.shard_raw_bytes, read_only(self._manifest.block_samples)
+        )
 
     def locate(
         self, sample_ids: NDArray[np.int64], *, search: Search = search_starts

@@ -19,10 +19,12 @@ from headrace.storage.shard.arrow_message import check_plain_file
 from headrace.storage.shard.block_table import PAGE_BLOCKS, PageEntry
 from headrace.storage.shard.buffers import values_of
 from headrace.storage.shard.classes import classes_of
+from headrace.storage.shard.even_blocks import block_samples_problem
 from headrace.storage.shard.fingerprint import fingerprint_of
 from headrace.storage.store.names import name_problem
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
+_UNCUT_VERSION = 1  # said nothing of the samples of blocks
 MAX_SHARDS = 10_000_000
 _SHARD_FIELDS = (
     pa.field("name", pa.string(), nullable=False),
@@ -30,12 +32,14 @@ _SHARD_FIELDS = (
     pa.field("raw_bytes", pa.int64(), nullable=False),
     pa.field("stored_bytes", pa.int64(), nullable=False),
     pa.field("block_count", pa.int32(), nullable=False),
+    pa.field("block_samples", pa.int64(), nullable=False),
 )
 _NUMBER_TYPES: dict[str, np.dtype[Any]] = {
     "sample_count": np.dtype("<i8"),
     "raw_bytes": np.dtype("<i8"),
     "stored_bytes": np.dtype("<i8"),
     "block_count": np.dtype("<i4"),
+    "block_samples": np.dtype("<i8"),
 }
 _KEYS = ("headrace.version", "headrace.schema", "headrace.stored_schema", "headrace.pages")
 
@@ -53,6 +57,8 @@ class Manifest:
         raw_bytes: ``(shards,) int64``.
         stored_bytes: ``(shards,) int64``.
         block_counts: ``(shards,) int64``, each >= 1.
+        block_samples: ``(shards,) int64``, samples of every block of a shard but its last, which
+            may have fewer; 0 where blocks differ.
         pages: Pages of the block table.
     """
 
@@ -64,6 +70,7 @@ class Manifest:
     raw_bytes: NDArray[np.int64]
     stored_bytes: NDArray[np.int64]
     block_counts: NDArray[np.int64]
+    block_samples: NDArray[np.int64]
     pages: tuple[PageEntry, ...]
 
     @property
@@ -106,6 +113,7 @@ def encode_shard_table(manifest: Manifest) -> bytes:
         pa.array(manifest.raw_bytes),
         pa.array(manifest.stored_bytes),
         pa.array(manifest.block_counts.astype(np.int32)),
+        pa.array(manifest.block_samples),
     ]
     schema = pa.schema(_SHARD_FIELDS, metadata=metadata)
     sink = pa.BufferOutputStream()
@@ -156,12 +164,12 @@ class _NewerError(Exception):
 def _decode(content: bytes, fingerprint: str) -> Manifest:
     check_plain_file(content, limit_bytes=len(content))
     reader = pa.ipc.open_file(pa.py_buffer(content))
-    metadata = _metadata(reader.schema)
+    metadata, version = _metadata(reader.schema)
     if reader.num_record_batches != 1:
-        raise _DamageError(f"{reader.num_record_batches} record batches found, 1 wanted")
+        raise _DamageError(f"{reader.num_record_batches} record batches found, 1 expected")
     batch = reader.get_batch(0)
     batch.validate(full=True)
-    names, numbers = _columns(batch)
+    names, numbers = _columns(batch, version)
     manifest = Manifest(
         fingerprint=fingerprint,
         schema=_schema_of(metadata["headrace.schema"]),
@@ -171,22 +179,26 @@ def _decode(content: bytes, fingerprint: str) -> Manifest:
         raw_bytes=numbers["raw_bytes"],
         stored_bytes=numbers["stored_bytes"],
         block_counts=numbers["block_count"],
+        block_samples=numbers.get("block_samples", np.zeros(batch.num_rows, np.int64)),
         pages=_pages(metadata["headrace.pages"]),
     )
     _check_numbers(manifest)
+    if version != _UNCUT_VERSION:
+        _check_block_samples(manifest)
     _check_names(manifest.names)
     for field in (*manifest.schema, *manifest.stored_schema):
         classes_of(field)  # raises for what are none
-    found = _fingerprint(manifest)
+    found = _fingerprint(manifest, version)
     if found != fingerprint:
-        raise _DamageError(f"fingerprint {found} found, {fingerprint} wanted")
+        raise _DamageError(f"fingerprint {found} found, {fingerprint} expected")
     return manifest
 
 
-def _metadata(schema: pa.Schema) -> Mapping[str, str]:
+def _metadata(schema: pa.Schema) -> tuple[Mapping[str, str], int]:
+    """Return the metadata and the version that it states."""
     found = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
     version = found.get("headrace.version", str(MANIFEST_VERSION))
-    if version != str(MANIFEST_VERSION):
+    if version not in {str(_UNCUT_VERSION), str(MANIFEST_VERSION)}:
         is_newer = version.isdecimal() and int(version) > MANIFEST_VERSION
         kind = _NewerError if is_newer else _DamageError
         raise kind(
@@ -195,17 +207,19 @@ def _metadata(schema: pa.Schema) -> Mapping[str, str]:
     missing = [key for key in _KEYS if key not in found]
     if missing:
         raise _DamageError(f"no metadata {', '.join(missing)}")
-    return found
+    return found, int(version)
 
 
-def _columns(batch: pa.RecordBatch) -> tuple[pa.StringArray, dict[str, NDArray[np.int64]]]:
-    wanted = pa.schema(_SHARD_FIELDS)
+def _columns(
+    batch: pa.RecordBatch, version: int
+) -> tuple[pa.StringArray, dict[str, NDArray[np.int64]]]:
+    wanted = pa.schema(_SHARD_FIELDS if version != _UNCUT_VERSION else _SHARD_FIELDS[:-1])
     if not batch.schema.equals(wanted, check_metadata=False):
-        raise _DamageError(f"columns {batch.schema.names} found, {wanted.names} wanted")
+        raise _DamageError(f"columns {batch.schema.names} found, {wanted.names} expected")
     if any(column.null_count for column in batch.columns):
-        raise _DamageError("nulls found, none wanted")
+        raise _DamageError("nulls found, none expected")
     if batch.num_rows > MAX_SHARDS:
-        raise _DamageError(f"{batch.num_rows} shards found, at most {MAX_SHARDS} wanted")
+        raise _DamageError(f"{batch.num_rows} shards found, at most {MAX_SHARDS} expected")
     numbers = {
         name: values_of(column, _NUMBER_TYPES[name]).astype(np.int64)
         for name, column in zip(wanted.names[1:], batch.columns[1:], strict=True)
@@ -219,18 +233,26 @@ def _check_numbers(manifest: Manifest) -> None:
         values: NDArray[np.int64] = getattr(manifest, column)
         if len(values) and int(values.min()) < low:
             shard = int(values.argmin())
-            raise _DamageError(f"{column} of shard {shard} is {values[shard]}, wanted >= {low}")
+            raise _DamageError(f"{column} of shard {shard} is {values[shard]}, expected >= {low}")
         # A sum of int64 may wrap around; one of floats does not.
         if float(values.sum(dtype=np.float64)) > 2.0**62:
             raise _DamageError(f"the sum of {column} passes 2**62")
     wanted = -(-manifest.block_count // PAGE_BLOCKS)
     if len(manifest.pages) != wanted:
-        raise _DamageError(f"{len(manifest.pages)} pages found, {wanted} wanted")
+        raise _DamageError(f"{len(manifest.pages)} pages found, {wanted} expected")
     starts = [page.first_sample for page in manifest.pages]
     if starts and (
         starts[0] != 0 or sorted(starts) != starts or starts[-1] >= manifest.sample_count
     ):
         raise _DamageError("pages do not begin at ascending samples")
+
+
+def _check_block_samples(manifest: Manifest) -> None:
+    problem = block_samples_problem(
+        manifest.sample_counts, manifest.block_counts, manifest.block_samples
+    )
+    if problem is not None:
+        raise _DamageError(problem)
 
 
 def _check_names(names: pa.StringArray) -> None:
@@ -244,13 +266,14 @@ def _check_names(names: pa.StringArray) -> None:
             raise _DamageError(f"name {name[:200]!r} of shard {shard}: {problem}")
 
 
-def _fingerprint(manifest: Manifest) -> str:
+def _fingerprint(manifest: Manifest, version: int) -> str:
     return fingerprint_of(
         served=manifest.schema,
         stored=manifest.stored_schema,
         sample_counts=manifest.sample_counts,
         raw_bytes=manifest.raw_bytes,
         block_counts=manifest.block_counts,
+        block_samples=None if version == _UNCUT_VERSION else manifest.block_samples,
         page_digests=[bytes.fromhex(page.digest) for page in manifest.pages],
     )
 

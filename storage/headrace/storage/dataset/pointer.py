@@ -137,7 +137,7 @@ def _decode(content: bytes) -> Pointer | IndexPointer:
         raise _DamageError(f"more than {MAX_POINTER_BYTES} bytes")
     top = _mapping(json.loads(content.decode()), "the file")
     if top.get("format") != "headrace":
-        raise _DamageError(f"format {str(top.get('format'))[:100]!r} found, 'headrace' wanted")
+        raise _DamageError(f"format {str(top.get('format'))[:100]!r} found, 'headrace' expected")
     match top.get("version"), top.get("source"):
         case (1, "arrow"):
             return _pointer(top)
@@ -221,14 +221,14 @@ def _mapping(value: object, what: str) -> Mapping[str, object]:
 def _string(mapping: Mapping[str, object], key: str) -> str:
     value = mapping.get(key)
     if not isinstance(value, str):
-        raise _DamageError(f"{key} is {str(value)[:100]}, wanted a string")
+        raise _DamageError(f"{key} is {str(value)[:100]}, expected a string")
     return value
 
 
 def _integer(mapping: Mapping[str, object], key: str, high: int) -> int:
     value = mapping.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= high:
-        raise _DamageError(f"{key} is {str(value)[:100]}, wanted an integer from 0 to {high}")
+        raise _DamageError(f"{key} is {str(value)[:100]}, expected an integer from 0 to {high}")
     return value
 
 

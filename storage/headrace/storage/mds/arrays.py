@@ -133,7 +133,7 @@ def array_shapes(
     sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.begins.shape)
     code_bytes = _code_bytes(encoding)
     refuse_first(
-        sizes <= code_bytes, lambda at: f"an array of {sizes[at]} bytes found, wanted its shape"
+        sizes <= code_bytes, lambda at: f"an array of {sizes[at]} bytes found, expected its shape"
     )
     if code_bytes:
         codes = gather_numbers(content, spans.begins, _BYTE)
@@ -208,7 +208,7 @@ def _types(
     head = _code_bytes(encoding)
     refuse_first(
         sizes <= head,
-        lambda at: f"an array of {sizes[at]} bytes found, wanted its type and shape",
+        lambda at: f"an array of {sizes[at]} bytes found, expected its type and shape",
     )
     if encoding.dtype is None:
         codes = gather_numbers(content, spans.begins, _BYTE).astype(np.int64)
@@ -216,12 +216,12 @@ def _types(
         codes = np.full(len(spans.begins), _CODES[encoding.dtype], np.int64)
     refuse_first(
         ~np.isin(codes, [*ARRAY_DTYPES]),
-        lambda at: f"an array's type is {codes[at]}, wanted one of {[*ARRAY_DTYPES]}",
+        lambda at: f"an array's type is {codes[at]}, expected one of {[*ARRAY_DTYPES]}",
     )
     axes = gather_numbers(content, spans.begins + head, _BYTE).astype(np.int64) >> 2
     refuse_first(
         (axes < 1) | (axes > MAX_AXES),
-        lambda at: f"an array has {axes[at]} axes, wanted 1 to {MAX_AXES}",
+        lambda at: f"an array has {axes[at]} axes, expected 1 to {MAX_AXES}",
     )
     return codes, axes
 

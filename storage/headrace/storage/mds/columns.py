@@ -196,4 +196,4 @@ def _float(text: str | None, at: int) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise DamageError(f"{text[:100]!r} found, wanted the text of a number", at) from error
+        raise DamageError(f"{text[:100]!r} found, expected the text of a number", at) from error

@@ -67,7 +67,7 @@ def parse_compression(text: str) -> Compression:
         if levels.low <= level <= levels.high:
             return Compression(text, algorithm, level)
     raise ValueError(
-        f"compression {text[:100]!r} found, wanted one of {', '.join(_LEVELS)}, the first three "
+        f"compression {text[:100]!r} found, expected one of {', '.join(_LEVELS)}, the first three "
         "and the last with a level such as ':9' or without"
     )
 

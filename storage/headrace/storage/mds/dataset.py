@@ -32,6 +32,7 @@ from headrace.storage.shard.buffers import offsets_of
 from headrace.storage.source.kinds import MDS_INDEX_NAME
 from headrace.storage.source.ordinals import read_only
 from headrace.storage.source.source import ShardCheck
+from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.store import Store
 
 _T = TypeVar("_T")
@@ -107,6 +108,10 @@ class MdsDataset:
         self._decoders = [
             ShardDecoder(schema, self.schema, arrays, wide) for schema in index.schemas
         ]
+
+    def stretches(self) -> Stretches:
+        """Return its shards, as `OpenDataset.stretches`; nothing is read."""
+        return Stretches(self.shard_sample_counts, self.shard_raw_bytes, self._layout.block_samples)
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find the blocks that hold samples; nothing is read.
@@ -265,7 +270,7 @@ class MdsDataset:
         content = self._store.read(name, offset=first, length=last - first)
         if len(content) != last - first:
             raise DamageError(
-                f"{len(content)} bytes found from byte {first}, {last - first} wanted"
+                f"{len(content)} bytes found from byte {first}, {last - first} expected"
             )
         return Samples(np.frombuffer(content, np.uint8), offsets - first, first, place)
 
@@ -359,7 +364,7 @@ def _refuse_pickles(index: Index, url: str) -> None:
                 raise ConfigurationError(
                     f"column {name!r} of {url}/{MDS_INDEX_NAME} holds pickles, which run code of "
                     "whoever wrote them when they are read; allow them with allow_pickle if you "
-                    "trust the dataset, or write it anew without the column",
+                    "trust the dataset, or write it again without the column",
                     column=name,
                     url=url,
                 )

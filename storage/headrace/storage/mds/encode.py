@@ -157,5 +157,5 @@ def _refuse_large(sizes: NDArray[Any], batch: pa.RecordBatch) -> None:
     if sizes.size and int(sizes.max()) > MAX_SHARD_BYTES:
         raise UnsupportedColumnError(
             f"a value of {sizes.max()} bytes found in {batch.schema.names}, at most "
-            f"{MAX_SHARD_BYTES} wanted; leave its column out"
+            f"{MAX_SHARD_BYTES} expected; leave its column out"
         )

@@ -83,7 +83,7 @@ class Headers:
         content = self._store.read(name, offset=offset, length=length)
         if len(content) != length:
             raise DamageError(
-                f"{len(content)} bytes found from byte {offset} of the header, {length} wanted"
+                f"{len(content)} bytes found from byte {offset} of the header, {length} expected"
             )
         return content
 

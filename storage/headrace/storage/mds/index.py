@@ -153,7 +153,7 @@ class _Collected:
 
     def _add(self, value: Mapping[str, object]) -> None:
         if value["version"] != 2:  # noqa: PLR2004 - the version
-            raise ValueError(f"version {str(value['version'])[:100]} found, wanted 2")
+            raise ValueError(f"version {str(value['version'])[:100]} found, expected 2")
         ordinal = self._ordinal(value) if value["format"] == "mds" else self._text_ordinal(value)
         sample_count = _integer(value, "samples")
         raw = _file(value["raw_data"], "raw_data")
@@ -205,7 +205,7 @@ class _Collected:
         raise NotADatasetError(
             f"{self.place}: shard {self.count} has the format "
             f"{str(value['format'])[:100]!r}, none of mds, json, csv, tsv and xsv; write the "
-            "dataset anew with `headrace convert`",
+            "dataset again with `headrace convert`",
             place=self.place,
         )
 
@@ -280,5 +280,5 @@ def _hash_texts(hashes: object, key: str) -> Mapping[str, str]:
 def _integer(value: Mapping[str, object], key: str) -> int:
     number = value[key]
     if type(number) is not int or not 0 <= number <= MAX_SHARD_BYTES:
-        raise ValueError(f"{key} is {str(number)[:100]}, wanted 0 to {MAX_SHARD_BYTES}")
+        raise ValueError(f"{key} is {str(number)[:100]}, expected 0 to {MAX_SHARD_BYTES}")
     return number

@@ -34,7 +34,7 @@ def shard_objects(text: str) -> Iterator[object]:
     if _skip(text, place + 1) != len(text):
         raise ValueError(f"text found after the end of the object, at character {place + 1}")
     if lists != 1:
-        raise ValueError(f"{lists} lists named 'shards' found, 1 wanted")
+        raise ValueError(f"{lists} lists named 'shards' found, 1 expected")
     if version != 2 or isinstance(version, bool | float):  # noqa: PLR2004 - the version
         raise ValueError(f"version {str(version)[:100]} found, this headrace reads 2")
 
@@ -60,7 +60,7 @@ def _after(text: str, place: int, mark: str) -> int:
     """Return where the text goes on after ``mark``."""
     place = _skip(text, place)
     if text[place : place + 1] != mark:
-        raise ValueError(f"{text[place : place + 1]!r} at character {place}, wanted {mark!r}")
+        raise ValueError(f"{text[place : place + 1]!r} at character {place}, expected {mark!r}")
     place = _skip(text, place + 1)
     if place == len(text):
         raise ValueError(f"the text ends at character {place}")

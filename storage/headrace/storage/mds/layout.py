@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.storage.source.ordinals import checked_ordinals
+from headrace.storage.source.ordinals import checked_ordinals, read_only, starts_of
 
 BLOCK_BYTES = (
     1 << 20
@@ -28,6 +28,8 @@ class BlockLayout:
     Attributes:
         sample_count: Samples of all shards.
         block_count: Blocks of all shards.
+        block_samples: ``(shards,) int64``, samples of each block of a shard but its last; not to
+            be written to.
     """
 
     def __init__(
@@ -39,8 +41,9 @@ class BlockLayout:
     ) -> None:
         wanted = np.where(whole, 1, np.maximum(1, -(-raw_bytes // BLOCK_BYTES)))
         self._per_block = np.maximum(1, -(-sample_counts // wanted))
-        self._first_block = _starts(-(-sample_counts // self._per_block))
-        self._first_sample = _starts(sample_counts)
+        self.block_samples = read_only(self._per_block)
+        self._first_block = starts_of(-(-sample_counts // self._per_block))
+        self._first_sample = starts_of(sample_counts)
         self.sample_count = int(self._first_sample[-1])
         self.block_count = int(self._first_block[-1])
 
@@ -95,7 +98,3 @@ class BlockLayout:
     def first_sample(self, shard: int) -> int:
         """Return the id of a shard's first sample."""
         return int(self._first_sample[shard])
-
-
-def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -40,7 +40,7 @@ def check_mds_mode(store: Store, mode: Mode) -> None:
     """
     if mode not in get_args(Mode):
         raise BadArgumentError(
-            f"mode is {mode!r}, wanted one of {', '.join(get_args(Mode))}", field="mode"
+            f"mode is {mode!r}, expected one of {', '.join(get_args(Mode))}", field="mode"
         )
     if mode == "error" and has_object(store, MDS_INDEX_NAME):
         raise _exists(store)

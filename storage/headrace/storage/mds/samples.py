@@ -94,7 +94,7 @@ def value_spans(
     refuse_first(
         values > ends,
         lambda at: (
-            f"{ends[at] - begins[at]} bytes found, {WORD.itemsize * varying} of sizes wanted"
+            f"{ends[at] - begins[at]} bytes found, {WORD.itemsize * varying} of sizes expected"
         ),
     )
     spans = []

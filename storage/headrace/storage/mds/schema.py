@@ -67,7 +67,7 @@ def _merged(one: Field, other: Field) -> Field:
     if kind is None:
         raise UnsupportedColumnError(
             f"column {one.name!r} is {one.type} in some shards and {other.type} in others, which "
-            "no one type holds; write the dataset anew",
+            "no one type holds; write the dataset again",
             column=one.name,
         )
     # Metadata that differ say nothing of the column as a whole.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from headrace.errors import NotADatasetError, ObjectNotFoundError
+from headrace.errors import NotADatasetError
 from headrace.storage.mds.dataset import MdsDataset
 from headrace.storage.mds.index import MAX_INDEX_BYTES, decode_index
 from headrace.storage.source.kinds import MDS_INDEX_NAME
+from headrace.storage.source.other_kinds import has_object
 from headrace.storage.source.source import Place, SourceOptions
 
 MARK = MDS_INDEX_NAME
@@ -13,11 +14,7 @@ MARK = MDS_INDEX_NAME
 
 def detect(place: Place) -> bool:
     """Tell whether there is an ``index.json``."""
-    try:
-        place.store.read(MDS_INDEX_NAME, length=1)
-    except ObjectNotFoundError:
-        return False
-    return True
+    return has_object(place.store, MDS_INDEX_NAME)
 
 
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> MdsDataset:

@@ -20,13 +20,19 @@ from headrace.errors import ManifestCorruptError, ObjectNotFoundError
 from headrace.storage.mds.dataset import MdsDataset
 from headrace.storage.mds.index import MAX_INDEX_BYTES, Index, check_shards, decode_index
 from headrace.storage.mds.shard_schema import schema_from_object, schema_object
-from headrace.storage.objects.objects import FileEntry, FileStore, open_files
 from headrace.storage.shard.buffers import offsets_of, values_of
 from headrace.storage.source.kinds import MDS_INDEX_NAME
 from headrace.storage.source.source import Place
-from headrace.storage.source.stored_index_frame import Packed, PackedForm, pack, unpack
+from headrace.storage.source.stored_index_frame import (
+    Packed,
+    PackedForm,
+    pack,
+    told_as_damage,
+    unpack,
+)
+from headrace.storage.source.unchanged import check_unchanged
 from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.store import open_store
+from headrace.storage.store.store import ObjectEntry, Store, open_store
 
 if TYPE_CHECKING:
     _Array = pa.Array[Any]  # pyarrow's stubs have these generic, pyarrow itself has not
@@ -41,7 +47,7 @@ _FIELDS: list[_Field] = [
 ]
 _FORM = PackedForm(
     magic=b"HRMDIDX",
-    version=2,
+    version=3,
     schema=pa.schema(_FIELDS),
 )
 
@@ -55,7 +61,7 @@ class StoredIndex:
         index: What it said.
     """
 
-    entry: FileEntry
+    entry: ObjectEntry
     index: Index
 
 
@@ -93,12 +99,8 @@ def decode_stored_index(content: bytes, *, place: str) -> StoredIndex:
     Raises:
         ManifestCorruptError: It is damaged, hostile, or of an unknown version.
     """
-    try:
+    with told_as_damage(place):
         return _decode(content)
-    except (pa.ArrowException, KeyError, OSError, TypeError, ValueError, RecursionError) as error:
-        raise ManifestCorruptError(
-            f"index {place}: {error}; store it again with `headrace index`", place=place
-        ) from error
 
 
 def stored_index_of(place: Place) -> tuple[Index, bytes]:
@@ -108,18 +110,14 @@ def stored_index_of(place: Place) -> tuple[Index, bytes]:
         ManifestCorruptError: It is damaged.
         ShardCorruptError: It is being written right now.
     """
-    files = open_files(place.url, options=place.options)
-    try:
-        entry = _entry(files, place.url)
-        if entry.stored_bytes > MAX_INDEX_BYTES:
-            raise ManifestCorruptError(
-                f"{place.url}/{MDS_INDEX_NAME} has {entry.stored_bytes} bytes, at most "
-                f"{MAX_INDEX_BYTES} wanted",
-                place=place.url,
-            )
-        content = files.read(entry, offset=0, length=entry.stored_bytes)
-    finally:
-        files.close()
+    entry = _entry(place.store)
+    if entry.stored_bytes > MAX_INDEX_BYTES:
+        raise ManifestCorruptError(
+            f"{place.url}/{MDS_INDEX_NAME} has {entry.stored_bytes} bytes, at most "
+            f"{MAX_INDEX_BYTES} expected",
+            place=place.url,
+        )
+    content = place.store.read_entry(entry, offset=0, length=entry.stored_bytes)
     index = decode_index(content, place=f"{place.url}/{MDS_INDEX_NAME}")
     return index, encode_stored_index(StoredIndex(entry, index))
 
@@ -145,28 +143,22 @@ def open_by_index(
         ShardCorruptError: ``index.json`` has changed.
         ObjectNotFoundError: It is gone.
     """
-    files = open_files(target, options=options)
-    try:
-        entry = _entry(files, target)
-    finally:
-        files.close()
-    if entry != stored.entry:
-        raise stored.entry.changed(entry, url=target)
     store = open_store(target, options=options)
     try:
+        check_unchanged([stored.entry], [_entry(store)], url=store.url)
         return MdsDataset(store, stored.index, allow_pickle=allow_pickle, mixed_arrays=mixed_arrays)
     except BaseException:
         store.close()
         raise
 
 
-def _entry(files: FileStore, url: str) -> FileEntry:
-    entry = files.entry(MDS_INDEX_NAME)
+def _entry(store: Store) -> ObjectEntry:
+    entry = store.entry(MDS_INDEX_NAME)
     if entry is None:
         raise ObjectNotFoundError(
-            f"{MDS_INDEX_NAME} is gone from {url}; restore it, or store the index again with "
+            f"{MDS_INDEX_NAME} is gone from {store.url}; restore it, or store the index again with "
             "`headrace index`",
-            url=url,
+            url=store.url,
             name=MDS_INDEX_NAME,
         )
     return entry
@@ -182,7 +174,7 @@ def _decode(content: bytes) -> StoredIndex:
         raise TypeError(f"version {str(version)[:100]} is no text")
     index = _index(packed.batch, facts)
     check_shards(index)
-    return StoredIndex(FileEntry(MDS_INDEX_NAME, stored_bytes, version), index)
+    return StoredIndex(ObjectEntry(MDS_INDEX_NAME, stored_bytes, version), index)
 
 
 def _index(batch: pa.RecordBatch, facts: Mapping[str, Any]) -> Index:

@@ -178,5 +178,5 @@ def _separated_values(
 ) -> list[object]:
     parts = line.split(form.separator)
     if len(parts) != len(names):
-        raise ValueError(f"{len(parts)} values in a line, {len(names)} wanted")
+        raise ValueError(f"{len(parts)} values in a line, {len(names)} expected")
     return [_CASTS[encoding.text](part) for encoding, part in zip(encodings, parts, strict=True)]

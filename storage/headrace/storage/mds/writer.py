@@ -146,7 +146,7 @@ class MdsWriter:
         if not batch.schema.equals(self._schema, check_metadata=False):
             raise BadArgumentError(
                 f"a batch of {batch.schema.names} found, one of the writer's schema "
-                f"{self._schema.names} wanted",
+                f"{self._schema.names} expected",
                 field="batch",
             )
         samples = encode_samples(batch.select(self._order), self._encodings)
@@ -261,15 +261,15 @@ def _check(folder: str, hashes: Sequence[str], size_limit: int) -> None:
     if folder:
         check_name(folder)
     if "/" in folder:
-        raise BadArgumentError(f"folder is {folder!r}, wanted one name", field="folder")
+        raise BadArgumentError(f"folder is {folder!r}, expected one name", field="folder")
     unknown = sorted(set(hashes) - HASHES)
     if unknown:
         raise BadArgumentError(
-            f"hashes hold {unknown}, wanted some of {', '.join(sorted(HASHES))}", field="hashes"
+            f"hashes hold {unknown}, expected some of {', '.join(sorted(HASHES))}", field="hashes"
         )
     if not 0 < size_limit <= MAX_SHARD_BYTES:
         raise BadArgumentError(
-            f"size_limit is {size_limit}, wanted 1 to {MAX_SHARD_BYTES}", field="size_limit"
+            f"size_limit is {size_limit}, expected 1 to {MAX_SHARD_BYTES}", field="size_limit"
         )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from headrace.errors import NotADatasetError, ObjectNotFoundError
+from headrace.errors import NotADatasetError
 from headrace.storage.dataset.dataset import Dataset
 from headrace.storage.dataset.pointer import IndexPointer, Pointer, VersionEntry
 from headrace.storage.dataset.read_manifest import read_any_pointer, read_manifest
 from headrace.storage.open.indexed import open_indexed
 from headrace.storage.source.kinds import POINTER_NAME
+from headrace.storage.source.other_kinds import has_object
 from headrace.storage.source.source import OpenDataset, Place, SourceOptions
 
 MARK = POINTER_NAME
@@ -15,11 +16,7 @@ MARK = POINTER_NAME
 
 def detect(place: Place) -> bool:
     """Tell whether there is a ``headrace.json``."""
-    try:
-        place.store.read(POINTER_NAME, length=1)
-    except ObjectNotFoundError:
-        return False
-    return True
+    return has_object(place.store, POINTER_NAME)
 
 
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> OpenDataset:

@@ -133,7 +133,7 @@ def open_indexed(
     found = _digest(content)
     if found != pointer.digest:
         raise ManifestCorruptError(
-            f"index {where}: digest {found} found, {pointer.digest} wanted; store it again with "
+            f"index {where}: digest {found} found, {pointer.digest} expected; store it again with "
             "`headrace index`",
             place=where,
         )
@@ -144,7 +144,7 @@ def open_indexed(
         dataset.close()
         raise ManifestCorruptError(
             f"index {where}: fingerprint {dataset.fingerprint} found, {pointer.fingerprint} "
-            "wanted; store it again with `headrace index`",
+            "expected; store it again with `headrace index`",
             place=where,
         )
     place.store.close()
@@ -239,7 +239,7 @@ def _open_parquet(
     index = decode_index(content, place=where)
     if options.table_version not in {None, index.table_version}:
         raise BadArgumentError(
-            f"version {options.table_version} of the table is wanted, {where} is of version "
+            f"version {options.table_version} of the table is requested, {where} is of version "
             f"{index.table_version}; store that one with `headrace index`, or open {target}",
             field="table_version",
         )

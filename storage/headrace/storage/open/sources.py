@@ -85,7 +85,7 @@ def _candidates(name: str | None) -> Mapping[str, Callable[[], Source]]:
         return _SOURCES
     if name not in _SOURCES:
         raise BadArgumentError(
-            f"source is {name[:100]!r}, wanted one of {', '.join(_SOURCES)}", field="source"
+            f"source is {name[:100]!r}, expected one of {', '.join(_SOURCES)}", field="source"
         )
     return {name: _SOURCES[name]}
 

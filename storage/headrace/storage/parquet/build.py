@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import UnsupportedColumnError
-from headrace.storage.objects.objects import FileEntry, FileStore
 from headrace.storage.parquet.footer import read_footer
 from headrace.storage.parquet.index import IndexedFile, ParquetIndex, fingerprint_of
 from headrace.storage.parquet.layout import Layout
@@ -31,6 +30,7 @@ from headrace.storage.parquet.unify import (
     with_common_classes,
 )
 from headrace.storage.shard.types import schema_texts
+from headrace.storage.store.store import ObjectEntry, Store
 
 if TYPE_CHECKING:
     Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
@@ -51,7 +51,7 @@ _LOG = logging.getLogger(__name__)
 class _OpenedFile:
     """What is kept of a footer; files with the same columns share ``columns``."""
 
-    entry: FileEntry
+    entry: ObjectEntry
     footer_bytes: int
     footer_digest: bytes
     columns: FileSchema
@@ -59,7 +59,7 @@ class _OpenedFile:
 
 
 def build_index(
-    files: FileStore,
+    files: Store,
     layout: Layout,
     *,
     progress: Progress | None = None,
@@ -117,12 +117,12 @@ def build_index(
 
 
 def _read_footers(
-    files: FileStore, entries: Sequence[FileEntry], threads: int
+    files: Store, entries: Sequence[ObjectEntry], threads: int
 ) -> Iterator[_OpenedFile]:
     """Yield what each footer says, in order; the pool ends with the generator."""
     known: dict[tuple[object, ...], FileSchema] = {}
 
-    def read(entry: FileEntry) -> _OpenedFile:
+    def read(entry: ObjectEntry) -> _OpenedFile:
         footer = read_footer(files, entry)
         with footer.file() as file:
             table = row_group_table(file.metadata, footer)

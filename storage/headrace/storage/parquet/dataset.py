@@ -9,17 +9,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
-from headrace.storage.objects.objects import FileStore
 from headrace.storage.parquet.build import LARGE_ROW_GROUP_BYTES
 from headrace.storage.parquet.footer_cache import FooterCache
-from headrace.storage.parquet.index import ParquetIndex, starts_of
+from headrace.storage.parquet.index import ParquetIndex
 from headrace.storage.parquet.read import block_damage, read_row_group, without_rows
 from headrace.storage.parquet.serve import column_plans, served_batch
 from headrace.storage.parquet.thrift import states_checksum
-from headrace.storage.source.ordinals import checked_ordinals
+from headrace.storage.shard.even_blocks import block_samples_of
+from headrace.storage.source.ordinals import checked_ordinals, read_only, starts_of
 from headrace.storage.source.prefix_search import Starts
 from headrace.storage.source.source import ShardCheck
+from headrace.storage.source.stretches import Stretches
+from headrace.storage.store.store import Store
 
+# Row groups that differ and are larger are read whole: as parts of runs of 2 MiB, the order's
+# default, they would be read more than 1.5 times.
+_LARGE_UNEVEN_BYTES = 1 << 20
 _PAGE_HEADER_BYTES = 128  # its first fields are numbers of at most 10 bytes each
 
 
@@ -42,7 +47,7 @@ class ParquetDataset:
             their samples.
     """
 
-    def __init__(self, files: FileStore, index: ParquetIndex) -> None:
+    def __init__(self, files: Store, index: ParquetIndex) -> None:
         groups = index.row_groups
         self.url = files.url
         self.index = index
@@ -61,6 +66,26 @@ class ParquetDataset:
         self.sample_count = int(self._starts.values[-1])
         self.shard_sample_counts = _by_file(groups["sample_count"], self._block_starts)
         self.shard_raw_bytes = _by_file(groups["raw_bytes"], self._block_starts)
+
+    def stretches(self) -> Stretches:
+        """Return its files, as `OpenDataset.stretches`; nothing is read.
+
+        A file of large row groups that differ is a stretch for each of them, and one without
+        samples is none.
+        """
+        counts = self.index.row_groups["sample_count"].astype(np.int64)
+        raw_bytes = self.index.row_groups["raw_bytes"].astype(np.int64)
+        per_file = np.diff(self._block_starts)
+        is_large = self.shard_raw_bytes > _LARGE_UNEVEN_BYTES * per_file
+        is_split = is_large & (block_samples_of(counts, per_file) == 0)
+        is_first = np.zeros(len(counts) + 1, np.bool_)
+        is_first[self._block_starts] = True
+        starts = np.flatnonzero(is_first[:-1] | np.repeat(is_split, per_file))
+        return Stretches(
+            sample_counts=_sums(counts, starts),
+            raw_bytes=_sums(raw_bytes, starts),
+            block_samples=block_samples_of(counts, np.diff(starts, append=len(counts))),
+        )
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find the blocks that hold samples.
@@ -152,7 +177,7 @@ class ParquetDataset:
         stated = self.index.row_groups[self._block_starts[shard]]
         offset = int(stated["offset"])
         length = min(_PAGE_HEADER_BYTES, entry.stored_bytes - offset)
-        header = self._files.read(entry, offset=offset, length=length)
+        header = self._files.read_entry(entry, offset=offset, length=length)
         count = 0 if states_checksum(header) else int(self.shard_sample_counts[shard])
         return ShardCheck(entry.name, unprotected_count=count)
 
@@ -203,6 +228,9 @@ class ParquetDataset:
 
 def _by_file(values: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Add up what blocks have, file by file."""
-    sums = np.diff(starts_of(values)[starts])
-    sums.flags.writeable = False
-    return sums
+    return read_only(np.diff(starts_of(values)[starts]))
+
+
+def _sums(values: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Add up consecutive parts, none of them empty."""
+    return np.add.reduceat(values, starts) if len(starts) else np.empty(0, np.int64)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import ConfigurationError, ShardCorruptError
-from headrace.storage.objects.objects import FileEntry, FileStore
 from headrace.storage.parquet.thrift import EncryptionFoundError, chunk_statements
+from headrace.storage.store.store import ObjectEntry, Store
 
 MAX_FOOTER_BYTES = 256 << 20
 """Arbitrary: 10,000 columns in 100 row groups have 100 MB."""
@@ -45,7 +45,7 @@ class Footer:
         content: The Thrift message, without its length and the magic.
     """
 
-    entry: FileEntry
+    entry: ObjectEntry
     content: bytes
 
     @property
@@ -115,7 +115,7 @@ def _check_chunks(content: bytes, metadata: pq.FileMetaData) -> None:
                 )
 
 
-def damage(entry: FileEntry, found: str, *, offset: int) -> ShardCorruptError:
+def damage(entry: ObjectEntry, found: str, *, offset: int) -> ShardCorruptError:
     """Make the error for a file that is not as it must be."""
     return ShardCorruptError(
         f"file {entry.name}, at byte {offset}: {found}; restore the file or write it again",
@@ -124,7 +124,7 @@ def damage(entry: FileEntry, found: str, *, offset: int) -> ShardCorruptError:
     )
 
 
-def read_footer(files: FileStore, entry: FileEntry) -> Footer:
+def read_footer(files: Store, entry: ObjectEntry) -> Footer:
     """Fetch the footer of a file: one read, or two if it is long.
 
     Raises:
@@ -135,24 +135,24 @@ def read_footer(files: FileStore, entry: FileEntry) -> Footer:
     if size < _TAIL.size + len(_MAGIC):
         raise damage(entry, f"{size} bytes are no Parquet file", offset=0)
     guessed = min(size, _GUESS_BYTES)
-    tail = files.read(entry, offset=size - guessed, length=guessed)
+    tail = files.read_entry(entry, offset=size - guessed, length=guessed)
     length = footer_length(tail[-_TAIL.size :], entry)
     stop = len(tail) - _TAIL.size
     if length <= stop:
         return Footer(entry, tail[stop - length : stop])
     missing = length - stop
-    head = files.read(entry, offset=size - guessed - missing, length=missing)
+    head = files.read_entry(entry, offset=size - guessed - missing, length=missing)
     return Footer(entry, head + tail[:stop])
 
 
-def read_known_footer(files: FileStore, entry: FileEntry, *, length: int, digest: bytes) -> Footer:
+def read_known_footer(files: Store, entry: ObjectEntry, *, length: int, digest: bytes) -> Footer:
     """Fetch a footer of which length and digest are known.
 
     Raises:
         ShardCorruptError: It is not as it was when it was indexed.
     """
     start = entry.stored_bytes - _TAIL.size - length
-    footer = Footer(entry, files.read(entry, offset=start, length=length))
+    footer = Footer(entry, files.read_entry(entry, offset=start, length=length))
     if footer.digest != digest:
         raise footer.damage(
             f"the footer has digest {footer.digest.hex()}, indexed was {digest.hex()}"
@@ -160,7 +160,7 @@ def read_known_footer(files: FileStore, entry: FileEntry, *, length: int, digest
     return footer
 
 
-def footer_length(tail: bytes, entry: FileEntry) -> int:
+def footer_length(tail: bytes, entry: ObjectEntry) -> int:
     """Return the length of the footer that the last 8 bytes of a file state.
 
     Raises:
@@ -183,7 +183,7 @@ def footer_length(tail: bytes, entry: FileEntry) -> int:
     return int(length)
 
 
-def _encrypted(entry: FileEntry) -> ConfigurationError:
+def _encrypted(entry: ObjectEntry) -> ConfigurationError:
     return ConfigurationError(
         f"file {entry.name} is encrypted, which is not read here; write it without encryption",
         shard=entry.name,

@@ -7,9 +7,9 @@ from collections import OrderedDict
 
 import pyarrow.parquet as pq
 
-from headrace.storage.objects.objects import FileStore
 from headrace.storage.parquet.footer import Footer, read_known_footer
 from headrace.storage.parquet.index import IndexedFile
+from headrace.storage.store.store import Store
 
 _BUDGET_BYTES = 32 << 20  # as stored; a parsed footer takes some five times as much
 
@@ -20,7 +20,7 @@ class FooterCache:
     Two threads that miss the same footer both read it; one result is kept.
     """
 
-    def __init__(self, files: FileStore, indexed: tuple[IndexedFile, ...]) -> None:
+    def __init__(self, files: Store, indexed: tuple[IndexedFile, ...]) -> None:
         self._files = files
         self._indexed = indexed
         self._lock = threading.Lock()

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.storage.objects.objects import FileEntry
 from headrace.storage.shard.types import schema_texts
+from headrace.storage.source.ordinals import starts_of
+from headrace.storage.store.store import ObjectEntry
 
 _PREFIX = b"headrace parquet v1\n"
 _DIGEST_BYTES = 16
@@ -31,7 +32,7 @@ class IndexedFile:
         block_count: Row groups that hold samples.
     """
 
-    entry: FileEntry
+    entry: ObjectEntry
     footer_bytes: int
     footer_digest: bytes
     row_group_count: int
@@ -66,11 +67,6 @@ class ParquetIndex:
     def block_starts(self) -> NDArray[np.int64]:
         """Ordinal of the first block of each file and the number of all, ``(files + 1,)``."""
         return starts_of([file.block_count for file in self.files])
-
-
-def starts_of(counts: list[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where each of consecutive parts starts, and where the last ends."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
 def fingerprint_of(

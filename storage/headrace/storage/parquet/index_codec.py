@@ -1,16 +1,14 @@
-"""The codec of a stored index: a header with a digest, then an Arrow IPC file, one row a file.
+"""What opening Parquet files reads of their footers, stored as columns.
 
-::
-
-    bytes 0-7    HRPQIDX and the version, one byte
-    bytes 8-23   BLAKE2b-128 of all that follows
-    bytes 24-    an Arrow IPC file of one record batch
+``headrace.storage.source.stored_index_frame`` says how. There is a row a file, with lists in it of
+its row groups and deleted rows, and a column for each that is constant in all of a file. The facts
+beside them are the schemas, the version of a Delta table, and the fingerprint, which the rest gives
+again.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,26 +16,29 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.errors import ManifestCorruptError, UnsupportedColumnError
-from headrace.storage.objects.objects import FileEntry
 from headrace.storage.parquet.index import (
     IndexedFile,
     ParquetIndex,
     fingerprint_of,
-    starts_of,
 )
 from headrace.storage.parquet.row_groups import MAX_ROW_GROUP_BYTES, ROW_GROUP_DTYPE
+from headrace.storage.source.ordinals import starts_of
+from headrace.storage.source.stored_index_frame import (
+    Packed,
+    PackedForm,
+    pack,
+    told_as_damage,
+    unpack,
+)
+from headrace.storage.store.store import ObjectEntry
 
 if TYPE_CHECKING:
     # pyarrow's stubs have these generic, pyarrow itself has not.
     Array = pa.Array[Any]
     Field = pa.Field[Any]
 
-INDEX_VERSION = 1
-MAX_INDEX_BYTES = 8 << 30
-_MAGIC = b"HRPQIDX"
+INDEX_VERSION = 2
 _DIGEST_BYTES = 16
-_HEADER_BYTES = len(_MAGIC) + 1 + _DIGEST_BYTES
 _GROUP = pa.struct(
     [
         pa.field("row_group", pa.int32(), nullable=False),
@@ -59,19 +60,29 @@ _FIELDS = (
     ),
 )
 _CONSTANT = "partition:"  # prefix of the names of the constant columns, which come last
-_KEYS = ("headrace.fingerprint", "headrace.schema", "headrace.physical", "headrace.table_version")
+_FORM = PackedForm(
+    magic=b"HRPQIDX",
+    version=INDEX_VERSION,
+    schema=pa.schema(_FIELDS),
+    more=_CONSTANT,
+    limit_bytes=8 << 30,
+)
 
 
 def encode_index(index: ParquetIndex) -> bytes:
     """Return the bytes to store."""
-    schema = _stored_schema(index)
-    batch = pa.RecordBatch.from_arrays([*_columns(index), *index.constants.columns], schema=schema)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(batch)
-    body = sink.getvalue()
-    digest = hashlib.blake2b(memoryview(body), digest_size=_DIGEST_BYTES).digest()
-    return b"".join((_MAGIC, bytes([INDEX_VERSION]), digest, memoryview(body)))
+    constants = [field.with_name(_CONSTANT + field.name) for field in index.constants.schema]
+    fields: list[Field] = [*_FIELDS, *constants]
+    batch = pa.RecordBatch.from_arrays(
+        [*_columns(index), *index.constants.columns], schema=pa.schema(fields)
+    )
+    facts = {
+        "fingerprint": index.fingerprint,
+        "schema": _schema_text(index.schema),
+        "physical": _schema_text(index.physical),
+        "table_version": index.table_version,
+    }
+    return pack(_FORM, Packed(facts, batch))
 
 
 def decode_index(content: bytes, *, place: str) -> ParquetIndex:
@@ -84,29 +95,8 @@ def decode_index(content: bytes, *, place: str) -> ParquetIndex:
     Raises:
         ManifestCorruptError: It is damaged, hostile, or of an unknown version.
     """
-    try:
+    with told_as_damage(place):
         return _decode(content)
-    except (_DamageError, pa.ArrowException, UnsupportedColumnError, OSError, ValueError) as error:
-        raise ManifestCorruptError(
-            f"index {place}: {error}; store it again with `headrace index`", place=place
-        ) from error
-
-
-class _DamageError(Exception):
-    """What is wrong with an index; the caller knows where."""
-
-
-def _stored_schema(index: ParquetIndex) -> pa.Schema:
-    version = "" if index.table_version is None else str(index.table_version)
-    metadata: dict[bytes | str, bytes | str] = {
-        "headrace.fingerprint": index.fingerprint,
-        "headrace.schema": _schema_text(index.schema),
-        "headrace.physical": _schema_text(index.physical),
-        "headrace.table_version": version,
-    }
-    constants = [field.with_name(_CONSTANT + field.name) for field in index.constants.schema]
-    fields: list[Field] = [*_FIELDS, *constants]
-    return pa.schema(fields, metadata=metadata)
 
 
 def _columns(index: ParquetIndex) -> list[Array]:
@@ -140,29 +130,25 @@ def _lists(starts: NDArray[np.int64], items: Array, name: str) -> Array:
 
 
 def _decode(content: bytes) -> ParquetIndex:
-    reader = pa.ipc.open_file(pa.py_buffer(_body(content)))
-    if reader.num_record_batches != 1:
-        raise _DamageError(f"{reader.num_record_batches} record batches found, 1 wanted")
-    batch = reader.get_batch(0)
-    batch.validate(full=True)
-    metadata = _metadata(batch.schema)
+    packed = unpack(_FORM, content)
+    facts, batch = packed.facts, packed.batch
     constants = _constants(batch)
     files = _files(batch)
     row_groups = _row_groups(batch, files)
     deleted = _deleted(batch)
-    schema = _schema_of(metadata["headrace.schema"])
+    schema = _schema_of(facts["schema"])
     found = fingerprint_of(
         schema=schema, files=files, constants=constants, deleted=deleted, row_groups=row_groups
     )
-    if found != metadata["headrace.fingerprint"]:
-        raise _DamageError(
-            f"fingerprint {metadata['headrace.fingerprint'][:100]!r} stated, {found} found"
-        )
-    version = metadata["headrace.table_version"]
+    if found != facts["fingerprint"]:
+        raise ValueError(f"fingerprint {str(facts['fingerprint'])[:100]!r} stated, {found} found")
+    version = facts["table_version"]
+    if version is not None and type(version) is not int:
+        raise ValueError(f"version {str(version)[:100]} of the table is no number")
     return ParquetIndex(
         schema=schema,
-        physical=_schema_of(metadata["headrace.physical"]),
-        table_version=int(version) if version else None,
+        physical=_schema_of(facts["physical"]),
+        table_version=version,
         files=files,
         constants=constants,
         deleted=deleted,
@@ -171,42 +157,10 @@ def _decode(content: bytes) -> ParquetIndex:
     )
 
 
-def _body(content: bytes) -> memoryview:
-    if not content.startswith(_MAGIC) or len(content) < _HEADER_BYTES:
-        raise _DamageError(f"it begins with {content[:8]!r}, an index with {_MAGIC!r}")
-    version = content[len(_MAGIC)]
-    if version != INDEX_VERSION:
-        raise _DamageError(
-            f"version {version} found, this headrace reads {INDEX_VERSION}; a newer headrace may "
-            "read it"
-        )
-    if len(content) > MAX_INDEX_BYTES:
-        raise _DamageError(f"{len(content)} bytes found, at most {MAX_INDEX_BYTES} wanted")
-    body = memoryview(content)[_HEADER_BYTES:]
-    stated = content[len(_MAGIC) + 1 : _HEADER_BYTES]
-    digest = hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
-    if digest != stated:
-        raise _DamageError(f"digest {digest.hex()} found, {stated.hex()} stated")
-    return body
-
-
-def _metadata(schema: pa.Schema) -> Mapping[str, str]:
-    found = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
-    missing = [key for key in _KEYS if key not in found]
-    if missing:
-        raise _DamageError(f"no metadata {', '.join(missing)}")
-    return found
-
-
 def _constants(batch: pa.RecordBatch) -> pa.RecordBatch:
-    fields = list(batch.schema)
-    wanted = pa.schema(_FIELDS)
-    if not pa.schema(fields[: len(wanted)]).equals(wanted):
-        raise _DamageError(f"columns {batch.schema.names} found, {wanted.names} wanted")
-    if any(column.null_count for column in batch.columns[: len(wanted)]):
-        raise _DamageError("nulls found, none wanted")
-    own = [field.with_name(field.name.removeprefix(_CONSTANT)) for field in fields[len(wanted) :]]
-    return pa.RecordBatch.from_arrays(batch.columns[len(wanted) :], schema=pa.schema(own))
+    stated = list(batch.schema)[len(_FIELDS) :]
+    own = [field.with_name(field.name.removeprefix(_CONSTANT)) for field in stated]
+    return pa.RecordBatch.from_arrays(batch.columns[len(_FIELDS) :], schema=pa.schema(own))
 
 
 def _files(batch: pa.RecordBatch) -> tuple[IndexedFile, ...]:
@@ -214,12 +168,12 @@ def _files(batch: pa.RecordBatch) -> tuple[IndexedFile, ...]:
     names = ("name", "stored_bytes", "version", "footer_bytes", "footer_digest", "row_group_count")
     rows = zip(*(batch.column(name).to_pylist() for name in names), counts.tolist(), strict=True)
     files = tuple(
-        IndexedFile(FileEntry(name, size, version), footer, digest, groups, blocks)
+        IndexedFile(ObjectEntry(name, size, version), footer, digest, groups, blocks)
         for name, size, version, footer, digest, groups, blocks in rows
     )
     for file in files:
         if not 0 < file.footer_bytes < file.entry.stored_bytes or file.row_group_count < 0:
-            raise _DamageError(f"file {file.entry.name[:200]!r} has sizes that cannot be")
+            raise ValueError(f"file {file.entry.name[:200]!r} has sizes that cannot be")
     return files
 
 
@@ -244,7 +198,7 @@ def _row_groups(batch: pa.RecordBatch, files: tuple[IndexedFile, ...]) -> NDArra
         | (groups["raw_bytes"] > MAX_ROW_GROUP_BYTES)
     )
     if is_bad.any():
-        raise _DamageError(f"row group {int(np.argmax(is_bad))} of the index cannot be")
+        raise ValueError(f"row group {int(np.argmax(is_bad))} of the index cannot be")
     return groups
 
 

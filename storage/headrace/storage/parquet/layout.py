@@ -10,11 +10,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import NotADatasetError, ObjectNotFoundError
-from headrace.storage.objects.objects import FileEntry, FileStore, open_files
 from headrace.storage.parquet.delta import DeltaVersion, read_delta
 from headrace.storage.parquet.partitions import partition_columns
 from headrace.storage.source.kinds import DELTA_LOG_FOLDER, PARQUET_ENDINGS, is_parquet_name
 from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.store import ObjectEntry, Store, open_store
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,8 +27,8 @@ class FoundFiles:
         is_file: Whether the URL names the one file.
     """
 
-    files: FileStore
-    entries: tuple[FileEntry, ...]
+    files: Store
+    entries: tuple[ObjectEntry, ...]
     is_file: bool
 
 
@@ -43,25 +43,33 @@ class Layout:
         delta: The version, if it is a Delta table.
     """
 
-    entries: tuple[FileEntry, ...]
+    entries: tuple[ObjectEntry, ...]
     constants: pa.RecordBatch
     deleted: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     delta: DeltaVersion | None = None
 
 
-def is_delta(entries: Iterable[FileEntry]) -> bool:
+def is_delta(entries: Iterable[ObjectEntry]) -> bool:
     """Tell whether there is a Delta log among files."""
     return any(entry.name.startswith(f"{DELTA_LOG_FOLDER}/") for entry in entries)
 
 
-def find_files(url: str, *, options: StoreOptions) -> FoundFiles:
+def find_files(files: Store, url: str, *, options: StoreOptions) -> FoundFiles:
     """Return the files under a URL, or the one that it names in the folder above.
+
+    Args:
+        files: The store of the URL; closed where another takes its place, or where this raises.
+        url: What the caller wrote.
+        options: How to reach the folder above.
 
     Raises:
         NotADatasetError: There is none.
     """
-    files = open_files(url, options=options)
-    entries = tuple(files.entries())
+    try:
+        entries = tuple(files.list_entries())
+    except BaseException:
+        files.close()
+        raise
     if entries:
         return FoundFiles(files, entries, is_file=False)
     files.close()
@@ -72,10 +80,10 @@ def find_files(url: str, *, options: StoreOptions) -> FoundFiles:
     return FoundFiles(files, (entry,), is_file=True)
 
 
-def file_at(url: str, *, options: StoreOptions) -> tuple[FileStore, FileEntry | None]:
+def file_at(url: str, *, options: StoreOptions) -> tuple[Store, ObjectEntry | None]:
     """Return the file of a URL and the folder that it is in."""
     folder, name = _split(url)
-    files = open_files(folder, options=options)
+    files = open_store(folder, options=options)
     return files, files.entry(name) if name else None
 
 
@@ -111,7 +119,7 @@ def layout_of(
     return Layout(tuple(chosen), partition_columns([entry.name for entry in chosen]))
 
 
-def _delta_layout(url: str, entries: tuple[FileEntry, ...], delta: DeltaVersion) -> Layout:
+def _delta_layout(url: str, entries: tuple[ObjectEntry, ...], delta: DeltaVersion) -> Layout:
     by_name = {entry.name: entry for entry in entries}
     chosen = []
     for name, stored_bytes in zip(delta.names, delta.stored_bytes, strict=True):
@@ -124,7 +132,7 @@ def _delta_layout(url: str, entries: tuple[FileEntry, ...], delta: DeltaVersion)
                 name=name,
             )
         if found.stored_bytes != stored_bytes:
-            raise FileEntry(name, stored_bytes, found.version).changed(found, url=url)
+            raise ObjectEntry(name, stored_bytes, found.version).changed(found, url=url)
         chosen.append(found)
     return Layout(tuple(chosen), delta.constants, delta.deleted, delta)
 

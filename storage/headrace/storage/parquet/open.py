@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from headrace.errors import NotADatasetError, ObjectNotFoundError
-from headrace.storage.objects.objects import FileEntry
+from headrace.errors import NotADatasetError
 from headrace.storage.parquet.build import Progress, build_index
 from headrace.storage.parquet.dataset import ParquetDataset
 from headrace.storage.parquet.index import ParquetIndex
 from headrace.storage.parquet.layout import find_files, layout_of
+from headrace.storage.source.unchanged import check_unchanged
 from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.store import Store, open_store
 
 
 def open_parquet(
@@ -20,6 +19,7 @@ def open_parquet(
     index: ParquetIndex | None = None,
     table_version: int | None = None,
     progress: Progress | None = None,
+    store: Store | None = None,
 ) -> ParquetDataset:
     """Open the Parquet files at a URL.
 
@@ -33,6 +33,7 @@ def open_parquet(
         table_version: Version of a Delta table, or `None` for the current one; with an index it
             is the index that says which.
         progress: Called with the number of footers read and of files.
+        store: The one of the URL, where it is open already; the dataset's from now on.
 
     Raises:
         NotADatasetError: There are no Parquet files, or no such version of the table.
@@ -45,13 +46,13 @@ def open_parquet(
         StoreUnavailableError: The store cannot be reached.
     """
     chosen = options or StoreOptions()
-    found = find_files(url, options=chosen)
+    found = find_files(store or open_store(url, options=chosen), url, options=chosen)
     try:
         if index is None:
             layout = layout_of(url, found, options=chosen, table_version=table_version)
             index = build_index(found.files, layout, progress=progress)
         else:
-            _check_unchanged(index, found.entries, url)
+            check_unchanged((file.entry for file in index.files), found.entries, url=url)
         _check_not_empty(index, url)
         return ParquetDataset(found.files, index)
     except BaseException:
@@ -64,18 +65,3 @@ def _check_not_empty(index: ParquetIndex, url: str) -> None:
         raise NotADatasetError(
             f"the {len(index.files)} Parquet files at {url} hold no samples", url=url
         )
-
-
-def _check_unchanged(index: ParquetIndex, entries: Iterable[FileEntry], url: str) -> None:
-    found = {entry.name: entry for entry in entries}
-    for file in index.files:
-        entry = found.get(file.entry.name)
-        if entry is None:
-            raise ObjectNotFoundError(
-                f"file {file.entry.name[:200]} of the index is not in {url}; restore it, or store "
-                "the index again with `headrace index`",
-                url=url,
-                name=file.entry.name[:200],
-            )
-        if entry != file.entry:
-            raise file.entry.changed(entry, url=url)

@@ -37,7 +37,7 @@ def partition_columns(names: Sequence[str]) -> pa.RecordBatch:
     keys = list(stated[0]) if stated else []
     for name, values in zip(names, stated, strict=True):
         if list(values) != keys:
-            key = next(iter(set(keys) ^ set(values)), keys[0])
+            key = [*sorted(set(keys) ^ set(values)), *keys][0]
             raise UnsupportedColumnError(
                 f"file {name} lies in folders for {list(values)}, file {names[0]} in folders for "
                 f"{keys}; move it to where it belongs",

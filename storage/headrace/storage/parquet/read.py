@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
-from headrace.storage.objects.objects import FileStore
 from headrace.storage.parquet.footer import Footer
 from headrace.storage.parquet.row_groups import chunk_ranges, large_dictionaries, padded
 from headrace.storage.parquet.segments import SegmentFile, coalesced
+from headrace.storage.store.store import Store
 
 
 def read_row_group(
-    files: FileStore, footer: Footer, metadata: pq.FileMetaData, *, row_group: int
+    files: Store, footer: Footer, metadata: pq.FileMetaData, *, row_group: int
 ) -> pa.Table:
     """Return a row group as Arrow reads it, checksums of pages verified where there are some.
 
@@ -28,7 +28,7 @@ def read_row_group(
     """
     group = metadata.row_group(row_group)
     segments = [
-        (start, files.read(footer.entry, offset=start, length=padded(stop, footer) - start))
+        (start, files.read_entry(footer.entry, offset=start, length=padded(stop, footer) - start))
         for start, stop in coalesced(list(chunk_ranges(group, footer)))
     ]
     reader = _Reader(footer, metadata, segments)

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigurationError, ShardCorruptError
-from headrace.storage.objects.objects import FileEntry
 from headrace.storage.parquet.footer import Footer, damage
+from headrace.storage.store.store import ObjectEntry
 
 MAX_ROW_GROUP_BYTES = 2**31 - 1
 """Raw bytes: what 32-bit offsets of a block's strings and lists can address."""
@@ -112,7 +112,7 @@ def chunk_ranges(group: pq.RowGroupMetaData, footer: Footer) -> Iterator[tuple[i
 
 
 def without(
-    rows: NDArray[np.void], deleted: NDArray[np.int64], entry: FileEntry
+    rows: NDArray[np.void], deleted: NDArray[np.int64], entry: ObjectEntry
 ) -> NDArray[np.void]:
     """Return the row groups of a file with fewer samples; those left with none are left out.
 
@@ -178,7 +178,7 @@ def _may_hold_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
     return stated is None or not stated.has_null_count or stated.null_count != 0
 
 
-def _check_counts(rows: int, raw_bytes: int, index: int, entry: FileEntry) -> None:
+def _check_counts(rows: int, raw_bytes: int, index: int, entry: ObjectEntry) -> None:
     if rows < 0:
         raise damage(entry, f"row group {index} states {rows} rows", offset=0)
     if raw_bytes > MAX_ROW_GROUP_BYTES or rows > MAX_ROW_GROUP_BYTES:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import islice
 
 from headrace.errors import NotADatasetError
-from headrace.storage.objects.objects import open_files
 from headrace.storage.parquet.dataset import ParquetDataset
 from headrace.storage.parquet.layout import file_at, is_delta
 from headrace.storage.parquet.open import open_parquet
@@ -18,11 +17,7 @@ _LOOKED_AT = 1000  # one page of a listing of S3
 
 def detect(place: Place) -> bool:
     """Tell whether the URL is a Parquet file, or a look under it finds some or a Delta log."""
-    files = open_files(place.url, options=place.options)
-    try:
-        seen = list(islice(files.entries(), _LOOKED_AT))
-    finally:
-        files.close()
+    seen = list(islice(place.store.list_entries(), _LOOKED_AT))
     if seen:
         return is_delta(seen) or any(is_parquet_name(entry.name) for entry in seen)
     files, entry = file_at(place.url, options=place.options)
@@ -32,14 +27,18 @@ def detect(place: Place) -> bool:
 
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> ParquetDataset:
     """Open the files; reads every footer."""
-    dataset = open_parquet(place.url, options=place.options, table_version=options.table_version)
+    dataset = open_parquet(
+        place.url,
+        options=place.options,
+        table_version=options.table_version,
+        store=place.store,
+    )
     if fingerprint is not None and dataset.fingerprint != fingerprint:
         dataset.close()
         raise NotADatasetError(
-            f"{place.url} has fingerprint {dataset.fingerprint}, wanted is {fingerprint[:100]}; "
-            "Parquet files have no older versions, so restore the files or start anew",
+            f"{place.url} has fingerprint {dataset.fingerprint}, expected is {fingerprint[:100]}; "
+            "Parquet files have no older versions, so restore the files or start over",
             url=place.url,
             fingerprint=fingerprint[:100],
         )
-    place.store.close()
     return dataset

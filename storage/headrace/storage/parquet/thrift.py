@@ -156,7 +156,7 @@ class _Reader:
         """Yield the places in a list of the kind that is wanted."""
         count, kind = self._list_header()
         if kind != wanted and count:
-            raise ValueError(f"a list of kind {kind} at byte {self._at}, {wanted} wanted")
+            raise ValueError(f"a list of kind {kind} at byte {self._at}, {wanted} expected")
         yield from range(count)
 
     def integer(self) -> int:

@@ -122,7 +122,7 @@ def _joined(
         where, other = (file, first) if name in fields else (first, file)
         raise UnsupportedColumnError(
             f"file {where} has no column {name!r}, file {other} has one; files of a dataset have "
-            "the same columns, so write it anew or make it a Delta table, which may lack some",
+            "the same columns, so write it again or make it a Delta table, which may lack some",
             column=name,
             shard=where,
         )

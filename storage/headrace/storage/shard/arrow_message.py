@@ -91,7 +91,7 @@ def check_plain_file(content: bytes, *, limit_bytes: int) -> None:
         size = message_size(message)
         total += size.decoded_bytes
         if size.is_compressed:
-            raise ValueError("a compressed record batch, none wanted")
+            raise ValueError("a compressed record batch, none expected")
     if total > limit_bytes:
         raise ValueError(f"record batches of {total} bytes in a file of {len(content)}")
 
@@ -120,7 +120,7 @@ def _batch_places(content: memoryview) -> list[int]:
     footer = content[start : len(content) - _FILE_END.size]
     table = _Table(footer, _offset_at(footer, 0))
     if len(table.structs(2, _BLOCK)):
-        raise ValueError("dictionaries, none wanted")
+        raise ValueError("dictionaries, none expected")
     return [int(offset) for offset in table.structs(3, _BLOCK)["offset"]]
 
 

@@ -83,10 +83,10 @@ def decode_block(
             message would decode to far more than its raw bytes.
     """
     if len(stored) != place.stored_bytes:
-        raise place.damage(f"{len(stored)} bytes found, {place.stored_bytes} wanted")
+        raise place.damage(f"{len(stored)} bytes found, {place.stored_bytes} expected")
     found = checksum_of(stored)
     if found != place.checksum:
-        raise place.damage(f"checksum {found:016x} found, {place.checksum:016x} wanted")
+        raise place.damage(f"checksum {found:016x} found, {place.checksum:016x} expected")
     try:
         size = message_size(pa.ipc.read_message(pa.py_buffer(stored)))
         _check_size(size, place)
@@ -95,7 +95,7 @@ def decode_block(
     except (pa.ArrowException, EOFError, OSError, ValueError) as error:
         raise place.damage(f"no record batch of the dataset's schema: {error}") from error
     if batch.num_rows != place.sample_count:
-        raise place.damage(f"{batch.num_rows} samples found, {place.sample_count} wanted")
+        raise place.damage(f"{batch.num_rows} samples found, {place.sample_count} expected")
     return batch
 
 
@@ -105,6 +105,6 @@ def _check_size(size: MessageSize, place: BlockPlace) -> None:
     limit = 2 * place.raw_bytes + (place.sample_count // 8 + 1024) * size.buffer_count
     if size.decoded_bytes > limit:
         raise place.damage(
-            f"{size.decoded_bytes} bytes after decompression, at most {limit} wanted for "
+            f"{size.decoded_bytes} bytes after decompression, at most {limit} expected for "
             f"{place.raw_bytes} raw bytes"
         )

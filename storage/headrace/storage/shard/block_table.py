@@ -106,20 +106,20 @@ def decode_page(message: bytes, page: PageEntry, *, row_count: int, place: str) 
     """
     where = f"{place}, page at byte {page.offset}"
     if len(message) != page.stored_bytes:
-        raise _damage(where, f"{len(message)} bytes found, {page.stored_bytes} wanted")
+        raise _damage(where, f"{len(message)} bytes found, {page.stored_bytes} expected")
     try:
         batch = _plain_batch(pa.ipc.read_message(pa.py_buffer(message)))
         batch.validate()
     except (pa.ArrowException, EOFError, OSError, ValueError) as error:
         raise _damage(where, str(error)) from error
     if batch.num_rows != row_count or any(column.null_count for column in batch.columns):
-        raise _damage(where, f"{batch.num_rows} rows found, {row_count} without nulls wanted")
+        raise _damage(where, f"{batch.num_rows} rows found, {row_count} without nulls expected")
     rows = np.empty(row_count, BLOCK_DTYPE)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         rows[name] = values_of(column, BLOCK_DTYPE[name])
     digest = page_digest(rows).hex()
     if digest != page.digest:
-        raise _damage(where, f"digest {digest} found, {page.digest} wanted")
+        raise _damage(where, f"digest {digest} found, {page.digest} expected")
     return rows
 
 
@@ -140,7 +140,7 @@ def _batch_of(rows: NDArray[np.void]) -> pa.RecordBatch:
 
 def _plain_batch(message: pa.Message) -> pa.RecordBatch:
     if message_size(message).is_compressed:  # may ask for more than there is memory
-        raise ValueError("a compressed page, none wanted")
+        raise ValueError("a compressed page, none expected")
     return pa.ipc.read_record_batch(message, BLOCK_SCHEMA)
 
 

@@ -67,8 +67,8 @@ def with_classes(field: Field, names: Sequence[str]) -> Field:
     problem = _problem(names, field.type)
     if problem is not None:
         raise BadArgumentError(
-            f"the classes of column {field.name!r} are {problem}; wanted different names, value i "
-            "meaning the i-th, for a column of integers",
+            f"the classes of column {field.name!r} are {problem}; expected different names, value "
+            "i meaning the i-th, for a column of integers",
             field="classes",
         )
     metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())

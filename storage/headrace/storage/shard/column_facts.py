@@ -226,7 +226,7 @@ class Narrowing:
         for index, name in self._filled:
             null_count = batch.column(index).null_count
             if null_count:
-                raise ValueError(f"column {name!r} holds {null_count} nulls, none wanted")
+                raise ValueError(f"column {name!r} holds {null_count} nulls, none expected")
         if not self._converts:
             return batch
         columns = [
@@ -240,13 +240,13 @@ def _served_column(column: Array, field: Field) -> Array:
     if column.type == field.type:
         return column
     if not isinstance(column, pa.ListArray) or not pa.types.is_fixed_size_list(field.type):
-        raise ValueError(f"column {field.name!r} holds {column.type}, {field.type} wanted")
+        raise ValueError(f"column {field.name!r} holds {column.type}, {field.type} expected")
     size = field.type.list_size
     offsets = offsets_of(column)
     if np.any(np.diff(offsets) != size):
         raise ValueError(f"column {field.name!r} holds a list of another length than {size}")
     values = column.values.slice(int(offsets[0]), len(column) * size)
     if values.null_count:
-        raise ValueError(f"column {field.name!r} holds a null inside a list, none wanted")
+        raise ValueError(f"column {field.name!r} holds a null inside a list, none expected")
     served: Array = pa.FixedSizeListArray.from_arrays(values, type=field.type)  # type: ignore[call-overload] # the stubs lack a type given as a value
     return served

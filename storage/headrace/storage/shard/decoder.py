@@ -92,7 +92,7 @@ class _Feed:
         self._rest = memoryview(content)
 
     def refill(self, content: bytes | memoryview) -> None:
-        """Begin anew with ``content``."""
+        """Begin again with ``content``."""
         self._rest = memoryview(content)
 
     def read(self, length: int) -> memoryview:

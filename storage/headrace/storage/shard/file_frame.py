@@ -58,7 +58,7 @@ def _problem(head: bytes, tail: bytes, schema: pa.Schema, rows: NDArray[np.void]
     mark = tail[max(0, start - len(_END)) : max(0, start)]
     if mark != _END or magic != _MAGIC:
         return (
-            f"behind its blocks are {mark!r}, a footer of {length} bytes and {magic!r}, wanted "
+            f"behind its blocks are {mark!r}, a footer of {length} bytes and {magic!r}, expected "
             f"{_END!r}, at most {len(tail) - len(_END) - _TAIL.size} bytes and {_MAGIC!r}"
         )
     footer = tail[start : -_TAIL.size]
@@ -106,7 +106,7 @@ def _are_stated(places: NDArray[np.void], rows: NDArray[np.void], *, start: int,
 def _header(head: bytes, schema: pa.Schema) -> tuple[int, str | None]:
     """Return where the header ends and what is wrong with it."""
     if head[: len(_HEAD_MAGIC)] != _HEAD_MAGIC:
-        return 0, f"it begins with {head[:8]!r}, wanted {_HEAD_MAGIC!r}"
+        return 0, f"it begins with {head[:8]!r}, expected {_HEAD_MAGIC!r}"
     source = pa.BufferReader(head[len(_HEAD_MAGIC) :])
     found = pa.ipc.read_schema(pa.ipc.read_message(source))
     end = source.tell() + len(_HEAD_MAGIC)
@@ -118,7 +118,10 @@ def _header(head: bytes, schema: pa.Schema) -> tuple[int, str | None]:
         _number(message, fields.get(_BODY_FIELD), "<q"),
     )
     if stated != (_VERSION, _SCHEMA_KIND, 0) or _METADATA_FIELD in fields:
-        return end, f"its header states {stated} or has metadata, wanted {_VERSION}, 1, 0 and none"
+        return (
+            end,
+            f"its header states {stated} or has metadata; it must be {_VERSION}, 1, 0 and none",
+        )
     if not found.equals(schema, check_metadata=True):
         return end, "the schema in its header is another one than the manifest's"
     return end, None

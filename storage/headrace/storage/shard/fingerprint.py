@@ -18,7 +18,8 @@ from headrace.storage.shard.classes import classes_of
 from headrace.storage.shard.types import schema_texts
 
 FINGERPRINT_BYTES = 16
-_PREFIX = b"headrace manifest v1\n"
+_PREFIX = b"headrace manifest v2\n"
+_UNCUT_PREFIX = b"headrace manifest v1\n"
 _CANONICAL_BLOCK = np.dtype([("sample_count", "<i8"), ("raw_bytes", "<i8"), ("checksum", "<u8")])
 
 
@@ -42,15 +43,16 @@ def fingerprint_of(
     sample_counts: NDArray[np.int64],
     raw_bytes: NDArray[np.int64],
     block_counts: NDArray[np.int64],
+    block_samples: NDArray[np.int64] | None,
     page_digests: list[bytes],
 ) -> str:
     """Return the fingerprint, 32 hexadecimal digits.
 
-    The hash runs over the prefix ``headrace manifest v1`` and a line feed; the length and the
+    The hash runs over the prefix ``headrace manifest v2`` and a line feed; the length and the
     bytes of the JSON text ``[served columns, stored columns]``, where a served column with classes
     also has their names; the number of shards; for each
-    shard its samples, raw bytes and blocks; the number of pages; their digests. Numbers are
-    little-endian 64-bit integers.
+    shard its samples, raw bytes, blocks and block samples; the number of pages; their digests.
+    Numbers are little-endian 64-bit integers.
 
     Args:
         served: Columns as a reader sees them.
@@ -58,14 +60,20 @@ def fingerprint_of(
         sample_counts: ``(shards,)``.
         raw_bytes: ``(shards,)``.
         block_counts: ``(shards,)``.
+        block_samples: ``(shards,)``, samples of every block of a shard but its last, or 0 where
+            blocks differ; `None` for manifests of version 1, which had neither them nor the 2
+            in the prefix.
         page_digests: One for each page of the block table.
     """
     texts = json.dumps(
         [_served_texts(served), schema_texts(stored)], separators=(",", ":"), ensure_ascii=True
     ).encode()
-    shards = np.column_stack([sample_counts, raw_bytes, block_counts]).astype("<i8")
+    columns = [sample_counts, raw_bytes, block_counts]
+    if block_samples is not None:
+        columns.append(block_samples)
+    shards = np.column_stack(columns).astype("<i8")
     digest = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
-    digest.update(_PREFIX)
+    digest.update(_UNCUT_PREFIX if block_samples is None else _PREFIX)
     digest.update(_number(len(texts)) + texts)
     digest.update(_number(len(shards)) + shards.tobytes())
     digest.update(_number(len(page_digests)) + b"".join(page_digests))

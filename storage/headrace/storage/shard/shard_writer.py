@@ -1,4 +1,4 @@
-"""Write one shard: blocks cut by bytes, checksums taken, everything streamed to the store."""
+"""Write one shard: even blocks, checksums taken, everything streamed to the store."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
 from headrace.storage.shard.block import BLOCK_DTYPE, MAX_BLOCK_BYTES
+from headrace.storage.shard.block_cutter import BlockCutter, Cut
 from headrace.storage.shard.column_facts import ColumnStats, stats_of
-from headrace.storage.shard.sample_bytes import sample_bytes
 from headrace.storage.store.store import ObjectWriter, Store
 
 if TYPE_CHECKING:
@@ -54,8 +54,9 @@ class ShardEntry:
 class ShardWriter:
     """One shard in the making; not safe for several threads.
 
-    Blocks hold at most ``block_bytes`` raw, or one sample that is larger. Memory is bounded by
-    one block, one batch and what the store's writer holds.
+    Blocks hold about ``block_bytes`` raw and the same number of samples, as `BlockCutter` chooses
+    it; where sizes change very much, it chooses again and blocks differ. Memory is bounded by what
+    it chooses by, one batch and what the store's writer holds.
 
     1. Success: `close` publishes the shard and returns its entry.
     2. Failure or cancel: `abort`, or leaving the ``with`` block without `close`, leaves nothing.
@@ -72,13 +73,9 @@ class ShardWriter:
         block_bytes: int = DEFAULT_BLOCK_BYTES,
     ) -> None:
         check_blocks(compression, block_bytes, compression_level)
-        self.raw_bytes = 0
-        self.sample_count = 0
         self._name = name
         self._schema = schema
-        self._block_bytes = block_bytes
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_bytes = 0
+        self._cutter = BlockCutter(block_bytes=block_bytes)
         self._blocks: list[tuple[int, int, int, int, int]] = []
         self._columns = [ColumnStats() for _ in schema]
         self._target = store.open_writer(f"{SHARD_FOLDER}/{name}")
@@ -91,26 +88,30 @@ class ShardWriter:
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Add the samples of ``batch``, which has the writer's schema and any number of rows."""
+        for cut in self._cutter.append(batch):
+            self.write_block(cut)
+
+    def write_block(self, cut: Cut) -> None:
+        """Write one block that was cut elsewhere, all of its samples; not beside `append`.
+
+        Raises:
+            BadArgumentError: It is larger than a block may be: one sample is.
+        """
+        if cut.raw_bytes > MAX_BLOCK_BYTES:
+            raise BadArgumentError(
+                f"one sample of shard {self._name} has {cut.raw_bytes} bytes, at most "
+                f"{MAX_BLOCK_BYTES} fit; split it",
+                field="sample",
+            )
+        block = _one_batch(cut.batches)
         self._columns = [
             stats.merged(stats_of(column))
-            for stats, column in zip(self._columns, batch.columns, strict=True)
+            for stats, column in zip(self._columns, block.columns, strict=True)
         ]
-        ends = np.cumsum(sample_bytes(batch))
-        self.raw_bytes += int(ends[-1]) if len(ends) else 0
-        self.sample_count += batch.num_rows
-        start = 0
-        while start < batch.num_rows:
-            before = int(ends[start - 1]) if start else 0
-            room = self._block_bytes - self._pending_bytes
-            stop = int(np.searchsorted(ends, before + room, side="right"))
-            if stop == start and not self._pending:
-                stop = start + 1
-            if stop > start:
-                self._pending.append(batch.slice(start, stop - start))
-                self._pending_bytes += int(ends[stop - 1]) - before
-            if stop < batch.num_rows:
-                self._flush()
-            start = stop
+        self._sink.begin_message()
+        self._writer.write_batch(block)
+        offset, stored_bytes, checksum = self._sink.end_message()
+        self._blocks.append((offset, stored_bytes, block.num_rows, cut.raw_bytes, checksum))
 
     def close(self) -> ShardEntry:
         """Publish the shard.
@@ -118,7 +119,8 @@ class ShardWriter:
         Returns:
             Its entry; nothing is in a dataset before `commit_dataset` has taken it.
         """
-        self._flush()
+        for cut in self._cutter.close():
+            self.write_block(cut)
         self._writer.close()
         self._target.close()
         return ShardEntry(
@@ -138,23 +140,6 @@ class ShardWriter:
     def __exit__(self, *exc: object) -> None:
         self.abort()
 
-    def _flush(self) -> None:
-        if not self._pending:
-            return
-        block = _one_batch(self._pending)
-        if self._pending_bytes > MAX_BLOCK_BYTES:
-            raise BadArgumentError(
-                f"one sample of shard {self._name} has {self._pending_bytes} bytes, at most "
-                f"{MAX_BLOCK_BYTES} fit; split it",
-                field="sample",
-            )
-        self._sink.begin_message()
-        self._writer.write_batch(block)
-        offset, stored_bytes, checksum = self._sink.end_message()
-        self._blocks.append((offset, stored_bytes, block.num_rows, self._pending_bytes, checksum))
-        self._pending = []
-        self._pending_bytes = 0
-
 
 def check_blocks(compression: str, block_bytes: int, compression_level: int | None = None) -> None:
     """Refuse blocks that no shard may have, before a job starts.
@@ -164,12 +149,12 @@ def check_blocks(compression: str, block_bytes: int, compression_level: int | No
     """
     if compression not in get_args(Compression):
         raise BadArgumentError(
-            f"compression is {compression!r}, wanted one of {', '.join(get_args(Compression))}",
+            f"compression is {compression!r}, expected one of {', '.join(get_args(Compression))}",
             field="compression",
         )
     if not 1 <= block_bytes <= MAX_BLOCK_BYTES // 2:
         raise BadArgumentError(
-            f"block_bytes is {block_bytes}, wanted 1 to {MAX_BLOCK_BYTES // 2}",
+            f"block_bytes is {block_bytes}, expected 1 to {MAX_BLOCK_BYTES // 2}",
             field="block_bytes",
         )
     if compression_level is not None:
@@ -186,7 +171,7 @@ def _check_level(compression: str, level: int) -> None:
     most = pa.Codec.maximum_compression_level(compression)  # type: ignore[arg-type] # as above
     if not least <= level <= most:
         raise BadArgumentError(
-            f"compression_level is {level}, wanted {least} to {most} for {compression}",
+            f"compression_level is {level}, expected {least} to {most} for {compression}",
             field="compression_level",
         )
 

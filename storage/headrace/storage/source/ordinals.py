@@ -31,3 +31,8 @@ def read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def starts_of(counts: list[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each of consecutive parts starts, and where the last ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import Store
 
@@ -81,6 +82,12 @@ class OpenDataset(Protocol):
         """Whether every shard has several blocks, so that an order may cut it into runs.
 
         `False` where the only way to a sample is to fetch its whole shard.
+        """
+
+    def stretches(self) -> Stretches:
+        """Return how its samples are cut into blocks, for an order to keep blocks whole.
+
+        Not to be written to; a thousand shards take microseconds, no store is asked.
         """
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

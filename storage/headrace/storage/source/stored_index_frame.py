@@ -1,31 +1,36 @@
-"""The codec of a stored index of one table: a header, and one ZSTD frame of an Arrow IPC file.
+"""The codec of the stored index of any source: a header, and one ZSTD frame of an Arrow IPC file.
 
 ::
 
     bytes 0-6    the magic of the source
     byte 7       the version
-    bytes 8-15   bytes of the Arrow IPC file, int64
+    bytes 8-23   BLAKE2b-128 of all that follows
+    bytes 24-31  bytes of the Arrow IPC file, int64
     then         the file, of one record batch without compression, as one ZSTD frame
 
-The whole is under the digest that ``headrace.json`` has of it; what is checked here is that a
-file of another's making is refused and takes no more memory than it states.
+What is checked here is that a file of another's making is refused and takes no more memory than it
+states.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from headrace.errors import ManifestCorruptError, UnsupportedColumnError
 from headrace.storage.shard.arrow_message import check_plain_file
 
-MAX_PACKED_BYTES = 1 << 30
 _MAGIC_BYTES = 7
 _SIZE_BYTES = 8
-_HEADER_BYTES = _MAGIC_BYTES + 1 + _SIZE_BYTES
+_DIGEST_BYTES = 16
+_SEALED = _MAGIC_BYTES + 1 + _DIGEST_BYTES
+_HEADER_BYTES = _SEALED + _SIZE_BYTES
 _FACTS = "headrace.facts"
 
 
@@ -37,11 +42,15 @@ class PackedForm:
         magic: Seven bytes.
         version: Of the form.
         schema: Columns, none of which may hold nulls.
+        more: Prefix of the names of any further columns, or `None` where there are none.
+        limit_bytes: What the Arrow IPC file may have.
     """
 
     magic: bytes
     version: int
     schema: pa.Schema
+    more: str | None = None
+    limit_bytes: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,15 +68,14 @@ class Packed:
 
 def pack(form: PackedForm, packed: Packed) -> bytes:
     """Return the bytes to store."""
-    metadata = {_FACTS: json.dumps(packed.facts)}
-    batch = packed.batch.cast(form.schema).replace_schema_metadata(metadata)
+    batch = packed.batch.replace_schema_metadata({_FACTS: json.dumps(packed.facts)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
     raw = sink.getvalue()
     size = raw.size.to_bytes(_SIZE_BYTES, "little")
-    frame = pa.compress(raw, codec="zstd", asbytes=True)
-    return b"".join((form.magic, bytes([form.version]), size, frame))
+    body = size + pa.compress(raw, codec="zstd", asbytes=True)
+    return b"".join((form.magic, bytes([form.version]), _digest(body), body))
 
 
 def unpack(form: PackedForm, content: bytes) -> Packed:
@@ -84,21 +92,63 @@ def unpack(form: PackedForm, content: bytes) -> Packed:
             f"version {content[_MAGIC_BYTES]} found, this headrace reads {form.version}; another "
             "headrace may read it"
         )
-    size = int.from_bytes(content[_MAGIC_BYTES + 1 : _HEADER_BYTES], "little")
-    if size > MAX_PACKED_BYTES:
-        raise ValueError(f"a table of {size} bytes, at most {MAX_PACKED_BYTES} wanted")
+    stated, found = content[_MAGIC_BYTES + 1 : _SEALED], _digest(memoryview(content)[_SEALED:])
+    if found != stated:
+        raise ValueError(f"digest {found.hex()} found, {stated.hex()} stated")
+    size = int.from_bytes(content[_SEALED:_HEADER_BYTES], "little")
+    if size > form.limit_bytes:
+        raise ValueError(f"a table of {size} bytes, at most {form.limit_bytes} expected")
     raw = pa.decompress(
         pa.py_buffer(content)[_HEADER_BYTES:], decompressed_size=size, codec="zstd", asbytes=True
     )
     check_plain_file(raw, limit_bytes=len(raw))
     reader = pa.ipc.open_file(pa.py_buffer(raw))
-    if reader.num_record_batches != 1 or not reader.schema.equals(form.schema):
-        raise ValueError(f"columns {str(reader.schema.names)[:200]} found, others wanted")
+    if reader.num_record_batches != 1 or not _is_of(form, reader.schema):
+        raise ValueError(f"columns {str(reader.schema.names)[:200]} found, others expected")
     batch = reader.get_batch(0)
     batch.validate(full=True)
-    if any(column.null_count for column in batch.columns):
-        raise ValueError("nulls found, none wanted")
+    if any(column.null_count for column in batch.columns[: len(form.schema)]):
+        raise ValueError("nulls found, none expected")
     facts = json.loads((reader.schema.metadata or {}).get(_FACTS.encode(), b"null"))
     if not isinstance(facts, dict):
         raise ValueError("no facts beside the table")  # noqa: TRY004 - the file's fault, not a type's
     return Packed(facts, batch)
+
+
+def _is_of(form: PackedForm, schema: pa.Schema) -> bool:
+    fields, count = list(schema), len(form.schema)
+    more = fields[count:]
+    return pa.schema(fields[:count]).equals(form.schema) and (
+        not more
+        or (form.more is not None and all(field.name.startswith(form.more) for field in more))
+    )
+
+
+def _digest(body: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
+
+
+@contextlib.contextmanager
+def told_as_damage(place: str) -> Iterator[None]:
+    """Say of whatever decoding a stored index raises that the index is damaged, and what to do.
+
+    Args:
+        place: Where the index is.
+
+    Raises:
+        ManifestCorruptError: It is damaged, hostile, or of an unknown version.
+    """
+    try:
+        yield
+    except (
+        pa.ArrowException,
+        UnsupportedColumnError,
+        KeyError,
+        OSError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        raise ManifestCorruptError(
+            f"index {place}: {error}; store it again with `headrace index`", place=place
+        ) from error

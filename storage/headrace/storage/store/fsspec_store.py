@@ -13,6 +13,7 @@ import io
 import uuid
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import cast
 
 import fsspec
@@ -20,19 +21,28 @@ import fsspec
 from headrace.errors import (
     BadArgumentError,
     CommitConflictError,
-    ConfigurationError,
     ObjectNotFoundError,
-    StoreRefusedError,
     StoreUnavailableError,
 )
 from headrace.storage.store.names import check_name
 from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.os_errors import translated
 from headrace.storage.store.retry import call_with_retries
 from headrace.storage.store.safe_url import safe_url
-from headrace.storage.store.store import MARKER_FOLDER, ObjectEntry, Unfinished, Version
+from headrace.storage.store.store import (
+    MARKER_FOLDER,
+    ObjectEntry,
+    Unfinished,
+    Version,
+    content_version,
+    read_unchanged,
+    time_version,
+)
 
-# Under these names file systems give when a file was written.
+# Under these names the file systems of S3, Google, Azure and Hugging Face give what they have.
+_TAGS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "generation")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+_translated = partial(translated, advice="check the credentials")
 
 
 class FsspecStore:
@@ -49,8 +59,8 @@ class FsspecStore:
         except Exception as error:  # noqa: BLE001 - packages of other protocols raise what they like
             found = f"{type(error).__name__}: {safe_url(str(error))}"
             raise BadArgumentError(
-                f"{safe_url(url)!r} cannot be opened: {found}; wanted a path, file://, s3:// or a "
-                "scheme whose fsspec package is installed",
+                f"{safe_url(url)!r} cannot be opened: {found}; expected a path, file://, s3:// or "
+                "a scheme whose fsspec package is installed",
                 field="url",
             ) from None  # the cause may hold the whole URL
         self._root = str(path).rstrip("/")
@@ -101,19 +111,34 @@ class FsspecStore:
             self.write(name, content)
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        with _translated(prefix, self.url):
-            for path in self._files.find(self._root):
-                name = str(path).removeprefix(self._root).lstrip("/")
-                if name.startswith(prefix):
-                    yield name
+        for entry in self.list_entries(prefix):
+            yield entry.name
 
     def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
-        self._files.invalidate_cache()
-        with _translated(prefix, self.url):
-            for path, state in self._files.find(self._root, detail=True).items():
-                name = str(path).removeprefix(self._root).lstrip("/")
-                if name.startswith(prefix):
-                    yield ObjectEntry(name, int(state["size"] or 0), self._modified_s(name, state))
+        self._files.invalidate_cache()  # else what others wrote since is not there
+        try:
+            with _translated(prefix, self.url):
+                found = self._files.find(self._root, detail=True)
+        except ObjectNotFoundError:
+            return
+        for path, state in found.items():
+            name = str(path).removeprefix(self._root).lstrip("/")
+            if name and name.startswith(prefix):  # a root that is a file finds itself
+                yield entry_of(name, state)
+
+    def entry(self, name: str) -> ObjectEntry | None:
+        try:
+            with _translated(name, self.url):
+                state = self._files.info(f"{self._root}/{name}")
+        except ObjectNotFoundError:
+            return None
+        return entry_of(name, state) if state.get("type") == "file" else None
+
+    def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
+        content = self.read(entry.name, offset=offset, length=length)
+        if len(content) != length:  # to ask each time would double the requests
+            return read_unchanged(self, entry, offset=offset, length=length)
+        return content
 
     def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
         del prefix
@@ -140,22 +165,6 @@ class FsspecStore:
         check_name(name)
         return f"{self._root}/{name}"
 
-    def _modified_s(self, name: str, state: Mapping[str, object]) -> float:
-        stamp = next((state[key] for key in _TIMES if state.get(key) is not None), None)
-        match stamp:
-            case int() | float():
-                return float(stamp)
-            case datetime():
-                return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp()
-            case str():
-                with contextlib.suppress(ValueError):
-                    return datetime.fromisoformat(stamp).timestamp()
-        raise ConfigurationError(
-            f"{self.url} does not say when {name} was written ({str(stamp)[:100]}), and without "
-            "an age nothing can be told to be left over; remove it by hand",
-            url=self.url,
-        )
-
     def _make_parent(self, path: str) -> None:
         self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
 
@@ -164,7 +173,6 @@ class FsspecStore:
         marker = f"{MARKER_FOLDER}/{uuid.uuid4().hex}"
         self.write(marker, name.encode())
         try:
-            self._files.invalidate_cache()
             others = [found for found in self.list(f"{MARKER_FOLDER}/") if found != marker]
             if others:
                 raise self._conflict(name, f"another commit is under way ({others[0]})")
@@ -208,20 +216,33 @@ class FsspecWriter:
         self._store.delete(self._name)
 
 
-@contextlib.contextmanager
-def _translated(name: str, url: str) -> Iterator[None]:
-    place = f"{name} in {url}"
-    try:
-        yield
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise ObjectNotFoundError(f"there is no {place}", url=url, name=name) from error
-    except PermissionError as error:
-        raise StoreRefusedError(
-            f"the store refuses {place}: {safe_url(str(error))}; check the credentials",
-            url=url,
-            name=name,
-        ) from error
-    except OSError as error:
-        raise StoreUnavailableError(
-            f"the store failed at {place}: {safe_url(str(error))}", url=url
-        ) from error
+def _modified_s(state: Mapping[str, object]) -> float | None:
+    match _stamp(state):
+        case int() | float() as stamp:
+            return float(stamp)
+        case datetime() as stamp:
+            return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp()
+        case str() as stamp:
+            with contextlib.suppress(ValueError):
+                return datetime.fromisoformat(stamp).timestamp()
+    return None
+
+
+def entry_of(name: str, state: Mapping[str, object]) -> ObjectEntry:
+    """Return what a file system of fsspec says of a file.
+
+    Args:
+        name: Relative to the root.
+        state: What ``info`` and ``find`` give.
+    """
+    size = state.get("size")
+    tag = next((state[key] for key in _TAGS if state.get(key)), None)
+    stamp = _stamp(state)
+    version = time_version("unknown" if stamp is None else stamp)
+    if tag is not None:
+        version = content_version(f"{tag}")
+    return ObjectEntry(name, size if isinstance(size, int) else 0, version, _modified_s(state))
+
+
+def _stamp(state: Mapping[str, object]) -> object:
+    return next((state[key] for key in _TIMES if state.get(key) is not None), None)

@@ -16,25 +16,29 @@ import errno
 import hashlib
 import os
 import re
+import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from headrace.errors import (
-    BadArgumentError,
-    CommitConflictError,
-    ObjectNotFoundError,
-    StoreRefusedError,
-    StoreUnavailableError,
-)
+from headrace.errors import BadArgumentError, CommitConflictError
 from headrace.storage.store.file_lock import locked
 from headrace.storage.store.names import check_name
-from headrace.storage.store.store import ObjectEntry, Unfinished, Version
+from headrace.storage.store.os_errors import translated
+from headrace.storage.store.store import (
+    ObjectEntry,
+    Unfinished,
+    Version,
+    read_unchanged,
+    time_version,
+)
 
 _HIDDEN = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 _LOCK = ".headrace.lock"
 _LOCK_DEADLINE_S = 30.0  # the lock is held for one small write
+_translated = partial(translated, advice=f"check owner and mode, as user {os.getuid()}")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -78,13 +82,12 @@ class LocalStore:
             writer.abort()
 
     def write_if_absent(self, name: str, content: bytes) -> None:
-        path = self._path(name)
-        with _translated(name, self.url), _hidden_file(path, content) as hidden:
-            try:
-                _take_name(hidden, path)
-            except FileExistsError as error:
-                raise _conflict(name, self.url) from error
-            _flush_directory(path.parent)
+        writer = self.open_writer(name)
+        try:
+            writer.write(content)
+            writer.close_if_absent()
+        finally:
+            writer.abort()
 
     def write_if_unchanged(self, name: str, content: bytes, version: Version) -> None:
         with _translated(name, self.url), self._lock():
@@ -99,11 +102,26 @@ class LocalStore:
                 yield name
 
     def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
-        for path, name in self._files(prefix):
+        for path, name in self._files(prefix, onerror=_raise_hidden):
             if not path.name.startswith("."):
-                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
-                    state = path.stat()
-                    yield ObjectEntry(name, state.st_size, state.st_mtime)
+                entry = self.entry(name)
+                if entry is not None:
+                    yield entry
+
+    def entry(self, name: str) -> ObjectEntry | None:
+        """Return a file; links to files count, links to directories do not."""
+        with _translated(name, self.url):
+            try:
+                state = os.stat(f"{self._root_text}/{name}")  # noqa: PTH116 - asked for every file
+            except (FileNotFoundError, NotADirectoryError):
+                return None  # also where it was removed since it was listed
+        if not stat.S_ISREG(state.st_mode):
+            return None
+        version = time_version(state.st_mtime_ns)
+        return ObjectEntry(name, state.st_size, version, state.st_mtime)
+
+    def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
+        return read_unchanged(self, entry, offset=offset, length=length)
 
     def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
         for path, name in self._files(prefix):
@@ -128,9 +146,11 @@ class LocalStore:
     def close(self) -> None:
         pass
 
-    def _files(self, prefix: str) -> Iterator[tuple[Path, str]]:
+    def _files(
+        self, prefix: str, *, onerror: Callable[[OSError], None] | None = None
+    ) -> Iterator[tuple[Path, str]]:
         with _translated(prefix, self.url):
-            for folder, _, files in os.walk(self._root):
+            for folder, _, files in os.walk(self._root, onerror=onerror):
                 for file in files:
                     path = Path(folder, file)
                     name = path.relative_to(self._root).as_posix()
@@ -164,11 +184,29 @@ class LocalWriter:
 
     def close(self) -> None:
         with _translated(self._path.name, self._url):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+            self._flush()
             self._hidden.replace(self._path)
             _flush_directory(self._path.parent)
+
+    def close_if_absent(self) -> None:
+        """Take the name if nothing has it.
+
+        Raises:
+            CommitConflictError: Something has it, and keeps it.
+        """
+        with _translated(self._path.name, self._url):
+            self._flush()
+            try:
+                _take_name(self._hidden, self._path)
+            except FileExistsError as error:
+                name = self._path.relative_to(self._url).as_posix()
+                raise _conflict(name, self._url) from error
+            _flush_directory(self._path.parent)
+
+    def _flush(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):
@@ -181,8 +219,14 @@ def _path_of(url: str) -> str:
         return url
     parts = urlsplit(url)
     if parts.netloc not in {"", "localhost"} or not parts.path:
-        raise BadArgumentError(f"{url!r} names no local path, wanted file:///path", field="url")
+        raise BadArgumentError(f"{url!r} names no local path, expected file:///path", field="url")
     return unquote(parts.path)
+
+
+def _raise_hidden(error: OSError) -> None:
+    # A root that is not there has no files; a directory that cannot be read has hidden ones.
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _read_at(descriptor: int, offset: int, length: int) -> bytes:
@@ -203,20 +247,6 @@ def _version_of(content: bytes) -> Version:
 
 def _hidden_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-
-
-@contextlib.contextmanager
-def _hidden_file(path: Path, content: bytes) -> Iterator[Path]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = _hidden_name(path)
-    try:
-        with hidden.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        yield hidden
-    finally:
-        hidden.unlink(missing_ok=True)
 
 
 def _take_name(hidden: Path, path: Path) -> None:
@@ -249,23 +279,3 @@ def _conflict(name: str, url: str) -> CommitConflictError:
         url=url,
         name=name,
     )
-
-
-@contextlib.contextmanager
-def _translated(name: str, url: str) -> Iterator[None]:
-    place = f"{name} in {url}"
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise ObjectNotFoundError(f"there is no {place}", url=url, name=name) from error
-    except PermissionError as error:
-        raise StoreRefusedError(
-            f"the system refuses access to {place} ({error.strerror}) as user {os.getuid()}; "
-            "check owner and mode",
-            url=url,
-            name=name,
-        ) from error
-    except OSError as error:
-        raise StoreUnavailableError(
-            f"the system failed at {place}: {error.strerror}", url=url, name=name
-        ) from error

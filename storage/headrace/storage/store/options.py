@@ -34,7 +34,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if self.attempts < 1:
-            raise BadArgumentError(f"attempts is {self.attempts}, wanted >= 1", field="attempts")
+            raise BadArgumentError(f"attempts is {self.attempts}, expected >= 1", field="attempts")
         if min(self.base_s, self.cap_s, self.budget_s) < 0:
             raise BadArgumentError(f"a time is negative in {self}", field="retry")
 
@@ -91,7 +91,7 @@ class StoreOptions:
         if self.addressing not in get_args(_Addressing):
             wanted = ", ".join(get_args(_Addressing))
             raise BadArgumentError(
-                f"addressing is {self.addressing!r}, wanted one of {wanted}",
+                f"addressing is {self.addressing!r}, expected one of {wanted}",
                 field="addressing",
             )
         if (self.access_key is None) != (self.secret_key is None):
@@ -100,12 +100,12 @@ class StoreOptions:
         if min(timeouts) <= 0:
             stated = ", ".join(f"{timeout_s} s" for timeout_s in timeouts)
             raise BadArgumentError(
-                f"timeouts are {stated} (connect, read, write), wanted > 0",
+                f"timeouts are {stated} (connect, read, write), expected > 0",
                 field="connect_timeout_s",
             )
         if self.max_connections < 1:
             raise BadArgumentError(
-                f"max_connections is {self.max_connections}, wanted >= 1", field="max_connections"
+                f"max_connections is {self.max_connections}, expected >= 1", field="max_connections"
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 from urllib.parse import urlsplit
 
 from headrace.errors import BadArgumentError, ObjectNotFoundError
@@ -13,15 +13,29 @@ from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.s3_client import S3Requests
 from headrace.storage.store.s3_writer import S3Writer, content_md5
 from headrace.storage.store.safe_url import safe_url
-from headrace.storage.store.store import ObjectEntry, Unfinished, Version
+from headrace.storage.store.store import (
+    ObjectEntry,
+    Unfinished,
+    Version,
+    check_length,
+    content_version,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import (
+        HeadObjectOutputTypeDef,
         ListMultipartUploadsOutputTypeDef,
         ListObjectsV2OutputTypeDef,
         ObjectTypeDef,
     )
+
+
+class _Condition(TypedDict, total=False):
+    """Of which object a write takes the place: of one with a tag, or of none."""
+
+    IfMatch: str
+    IfNoneMatch: str
 
 
 class S3Store:
@@ -60,40 +74,57 @@ class S3Store:
         return self._requests.send(get, place=self._place(name))
 
     def write(self, name: str, content: bytes) -> None:
-        key, digest = self._key(name), content_md5(content)
-        self._requests.send(
-            lambda client: client.put_object(
-                Bucket=self._bucket, Key=key, Body=content, ContentMD5=digest
-            ),
-            place=self._place(name),
-        )
+        self._put(name, content, {})
 
     def write_if_absent(self, name: str, content: bytes) -> None:
-        key, digest = self._key(name), content_md5(content)
-        self._requests.send(
-            lambda client: client.put_object(
-                Bucket=self._bucket, Key=key, Body=content, ContentMD5=digest, IfNoneMatch="*"
-            ),
-            place=self._place(name),
-        )
+        self._put(name, content, {"IfNoneMatch": "*"})
 
     def write_if_unchanged(self, name: str, content: bytes, version: Version) -> None:
-        key, digest = self._key(name), content_md5(content)
-        self._requests.send(
-            lambda client: client.put_object(
-                Bucket=self._bucket, Key=key, Body=content, ContentMD5=digest, IfMatch=version
-            ),
-            place=self._place(name),
-        )
+        self._put(name, content, {"IfMatch": version})
 
     def list(self, prefix: str = "") -> Iterator[str]:
-        for item in self._items(prefix):
-            yield item["Key"].removeprefix(self._root)
+        for entry in self.list_entries(prefix):
+            yield entry.name
 
     def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
         for item in self._items(prefix):
             name = item["Key"].removeprefix(self._root)
-            yield ObjectEntry(name, item["Size"], item["LastModified"].timestamp())
+            if name and not name.endswith("/"):  # some services list folders as objects
+                version = content_version(item["ETag"])
+                yield ObjectEntry(name, item["Size"], version, item["LastModified"].timestamp())
+
+    def entry(self, name: str) -> ObjectEntry | None:
+        key = self._root + name  # files of others have any name
+
+        def ask(client: S3Client) -> HeadObjectOutputTypeDef:
+            return client.head_object(Bucket=self._bucket, Key=key)
+
+        try:
+            answer = self._requests.send(ask, place=self._place(name))
+        except ObjectNotFoundError:
+            return None
+        version = content_version(answer["ETag"])
+        return ObjectEntry(
+            name, answer["ContentLength"], version, answer["LastModified"].timestamp()
+        )
+
+    def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
+        if length == 0:
+            return b""
+        answer = self._requests.get(
+            self._bucket,
+            self._root + entry.name,
+            offset=offset,
+            length=length,
+            place=self._place(entry.name),
+        )
+        # The tag of the answer and not If-Match: services exist that ignore the condition.
+        if not answer.tag or content_version(answer.tag) != entry.version:
+            found = self.entry(entry.name)
+            if found is not None and found != entry:
+                raise entry.changed(found, url=self.url)
+        check_length(answer.content, entry, url=self.url, offset=offset, length=length)
+        return answer.content
 
     def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
         key = upload = ""
@@ -137,6 +168,15 @@ class S3Store:
     @property
     def _root(self) -> str:
         return f"{self._prefix}/" if self._prefix else ""
+
+    def _put(self, name: str, content: bytes, condition: _Condition) -> None:
+        key, digest = self._key(name), content_md5(content)
+        self._requests.send(
+            lambda client: client.put_object(
+                Bucket=self._bucket, Key=key, Body=content, ContentMD5=digest, **condition
+            ),
+            place=self._place(name),
+        )
 
     def _items(self, prefix: str) -> Iterator[ObjectTypeDef]:
         token = ""

@@ -12,7 +12,7 @@ Contract:
 2. The later ones are signed with the credentials of the moment, so those that expire are renewed.
 3. An answer that is an error becomes the error that boto3 would have raised. Where it may tell
    that the place is wrong (another region), boto3 is asked instead, which follows, and what was
-   learned is learned anew.
+   learned is learned again.
 4. Where a first request is not of this kind (another signature, a URL that does not end with the
    key), all go through boto3.
 5. To a store in clear text, without a proxy between, later requests of a known length go over

@@ -1,13 +1,17 @@
-"""The seam between datasets and the places that hold their bytes."""
+"""The seam between datasets and the places that hold their bytes.
+
+Our own shards are named by a manifest and never change. Files of others do both as they like, so
+each is listed with its size and version, and `Store.read_entry` says which version it is meant for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType, Protocol
 from urllib.parse import urlsplit
 
-from headrace.errors import BadArgumentError
+from headrace.errors import BadArgumentError, ConfigurationError, ShardCorruptError
 from headrace.storage.store.options import StoreOptions
 
 MARKER_FOLDER = "commits"
@@ -17,19 +21,60 @@ Version = NewType("Version", str)
 """What a store says of one state of one object; equal where the object is unchanged."""
 
 
+_CONTENT = "etag:"
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectEntry:
-    """One object as a listing shows it.
+    """One object as the store states it. Two are equal if name, size and version are.
 
     Attributes:
         name: Relative to the root.
         stored_bytes: Its size.
-        modified_s: When it was last written, in seconds since 1970 by the store's clock.
+        version: ``etag:`` and what the store derives from the content, or ``time:`` and when it
+            was last written, for stores that know no more.
+        modified_s: When it was last written, in seconds since 1970 by the store's clock, or `None`
+            where the store does not say.
     """
 
     name: str
     stored_bytes: int
-    modified_s: float
+    version: str
+    modified_s: float | None = field(default=None, compare=False)
+
+    @property
+    def content_version(self) -> str:
+        """The version if it follows from the content, else nothing.
+
+        A time differs between two copies of the same file, so it tells a change but names
+        nothing.
+        """
+        return self.version if self.version.startswith(_CONTENT) else ""
+
+    @property
+    def written_s(self) -> float:
+        """When it was last written, in seconds since 1970.
+
+        Raises:
+            ConfigurationError: The store does not say.
+        """
+        if self.modified_s is None:
+            raise ConfigurationError(
+                f"the store does not say when {self.name} was written, and without an age nothing "
+                "can be told to be left over; remove it by hand"
+            )
+        return self.modified_s
+
+    def changed(self, found: ObjectEntry, *, url: str) -> ShardCorruptError:
+        """Make the error that says what was expected and what is there."""
+        return ShardCorruptError(
+            f"file {self.name} in {url} has changed: {self.stored_bytes} bytes and version "
+            f"{self.version} when it was indexed, {found.stored_bytes} bytes and version "
+            f"{found.version} now; open the dataset again, or store its index again with "
+            "`headrace index`",
+            shard=self.name,
+            offset=0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +153,17 @@ class Store(Protocol):
         """Yield the names that start with ``prefix``, in no particular order."""
 
     def list_entries(self, prefix: str = "") -> Iterator[ObjectEntry]:
-        """Yield what starts with ``prefix`` with size and time, in no particular order.
+        """Yield what starts with ``prefix``, in any order; nothing if there is no root."""
+
+    def entry(self, name: str) -> ObjectEntry | None:
+        """Return one object as it is now, or `None` if there is none of that name."""
+
+    def read_entry(self, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
+        """Return exactly bytes ``[offset, offset + length)`` of an object that has not changed.
 
         Raises:
-            ConfigurationError: The store does not say when objects were written.
+            ObjectNotFoundError: It is gone.
+            ShardCorruptError: It is not of the version that ``entry`` states, or shorter.
         """
 
     def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
@@ -145,7 +197,9 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
     url = _mounted(url)
     scheme = urlsplit(url).scheme if "://" in url else "file"
     if not url:
-        raise BadArgumentError("the URL is empty, wanted a path or a URL such as s3://bucket/name")
+        raise BadArgumentError(
+            "the URL is empty, expected a path or a URL such as s3://bucket/name"
+        )
     # Each store is imported where it is used: a server on local files needs no boto3.
     if scheme == "file":
         from headrace.storage.store.local import LocalStore  # noqa: PLC0415
@@ -158,6 +212,40 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
     from headrace.storage.store.fsspec_store import FsspecStore  # noqa: PLC0415
 
     return FsspecStore(url, options=chosen)
+
+
+def content_version(tag: str) -> str:
+    """Return the version of an object that has an entity tag."""
+    return _CONTENT + tag.strip('"')
+
+
+def time_version(stamp: object) -> str:
+    """Return the version of an object of which only the time of its last writing is known."""
+    return f"time:{stamp}"
+
+
+def read_unchanged(store: Store, entry: ObjectEntry, *, offset: int, length: int) -> bytes:
+    """Read as `Store.read_entry` does, and then ask the store for the object's state.
+
+    After the read, so that an object replaced before or meanwhile is noticed.
+    """
+    content = store.read(entry.name, offset=offset, length=length)
+    found = store.entry(entry.name)
+    if found is not None and found != entry:
+        raise entry.changed(found, url=store.url)
+    check_length(content, entry, url=store.url, offset=offset, length=length)
+    return content
+
+
+def check_length(content: bytes, entry: ObjectEntry, *, url: str, offset: int, length: int) -> None:
+    """Refuse what was read of an object that ends before what was to be read of it."""
+    if len(content) != length:
+        raise ShardCorruptError(
+            f"file {entry.name} in {url}, at byte {offset}: only {len(content)} bytes more are "
+            "there; restore the file",
+            shard=entry.name,
+            offset=offset,
+        )
 
 
 def _mounted(url: str) -> str:

@@ -78,5 +78,5 @@ def _integers(values: Sequence[memoryview], present: NDArray[np.bool_]) -> Array
 
 def _integer(text: bytes) -> int:
     if len(text) > _MAX_DIGITS:
-        raise ValueError(f"{len(text)} bytes, a whole number wanted")
+        raise ValueError(f"{len(text)} bytes, a whole number expected")
     return int(text)

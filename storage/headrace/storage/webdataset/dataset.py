@@ -9,10 +9,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
-from headrace.storage.objects.objects import FileStore
-from headrace.storage.source.ordinals import checked_ordinals
+from headrace.storage.shard.even_blocks import block_samples_of
+from headrace.storage.source.ordinals import checked_ordinals, read_only, starts_of
 from headrace.storage.source.prefix_search import Starts
 from headrace.storage.source.source import ShardCheck
+from headrace.storage.source.stretches import Stretches
+from headrace.storage.store.store import Store
 from headrace.storage.webdataset.columns import KEY, column_of
 from headrace.storage.webdataset.index import TarIndex, WebDatasetIndex
 from headrace.storage.webdataset.tar import first_byte_after_end
@@ -44,27 +46,39 @@ class WebDataset:
 
     range_reads = True
 
-    def __init__(self, files: FileStore, index: WebDatasetIndex) -> None:
+    def __init__(self, files: Store, index: WebDatasetIndex) -> None:
         self.url = files.url
         self.fingerprint = index.fingerprint
         self.schema = index.schema
         self.shard_count = len(index.shards)
         self.stored_bytes = sum(shard.entry.stored_bytes for shard in index.shards)
-        self.shard_sample_counts = _read_only([shard.sample_count for shard in index.shards])
-        self.shard_raw_bytes = _read_only([int(shard.sizes.sum()) for shard in index.shards])
+        self.shard_sample_counts = read_only(
+            np.array([shard.sample_count for shard in index.shards], np.int64)
+        )
+        self.shard_raw_bytes = read_only(
+            np.array([shard.sizes.sum() for shard in index.shards], np.int64)
+        )
         self.raw_bytes = int(self.shard_raw_bytes.sum())
         self._files = files
         self.index = index
         self._shards = index.shards
         starts = [shard.block_starts for shard in index.shards]
-        self._first_blocks = _starts(np.array([len(part) - 1 for part in starts], np.int64))
+        self._first_blocks = starts_of(np.array([len(part) - 1 for part in starts], np.int64))
         self._block_samples = np.concatenate([np.diff(part) for part in starts])
-        self._samples = Starts(_starts(self._block_samples))
+        self._samples = Starts(starts_of(self._block_samples))
         self._spans = np.concatenate(
             [_spans(shard, part) for shard, part in zip(index.shards, starts, strict=True)]
         )
         self.block_count = len(self._block_samples)
         self.sample_count = int(self._samples.values[-1])
+
+    def stretches(self) -> Stretches:
+        """Return its tar files, as `OpenDataset.stretches`; nothing is read."""
+        return Stretches(
+            self.shard_sample_counts,
+            self.shard_raw_bytes,
+            block_samples_of(self._block_samples, np.diff(self._first_blocks)),
+        )
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Find the blocks that hold samples; nothing is read.
@@ -173,7 +187,7 @@ class WebDataset:
         ordinal = int(np.searchsorted(self._first_blocks, block, side="right")) - 1
         shard = self._shards[ordinal]
         start, stop = self._spans[block].tolist()
-        content = memoryview(self._files.read(shard.entry, offset=start, length=stop - start))
+        content = memoryview(self._files.read_entry(shard.entry, offset=start, length=stop - start))
         before = int(self._samples.values[self._first_blocks[ordinal]])
         first, last = (sample - before for sample in self.block_sample_range(block))
         columns = []
@@ -222,13 +236,3 @@ def _spans(shard: TarIndex, block_starts: NDArray[np.int64]) -> NDArray[np.int64
     edges = shard.first_members[block_starts]
     ends = shard.offsets + shard.sizes
     return np.stack([shard.offsets[edges[:-1]], ends[edges[1:] - 1]], axis=1)
-
-
-def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
-
-
-def _read_only(counts: list[int]) -> NDArray[np.int64]:
-    array = np.array(counts, np.int64)
-    array.flags.writeable = False
-    return array

@@ -20,8 +20,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigurationError, NotADatasetError
-from headrace.storage.objects.objects import FileEntry, FileStore
+from headrace.storage.shard.block_cutter import even_starts
 from headrace.storage.source.kinds import is_tar_name
+from headrace.storage.store.store import ObjectEntry, Store
 from headrace.storage.webdataset.columns import KEY, MAX_COLUMNS, MAX_VALUE_BYTES, column_field
 from headrace.storage.webdataset.tar import Member, members_of, tar_damage
 
@@ -54,7 +55,7 @@ class TarIndex:
         names: Names of columns, in the order in which they were met.
     """
 
-    entry: FileEntry
+    entry: ObjectEntry
     keys: pa.StringArray
     first_members: NDArray[np.int64]
     columns: NDArray[np.int64]
@@ -71,10 +72,17 @@ class TarIndex:
     def block_starts(self) -> NDArray[np.int64]:
         """``(blocks + 1,) int64``: the sample that each block begins with, and the end.
 
-        A block begins with the first sample that begins in another MiB of its file than the one
-        before it, so it holds a MiB, or one sample that is larger.
+        Blocks have about a MiB and the same number of samples. Where samples differ too much for
+        that, a block begins with the first that begins in another MiB of its file than the one
+        before it.
         """
-        pieces = self.offsets[self.first_members[:-1]] // BLOCK_BYTES
+        edges = self.offsets[self.first_members[:-1]]
+        if len(edges):
+            sizes = np.diff(edges, append=self.offsets[-1] + self.sizes[-1])
+            even = even_starts(sizes, block_bytes=BLOCK_BYTES)
+            if even is not None:
+                return even
+        pieces = edges // BLOCK_BYTES
         starts = np.flatnonzero(np.diff(pieces, prepend=-1))
         return np.append(starts, self.sample_count).astype(np.int64)
 
@@ -94,7 +102,7 @@ class WebDatasetIndex:
     fingerprint: str
 
 
-def build_index(files: FileStore, *, progress: Progress | None = None) -> WebDatasetIndex:
+def build_index(files: Store, *, progress: Progress | None = None) -> WebDatasetIndex:
     """Read the headers of all tar files.
 
     Args:
@@ -107,7 +115,7 @@ def build_index(files: FileStore, *, progress: Progress | None = None) -> WebDat
         ConfigurationError: A member is too large or sparse, or there are too many columns.
     """
     entries = sorted(
-        (entry for entry in files.entries() if is_tar_name(entry.name)),
+        (entry for entry in files.list_entries() if is_tar_name(entry.name)),
         key=lambda entry: entry.name,
     )
     with ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="headrace-tar") as pool:
@@ -165,7 +173,7 @@ class _Collected:
         )
 
 
-def _indexed(files: FileStore, entry: FileEntry) -> TarIndex:
+def _indexed(files: Store, entry: ObjectEntry) -> TarIndex:
     found = _Collected()
     for key, column, member in _named(members_of(files, entry)):
         if found.has(key, column):
@@ -185,7 +193,7 @@ def _indexed(files: FileStore, entry: FileEntry) -> TarIndex:
     )
 
 
-def _keys(entry: FileEntry, keys: list[str]) -> pa.StringArray:
+def _keys(entry: ObjectEntry, keys: list[str]) -> pa.StringArray:
     wide = pa.array(keys, pa.large_string())
     if wide.nbytes > _MAX_KEYS_BYTES:
         raise ConfigurationError(
@@ -223,7 +231,7 @@ def _named(members: Iterator[Member]) -> Iterator[tuple[str, str, Member]]:
             yield folder + slash + base, column.lower(), member
 
 
-def _check_limits(entry: FileEntry, member: Member, names: dict[str, int]) -> None:
+def _check_limits(entry: ObjectEntry, member: Member, names: dict[str, int]) -> None:
     if member.size > MAX_VALUE_BYTES:
         raise ConfigurationError(
             f"shard {entry.name}, at byte {member.offset}: member {member.name[:200]!r} has "

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 
 from headrace.errors import NotADatasetError
-from headrace.storage.objects.objects import open_files
 from headrace.storage.source.kinds import is_tar_name
 from headrace.storage.source.source import Place, SourceOptions
 from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.store import open_store
 from headrace.storage.webdataset.dataset import WebDataset
 from headrace.storage.webdataset.index import Progress, build_index
 
@@ -18,23 +18,15 @@ _LOOKED_AT = 1000  # one page of a listing of S3
 
 def detect(place: Place) -> bool:
     """Tell whether a look under the URL finds tar files."""
-    files = open_files(place.url, options=place.options)
-    try:
-        return any(is_tar_name(entry.name) for entry in islice(files.entries(), _LOOKED_AT))
-    finally:
-        files.close()
+    seen = islice(place.store.list_entries(), _LOOKED_AT)
+    return any(is_tar_name(entry.name) for entry in seen)
 
 
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> WebDataset:
     """Open the tar files; reads every header of every one."""
     del options
-    dataset = open_webdataset(place.url, options=place.options)
-    try:
-        _check_fingerprint(dataset.fingerprint, fingerprint, dataset.url)
-    except BaseException:
-        dataset.close()
-        raise
-    place.store.close()
+    dataset = WebDataset(place.store, build_index(place.store))
+    _check_fingerprint(dataset.fingerprint, fingerprint, dataset.url)
     return dataset
 
 
@@ -53,7 +45,7 @@ def open_webdataset(
         ShardCorruptError: A file is damaged.
         ConfigurationError: A member is too large or sparse, or there are too many columns.
     """
-    files = open_files(url, options=options)
+    files = open_store(url, options=options)
     try:
         return WebDataset(files, build_index(files, progress=progress))
     except BaseException:
@@ -64,8 +56,8 @@ def open_webdataset(
 def _check_fingerprint(found: str, wanted: str | None, url: str) -> None:
     if wanted is not None and wanted != found:
         raise NotADatasetError(
-            f"{url} has fingerprint {found}, wanted is {wanted[:100]}; tar files have no older "
-            "versions, so restore the files or start anew",
+            f"{url} has fingerprint {found}, expected is {wanted[:100]}; tar files have no older "
+            "versions, so restore the files or start over",
             url=url,
             fingerprint=wanted[:100],
         )

@@ -15,11 +15,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.errors import ManifestCorruptError, ObjectNotFoundError
-from headrace.storage.objects.objects import FileEntry, FileStore, open_files
 from headrace.storage.shard.buffers import offsets_of, values_of
-from headrace.storage.source.stored_index_frame import Packed, PackedForm, pack, unpack
+from headrace.storage.source.ordinals import starts_of
+from headrace.storage.source.stored_index_frame import (
+    Packed,
+    PackedForm,
+    pack,
+    told_as_damage,
+    unpack,
+)
+from headrace.storage.source.unchanged import check_unchanged
 from headrace.storage.store.options import StoreOptions
+from headrace.storage.store.store import ObjectEntry, open_store
 from headrace.storage.webdataset.columns import MAX_COLUMNS, MAX_VALUE_BYTES
 from headrace.storage.webdataset.dataset import WebDataset
 from headrace.storage.webdataset.index import TarIndex, WebDatasetIndex, index_of
@@ -44,7 +51,7 @@ _FIELDS: list[_Field] = [
     pa.field("offsets", _list(pa.int64()), nullable=False),
     pa.field("sizes", _list(pa.int64()), nullable=False),
 ]
-_FORM = PackedForm(magic=b"HRWDIDX", version=1, schema=pa.schema(_FIELDS))
+_FORM = PackedForm(magic=b"HRWDIDX", version=2, schema=pa.schema(_FIELDS))
 
 
 def encode_stored_index(index: WebDatasetIndex) -> bytes:
@@ -76,20 +83,12 @@ def decode_stored_index(content: bytes, *, place: str) -> WebDatasetIndex:
     Raises:
         ManifestCorruptError: It is damaged, hostile, or of an unknown version.
     """
-    try:
+    with told_as_damage(place):
         packed = unpack(_FORM, content)
         index = index_of(_shards(packed.batch))
-    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
-        raise ManifestCorruptError(
-            f"index {place}: {error}; store it again with `headrace index`", place=place
-        ) from error
-    if index.fingerprint != packed.facts.get("fingerprint"):
-        raise ManifestCorruptError(
-            f"index {place}: fingerprint {index.fingerprint} found, another stated; store it "
-            "again with `headrace index`",
-            place=place,
-        )
-    return index
+        if index.fingerprint != packed.facts.get("fingerprint"):
+            raise ValueError(f"fingerprint {index.fingerprint} found, another stated")
+        return index
 
 
 def open_by_index(index: WebDatasetIndex, target: str, *, options: StoreOptions) -> WebDataset:
@@ -104,28 +103,15 @@ def open_by_index(index: WebDatasetIndex, target: str, *, options: StoreOptions)
         ShardCorruptError: A file has changed; names it.
         ObjectNotFoundError: A file is gone; names it.
     """
-    files = open_files(target, options=options)
+    files = open_store(target, options=options)
     try:
-        _check_unchanged(index, files)
+        check_unchanged(
+            (shard.entry for shard in index.shards), files.list_entries(), url=files.url
+        )
     except BaseException:
         files.close()
         raise
     return WebDataset(files, index)
-
-
-def _check_unchanged(index: WebDatasetIndex, files: FileStore) -> None:
-    found = {entry.name: entry for entry in files.entries()}
-    for shard in index.shards:
-        entry = found.get(shard.entry.name)
-        if entry is None:
-            raise ObjectNotFoundError(
-                f"file {shard.entry.name[:200]} of the index is not in {files.url}; restore it, "
-                "or store the index again with `headrace index`",
-                url=files.url,
-                name=shard.entry.name[:200],
-            )
-        if entry != shard.entry:
-            raise shard.entry.changed(entry, url=files.url)
 
 
 def _lists(parts: Sequence[_Array]) -> _Array:
@@ -137,7 +123,7 @@ def _lists(parts: Sequence[_Array]) -> _Array:
 def _shards(batch: pa.RecordBatch) -> list[TarIndex]:
     names = ("name", "stored_bytes", "version")
     entries = [
-        FileEntry(*row)
+        ObjectEntry(*row)
         for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True)
     ]
     lists = {
@@ -149,7 +135,7 @@ def _shards(batch: pa.RecordBatch) -> list[TarIndex]:
             TarIndex(
                 entry=entry,
                 keys=cast("pa.StringArray", lists["keys"][at]),
-                first_members=_starts(_numbers(lists["member_counts"][at], np.int32)),
+                first_members=starts_of(_numbers(lists["member_counts"][at], np.int32)),
                 columns=_numbers(lists["columns"][at], np.int32),
                 offsets=_numbers(lists["offsets"][at], np.int64),
                 sizes=_numbers(lists["sizes"][at], np.int64),
@@ -195,7 +181,3 @@ def _parts(lists: pa.LargeListArray[Any]) -> list[_Array]:
 
 def _numbers(array: _Array, kind: type[np.integer[Any]]) -> NDArray[np.int64]:
     return values_of(array, np.dtype(kind)).astype(np.int64)
-
-
-def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from headrace.errors import ConfigurationError, ShardCorruptError
-from headrace.storage.objects.objects import FileEntry, FileStore
+from headrace.storage.store.store import ObjectEntry, Store
 
 BLOCK = 512
 _FIRST_WINDOW = 64 << 10
@@ -39,7 +39,7 @@ class Member:
     size: int
 
 
-def members_of(files: FileStore, entry: FileEntry) -> Generator[Member, None, int]:
+def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]:
     """Yield the regular files in a tar file, in order; links, folders and devices are left out.
 
     Returns:
@@ -79,7 +79,7 @@ def members_of(files: FileStore, entry: FileEntry) -> Generator[Member, None, in
     return offset
 
 
-def first_byte_after_end(files: FileStore, entry: FileEntry) -> int | None:
+def first_byte_after_end(files: Store, entry: ObjectEntry) -> int | None:
     """Return the place of the first byte behind the end of the archive that is not zero.
 
     Raises:
@@ -89,7 +89,7 @@ def first_byte_after_end(files: FileStore, entry: FileEntry) -> int | None:
     offset = _end_of(members_of(files, entry))
     while offset < entry.stored_bytes:
         length = min(_LARGEST_WINDOW, entry.stored_bytes - offset)
-        content = files.read(entry, offset=offset, length=length)
+        content = files.read_entry(entry, offset=offset, length=length)
         left = content.lstrip(b"\0")
         if left:
             return offset + len(content) - len(left)
@@ -105,7 +105,7 @@ def _end_of(walk: Generator[Member, None, int]) -> int:
             return cast("int", end.value)
 
 
-def tar_damage(entry: FileEntry, found: str, *, offset: int) -> ShardCorruptError:
+def tar_damage(entry: ObjectEntry, found: str, *, offset: int) -> ShardCorruptError:
     """Make the error for a tar file that is not as it must be."""
     return ShardCorruptError(
         f"shard {entry.name}, at byte {offset}: {found}; restore the file or write it again",
@@ -117,7 +117,7 @@ def tar_damage(entry: FileEntry, found: str, *, offset: int) -> ShardCorruptErro
 class _Window:
     """Reads of a file that go forward: near ones share a request, far ones skip what is between."""
 
-    def __init__(self, files: FileStore, entry: FileEntry) -> None:
+    def __init__(self, files: Store, entry: ObjectEntry) -> None:
         self._files = files
         self._entry = entry
         self._start = 0
@@ -140,21 +140,21 @@ class _Window:
         is_near = offset <= self._start + len(self._content) + BLOCK
         self._size = min(2 * self._size, _LARGEST_WINDOW) if is_near else _FIRST_WINDOW
         wanted = min(max(self._size, length), self._entry.stored_bytes - offset)
-        self._content = self._files.read(self._entry, offset=offset, length=wanted)
+        self._content = self._files.read_entry(self._entry, offset=offset, length=wanted)
         self._start = offset
 
 
-def _checked_size(header: bytes, entry: FileEntry, offset: int) -> int:
+def _checked_size(header: bytes, entry: ObjectEntry, offset: int) -> int:
     stated = _number(header[148:156], entry, offset)
     found = sum(header) - sum(header[148:156]) + 8 * ord(" ")
     if stated != found:
         raise tar_damage(
-            entry, f"a header with checksum {found} found, {stated} wanted", offset=offset
+            entry, f"a header with checksum {found} found, {stated} expected", offset=offset
         )
     return _number(header[124:136], entry, offset)
 
 
-def _number(field: bytes, entry: FileEntry, offset: int) -> int:
+def _number(field: bytes, entry: ObjectEntry, offset: int) -> int:
     if field[0] == 0x80:  # noqa: PLR2004 - the mark of a binary number, GNU's for large ones
         return int.from_bytes(field[1:], "big")
     text = field.split(b"\0", 1)[0].strip()
@@ -169,16 +169,16 @@ def _short_name(header: bytes) -> bytes:
     return prefix + b"/" + name if prefix else name
 
 
-def _name_header(window: _Window, start: int, size: int, entry: FileEntry) -> bytes:
+def _name_header(window: _Window, start: int, size: int, entry: ObjectEntry) -> bytes:
     if size > _MAX_NAME_HEADER:
         raise tar_damage(
-            entry, f"a name of {size} bytes, at most {_MAX_NAME_HEADER} wanted", offset=start
+            entry, f"a name of {size} bytes, at most {_MAX_NAME_HEADER} expected", offset=start
         )
     return window.read(start, size)
 
 
 def _pax(
-    records: bytes, entry: FileEntry, offset: int, before: tuple[bytes | None, int | None]
+    records: bytes, entry: ObjectEntry, offset: int, before: tuple[bytes | None, int | None]
 ) -> tuple[bytes | None, int | None]:
     """Return name and size that pax records give, or those from before."""
     name, size = before
@@ -200,13 +200,13 @@ def _pax(
     return name, size
 
 
-def _pax_size(value: bytes, entry: FileEntry, offset: int) -> int:
+def _pax_size(value: bytes, entry: ObjectEntry, offset: int) -> int:
     if not value.isdigit() or len(value) > 20:  # noqa: PLR2004 - digits of 2**64
         raise tar_damage(entry, f"a member of size {value[:40]!r}", offset=offset)
     return int(value)
 
 
-def _text(name: bytes, entry: FileEntry, offset: int) -> str:
+def _text(name: bytes, entry: ObjectEntry, offset: int) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError as error:
@@ -215,7 +215,7 @@ def _text(name: bytes, entry: FileEntry, offset: int) -> str:
         ) from error
 
 
-def _check_end(entry: FileEntry, offset: int, end: int) -> None:
+def _check_end(entry: ObjectEntry, offset: int, end: int) -> None:
     if end > entry.stored_bytes:
         raise tar_damage(
             entry,
@@ -228,7 +228,7 @@ def _padded(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def _sparse(entry: FileEntry, offset: int) -> ConfigurationError:
+def _sparse(entry: ObjectEntry, offset: int) -> ConfigurationError:
     return ConfigurationError(
         f"shard {entry.name}, at byte {offset}: a sparse member, which is not read here; write the "
         "file again without sparse members",

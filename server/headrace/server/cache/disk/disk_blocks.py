@@ -117,6 +117,7 @@ class _Encoded:
         if batch.num_rows != last - first or not batch.schema.equals(self._dataset.schema):
             raise ShardCorruptError(
                 f"block {block} in the cache's folder: {batch.num_rows} samples of "
-                f"{batch.schema.names} found, {last - first} of {self._dataset.schema.names} wanted"
+                f"{batch.schema.names} found, {last - first} of "
+                f"{self._dataset.schema.names} expected"
             )
         return batch

@@ -113,7 +113,7 @@ class Desk:
 
     @classmethod
     def size(cls, capacity: int) -> int:
-        """Return the bytes that a desk of so many slots takes."""
+        """Return the bytes that a desk of that many slots takes."""
         return capacity * cls._ROW_BYTES
 
 

@@ -1,0 +1,123 @@
+"""What a conversion puts aside on this machine's disk, in a file without a name.
+
+The file is gone from its folder as soon as it is made, so the system frees its space when it is
+closed, and when this process ends in whatever way. `ls` shows nothing of it, `df` does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+import threading
+from typing import Self
+
+from headrace.errors import ConfigurationError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class SpillFile:
+    """Bytes put aside and read back. Safe to use from several threads.
+
+    Args:
+        folder: Where the file takes space.
+
+    Raises:
+        ConfigurationError: No file can be made there.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._end = 0
+        try:
+            self._file = tempfile.TemporaryFile(  # noqa: SIM115 - closed by `close`
+                dir=folder, prefix="headrace-spill-", buffering=0
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"no file can be made in {folder}, which a shuffle spills to: {error.strerror}; "
+                "name another folder with spill_folder (--spill-folder)"
+            ) from error
+
+    def append(self, content: memoryview) -> int:
+        """Put bytes aside and return where they are.
+
+        Raises:
+            ConfigurationError: The disk is full.
+        """
+        with self._lock:
+            start = self._end
+            self._end += len(content)
+        done = 0
+        try:
+            while done < len(content):
+                done += os.pwrite(self._file.fileno(), content[done:], start + done)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise ConfigurationError(
+                f"{self._folder} is full: {self._end:,} bytes are spilled there by now for the "
+                f"shuffle ({error.strerror}); make room, or name another folder with spill_folder "
+                "(--spill-folder); nothing was written"
+            ) from error
+        return start
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return bytes that `append` put at ``start``."""
+        parts = []
+        while length:
+            part = os.pread(self._file.fileno(), length, start)
+            if not part:
+                raise ConfigurationError(f"what was spilled to {self._folder} ends too early")
+            parts.append(part)
+            start += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @property
+    def size(self) -> int:
+        """Bytes put aside."""
+        return self._end
+
+    def close(self) -> None:
+        """Give the space back."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def spill_folder_of(folder: str | None) -> str:
+    """Return where a shuffle spills to: the folder named, or that for temporary files."""
+    return folder or tempfile.gettempdir()
+
+
+def free_space(folder: str, needed: int) -> int:
+    """Return the bytes that are free; refuse a shuffle that cannot end.
+
+    Args:
+        folder: Where it spills to.
+        needed: Bytes it may spill; 0 where nobody knows.
+
+    Raises:
+        ConfigurationError: There is less room.
+    """
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise ConfigurationError(
+            f"the folder {folder}, which a shuffle spills to, cannot be used: {error.strerror}; "
+            "name another one with spill_folder (--spill-folder)"
+        ) from error
+    if needed > free:
+        raise ConfigurationError(
+            f"a shuffle of {needed:,} bytes spills as many, and {folder} has {free:,} free; make "
+            "room, or name another folder with spill_folder (--spill-folder); nothing was written"
+        )
+    return free

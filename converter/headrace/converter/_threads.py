@@ -1,0 +1,24 @@
+"""Wait for the threads of a conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from typing import Any
+
+_POLL_S = 0.2  # arbitrary: what a progress bar needs
+
+
+def watch(running: Sequence[Future[Any]], tell: Callable[[], None]) -> None:
+    """Wait for all, or for the first that fails, and raise what it raised.
+
+    Args:
+        running: What to wait for.
+        tell: Called a few times a second, in this thread.
+    """
+    left = set(running)
+    while left:
+        done, left = wait(left, timeout=_POLL_S, return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()
+        tell()

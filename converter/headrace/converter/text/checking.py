@@ -1,0 +1,42 @@
+"""Tell how far the first pass over files of text is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from headrace.converter._progress import Progress
+from headrace.converter.text.files import TextFile
+
+_EVERY_S = 0.2  # arbitrary: what a progress bar needs
+
+
+class Checking:
+    """Counts what is checked, in one thread, and tells of it at once and a few times a second."""
+
+    def __init__(
+        self,
+        files: Sequence[TextFile],
+        progress: Callable[[Progress], None] | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        is_known = all(file.is_plain and file.stored_bytes for file in files)
+        self._total = sum(file.stored_bytes for file in files) if is_known else 0
+        self._progress = progress
+        self._clock = clock
+        self._told_s: float | None = None
+        self._checked = 0
+
+    def add(self, checked_bytes: int) -> None:
+        """Count some text."""
+        self._checked += checked_bytes
+        now = self._clock()
+        if self._progress is None:
+            return
+        if self._told_s is None or now - self._told_s >= _EVERY_S:
+            self._told_s = now
+            left = max(0, self._total - self._checked)
+            self._progress(
+                Progress(0, 0, 0, 0, 0, checked_bytes=self._checked, unchecked_bytes=left)
+            )

@@ -1,0 +1,81 @@
+"""The shard table: what an order reads of a dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError
+
+COUNT_LIMIT: Final = 1 << 42
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardTable:
+    """What the order reads of a dataset.
+
+    Attributes:
+        sample_counts: (shards,) int64, samples of each shard in manifest order, each in
+            [0, 2**42); zeros are fine. Not copied: leave it unchanged.
+        raw_bytes: (shards,) int64, bytes of each shard's samples in memory, each in [0, 2**42).
+            Not copied.
+        range_reads: Whether a part of a shard can be read alone; if not, shards are never cut.
+        block_samples: (shards,) int64, samples of every block of a shard but its last, 0 where
+            blocks differ; None where all do. Not copied. Order version 1 does not read it.
+    """
+
+    sample_counts: NDArray[np.int64]
+    raw_bytes: NDArray[np.int64]
+    range_reads: bool = True
+    block_samples: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        if self.sample_counts.ndim != 1 or self.sample_counts.shape != self.raw_bytes.shape:
+            raise BadArgumentError(
+                f"sample_counts has the shape {self.sample_counts.shape} and raw_bytes"
+                f" {self.raw_bytes.shape}; both must be (shards,)",
+                field="sample_counts",
+            )
+        _check_counts("sample_counts", self.sample_counts, total_limit=COUNT_LIMIT)
+        _check_counts("raw_bytes", self.raw_bytes, total_limit=1 << 62)
+        blocks = self.block_samples
+        if blocks is None:
+            return
+        if blocks.shape != self.sample_counts.shape or blocks.dtype != np.int64:
+            raise BadArgumentError(
+                f"block_samples is {blocks.dtype} of the shape {blocks.shape}, must be int64 of"
+                f" the shape {self.sample_counts.shape}, one number a shard",
+                field="block_samples",
+            )
+        _check_each("block_samples", blocks)
+
+    @property
+    def sample_count(self) -> int:
+        """Samples of all shards."""
+        return int(self.sample_counts.sum())
+
+
+def _check_counts(field: str, counts: NDArray[np.int64], *, total_limit: int) -> None:
+    if counts.dtype != np.int64:
+        raise BadArgumentError(f"{field} is {counts.dtype}, must be int64", field=field)
+    _check_each(field, counts)
+    # In floating point, because the sum of hostile counts could pass int64; seldom needed.
+    most = int(counts.max(initial=0)) * len(counts)
+    if most >= total_limit and counts.sum(dtype=np.float64) >= total_limit:
+        raise BadArgumentError(
+            f"the sum of {field} is {counts.sum(dtype=np.float64):.0f}, must be below"
+            f" {total_limit}",
+            field=field,
+        )
+
+
+def _check_each(field: str, counts: NDArray[np.int64]) -> None:
+    if int(counts.min(initial=0)) < 0 or int(counts.max(initial=0)) >= COUNT_LIMIT:
+        shard = int(((counts < 0) | (counts >= COUNT_LIMIT)).argmax())
+        raise BadArgumentError(
+            f"{field} of shard {shard} is {int(counts[shard])}, must be in [0, 2**42)",
+            field=field,
+        )

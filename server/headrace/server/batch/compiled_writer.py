@@ -1,0 +1,285 @@
+"""Write batches by compiled loops: columns of pinned blocks straight to where they go.
+
+Of what takes longest Python's lock is free, and a few batches share the calls: a batch of a
+megabyte is little work for compiled loops, and a lot of Python around them, which each batch drives
+out of the processor's caches: 240 us for what takes 40 in a loop by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import cast
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.errors import InternalError
+from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN
+from headrace.server.batch.batch_writer import Measured
+from headrace.server.batch.payload_out import PartsOut, write_hash
+from headrace.server.batch.targets import Parts, Target, Whole, writable
+from headrace.server.cache.gather import BlockRows, Projection
+from headrace.server.layout.wire_columns import WireColumn
+
+# Shorter payloads are hashed by the library.
+_LEAST_HASHED_BYTES = 241
+
+_ZERO = np.zeros(1, np.int64)
+
+
+class CompiledWriter:
+    """Writes the batches of one stream; see `headrace.server.batch.batch_writer`.
+
+    Args:
+        kernels: The compiled functions.
+        columns: The columns in the order wanted, the server's own included.
+        projection: The dataset's among them.
+    """
+
+    def __init__(
+        self, kernels: ModuleType, columns: Sequence[WireColumn], projection: Projection
+    ) -> None:
+        self._kernels = kernels
+        layout = projection.layout
+        fields: list[tuple[int, int, int, int, int, int]] = []
+        ragged: list[tuple[int, int, int]] = []
+        # Bytes for each row, and besides; or which ragged column has it.
+        buffers: list[tuple[int, int]] = []
+        self._id_buffer = -1
+        packed_bytes = layout.parts[0].row_bytes
+        for column in columns:
+            if column.name == SAMPLE_ID_COLUMN:
+                self._id_buffer = len(buffers)
+                buffers.append((column.item_bytes, 0))
+                continue
+            entry = layout.by_name[column.name]
+            if entry.valid_offset >= 0:
+                fields.append((0, packed_bytes, packed_bytes, entry.valid_offset, 1, len(buffers)))
+                buffers.append((1, 0))
+            if not column.is_tensor:
+                ragged.append((entry.offset, column.dtype.itemsize, len(buffers)))
+                buffers += ((OFFSET_BYTES, OFFSET_BYTES), (0, -len(ragged)))
+                continue
+            if column.item_bytes:
+                part = layout.parts[entry.part]
+                where = (entry.part, part.row_bytes, part.base_unit, entry.offset)
+                fields.append((*where, column.item_bytes, len(buffers)))
+            buffers.append((column.item_bytes, 0))
+        # Columns of one part together: their rows are looked up once.
+        fields.sort(key=lambda field: field[0])
+        self._packed_bytes = packed_bytes
+        self._fields = np.array(fields, np.int64).reshape(-1, 6)
+        self._ragged = np.array(ragged, np.int64).reshape(-1, 3)
+        self._buffers = np.array(buffers, np.int64).reshape(-1, 2)
+        self._spans = np.empty((len(ragged), 3, 0), np.int64)
+        # By rows and batches: without ragged columns those of equally many rows are alike.
+        self._measured: dict[tuple[int, int], Measured] = {}
+
+    def measure(self, rows: BlockRows, row_count: int, batch_count: int) -> Measured:
+        """Lay out batches of equally many rows."""
+        key = (row_count, batch_count)
+        if (known := self._measured.get(key)) is not None:
+            return known
+        if self._spans.shape[2] != row_count + 1:
+            self._spans = np.empty((len(self._ragged), 3, row_count + 1), np.int64)
+        begins, lengths = np.empty((2, batch_count, len(self._buffers)), np.int64)
+        is_found = self._kernels.measure_batches(
+            rows.memory.array,
+            rows.slot_of,
+            rows.bases,
+            rows.blocks,
+            rows.offsets,
+            self._packed_bytes,
+            self._ragged,
+            self._buffers,
+            self._spans,
+            begins,
+            lengths,
+        )
+        _check(is_found=is_found)
+        sizes = (begins[:, -1:] + lengths[:, -1:]).sum(axis=1).tolist()
+        if self._ragged.size:
+            buffer_bytes = list(map(tuple, lengths.tolist()))
+        else:
+            buffer_bytes = [tuple(lengths[0].tolist())] * batch_count
+        measured = Measured(begins, lengths, buffer_bytes, sizes)
+        if not self._ragged.size:
+            self._measured[key] = measured
+        return measured
+
+    def write(
+        self,
+        rows: BlockRows,
+        sample_ids: NDArray[np.int64],
+        measured: Measured,
+        targets: Sequence[Target],
+    ) -> None:
+        """Write the batches that were measured last, their heads and their hashes."""
+        ids = sample_ids.reshape(-1).view(np.uint8)
+        if isinstance(targets[0], Parts):
+            # It is alone: of batches that are made together each has room in one message.
+            (target,) = cast("Sequence[Parts]", targets)
+            self._write_parts(rows, ids, measured, target)
+            return
+        whole = cast("Sequence[Whole]", targets)
+        heads = b"".join([head for head, *_ in whole])
+        is_short = min(measured.sizes) < _LEAST_HASHED_BYTES
+        table = [
+            (address, size, len(head), 0 if is_short else hash_at)
+            for head, address, size, hash_at in whole
+        ]
+        is_found = self._kernels.write_batches(
+            rows.memory.array,
+            rows.slot_of,
+            rows.bases,
+            rows.blocks,
+            rows.offsets,
+            self._fields,
+            self._ragged,
+            self._spans,
+            measured.begins,
+            measured.lengths,
+            ids,
+            self._id_buffer,
+            np.frombuffer(heads, np.uint8),
+            np.array(table, np.int64),
+        )
+        _check(is_found=is_found)
+        for _, address, size, hash_at in whole if is_short else ():
+            if hash_at:
+                found = xxhash.xxh3_64_intdigest(writable(address, size).data)
+                write_hash(writable(hash_at, 8), found)
+
+    def _write_parts(
+        self, rows: BlockRows, ids: NDArray[np.uint8], measured: Measured, target: Parts
+    ) -> None:
+        """Write a batch that takes several messages, buffer after buffer."""
+        if target.parts[0].size % self._kernels.BLOCK_BYTES:
+            # What is hashed as it is written is so in whole blocks.
+            whole = np.empty(measured.sizes[0], np.uint8)
+            self.write(
+                rows, ids.view(np.int64), measured, [(b"", whole.ctypes.data, whole.size, 0)]
+            )
+            plain = PartsOut(target)
+            plain.put(0, whole)
+            plain.end()
+            return
+        out = CompiledParts(self._kernels, target, measured.sizes[0])
+        begins, lengths = measured.begins[0].tolist(), measured.lengths[0].tolist()
+        memory, gathered = rows.memory.array, self._gather_narrow(rows, lengths)
+        wide = {int(field[5]): field for field in self._fields if field[0]}
+        ragged = {int(buffer): column for column, (_, _, buffer) in enumerate(self._ragged)}
+        for buffer, begin in enumerate(begins):
+            if buffer == self._id_buffer:
+                out.put(begin, ids)
+            elif buffer in wide:
+                part, row_bytes, unit, *_ = wide[buffer].tolist()
+                bases = rows.bases[part][rows.slot_of[rows.blocks]]
+                places = bases * unit + rows.offsets * row_bytes
+                out.put_spans(begin, memory, places, np.full(places.size, row_bytes, np.int64))
+            elif buffer in ragged:
+                edges = self._spans[ragged[buffer], 2]
+                item_bytes = int(self._ragged[ragged[buffer], 1])
+                out.put(begin, (edges // item_bytes).view(np.uint8))
+            elif buffer - 1 in ragged:
+                places, sizes, _ = self._spans[ragged[buffer - 1]]
+                out.put_spans(begin, memory, places[:-1], sizes[:-1])
+            elif lengths[buffer]:
+                out.put(begin, next(gathered))
+        out.end()
+
+    def _gather_narrow(
+        self, rows: BlockRows, lengths: Sequence[int]
+    ) -> Iterator[NDArray[np.uint8]]:
+        """Gather the columns of packed rows at once; return them in the order of their buffers."""
+        narrow = self._fields[self._fields[:, 0] == 0]
+        sizes = [lengths[buffer] for buffer in narrow[:, 5].tolist()]
+        ends = np.cumsum(sizes, dtype=np.int64)
+        fields = narrow.copy()
+        fields[:, 5] = ends - sizes
+        scratch = np.empty(sum(sizes), np.uint8)
+        is_found = self._kernels.gather(
+            rows.memory.array, rows.slot_of, rows.bases, rows.blocks, rows.offsets, fields, scratch
+        )
+        _check(is_found=is_found)
+        return (scratch[end - size : end] for size, end in zip(sizes, ends.tolist(), strict=True))
+
+
+class CompiledParts:
+    """A payload in several parts, which are hashed as they are written: each 64 KiB.
+
+    Read again when a part of 2 MiB is whole, it would come from the processor's last cache.
+    It is written in order; all parts but the last have one size, a multiple of a block's.
+    """
+
+    def __init__(self, kernels: ModuleType, target: Parts, size: int) -> None:
+        self._kernels = kernels
+        self._target = target
+        self._size = size
+        self._part_bytes = target.parts[0].size
+        addresses = np.array([part.ctypes.data for part in target.parts], np.int64)
+        self._place = (addresses, self._part_bytes, size)
+        self._sums: NDArray[np.uint64] = kernels.FIRST_SUMS.copy()
+        self._hashed = np.zeros(1, np.int64)
+        self._end = 0
+
+    def put(self, begin: int, content: NDArray[np.uint8]) -> None:
+        """Write what one buffer holds, and zeros before it."""
+        self._copy(content, _ZERO, np.array([content.size]), begin=begin)
+
+    def put_spans(
+        self,
+        begin: int,
+        memory: NDArray[np.uint8],
+        places: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+    ) -> None:
+        """Write spans of memory back to back, and zeros before them.
+
+        Raises:
+            InternalError: Not all lie in the memory, or they have no room.
+        """
+        self._copy(memory, places, lengths, begin=begin)
+
+    def end(self) -> None:
+        """Write the hash, when all is written."""
+        self._kernels.hash_parts(*self._place, self._size, self._sums, self._hashed)
+        # The last block, and as much before it as its last stripe may need.
+        hashed = int(self._hashed[0])
+        begin = max(0, hashed - self._kernels.BLOCK_BYTES)
+        first, left_out = divmod(begin, self._part_bytes)
+        parts = self._target.parts[first:]
+        tail = np.concatenate([parts[0][left_out:], *parts[1:]])
+        found = self._kernels.end_hash(tail, hashed - begin, self._size, self._sums)
+        write_hash(self._target.hash_to, int(found))
+
+    def _copy(
+        self,
+        memory: NDArray[np.uint8],
+        places: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        *,
+        begin: int,
+    ) -> None:
+        if self._end < begin:
+            gap = np.zeros(begin - self._end, np.uint8)
+            self._copy(gap, _ZERO, np.array([gap.size]), begin=self._end)
+        self._end = begin + int(lengths.sum())
+        is_found = self._kernels.copy_spans_to_parts(
+            memory,
+            np.ascontiguousarray(places),
+            np.ascontiguousarray(lengths),
+            *self._place,
+            begin,
+            self._end,
+            self._sums,
+            self._hashed,
+        )
+        _check(is_found=is_found)
+
+
+def _check(*, is_found: bool) -> None:
+    if not is_found:
+        raise InternalError("the tables of the cache point outside of it; restart the server")

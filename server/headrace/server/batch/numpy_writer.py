@@ -1,0 +1,138 @@
+"""Write batches with NumPy and Arrow: of samples that lie in blocks, or were copied out of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.payload import SAMPLE_ID_COLUMN, layout_of
+from headrace.server.batch.batch_writer import Measured
+from headrace.server.batch.payload_out import PayloadOut, payload_out
+from headrace.server.batch.targets import Target
+from headrace.server.cache.gather import Projection, Rows, gather_spans, spans
+from headrace.server.cache.memory.arena import Memory
+from headrace.server.layout.block_layout import Field
+from headrace.server.layout.wire_columns import WireColumn
+
+
+class NumpyWriter:
+    """Writes the batches of one stream; see `headrace.server.batch.batch_writer`.
+
+    Args:
+        columns: The columns in the order wanted, the server's own included.
+        projection: The dataset's among them.
+    """
+
+    def __init__(self, columns: Sequence[WireColumn], projection: Projection) -> None:
+        self._columns = tuple(columns)
+        self._projection = projection
+        self._row_bytes = projection.layout.parts[0].row_bytes
+        self._scratch = np.empty(0, np.uint8)
+        self._packed: NDArray[np.uint8] = self._scratch
+
+    def measure(self, rows: Rows, row_count: int, batch_count: int) -> Measured:
+        """Lay out batches of equally many rows; gathers their packed rows."""
+        if self._scratch.size < row_count * self._row_bytes:
+            self._scratch = np.empty(row_count * self._row_bytes, np.uint8)
+        packed = self._scratch[: row_count * self._row_bytes]
+        self._packed = packed.reshape(row_count, self._row_bytes)
+        if self._projection.packed:
+            rows.packed(self._packed)
+        sizes = [
+            spans(self._packed, entry)[1].reshape(batch_count, -1).sum(axis=1).tolist()
+            for entry in self._projection.fields
+            if not entry.column.is_tensor
+        ]
+        count = row_count // batch_count
+        layouts = [
+            layout_of(self._columns, count, [each[batch] for each in sizes])
+            for batch in range(batch_count if sizes else 1)
+        ]
+        layouts *= batch_count // len(layouts)
+        return Measured(
+            np.array([layout.begins for layout in layouts], np.int64),
+            np.array([layout.lengths for layout in layouts], np.int64),
+            [layout.lengths for layout in layouts],
+            [layout.size for layout in layouts],
+        )
+
+    def write(
+        self,
+        rows: Rows,
+        sample_ids: NDArray[np.int64],
+        measured: Measured,
+        targets: Sequence[Target],
+    ) -> None:
+        """Write the batches that were measured last, their heads and their hashes."""
+        is_ragged = any(not entry.column.is_tensor for entry in self._projection.fields)
+        # Staged rows join their pieces here, once.
+        memory = rows.memory if is_ragged else Memory(np.empty(0, np.uint8))
+        count = len(sample_ids) // len(targets)
+        for batch, target in enumerate(targets):
+            out = payload_out(target)
+            places = iter(measured.begins[batch].tolist())
+            own = slice(batch * count, (batch + 1) * count)
+            for column in self._columns:
+                if column.name == SAMPLE_ID_COLUMN:
+                    out.put(next(places), sample_ids[own].reshape(-1).view(np.uint8))
+                    continue
+                entry, packed = self._projection.layout.by_name[column.name], self._packed[own]
+                if entry.valid_offset >= 0:
+                    out.put(next(places), packed[:, entry.valid_offset])
+                if not column.is_tensor:
+                    begins, lengths = spans(packed, entry)
+                    edges = _edges(lengths)
+                    out.put(next(places), (edges // column.dtype.itemsize).view(np.uint8))
+                    _ragged(memory, begins, edges, out, next(places))
+                elif entry.part:
+                    _wide(rows, entry, own, out, next(places))
+                else:
+                    _narrow(entry, packed, out.take(next(places), count * column.item_bytes))
+            out.end()
+
+
+def _narrow(entry: Field, packed: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    """Copy a column out of packed rows."""
+    dtype = entry.column.dtype
+    if not entry.column.item_shape:
+        # Tables have many of these; a packed row begins and ends at multiples of any item.
+        np.copyto(out.view(dtype), packed.view(dtype)[:, entry.offset // dtype.itemsize])
+        return
+    target = out.reshape(packed.shape[0], entry.column.item_bytes)
+    source = packed[:, entry.offset : entry.offset + target.shape[1]]
+    np.copyto(target.view(dtype), source.view(dtype))
+
+
+def _wide(rows: Rows, entry: Field, own: slice, out: PayloadOut, at: int) -> None:
+    """Gather rows that have a part of their own."""
+    size = entry.column.item_bytes
+    step = max(1, out.strip_bytes // size)
+    out.take(at, 0)  # also what precedes a buffer of nothing is written
+    for first in range(own.start, own.stop, step):
+        count = min(step, own.stop - first)
+        place = out.take(at + (first - own.start) * size, count * size)
+        rows.wide(entry.part, place.reshape(count, size), first=first)
+
+
+def _edges(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each row begins, and the last ends, in bytes."""
+    edges = np.empty(len(lengths) + 1, np.int64)
+    edges[0] = 0
+    np.cumsum(lengths, out=edges[1:])
+    return edges
+
+
+def _ragged(
+    memory: Memory, begins: NDArray[np.int64], edges: NDArray[np.int64], out: PayloadOut, at: int
+) -> None:
+    """Gather spans back to back."""
+    out.take(at, 0)
+    first = 0
+    while first < begins.size:
+        end = int(np.searchsorted(edges, edges[first] + out.strip_bytes, side="right")) - 1
+        end = min(max(end, first + 1), begins.size)
+        place = out.take(at + int(edges[first]), int(edges[end] - edges[first]))
+        gather_spans(memory, begins[first:end], np.diff(edges[first : end + 1]), place)
+        first = end

@@ -1,0 +1,124 @@
+"""Write payloads by Python, buffer after buffer: into one place, or into the parts of several.
+
+Contract:
+
+1. The payload is written in order, each buffer at its begin; what lies between two is zeroed, so
+   that equal requests give equal bytes.
+2. Every byte is hashed once: a payload in one place when it is whole, one in several parts as it
+   comes, while it is near the processor.
+3. What `take` returned is written before anything else is called.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.server.batch.targets import Parts, Target, Whole, writable
+
+# What is gathered outside of its place at a time: it stays in the processor's second cache.
+_STRIP_BYTES = 256 << 10
+
+
+class PayloadOut(Protocol):
+    """Takes one payload; the contract is above."""
+
+    @property
+    def strip_bytes(self) -> int:
+        """Bytes to take at a time, where they may come in several pieces."""
+
+    def take(self, begin: int, size: int) -> NDArray[np.uint8]:
+        """Return where the next bytes ``[begin, begin + size)`` of the payload are written."""
+
+    def put(self, begin: int, content: NDArray[np.uint8]) -> None:
+        """Write the bytes that follow, from ``begin`` on."""
+
+    def end(self) -> None:
+        """Write the hash, when all of the payload is written."""
+
+
+def payload_out(target: Target) -> PayloadOut:
+    """Return what writes the payload of a target."""
+    return PartsOut(target) if isinstance(target, Parts) else _WholeOut(target)
+
+
+class _WholeOut:
+    """A payload in one place."""
+
+    def __init__(self, target: Whole) -> None:
+        head, address, size, self._hash_at = target
+        whole = writable(address - len(head), len(head) + size)
+        if head:
+            whole[: len(head)] = memoryview(head)
+        self._payload = whole[len(head) :]
+        self.strip_bytes = size
+        self._end = 0
+
+    def take(self, begin: int, size: int) -> NDArray[np.uint8]:
+        if self._end < begin:
+            self._payload[self._end : begin] = 0
+        self._end = begin + size
+        return self._payload[begin : self._end]
+
+    def put(self, begin: int, content: NDArray[np.uint8]) -> None:
+        self.take(begin, content.size)[:] = content
+
+    def end(self) -> None:
+        if self._hash_at:
+            write_hash(writable(self._hash_at, 8), xxhash.xxh3_64_intdigest(self._payload.data))
+
+
+class PartsOut:
+    """A payload in several places."""
+
+    strip_bytes = _STRIP_BYTES
+
+    def __init__(self, target: Parts) -> None:
+        self._target = target
+        self._left = iter(target.parts)
+        self._part = next(self._left)
+        self._at = self._end = 0
+        self._taken = np.empty(0, np.uint8)
+        self._hash = xxhash.xxh3_64()
+
+    def take(self, begin: int, size: int) -> NDArray[np.uint8]:
+        self._flush(begin)
+        self._taken = np.empty(size, np.uint8)
+        return self._taken
+
+    def put(self, begin: int, content: NDArray[np.uint8]) -> None:
+        self._flush(begin)
+        self._write(np.ascontiguousarray(content))
+
+    def end(self) -> None:
+        self._flush(self._end)
+        write_hash(self._target.hash_to, self._hash.intdigest())
+
+    def _flush(self, begin: int) -> None:
+        """Write what was taken, and zeros up to where the next begins."""
+        taken, self._taken = self._taken, self._taken[:0]
+        self._write(taken)
+        if self._end < begin:
+            self._write(np.zeros(begin - self._end, np.uint8))
+
+    def _write(self, content: NDArray[np.uint8]) -> None:
+        self._end += content.size
+        for first in range(0, content.size, _STRIP_BYTES):
+            strip = content[first : first + _STRIP_BYTES]
+            self._hash.update(strip.data)
+            while strip.size:
+                if self._at == self._part.size:
+                    self._part, self._at = next(self._left), 0
+                here = min(strip.size, self._part.size - self._at)
+                self._part[self._at : self._at + here] = strip[:here]
+                self._at, strip = self._at + here, strip[here:]
+
+
+def write_hash(to: NDArray[np.uint8], found: int) -> None:
+    """Write a payload's hash where a message has it."""
+    to[:] = memoryview(found.to_bytes(8, "little"))

@@ -1,0 +1,327 @@
+"""Find samples step by step, with compiled loops: from positions to blocks in one call.
+
+What has to be known of a step, its permutation and where its runs lie in blocks, is worked out
+once and kept for all streams of the order. Then a batch costs its own samples, wherever it begins
+and however few of them a rank has.
+
+Contract:
+
+1. What is found is what `PlainFinder` finds. It is asked where there are no kernels, and where the
+   order cannot be read by steps.
+2. What is kept is bounded: `_MAX_STEPS` steps of `_MAX_PIECES` pieces each, and but for the
+   newest `_MAX_BYTES` of them all. The order itself keeps as little as if nobody read it.
+3. Safe for several threads. Two that miss the same step both work it out; one is kept.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from types import ModuleType
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.order import LINE_INVERSES, NETWORK_ROUNDS, Order, Step, network_sides
+from headrace.server.kernels.loader import KERNELS
+from headrace.server.plan.find_samples import Found, FoundTogether, Located, PlainFinder, Range
+from headrace.storage import OpenDataset
+
+# The last and the next of each of 16 lanes.
+_MAX_STEPS = 32
+# As much as an order keeps of the same when it is asked for samples. A permutation takes 2 MiB at
+# most.
+_MAX_BYTES = 32 << 20
+# Of 32 bytes each. A step touches some thousands of blocks by default.
+_MAX_PIECES = 1 << 18
+# Lanes that change more often within a unit are read through the order (arbitrary).
+_MIN_STRETCH = 64
+
+# The kernel goes from a bucket's first piece to the one that holds a sample. There are so many
+# buckets that few have a border in them (a wrong guess of the processor costs more than all else).
+_BUCKETS = 1 << 13
+_BUCKETS_A_PIECE = 4
+
+_NO_TABLES = np.empty((0, 0), np.uint16)
+_NO_IDS = np.empty(0, np.int64)
+
+_Stretch: TypeAlias = tuple[int, int, int]
+"""A lane, and places ``[first, end)`` of it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedStep:
+    """A step of the order, and where its samples lie.
+
+    Attributes:
+        epoch: Its epoch.
+        lane: Its lane.
+        start: Its first place in the lane.
+        end: The place after its last.
+        whole: As the kernel `find_dealt` takes it, and so the others.
+        tables: The same.
+        width: The same.
+        entries: The same.
+        key: The same.
+        second_key: The same.
+        pieces: The same.
+        buckets: The same.
+        shift: The same.
+        blocks: As the kernel takes them.
+    """
+
+    epoch: int
+    lane: int
+    start: int
+    end: int
+    whole: NDArray[np.int64]
+    tables: NDArray[np.uint16]
+    width: int
+    entries: NDArray[np.int64]
+    key: np.uint64
+    second_key: np.uint64
+    pieces: NDArray[np.int64]
+    buckets: NDArray[np.int32]
+    shift: int
+    blocks: NDArray[np.int64]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        arrays = (self.whole, self.tables, self.pieces, self.buckets, self.blocks)
+        return sum(array.nbytes for array in arrays)
+
+    def holds(self, epoch: int, lane: int, place: int) -> bool:
+        """Return whether a place of a lane is in this step."""
+        return self.start <= place < self.end and self.lane == lane and self.epoch == epoch
+
+    def holds_batch(self, stretches: Sequence[_Stretch]) -> bool:
+        """Return whether a batch of its epoch is one stretch, in this step."""
+        if len(stretches) != 1:
+            return False
+        ((lane, first, end),) = stretches
+        return self.start <= first and end <= self.end and lane == self.lane
+
+    def find(self, stretches: Sequence[_Stretch], kernels: ModuleType) -> list[Found]:
+        """Return the samples of stretches of this step, each a batch."""
+        start = self.start
+        places = [(first - start, end - start) for _, first, end in stretches]
+        count = sum(end - first for first, end in places)
+        found = np.empty((3, count), np.int64)
+        touched = np.empty(min(count, len(places) * self.blocks.size), np.int64)
+        touched_ends = np.empty(len(places), np.int64)
+        kernels.find_dealt(
+            np.array(places, np.int64),
+            self.whole,
+            self.tables,
+            self.width,
+            self.entries,
+            self.key,
+            self.second_key,
+            LINE_INVERSES,
+            self.pieces,
+            self.buckets,
+            self.shift,
+            self.blocks,
+            found,
+            touched,
+            touched_ends,
+        )
+        ends = accumulate(end - first for first, end in places)
+        sample_ids, blocks, offsets = found
+        together = FoundTogether(sample_ids, blocks, offsets, touched)
+        return together.cut(ends, touched_ends.tolist())
+
+
+class StepFinder:
+    """Finds samples by their positions; the contract is above.
+
+    Args:
+        order: The order.
+        dataset: The dataset.
+    """
+
+    def __init__(self, order: Order, dataset: OpenDataset) -> None:
+        self._order = order
+        self._dataset = dataset
+        self._plain = PlainFinder(order, Located(dataset))
+        self.fingerprint = dataset.fingerprint
+        self.sample_count = order.sample_count
+        self.skipped = order.skipped
+        self.positions = order.find_each
+        self.blocks_of_runs = self._plain.blocks_of_runs
+        spec = order.spec
+        self._is_by_step = spec.lanes == 1 or spec.unit // spec.lanes >= _MIN_STRETCH
+        self._lock = threading.Lock()
+        self._steps: OrderedDict[tuple[int, int, int], PlacedStep] = OrderedDict()
+        self._last: PlacedStep | None = None
+
+    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
+        """Return the samples at the positions of each batch, which may be several ranges."""
+        kernels = KERNELS.module
+        if kernels is None or not self._is_by_step:
+            return self._plain.find(epoch, batches)
+        stretches = [self._stretches(batch) for batch in batches]
+        found: list[Found] = []
+        while (at := len(found)) < len(batches):
+            if not stretches[at]:
+                found += FoundTogether(_NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS).cut([0], [0])
+                continue
+            lane, first, _ = stretches[at][0]
+            step = self._step(epoch, lane, first, kernels)
+            if step is None:
+                return found + self._plain.find(epoch, batches[at:])
+            run = list(takewhile(step.holds_batch, stretches[at:]))
+            if run:
+                found += step.find([stretch for (stretch,) in run], kernels)
+            else:
+                found += self._across(epoch, batches[at], stretches[at], kernels)
+        return found
+
+    def _stretches(self, batch: Sequence[Range]) -> list[_Stretch]:
+        cut = self._order.stretches
+        return [part for start, stop in batch for part in cut(start, stop)]
+
+    def _across(
+        self,
+        epoch: int,
+        batch: Sequence[Range],
+        stretches: Sequence[_Stretch],
+        kernels: ModuleType,
+    ) -> list[Found]:
+        """Return the samples of a batch that lies in several steps, or in several lanes."""
+        parts: list[Found] = []
+        for lane, first, end in stretches:
+            place = first
+            while place < end:
+                step = self._step(epoch, lane, place, kernels)
+                if step is None:
+                    return self._plain.find(epoch, [batch])
+                stop = min(end, step.end)
+                parts += step.find([(lane, place, stop)], kernels)
+                place = stop
+        joined = FoundTogether(
+            np.concatenate([part.sample_ids for part in parts]),
+            np.concatenate([part.blocks for part in parts]),
+            np.concatenate([part.offsets for part in parts]),
+            np.unique(np.concatenate([part.touched for part in parts])),
+        )
+        return joined.cut([joined.sample_ids.size], [joined.touched.size])
+
+    def _step(self, epoch: int, lane: int, place: int, kernels: ModuleType) -> PlacedStep | None:
+        step = self._last
+        if step is not None and step.holds(epoch, lane, place):
+            return step
+        with self._lock:
+            # What was read last comes last.
+            for step in reversed(self._steps.values()):
+                if step.holds(epoch, lane, place):
+                    self._steps.move_to_end((epoch, lane, step.start))
+                    self._last = step
+                    return step
+        step = self._placed(epoch, lane, place, kernels)
+        if step is None:
+            # It is so by the order's options, or else rare: then all of it is read the other way.
+            self._is_by_step = False
+            return None
+        with self._lock:
+            self._steps[epoch, lane, step.start] = step
+            self._evict()
+        self._last = step
+        return step
+
+    def _evict(self) -> None:
+        kept_bytes = sum(step.nbytes for step in self._steps.values())
+        while len(self._steps) > 1 and (len(self._steps) > _MAX_STEPS or kept_bytes > _MAX_BYTES):
+            _, step = self._steps.popitem(last=False)
+            kept_bytes -= step.nbytes
+
+    def _placed(self, epoch: int, lane: int, place: int, kernels: ModuleType) -> PlacedStep | None:
+        step = self._order.step(epoch, lane, place)
+        if step is None:
+            return None
+        pieces = _pieces(step, self._dataset)
+        if pieces is None:
+            return None
+        table, blocks = pieces
+        buckets, shift = _buckets(table[:, 0])
+        whole, tables, width = _permutation(step, kernels)
+        entries = step.entries.copy()
+        entries[:-1, 1] -= step.low
+        return PlacedStep(
+            epoch=epoch,
+            lane=lane,
+            start=step.start,
+            end=step.start + step.count,
+            whole=whole,
+            tables=tables,
+            width=width,
+            entries=entries,
+            key=np.uint64((step.deal_key + step.low) % (1 << 64)),
+            second_key=np.uint64(step.deal_second_key),
+            pieces=table,
+            buckets=buckets,
+            shift=shift,
+            blocks=blocks,
+        )
+
+
+def _permutation(
+    step: Step, kernels: ModuleType
+) -> tuple[NDArray[np.int64], NDArray[np.uint16], int]:
+    """Return what permutes a step, as the kernel `find_dealt` takes it."""
+    keys = np.uint64(step.key), np.uint64(step.second_key)
+    if step.is_small:
+        words = np.empty(step.count, np.uint64)
+        number_bits = (step.count - 1).bit_length()
+        kernels.sorting_words(*keys, number_bits, words)
+        words.sort()
+        words &= np.uint64((1 << number_bits) - 1)
+        return words.view(np.int64), _NO_TABLES, 1
+    width, height = network_sides(step.count)
+    tables = np.zeros((NETWORK_ROUNDS, max(width, height)), np.uint16)
+    kernels.network_tables(*keys, width, height, tables)
+    return _NO_IDS, tables, width
+
+
+def _pieces(step: Step, dataset: OpenDataset) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Cut the runs of a step where blocks end; None if that makes too many.
+
+    Returns:
+        The pieces and the distinct blocks, as the kernel `find_dealt` takes them.
+    """
+    located = Located(dataset)
+    first_blocks, _ = located.locate(step.first_ids)
+    last_blocks, _ = located.locate(step.first_ids + step.lengths - 1)
+    counts = last_blocks - first_blocks + 1
+    count = int(counts.sum())
+    if count > _MAX_PIECES:
+        return None
+    runs = np.repeat(np.arange(counts.size), counts)
+    first_pieces, run_starts = np.cumsum(counts) - counts, np.cumsum(step.lengths)
+    run_starts -= step.lengths
+    blocks = first_blocks[runs] + np.arange(count) - first_pieces[runs]
+    block_ids = dataset.block_first_samples(blocks)
+    first_ids = np.maximum(block_ids, step.first_ids[runs])
+    distinct, own = np.unique(blocks, return_inverse=True)
+    pieces = np.zeros((count + 1, 4), np.int64)
+    pieces[:-1, 0] = run_starts[runs] + first_ids - step.first_ids[runs]
+    pieces[:-1, 1] = first_ids
+    pieces[:-1, 2] = first_ids - block_ids
+    pieces[:-1, 3] = own
+    pieces[-1, 0] = step.high - step.low
+    return pieces, distinct
+
+
+def _buckets(starts: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
+    """Return the piece at the beginning of each bucket of offsets, and how large a bucket is."""
+    least = max(_BUCKETS, _BUCKETS_A_PIECE * starts.size)
+    shift = max(0, int(starts[-1]).bit_length() - least.bit_length() + 1)
+    begins = np.arange(0, int(starts[-1]), 1 << shift)
+    return (np.searchsorted(starts, begins, side="right") - 1).astype(np.int32), shift

@@ -1,0 +1,186 @@
+"""Make the batches of a stream: planned samples, wherever they lie, into the places of an outlet.
+
+Contract:
+
+1. Several batches are made in one pass, and one as several with n=1. Their bytes are the same
+   either way, but that some may share a message where the client has asked for that.
+2. All or none: where something of the batches is not in memory, or they are too large to be made
+   together, or there is no memory for all of them, nothing is made, nothing stays pinned and no
+   place is taken.
+3. What is made together is expected to have no more than `TOGETHER_BYTES` of payload, or it is one
+   batch.
+4. Which writer makes them is chosen here, for each pass: compiled loops where the kernels are there
+   and the samples lie in pinned blocks, else NumPy.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from headrace.payload import SAMPLE_ID_COLUMN
+from headrace.server.batch.batch_writer import BatchWriter, Measured
+from headrace.server.batch.compiled_writer import CompiledWriter
+from headrace.server.batch.numpy_writer import NumpyWriter
+from headrace.server.batch.targets import Finished, Outlet, Places
+from headrace.server.cache.gather import BlockRows, Rows, projection_of, refuse_large
+from headrace.server.cache.source import Blocks
+from headrace.server.kernels.loader import KERNELS, Loader
+from headrace.server.plan.planned_batches import PlannedBatch
+from headrace.server.stream.stream_setup import Contents, batch_header
+
+TOGETHER_BYTES = 2 << 20
+"""Payload that is made together: from there on what is shared is little (measured), and each stream
+holds as much twice."""
+
+# What a row takes besides itself while a batch is gathered: ids, places, and the spans of a column.
+_ROW_BYTES = 64
+_SPAN_BYTES = 48
+# Less is claimed together with the payload.
+_WORTH_CLAIMING_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Batches that were made together.
+
+    Attributes:
+        messages: What goes out, in order.
+        sizes: Bytes of each payload.
+        buffer_bytes: Bytes of each buffer of each payload.
+    """
+
+    messages: list[Finished]
+    sizes: list[int]
+    buffer_bytes: list[tuple[int, ...]]
+
+
+class BatchMaker:
+    """Makes the batches of one stream; the contract is above.
+
+    Not safe for several threads.
+
+    Args:
+        contents: What the stream sends.
+        blocks: Holds the samples.
+        outlet: Where batches go.
+        max_batch_bytes: Greatest payload of one batch.
+        claim: Is told how much memory the batches take, before they take it.
+        kernels: The compiled functions, as soon as they are there.
+
+    Attributes:
+        projection: What the stream needs of its dataset.
+        most: How many batches to make next.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        *,
+        blocks: Blocks,
+        outlet: Outlet,
+        max_batch_bytes: int,
+        claim: Callable[[int], None] = lambda _: None,
+        kernels: Loader = KERNELS,
+    ) -> None:
+        self._contents = contents
+        self._blocks = blocks
+        self._outlet = outlet
+        self._max_batch_bytes = max_batch_bytes
+        self._claim = claim
+        self._kernels = kernels
+        self._most_bytes = min(contents.max_chunk_bytes, max_batch_bytes)
+        names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
+        self.projection = projection_of(blocks.layout, names)
+        self._numpy = NumpyWriter(contents.columns, self.projection)
+        self._compiled: BatchWriter[Rows] | None = None
+        ragged = sum(not entry.column.is_tensor for entry in self.projection.fields)
+        row_bytes = self.projection.layout.parts[0].row_bytes
+        self._row_bytes = row_bytes + _ROW_BYTES + _SPAN_BYTES * ragged
+        self.most = 1
+
+    def note(self, *, payload_bytes: int, is_there: bool) -> None:
+        """Choose how many batches to make next.
+
+        Args:
+            payload_bytes: Of the batch that was made last.
+            is_there: Whether all that it needed was in memory.
+        """
+        fitting = max(1, TOGETHER_BYTES // max(1, payload_bytes))
+        # NumPy gains nothing by it, and steps take one batch at a time.
+        is_able = self._kernels.module is not None and self._contents.pipeline is None
+        is_likely = is_there and payload_bytes <= self._most_bytes
+        self.most = min(2 * self.most, fitting) if is_able and is_likely else 1
+
+    def make(self, batches: Sequence[PlannedBatch]) -> Made | None:
+        """Make batches that are alike (`PlannedBatch.is_alike`) if all they need is in memory.
+
+        Raises:
+            HeadraceError: As `write`.
+        """
+        found = batches[0].found.up_to(batches[-1].found)
+        with self._blocks.lease(found.touched) as is_whole:
+            if not is_whole:
+                return None
+            return self.write(batches, self._blocks.rows(found.blocks, found.offsets))
+
+    def write(self, batches: Sequence[PlannedBatch], rows: Rows, *, beside: int = 0) -> Made | None:
+        """Make batches of samples that lie somewhere; None if they are too large to be together.
+
+        Args:
+            batches: What was planned.
+            rows: Their samples, one batch after the other.
+            beside: Memory that the samples take where they lie now.
+
+        Raises:
+            BadArgumentError: A payload would pass the limit.
+            ShortError: There is no memory for them.
+        """
+        sample_ids = batches[0].found.up_to(batches[-1].found).sample_ids
+        beside += self._row_bytes * sample_ids.size
+        writer = self._writer(rows)
+        if writer is self._numpy and beside > _WORTH_CLAIMING_BYTES:
+            self._claim(beside)
+        measured = writer.measure(rows, sample_ids.size, len(batches))
+        largest = max(measured.sizes)
+        if largest > self._most_bytes:
+            if len(batches) > 1:
+                return None
+            refuse_large(largest, self._max_batch_bytes)
+        # Of what takes several messages columns are gathered elsewhere first.
+        copies = 1 if largest <= self._most_bytes else 2
+        self._claim(beside + copies * sum(measured.sizes))
+        places = self._outlet.places()
+        self._place(batches, measured, places)
+        shown = self._contents.shown_ids(sample_ids)
+        writer.write(rows, shown, measured, places.find())
+        return Made(places.finish(), measured.sizes, measured.buffer_bytes)
+
+    def _writer(self, rows: Rows) -> BatchWriter[Rows]:
+        kernels = self._kernels.module
+        if kernels is None or not isinstance(rows, BlockRows):
+            return self._numpy
+        if self._compiled is None:
+            made = CompiledWriter(kernels, self._contents.columns, self.projection)
+            # It is given `BlockRows` alone.
+            self._compiled = cast("BatchWriter[Rows]", made)
+        return self._compiled
+
+    def _place(self, batches: Sequence[PlannedBatch], measured: Measured, places: Places) -> None:
+        """Take a place for each batch; one head serves all, since they differ in little."""
+        header = batch_header(batches[0])
+        last: tuple[int, ...] | None = None
+        for planned, lengths, size in zip(
+            batches, measured.buffer_bytes, measured.sizes, strict=True
+        ):
+            header.step = planned.step
+            header.position = planned.part.position
+            header.resume_token = planned.token
+            header.substitute_count = planned.substitutes
+            if lengths is not last:
+                header.buffer_bytes[:] = last = lengths
+                header.payload_bytes = size
+            places.add(header, lengths)

@@ -1,0 +1,92 @@
+"""Find samples: in which batches, ranks and rows of an epoch they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from headrace.errors import BadArgumentError
+from headrace.order import EndMode, EpochPlan, find_rows
+from headrace.server.datasets.served import Served
+from headrace.server.plan.stream_request import StreamSpec
+from headrace.server.steps.transform_pool import TransformPool
+from headrace.server.stream.get_batch_request import batch_spec
+from headrace.v1 import shard_service_pb2 as pb
+
+# A stock client takes 4 MiB, and a row is 60 bytes at most.
+_MAX_ROWS = 3 * 1024 * 1024 // 60
+# Of a mixture each takes about a millisecond for each of its datasets' passes.
+_MAX_SAMPLES = 4096
+
+
+def find_samples(
+    request: pb.FindSamplesRequest, served: Served, *, transforms: TransformPool
+) -> pb.FindSamplesResponse:
+    """Find samples in the rest of an epoch.
+
+    Raises:
+        HeadraceError: As `batch_spec`.
+        BadArgumentError: A sample is none, or they are too many to say where all of them come.
+    """
+    spec = batch_spec(request.batch, served, transforms)
+    count = len(request.sample_ids)
+    if not 1 <= count <= _MAX_SAMPLES:
+        raise BadArgumentError(
+            f"sample_ids has {count} ids; it must have 1 to {_MAX_SAMPLES}", field="sample_ids"
+        )
+    if len(request.dataset_indices) != (count if spec.mixture else 0):
+        raise BadArgumentError(
+            f"dataset_indices has {len(request.dataset_indices)} indices for {count} ids; it must "
+            "have one for each id of a mixture, and none for one dataset",
+            field="dataset_indices",
+        )
+    plan = EpochPlan(served.readable.sample_count, spec.position, spec.global_batch_size, spec.end)
+    _check_copies(plan, spec.replication)
+    response = pb.FindSamplesResponse()
+    for row in _rows(request, served, spec, plan):
+        if len(response.rows) == _MAX_ROWS:
+            raise _too_many("the samples come in more", "ask for fewer samples at a time")
+        response.rows.append(row)
+    return response
+
+
+def _check_copies(plan: EpochPlan, replication: int) -> None:
+    """Refuse an epoch one position of which alone comes in too many rows."""
+    copies, last = replication, (plan.sample_count - plan.base) % plan.global_batch_size
+    if plan.end is EndMode.PAD and last:
+        copies *= -(-plan.global_batch_size // last)
+    if copies > _MAX_ROWS:
+        raise _too_many(
+            f"one sample may come in {copies}", "ask with a smaller replication or global batch"
+        )
+
+
+def _too_many(found: str, advice: str) -> BadArgumentError:
+    return BadArgumentError(
+        f"{found} rows; {_MAX_ROWS} is the most that an answer holds: {advice}",
+        field="sample_ids",
+    )
+
+
+def _rows(
+    request: pb.FindSamplesRequest, served: Served, spec: StreamSpec, plan: EpochPlan
+) -> Iterator[pb.FoundRow]:
+    sample_ids = served.joined_ids(
+        np.array(request.dataset_indices, np.int64), np.array(request.sample_ids, np.int64)
+    )
+    finder = served.finder(spec.order, spec.skips)
+    for index, positions in enumerate(finder.positions(spec.epoch, sample_ids)):
+        for position in positions.tolist():
+            found = find_rows(
+                plan, position, world_size=spec.world_size, replication=spec.replication
+            )
+            for row in found:
+                yield pb.FoundRow(
+                    sample=index,
+                    epoch=spec.epoch,
+                    position=position,
+                    step=spec.step + row.index,
+                    rank=row.rank,
+                    row=row.row,
+                )

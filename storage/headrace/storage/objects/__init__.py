@@ -1,1 +1,0 @@
-"""Objects in a store together with their versions, for foreign layouts that lack a manifest."""

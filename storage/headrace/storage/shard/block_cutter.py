@@ -1,0 +1,203 @@
+"""Cut a stream of samples into even blocks and shards, in one pass and bounded memory.
+
+How many samples a block holds is chosen for each shard from the samples that it begins with, 16
+blocks of them, so that blocks have about the bytes asked for. Where sizes change so much later
+that blocks would become far too large or small, the shard ends and the next one chooses again.
+What is cut depends on the samples alone, not on the batches they come in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.storage.shard.block import MAX_BLOCK_BYTES
+from headrace.storage.shard.sample_bytes import sample_bytes
+
+MOST_TIMES = 4
+"""A block has at most so many times the bytes asked for, beside its largest sample."""
+
+_SEEN_BLOCKS = 16  # of texts or images of one kind, their mean is known to some percent by then
+_SEEN_BYTES = 16 << 20  # what a writer may hold for it, unless one block is more
+# Blocks that would be filled so far keep the samples of the shard before, so that shards agree.
+_LEAST_NEAR, _MOST_NEAR = 0.8, 1.05
+_GRID_BITS = 5  # so that parts that are cut side by side mostly agree, too
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One block.
+
+    Attributes:
+        batches: Its samples, in order; at least one, none of them empty.
+        raw_bytes: Of its samples.
+        begins_shard: Whether a shard begins with it.
+    """
+
+    batches: list[pa.RecordBatch]
+    raw_bytes: int
+    begins_shard: bool
+
+
+class BlockCutter:
+    """Cuts what is appended; holds at most what it chooses by, or one block, and one batch.
+
+    Args:
+        block_bytes: Raw bytes of a block, about.
+        shard_bytes: Most raw bytes of a shard, unless one sample has more; `None` ends shards
+            only where sizes change.
+    """
+
+    def __init__(self, *, block_bytes: int, shard_bytes: int | None = None) -> None:
+        self._block_bytes = block_bytes
+        self._seen_bytes = max(block_bytes, min(_SEEN_BLOCKS * block_bytes, _SEEN_BYTES))
+        self._most_bytes = min(MOST_TIMES * block_bytes, MAX_BLOCK_BYTES)
+        self._shard_bytes = shard_bytes
+        self._held_bytes = min(shard_bytes or 1 << 62, MOST_TIMES * self._seen_bytes)
+        self._shard_blocks = None if shard_bytes is None else max(1, shard_bytes // block_bytes)
+        self._pending = _Pending()
+        self._samples = 0  # of a block of this shard; 0 where it is not chosen yet
+        self._before = 0  # the same of the shard before
+        self._cut: list[int] = []  # bytes of this shard's blocks, of each sample at most a block's
+        self._used = 0
+
+    def append(self, batch: pa.RecordBatch) -> Iterator[Cut]:
+        """Take the samples of a batch and yield the blocks that are full now."""
+        if batch.num_rows:
+            self._pending.append(batch)
+            if self._pending.raw_bytes >= self._block_bytes or self._is_full():
+                yield from self._blocks(final=False)
+
+    def close(self) -> Iterator[Cut]:
+        """Yield what is left."""
+        yield from self._blocks(final=True)
+
+    def _is_full(self) -> bool:
+        return 0 < self._samples <= self._pending.count
+
+    def _blocks(self, *, final: bool) -> Iterator[Cut]:
+        sizes = self._pending.sizes()
+        start = 0
+        while start < len(sizes):
+            ahead = sizes[start:]
+            if not self._samples and not self._choose(ahead, final=final):
+                break
+            count, ends = self._fitting(ahead[: self._samples])
+            if not ends and count < self._samples and not final:
+                break
+            raw_bytes = int(ahead[:count].sum())
+            if self._cut and self._is_over(raw_bytes):
+                self._end_shard()
+                continue
+            yield Cut(self._pending.take(count), raw_bytes, not self._cut)
+            start += count
+            self._used += raw_bytes
+            self._cut.append(int(np.minimum(ahead[:count], self._block_bytes).sum()))
+            if ends or self._are_small():
+                self._end_shard()
+
+    def _choose(self, sizes: NDArray[np.int64], *, final: bool) -> bool:
+        """Choose the samples of a block, if enough of the shard is known."""
+        ends = np.cumsum(np.minimum(sizes, self._block_bytes))
+        count = int(np.searchsorted(ends, self._seen_bytes))
+        count = min(count, int(np.searchsorted(np.cumsum(sizes), self._held_bytes)))
+        if count >= len(sizes):
+            if not final:
+                return False
+            count = len(sizes) - 1
+        total = int(ends[count])
+        before = self._before * total / ((count + 1) * self._block_bytes)
+        if _LEAST_NEAR <= before <= _MOST_NEAR:
+            self._samples = self._before
+        else:
+            self._samples = on_grid(_fitting_mean(total, count + 1, self._block_bytes))
+        return True
+
+    def _fitting(self, sizes: NDArray[np.int64]) -> tuple[int, bool]:
+        """Return how many samples a block can hold, and whether its shard must end with it."""
+        ends = np.cumsum(sizes)
+        fits = ends - np.maximum.accumulate(sizes) <= self._most_bytes
+        fits &= ends <= min(MAX_BLOCK_BYTES, self._shard_bytes or MAX_BLOCK_BYTES)
+        fits[0] = True
+        count = len(sizes) if fits.all() else int(fits.argmin())
+        return count, count < len(sizes)
+
+    def _is_over(self, raw_bytes: int) -> bool:
+        """Tell whether a block more is too much for the shard."""
+        if self._shard_bytes is None or self._shard_blocks is None:
+            return False
+        return len(self._cut) >= self._shard_blocks or self._used + raw_bytes > self._shard_bytes
+
+    def _are_small(self) -> bool:
+        last = self._cut[-_SEEN_BLOCKS:]
+        full = _SEEN_BLOCKS * self._block_bytes
+        return len(last) == _SEEN_BLOCKS and MOST_TIMES * sum(last) < full
+
+    def _end_shard(self) -> None:
+        self._before, self._samples, self._used, self._cut = self._samples, 0, 0, []
+
+
+def even_starts(sizes: NDArray[np.int64], *, block_bytes: int) -> NDArray[np.int64] | None:
+    """Return where even blocks of samples begin, and where the last ends: ``(blocks + 1,) int64``.
+
+    Args:
+        sizes: ``(samples,)``, raw bytes of all samples of a shard, at least one.
+        block_bytes: Raw bytes of a block, about.
+
+    Returns:
+        `None` where one of the blocks would pass `MOST_TIMES` so much, beside its largest sample.
+    """
+    clipped = int(np.minimum(sizes, block_bytes).sum())
+    samples = on_grid(_fitting_mean(clipped, len(sizes), block_bytes))
+    starts = np.arange(0, len(sizes), samples)
+    beside = np.add.reduceat(sizes, starts) - np.maximum.reduceat(sizes, starts)
+    if int(beside.max()) > MOST_TIMES * block_bytes:
+        return None
+    return np.append(starts, len(sizes))
+
+
+def _fitting_mean(total_bytes: int, count: int, block_bytes: int) -> int:
+    """Return how many samples a block holds if they have the mean of some of them."""
+    return max(1, block_bytes * count // max(total_bytes, count))
+
+
+def on_grid(samples: int) -> int:
+    """Return a number a little below, of which there are 16 between a power of two and the next."""
+    step = 1 << max(0, samples.bit_length() - _GRID_BITS)
+    return samples // step * step
+
+
+class _Pending:
+    """Samples that are in no block yet."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.raw_bytes = 0
+        self._batches: deque[tuple[pa.RecordBatch, NDArray[np.int64]]] = deque()
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        sizes = sample_bytes(batch)
+        self._batches.append((batch, sizes))
+        self.count += len(sizes)
+        self.raw_bytes += int(sizes.sum())
+
+    def sizes(self) -> NDArray[np.int64]:
+        return np.concatenate([np.empty(0, np.int64), *(sizes for _, sizes in self._batches)])
+
+    def take(self, count: int) -> list[pa.RecordBatch]:
+        taken = []
+        while count:
+            batch, sizes = self._batches.popleft()
+            some = min(count, len(sizes))
+            taken.append(batch.slice(0, some))
+            if some < len(sizes):
+                self._batches.appendleft((batch.slice(some), sizes[some:]))
+            count -= some
+            self.count -= some
+            self.raw_bytes -= int(sizes[:some].sum())
+        return taken

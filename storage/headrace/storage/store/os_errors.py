@@ -1,0 +1,42 @@
+"""What the errors of the system mean, which the file systems of fsspec raise as well."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from headrace.errors import ObjectNotFoundError, StoreRefusedError, StoreUnavailableError
+from headrace.storage.store.safe_url import safe_url
+
+
+@contextlib.contextmanager
+def translated(name: str, url: str, *, advice: str) -> Iterator[None]:
+    """Raise our errors in place of the system's.
+
+    Args:
+        name: Of the object that is asked for.
+        url: Of its store.
+        advice: What to do where access is refused.
+
+    Raises:
+        ObjectNotFoundError: There is no such object.
+        StoreRefusedError: Access is refused.
+        StoreUnavailableError: Anything else.
+    """
+    place = f"{name} in {url}"
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise ObjectNotFoundError(f"there is no {place}", url=url, name=name) from error
+    except PermissionError as error:
+        raise StoreRefusedError(
+            f"access to {place} is refused: {_text(error)}; {advice}", url=url, name=name
+        ) from error
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the store failed at {place}: {_text(error)}", url=url, name=name
+        ) from error
+
+
+def _text(error: OSError) -> str:
+    return error.strerror or safe_url(str(error))

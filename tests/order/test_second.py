@@ -1,0 +1,242 @@
+"""The implementation in JavaScript, which follows docs/order.md, gives the same order."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from headrace.order import (
+    Batching,
+    Choice,
+    MixtureDataset,
+    MixtureOrder,
+    MixtureSpec,
+    Order,
+    OrderSpec,
+    Schedule,
+    ShardTable,
+    Skips,
+    Token,
+    encode_token,
+    linear,
+    piecewise,
+)
+
+_SECOND = Path(__file__).parent / "second" / "order.mjs"
+_NODE = shutil.which("node")
+_NUMBERS = ("epoch", "position", "global_batch_size", "step", "sample_count")
+
+
+_Question = tuple[Order | MixtureOrder, int, dict[str, Any]]
+
+
+def _spec(rng: np.random.Generator) -> OrderSpec:
+    lanes = int(rng.choice([1, 1, 1, 2, 5]))
+    return OrderSpec(
+        seed=int(rng.integers(0, 2**63)),
+        shuffle=bool(rng.random() < 0.95),
+        run_bytes=int(2 ** rng.uniform(0, 18)),
+        shuffle_bytes=int(rng.choice([0, 2 ** rng.uniform(0, 26)])),
+        shuffle_samples=int(rng.choice([0, 2 ** rng.uniform(0, 16)])),
+        lanes=lanes,
+        unit=int(rng.integers(lanes, 3000)),
+    )
+
+
+def _table(rng: np.random.Generator, shards: int, samples: int) -> ShardTable:
+    counts = rng.multinomial(int(rng.integers(1, samples)), rng.dirichlet(np.ones(shards)))
+    return ShardTable(
+        counts.astype(np.int64),
+        counts * rng.integers(0, 3000, shards),
+        range_reads=bool(rng.random() < 0.9),
+        block_samples=rng.integers(0, 50, shards) * int(rng.integers(0, 2)),
+    )
+
+
+def _orders(seed: int, count: int, *, samples: int) -> list[_Question]:
+    """Draw orders of up to so many samples, with an epoch and the same in JSON."""
+    rng = np.random.default_rng(seed)
+    drawn: list[_Question] = []
+    for _ in range(count):
+        table, spec = _table(rng, int(rng.integers(1, 60)), samples), _spec(rng)
+        epoch = int(rng.integers(0, 2**62))
+        skips = Skips(_skips(rng, table.sample_count))
+        fields = _fields(spec, epoch) | _dataset_fields(table, skips)
+        drawn.append((Order(spec, table, skips=skips), epoch, fields))
+    return drawn
+
+
+def _mixtures(seed: int, count: int, *, samples: int) -> list[_Question]:
+    """Draw mixtures of datasets of up to so many samples."""
+    rng = np.random.default_rng(seed)
+    drawn: list[_Question] = []
+    for _ in range(count):
+        number = int(rng.integers(1, 6))
+        tables = [_table(rng, int(rng.integers(1, 9)), samples) for _ in range(number)]
+        mixture, schedule = _mixture(rng, number, samples)
+        skips = [Skips(_skips(rng, table.sample_count)) for table in tables]
+        skips = [
+            Skips([]) if dataset.choice is Choice.FIXED and len(own) > 9 else own
+            for dataset, own in zip(mixture.datasets, skips, strict=True)
+        ]
+        epoch = int(rng.integers(0, 9))
+        fields = _fields(mixture.order, epoch) | _mixture_fields(mixture, schedule)
+        fields["datasets"] = [
+            own | _dataset_fields(table, skipped)
+            for own, table, skipped in zip(fields["datasets"], tables, skips, strict=True)
+        ]
+        drawn.append((MixtureOrder(mixture, tables, skips=skips), epoch, fields))
+    return drawn
+
+
+def _mixture(
+    rng: np.random.Generator, number: int, samples: int
+) -> tuple[MixtureSpec, dict[str, Any] | None]:
+    # And its schedule in JSON, which of a linear one holds the knots.
+    kind = rng.choice(["amounts", "proportions", "piecewise", "linear"])
+    amounts: list[dict[str, Any]] = [{} for _ in range(number)]
+    schedule: Schedule | None = None
+    fields = None
+    if kind == "amounts":
+        amounts = [_amount(rng, samples) for _ in range(number)]
+    elif kind == "proportions":
+        amounts = [{"proportion": weight} for weight in rng.uniform(0, 9, number).tolist()]
+    else:
+        starts = [0, *np.cumsum(rng.integers(1, 4 * samples, 2)).tolist()]
+        weights = (rng.uniform(0, 9, (3, number)) * (rng.random((3, number)) < 0.8)).tolist()
+        weights = [[*piece[:-1], piece[-1] + 0.1] for piece in weights]
+        make, name = (piecewise, "starts") if kind == "piecewise" else (linear, "knots")
+        schedule, fields = make(starts, weights), {name: starts, "weights": weights}
+    spec = MixtureSpec(
+        tuple(MixtureDataset(f"d{i}", f"{i:032x}", **own) for i, own in enumerate(amounts)),
+        _spec(rng),
+        Batching(rng.choice([batching.value for batching in Batching])),
+        0 if kind == "amounts" else int(rng.integers(0, 3 * samples)),
+        schedule,
+    )
+    return spec, fields
+
+
+def _amount(rng: np.random.Generator, samples: int) -> dict[str, Any]:
+    kind = rng.integers(0, 4)
+    if kind == 0:
+        return {}
+    if kind == 1:
+        return {"repeat": float(rng.uniform(0, 3))}
+    if kind == 2:
+        return {"choose": int(rng.integers(0, samples))}
+    granularity = int(rng.integers(1, 20))
+    choose = int(rng.integers(20, samples))
+    return {"choose": choose, "choice": Choice.FIXED, "granularity": granularity}
+
+
+def _skips(rng: np.random.Generator, samples: int) -> NDArray[np.int64]:
+    # None, some at random, or a stretch that holds whole runs and shards.
+    kind = rng.integers(0, 3)
+    if kind == 0:
+        return np.zeros(0, np.int64)
+    if kind == 1:
+        return rng.integers(0, samples, samples // 9)
+    first, stop = np.sort(rng.integers(0, samples, 2))
+    return np.arange(first, stop)
+
+
+def _fields(spec: OrderSpec, epoch: int) -> dict[str, Any]:
+    return {**asdict(spec), "seed": str(spec.seed), "epoch": str(epoch)}
+
+
+def _dataset_fields(table: ShardTable, skips: Skips) -> dict[str, Any]:
+    assert table.block_samples is not None
+    return {
+        "counts": table.sample_counts.tolist(),
+        "bytes": table.raw_bytes.tolist(),
+        "blocks": table.block_samples.tolist(),
+        "ranges": table.range_reads,
+        "skips": skips.sample_ids.tolist(),
+    }
+
+
+def _mixture_fields(mixture: MixtureSpec, schedule: dict[str, Any] | None) -> dict[str, Any]:
+    datasets = [{**asdict(own), "choice": own.choice.value} for own in mixture.datasets]
+    return {
+        "datasets": datasets,
+        "batching": mixture.batching.value,
+        "epoch_size": mixture.epoch_size,
+        "schedule": schedule,
+    }
+
+
+def _answers(questions: list[dict[str, Any]]) -> list[Any]:
+    if _NODE is None:
+        pytest.skip("Node is not installed")
+    lines = "\n".join(json.dumps(question) for question in questions)
+    ran = subprocess.run(
+        [_NODE, str(_SECOND)], input=lines, capture_output=True, text=True, check=True, timeout=280
+    )
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def _compare(drawn: list[_Question]) -> int:
+    compared = 0
+    answers = _answers([fields for _, _, fields in drawn])
+    for (order, epoch, fields), expected in zip(drawn, answers, strict=True):
+        found = order.sample_ids(epoch, 0, order.sample_count)
+        assert expected == found.tolist(), fields
+        compared += len(found)
+    return compared
+
+
+def test_both_implementations_agree() -> None:
+    """Over 40 random specs, every position of an epoch holds the same sample."""
+    assert _compare(_orders(1, 40, samples=4000)) > 40_000
+
+
+def test_both_implementations_agree_on_mixtures() -> None:
+    """Over 30 random mixtures too, with skips, lanes, fixed choices and schedules."""
+    assert _compare(_mixtures(3, 30, samples=900)) > 20_000
+
+
+@pytest.mark.long
+def test_both_implementations_agree_on_a_million_positions() -> None:
+    """Over 60 larger random specs too, whose steps are permuted by networks."""
+    assert _compare(_orders(2, 60, samples=50_000)) > 1_000_000
+
+
+@pytest.mark.long
+def test_both_implementations_agree_on_a_million_positions_of_mixtures() -> None:
+    """Over 60 larger random mixtures too."""
+    assert _compare(_mixtures(4, 60, samples=15_000)) > 1_000_000
+
+
+def test_both_implementations_write_the_same_tokens() -> None:
+    """Tokens of datasets and mixtures are the same to the byte, digests and checksum included."""
+    rng = np.random.default_rng(5)
+    questions, expected = [], []
+    for transforms in ["", "crop@1", "crop@1,tokens-2.x@2026_11"] * 8:
+        mixture, schedule = _mixture(rng, int(rng.integers(1, 40)), 900)
+        is_mixture = bool(rng.random() < 0.6)
+        skips = Skips(rng.integers(0, 2**40, int(rng.choice([0, 1, 15, 16, 17, 33]))))
+        token = Token(
+            mixture.fingerprint,
+            mixture.order,
+            **{name: int(2 ** rng.uniform(0, 63)) for name in _NUMBERS},
+            mixture=mixture.digest if is_mixture else "",
+            skips=skips.digest if len(skips) else "",
+            transforms=transforms,
+        )
+        numbers = {name: str(value) for name, value in asdict(token).items() if name in _NUMBERS}
+        fields = _mixture_fields(mixture, schedule) if is_mixture else None
+        own = {"fingerprint": token.fingerprint, "mixture": fields, "transforms": transforms}
+        own |= asdict(mixture.order) | {"seed": str(mixture.order.seed)} | numbers
+        questions.append({"token": own | {"skips": skips.sample_ids.tolist()}})
+        expected.append(encode_token(token).hex())
+
+    assert expected == _answers(questions)

@@ -1,0 +1,88 @@
+"""Claims about tokens of order version 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.errors import TokenMalformedError
+from headrace.order import TOKEN_LIMIT_BYTES, OrderSpec, Token, decode_token, encode_token
+from order.order_strategies import specs
+
+_GOLDEN = Path(__file__).parent / "golden"
+_digests = st.binary(min_size=16, max_size=16).map(bytes.hex)
+_numbers = st.integers(0, 2**63 - 1)
+_tokens = st.builds(
+    Token,
+    fingerprint=_digests,
+    spec=specs(),
+    epoch=_numbers,
+    position=_numbers,
+    global_batch_size=_numbers,
+    step=_numbers,
+    sample_count=_numbers,
+    mixture=st.one_of(st.just(""), _digests),
+    skips=st.one_of(st.just(""), _digests),
+    transforms=st.sampled_from(["", "crop@1", "n" * 59 + "@1," + "m" * 55 + "@22"]),
+)
+
+
+@given(token=_tokens)
+def test_decoding_undoes_encoding(token: Token) -> None:
+    """A token comes back as it was."""
+    assert token == decode_token(encode_token(token))
+
+
+def test_the_longest_token_has_its_limit() -> None:
+    """The largest of all numbers and digests make 267 bytes."""
+    spec = OrderSpec(2**63 - 1, True, 2**42 - 1, 2**62 - 1, 2**42 - 1, 2**20, 2**42 - 1)
+    most, digest = 2**63 - 1, "f" * 32
+    token = Token(digest, spec, most, most, most, most, most, digest, digest, "n" * 118 + "@1")
+
+    assert 267 == len(encode_token(token)) <= TOKEN_LIMIT_BYTES
+
+
+@given(token=_tokens, place=st.data())
+def test_any_flipped_bit_is_refused(token: Token, place: st.DataObject) -> None:
+    """A token in which one bit is wrong is refused."""
+    encoded = bytearray(encode_token(token))
+    bit = place.draw(st.integers(0, len(encoded) * 8 - 1))
+    encoded[bit // 8] ^= 1 << bit % 8
+
+    with pytest.raises(TokenMalformedError):
+        decode_token(bytes(encoded))
+
+
+@given(junk=st.binary(max_size=400))
+def test_junk_is_refused(junk: bytes) -> None:
+    """Bytes that are no token are refused as such."""
+    with pytest.raises(TokenMalformedError):
+        decode_token(junk)
+
+
+def test_tokens_of_version_1_are_refused_by_name() -> None:
+    """Whoever resumes an old run learns what the token is and what to do."""
+    for line in (_GOLDEN / "tokens.jsonl").read_text().splitlines():
+        with pytest.raises(
+            TokenMalformedError, match=r"is of order version 1.*start the run again"
+        ):
+            decode_token(bytes.fromhex(json.loads(line)["token"]))
+
+
+def _golden() -> list[tuple[str, dict[str, Any]]]:
+    lines = (_GOLDEN / "tokens-2.jsonl").read_text().splitlines()
+    return [(line["token"], line["fields"]) for line in map(json.loads, lines)]
+
+
+@pytest.mark.parametrize(("token", "fields"), _golden())
+def test_golden(token: str, fields: dict[str, Any]) -> None:
+    """Tokens are written and read to the byte as ever; lines are added and never changed."""
+    expected = Token(**{**fields, "spec": OrderSpec(**fields["spec"])})
+
+    assert expected == decode_token(bytes.fromhex(token))
+    assert token == encode_token(expected).hex()

@@ -1,0 +1,45 @@
+"""A stream that gets no thread gives its place back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.errors import ServerBusyError
+from headrace.server.front.calls import Streaming
+from headrace.v1 import shard_service_pb2 as pb
+
+
+def test_a_stream_without_a_thread_leaves_its_place() -> None:
+    """The place is taken before the thread, so a full queue of threads must free it again."""
+    taken = []
+
+    @contextmanager
+    def admit(call: Any) -> Iterator[None]:
+        taken.append(call)
+        try:
+            yield
+        finally:
+            taken.remove(call)
+
+    def at_once(work: Callable[[], None], **_: Any) -> bool:
+        work()
+        return True
+
+    doors = SimpleNamespace(submit=at_once)
+    full = SimpleNamespace(submit=lambda work, **_: not work)
+    pools: Any = SimpleNamespace(doors=doors, streams=full)
+    call: Any = SimpleNamespace(
+        whose="somebody", is_wanted=lambda: True, guarded=lambda work: work()
+    )
+    streaming = Streaming(
+        pb.ReadBatchesRequest, pools, admit, lambda *_: iter([b""]), lambda call: call.send
+    )
+
+    with pytest.raises(ServerBusyError):
+        streaming.received(call, b"")
+    assert [] == taken
