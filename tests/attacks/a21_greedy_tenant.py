@@ -19,8 +19,8 @@ from support.served import stub_of
 _STREAMS = 8
 _MIB = 1 << 20
 _BUDGET = 64 * _MIB
-# What a server has beside the budget: itself, Numba, its cache, and some MiB a stream.
-_MOST = _BUDGET + (150 + 70 + 64 + 32 * 4) * _MIB
+# What a server has beside the budget: itself at work, its cache, and some MiB a stream.
+_MOST = _BUDGET + (310 + 64 + 32 * 4) * _MIB
 _ITEM = pa.field("item", pa.int8(), nullable=False)
 
 
