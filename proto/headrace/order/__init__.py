@@ -4,7 +4,8 @@
 """
 
 from headrace.order._amounts import epoch_positions
-from headrace.order._finding import Row, find_rows
+from headrace.order._dealing import LINE_INVERSES
+from headrace.order._hash import sample_keys
 from headrace.order._listing import batch_sample_ids, rank_batches
 from headrace.order._mixture import (
     Batching,
@@ -15,11 +16,12 @@ from headrace.order._mixture import (
     mixture_differences,
 )
 from headrace.order._mixture_json import dump_mixture, load_mixture
+from headrace.order._mixture_order import MixtureOrder
+from headrace.order._order import Order
 from headrace.order._permutation import NETWORK_ROUNDS, Walk, network_sides, walk_tables
-from headrace.order._sample_keys import sample_keys
 from headrace.order._schedule import Schedule, linear, piecewise
 from headrace.order._skips import Skips, check_skips, check_within
-from headrace.order._slicing import EndMode, EpochPlan, RankBatch
+from headrace.order._slicing import EndMode, EpochPlan, RankBatch, Row, find_rows
 from headrace.order._spec import (
     DEFAULT_RUN_BYTES,
     DEFAULT_SHUFFLE_BYTES,
@@ -27,7 +29,8 @@ from headrace.order._spec import (
     OrderSpec,
     spec_differences,
 )
-from headrace.order._table import ShardTable
+from headrace.order._step import Step
+from headrace.order._table import ShardTable, Stored, table_of
 from headrace.order._token import (
     NUMBER_LIMIT,
     TOKEN_LIMIT_BYTES,
@@ -38,11 +41,6 @@ from headrace.order._token import (
     decode_token,
     encode_token,
 )
-from headrace.order.v2._dealing import LINE_INVERSES
-from headrace.order.v2._mixture import MixtureOrder
-from headrace.order.v2._order import Order
-from headrace.order.v2._steps import Step
-from headrace.order.v2._stored import Stored, table_of
 
 __all__ = [
     "DEFAULT_RUN_BYTES",

@@ -22,13 +22,8 @@ _SHIFTS: Final = (30, 27, 31)
 
 
 class Stream(enum.IntEnum):
-    """What a key is for; the numbers are part of the order's versions."""
+    """What a key is for; the numbers are part of the order's versions, and version 1 had 1 to 5."""
 
-    PARTS = 1
-    RUNS = 2
-    RAMP = 3
-    WINDOW = 4
-    LANE = 5
     SECOND = 6
     DATASET = 7
     PHASE = 8
@@ -95,6 +90,20 @@ def draw(key: int, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
         (n,) uint64, owned by the caller.
     """
     return _draw(counters + np.uint64(key), np.uint64(derive(key, Stream.SECOND)))
+
+
+def sample_keys(seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the keys of some positions of an epoch, for random transforms of their samples.
+
+    Args:
+        seed: Of the order.
+        epoch: The epoch.
+        positions: (n,) int64.
+
+    Returns:
+        (n,) uint64; two positions of an epoch never share one.
+    """
+    return draw(derive(0, seed, epoch, Stream.SAMPLE), positions.astype(np.uint64))
 
 
 def draw_each(

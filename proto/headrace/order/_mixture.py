@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-from headrace.order._options import check_range
+from headrace.order._checks import check_range
 from headrace.order._schedule import Schedule
 from headrace.order._spec import OrderSpec, spec_differences
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-from headrace.order._amounts import check_total, epoch_draws, epoch_positions
+from headrace.order._amounts import (
+    check_total,
+    drawn_datasets,
+    epoch_draws,
+    epoch_positions,
+    memories,
+)
 from headrace.order._cache import BoundedCache
+from headrace.order._checks import check_positions, check_range
 from headrace.order._choice import FixedChoice, dataset_keys
 from headrace.order._draws import Draws, centred_draws, random_draws
 from headrace.order._hash import Stream, derive
 from headrace.order._lanes import LaneSplit
+from headrace.order._members import Members
 from headrace.order._mixture import Batching, Choice, MixtureSpec
-from headrace.order._options import check_range
-from headrace.order._positions import check_positions
 from headrace.order._schedule import Schedule
 from headrace.order._segments import starts_of
 from headrace.order._skips import Skips, check_some_kept
@@ -35,6 +40,8 @@ _BLOCK_UNITS: Final = 1 << 10
 # Places of smaller blocks, and of stretches of units, that are worked out in one call, which takes
 # some milliseconds with a hundred datasets.
 _PLACES_TOGETHER: Final = 1 << 13
+# Passes of a dataset in an epoch that are looked through one by one, which takes milliseconds each.
+_MOST_PASSES: Final = 1 << 12
 _DRAW_LIMIT: Final = 1 << 62
 _TIMELINE_BYTES: Final = 48 << 20
 _DRAW_BYTES: Final = 8 << 20
@@ -51,33 +58,17 @@ class _Block:
         return self.datasets.nbytes + self.sample_ids.nbytes
 
 
-class Members(Protocol):
-    """The orders of a mixture's datasets."""
-
-    def sample_ids(self, lane: int, datasets: _Array, draws: _Array) -> _Array:
-        """Return the sample ids of draws.
-
-        Args:
-            lane: The lane.
-            datasets: (n,) int64, the dataset of each draw; it must have samples.
-            draws: (n,) int64, the number of each draw among those of its dataset in this lane.
-
-        Returns:
-            (n,) int64, sample ids in the mixture: those of all datasets laid end to end.
-        """
-        ...
-
-
-class AnyMixtureOrder(ABC):
-    """The order of a mixture, of any version; safe to call from several threads.
+class MixtureOrder:
+    """The order of a mixture; safe to call from several threads.
 
     Args:
         spec: The options.
         tables: The shards of each dataset, in the order of `spec.datasets`.
-        skips: Samples to leave out of each dataset.
+        skips: Samples to leave out of each dataset; others of their runs come in their place.
 
     Raises:
-        BadArgumentError: If the tables do not fit the spec, or an empty dataset is drawn from.
+        BadArgumentError: If the tables do not fit the spec, an empty dataset is drawn from, or all
+            that is drawn from a dataset is skipped.
     """
 
     def __init__(
@@ -103,7 +94,7 @@ class AnyMixtureOrder(ABC):
         self.skips: Final = _join_skips(skips, self.first_ids)
         if self.skips is not None:
             _check_skipped(spec, self.first_ids, self._draws, self.skips)
-        self._unskipped = self if self.skips is None else type(self)(spec, tables)
+        self._unskipped = self if self.skips is None else MixtureOrder(spec, tables)
         self._members = self._make_members(tables)
         lanes, unit = spec.order.lanes, spec.order.unit
         self._split = LaneSplit(self.sample_count, lanes, unit)
@@ -116,10 +107,6 @@ class AnyMixtureOrder(ABC):
         self._spans: BoundedCache[tuple[int, ...], Draws] = BoundedCache(_DRAW_BYTES)
         self._blocks: BoundedCache[tuple[int, ...], _Block] = BoundedCache(_BLOCK_BYTES)
         self._units: BoundedCache[tuple[int, ...], _Block] = BoundedCache(_BLOCK_BYTES)
-
-    @abstractmethod
-    def _make_members(self, tables: Sequence[ShardTable]) -> Members:
-        """Return the orders of the datasets; called once all else is known."""
 
     def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
         """Return sample ids in the mixture at the positions [start, stop) of an epoch.
@@ -164,6 +151,50 @@ class AnyMixtureOrder(ABC):
             return np.zeros(stop - start, np.bool_)
         return self.skips.contains(self._unskipped.sample_ids(epoch, start, stop))
 
+    def find(self, epoch: int, sample_id: int) -> _Array:
+        """Return all positions of an epoch at which a sample comes, as a substitute too.
+
+        Args:
+            epoch: In [0, 2**62 / `sample_count`).
+            sample_id: The sample's id in the mixture, in [0, samples of all datasets).
+
+        Returns:
+            (n,) int64, rising; empty if the epoch does not draw the sample or it is skipped.
+
+        Raises:
+            BadArgumentError: If the epoch is none or no dataset has the sample.
+        """
+        self._check_positions(epoch, 0, 0)
+        if not 0 <= sample_id < self.first_ids[-1]:
+            raise BadArgumentError(
+                f"sample id {sample_id} is none of the mixture, whose datasets have"
+                f" {int(self.first_ids[-1])} samples",
+                field="sample_ids",
+            )
+        dataset = int(np.searchsorted(self.first_ids, sample_id, side="right")) - 1
+        own = sample_id - int(self.first_ids[dataset])
+        samples = int(self.first_ids[dataset + 1]) - int(self.first_ids[dataset])
+        draws = int(self._draws[dataset]) if self._schedule is None else self.sample_count
+        if draws > _MOST_PASSES * samples:
+            raise BadArgumentError(
+                f"an epoch of {self.sample_count} draws may draw sample {own} of dataset"
+                f" {self.spec.datasets[dataset].name} {-(-draws // samples)} times; it is found if"
+                f" that is at most {_MOST_PASSES}",
+                field="sample_ids",
+            )
+        found = [
+            self._find_in_lane(epoch, lane, dataset, own) for lane in range(self.spec.order.lanes)
+        ]
+        return np.sort(np.concatenate(found))
+
+    def find_each(self, epoch: int, sample_ids: _Array) -> list[_Array]:
+        """Return for each of some samples what `find` returns; args and errors are its own."""
+        return [self.find(epoch, sample_id) for sample_id in sample_ids.tolist()]
+
+    def runs_of(self, sample_ids: _Array) -> tuple[_Array, _Array]:
+        """Return the first sample of each one's run, and the one after its last, in the mixture."""
+        return self._members.runs_of(sample_ids)
+
     def check_global_batch_size(self, global_batch_size: int) -> None:
         """Refuse a global batch that would mix units of one dataset each.
 
@@ -183,8 +214,27 @@ class AnyMixtureOrder(ABC):
         return self._draws.copy()
 
     @property
+    def memory_samples(self) -> _Array:
+        """Samples of each dataset that are shuffled together in a lane: (datasets,) int64."""
+        return self._members.memories.copy()
+
+    @property
     def _by_unit(self) -> bool:
         return self.spec.batching is Batching.PER_DATASET
+
+    def _make_members(self, tables: Sequence[ShardTable]) -> Members:
+        choice = self._choose(tables)
+        used = tables if choice is None else choice.tables
+        return Members(
+            self.spec.order,
+            tables,
+            memories=memories(self.spec.order, used, self._draws, self.spec.weights()),
+            first_ids=self.first_ids,
+            choice=choice,
+            skips=self.skips,
+            titles=[dataset.name for dataset in self.spec.datasets],
+            drawn=drawn_datasets(self.spec, self._draws),
+        )
 
     def _choose(self, tables: Sequence[ShardTable]) -> FixedChoice | None:
         chosen = [
@@ -221,6 +271,12 @@ class AnyMixtureOrder(ABC):
     def _check_positions(self, epoch: int, start: int, stop: int) -> None:
         check_positions(epoch, start, stop, sample_count=self.sample_count)
         check_range("epoch", epoch, low=0, high=_DRAW_LIMIT // max(self.sample_count, 1))
+
+    def _find_in_lane(self, epoch: int, lane: int, dataset: int, sample_id: int) -> _Array:
+        def find(start: int, stop: int) -> _Array:
+            return self._members.draws_of(dataset, sample_id, lane, start, stop)
+
+        return self._positions_of(epoch, lane, dataset, find)
 
     def _positions_of(
         self, epoch: int, lane: int, dataset: int, find: Callable[[int, int], _Array]
@@ -380,9 +436,3 @@ def _check_skipped(spec: MixtureSpec, first_ids: _Array, draws: _Array, skips: S
     for number in np.flatnonzero(drawn_datasets(spec, draws)).tolist():
         first, stop = first_ids[number : number + 2].tolist()
         check_some_kept(skips, first, stop, title=f"dataset {spec.datasets[number].name}")
-
-
-def drawn_datasets(spec: MixtureSpec, draws: _Array) -> NDArray[np.bool_]:
-    """Return which datasets samples are drawn from: (datasets,) bool."""
-    schedule = spec.weights()
-    return draws > 0 if schedule is None else np.any(schedule.weights != 0, axis=0)

@@ -93,6 +93,28 @@ def permute(
     return permuted
 
 
+def unpermute(
+    keys: NDArray[np.uint64], counts: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return at which place of permutations of [0, count) numbers are.
+
+    Args:
+        keys: (n,) uint64, the key of each number's permutation.
+        counts: (n,) int64, how many numbers it permutes, in [1, 2**52).
+        numbers: (n,) int64 in [0, count).
+
+    Returns:
+        (n,) int64: places, the inverse of `permute`.
+    """
+    places = _backwards(keys, counts, numbers)
+    (outside,) = np.nonzero(places >= counts)
+    while len(outside):
+        own = counts[outside]
+        places[outside] = _backwards(keys[outside], own, places[outside])
+        outside = outside[places[outside] >= own]
+    return places
+
+
 Walk: TypeAlias = Callable[[NDArray[np.uint16], int, int, NDArray[np.int64]], NDArray[np.int64]]
 """Does what `walk_tables` does, maybe faster."""
 
@@ -122,7 +144,7 @@ class Network:
         for turn in range(NETWORK_ROUNDS):
             size, modulus = (self._width, height) if turn % 2 else (height, self._width)
             moduli = np.array([modulus])
-            self._tables[turn, :size] = shares(keys, second_keys, halves[:size], moduli, turn=turn)
+            self._tables[turn, :size] = _shares(keys, second_keys, halves[:size], moduli, turn=turn)
 
     @property
     def nbytes(self) -> int:
@@ -136,7 +158,7 @@ class Network:
 
 def network_sides(count: int) -> tuple[int, int]:
     """Return the width and the height of the rectangle that a network of that many permutes."""
-    width = int(ceil_sqrt(np.array([count]))[0])
+    width = int(_ceil_sqrt(np.array([count]))[0])
     return width, -(-count // width)
 
 
@@ -190,20 +212,36 @@ def _feistel(
     keys: NDArray[np.uint64], counts: NDArray[np.int64], places: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     # Source: Black and Rogaway, "Ciphers with arbitrary finite domains" (2002).
-    widths = ceil_sqrt(counts)
+    widths = _ceil_sqrt(counts)
     heights = -(-counts // widths)
     second_keys = second_keys_of(keys)
     high, low = np.divmod(places, widths)
     for turn in range(NETWORK_ROUNDS):
         moved, other, moduli = (high, low, heights) if turn % 2 else (low, high, widths)
-        moved += shares(keys, second_keys, other, moduli, turn=turn)
+        moved += _shares(keys, second_keys, other, moduli, turn=turn)
         moved -= moduli * (moved >= moduli)
     high *= widths
     high += low
     return high
 
 
-def shares(
+def _backwards(
+    keys: NDArray[np.uint64], counts: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    widths = _ceil_sqrt(counts)
+    heights = -(-counts // np.maximum(widths, 1))
+    second_keys = second_keys_of(keys)
+    high, low = np.divmod(numbers, np.maximum(widths, 1))
+    for turn in range(NETWORK_ROUNDS - 1, -1, -1):
+        moved, other, moduli = (high, low, heights) if turn % 2 else (low, high, widths)
+        moved -= _shares(keys, second_keys, other, moduli, turn=turn)
+        moved += moduli * (moved < 0)
+    high *= widths
+    high += low
+    return high
+
+
+def _shares(
     keys: NDArray[np.uint64],
     second_keys: NDArray[np.uint64],
     halves: NDArray[np.int64],
@@ -221,7 +259,7 @@ def shares(
     return drawn.view(np.int64)
 
 
-def ceil_sqrt(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+def _ceil_sqrt(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     # A float's root may be off by one; the corrections are exact in integers.
     roots = np.sqrt(numbers.astype(np.float64)).astype(np.int64)
     roots += roots * roots < numbers

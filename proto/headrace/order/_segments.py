@@ -33,22 +33,3 @@ def totals(values: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.
     """Return the sum of each segment: (segments,) int64."""
     sums = starts_of(values)[starts_of(lengths)]
     return np.diff(sums)
-
-
-def cut_evenly(
-    lengths: NDArray[np.int64], pieces: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Cut things into pieces: piece i of p of a length n is [floor(i n / p), floor((i+1) n / p)).
-
-    Args:
-        lengths: (n,) int64, >= 0.
-        pieces: (n,) int64, how many pieces to make of each, >= 1.
-
-    Returns:
-        Which thing each piece is of, where it begins in it and how long it is: three int64 arrays
-        with as many items as there are pieces.
-    """
-    owners, piece = spread(pieces)
-    length, parts = lengths[owners], pieces[owners]
-    begin = piece * length // parts
-    return owners, begin, (piece + 1) * length // parts - begin

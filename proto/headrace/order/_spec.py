@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import BadArgumentError
-from headrace.order._options import check_lanes, check_range
+from headrace.order._checks import check_lanes, check_range
 
 ORDER_VERSION: Final = 2
 # Chosen from the measurements in docs/decisions/order-version-2.md.

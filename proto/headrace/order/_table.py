@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,36 @@ class ShardTable:
     def sample_count(self) -> int:
         """Samples of all shards."""
         return int(self.sample_counts.sum())
+
+
+class Stored(Protocol):
+    """What `headrace.storage.OpenDataset.stretches` returns, whatever the dataset's layout."""
+
+    @property
+    def sample_counts(self) -> NDArray[np.int64]:
+        """``(stretches,) int64``."""
+
+    @property
+    def raw_bytes(self) -> NDArray[np.int64]:
+        """``(stretches,) int64``."""
+
+    @property
+    def block_samples(self) -> NDArray[np.int64]:
+        """``(stretches,) int64``; all samples of what can only be read whole."""
+
+
+def table_of(stored: Stored) -> ShardTable:
+    """Return the shard table of a dataset's stretches; nothing is copied.
+
+    What can only be read whole has blocks of all its samples, so runs keep it whole, and
+    ``range_reads`` is true for every layout.
+
+    Raises:
+        BadArgumentError: A count is outside its range.
+    """
+    return ShardTable(
+        stored.sample_counts, stored.raw_bytes, range_reads=True, block_samples=stored.block_samples
+    )
 
 
 def _check_counts(field: str, counts: NDArray[np.int64], *, total_limit: int) -> None:

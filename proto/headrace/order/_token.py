@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.errors import BadArgumentError, TokenMalformedError
-from headrace.order._options import check_range
+from headrace.order._checks import check_range
 from headrace.order._spec import ORDER_VERSION, OrderSpec
 
 TOKEN_VERSION: Final = ORDER_VERSION

@@ -109,10 +109,10 @@ def find_dealt(  # noqa: PLR0917 - one loop, and the arrays that Numba wants one
         whole: The step's permutation, if it is small enough to be made as a whole.
         tables: Of its network, if not.
         width: As for `walk`.
-        entries: As `headrace.order.v2.Step.entries`, offsets counted from that of the first piece.
+        entries: As `headrace.order.Step.entries`, offsets counted from that of the first piece.
         key: Of the lines, for offsets counted so.
         second_key: The key's second half.
-        inverses: As `headrace.order.v2.LINE_INVERSES`.
+        inverses: As `headrace.order.LINE_INVERSES`.
         pieces: ``(pieces + 1, 4)``: consecutive samples of one block, as they lie in the layout:
             offset of the first, its id, its place in its block, and which of the blocks; of the
             last row, where the pieces end.

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from headrace.order._cache import BoundedCache
 from headrace.order._hash import Stream, derive, draw
+from headrace.order._runs import Pieces, Runs
 from headrace.order._segments import starts_of
-from headrace.order.v2._runs import Pieces, Runs
-from headrace.order.v2._tree import coins_of, tree_places, tree_runs
+from headrace.order._tree import coins_of, tree_places, tree_runs
 
 _Array = NDArray[np.int64]
 

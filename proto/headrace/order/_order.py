@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
 from headrace.order._cache import BoundedCache
+from headrace.order._checks import check_positions
+from headrace.order._dealing import Dealings
 from headrace.order._hash import Stream, derive, second_keys_of
 from headrace.order._lanes import LaneSplit
 from headrace.order._permutation import (
@@ -18,18 +20,15 @@ from headrace.order._permutation import (
     Walk,
     permutations,
     permute,
+    unpermute,
 )
-from headrace.order._positions import check_positions
+from headrace.order._runs import make_pieces, make_runs
 from headrace.order._segments import spread, starts_of
-from headrace.order._skips import Skips
+from headrace.order._skips import Skipper, Skips
 from headrace.order._spec import OrderSpec
+from headrace.order._spread import Spread, Stored
+from headrace.order._step import Step
 from headrace.order._table import ShardTable
-from headrace.order.v2._dealing import Dealings
-from headrace.order.v2._inverse import unpermute
-from headrace.order.v2._runs import make_pieces, make_runs
-from headrace.order.v2._skipping import Skipper
-from headrace.order.v2._spread import Spread, Stored
-from headrace.order.v2._steps import Step
 
 _Array = NDArray[np.int64]
 

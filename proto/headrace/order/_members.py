@@ -12,20 +12,17 @@ from numpy.typing import NDArray
 
 from headrace.order._cache import BoundedCache
 from headrace.order._choice import FixedChoice, dataset_keys
+from headrace.order._dealing import Dealings
 from headrace.order._hash import Stream, derive, derive_each, second_keys_of
 from headrace.order._lanes import LaneSplit
-from headrace.order._open import OpenTable
-from headrace.order._permutation import permutations, permute
+from headrace.order._passes import PASS_RUNS, OpenPasses, Passes, PassMaker
+from headrace.order._permutation import permutations, permute, unpermute
+from headrace.order._runs import Runs, make_all_runs, make_pieces
 from headrace.order._segments import starts_of, totals
-from headrace.order._skips import Skips
+from headrace.order._skips import Skipper, Skips
 from headrace.order._spec import OrderSpec
+from headrace.order._spread import Spread, Stored
 from headrace.order._table import ShardTable
-from headrace.order.v2._dealing import Dealings
-from headrace.order.v2._inverse import unpermute
-from headrace.order.v2._passes import PASS_RUNS, Passes, PassMaker
-from headrace.order.v2._runs import Runs, make_all_runs, make_pieces
-from headrace.order.v2._skipping import Skipper
-from headrace.order.v2._spread import Spread, Stored
 
 _Array: TypeAlias = NDArray[np.int64]
 
@@ -97,7 +94,7 @@ class Members:
         # Datasets whose passes are opened together, and those that are looked at one by one.
         self._is_small = few & ~self._is_stored
         self._maker = PassMaker(self._runs, self._is_small)
-        self._passes: OpenTable[Passes] = OpenTable(_PASS_BYTES)
+        self._passes = OpenPasses(_PASS_BYTES)
         self._skippers = self._make_skippers(skips, titles, drawn)
         self._is_single = ~few & ~self._is_stored
         self._is_single[list(self._skippers)] = True
@@ -106,7 +103,16 @@ class Members:
         self._lock = threading.Lock()
 
     def sample_ids(self, lane: int, datasets: _Array, draws: _Array) -> _Array:
-        """Return the sample ids of draws, in the mixture; see `AnyMixtureOrder`."""
+        """Return the sample ids of draws.
+
+        Args:
+            lane: The lane.
+            datasets: (n,) int64, the dataset of each draw; it must have samples.
+            draws: (n,) int64, the number of each draw among those of its dataset in this lane.
+
+        Returns:
+            (n,) int64, sample ids in the mixture: those of all datasets laid end to end.
+        """
         # Sorting 16-bit integers is a radix sort, and what is sorted can be grouped by comparing
         # neighbours.
         narrow = np.uint16 if len(self._keys) <= 1 << 16 else np.uint32

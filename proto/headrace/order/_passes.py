@@ -6,6 +6,7 @@ out together, as a whole; they lie one after the other here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -13,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order._hash import Stream, derive_each, draw_each, second_keys_of
+from headrace.order._runs import MOST_RUNS, AllRuns, binary_pieces
 from headrace.order._segments import spread, starts_of, sums_before, totals
-from headrace.order.v2._runs import MOST_RUNS, AllRuns, binary_pieces
-from headrace.order.v2._spread import PHASE_BITS, TIME_BITS, lattices
-from headrace.order.v2._tree import LEVEL_BITS, WORD_BITS, Coins, bits_of, tree_runs
+from headrace.order._spread import PHASE_BITS, TIME_BITS, lattices
+from headrace.order._tree import LEVEL_BITS, WORD_BITS, Coins, bits_of, tree_runs
 
 _Array: TypeAlias = NDArray[np.int64]
 _Keys: TypeAlias = NDArray[np.uint64]
@@ -66,6 +67,65 @@ class Passes:
         offsets -= self.run_starts[runs]
         offsets += self.first_ids[runs]
         return offsets
+
+
+class OpenPasses:
+    """The passes worked out so far; over their budget they start again with what is needed now.
+
+    The budget is at least twice what was needed at once.
+
+    Not safe to call from several threads: its owner holds a lock.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._keys = np.empty(0, np.uint64)
+        self._slots = np.empty(0, np.int64)
+        self._table: Passes | None = None
+
+    def find(self, keys: _Keys, make: Callable[[_Array], Passes]) -> tuple[Passes, _Array]:
+        """Return a table that holds some things, and their places in it.
+
+        Args:
+            keys: (n,) uint64, the key of each thing; they may repeat.
+            make: Makes a table of things, given their places in `keys`.
+
+        Returns:
+            The table and (n,) int64, the place in it of each thing.
+        """
+        slots = self._lookup(keys)
+        missing = np.flatnonzero(slots < 0)
+        if len(missing) or self._table is None:
+            table = self._add(keys, missing, make)
+            return table, self._lookup(keys)
+        return self._table, slots
+
+    def _add(
+        self,
+        keys: _Keys,
+        missing: _Array,
+        make: Callable[[_Array], Passes],
+    ) -> Passes:
+        if self._table is None or self._table.nbytes > self._budget_bytes:
+            _, first = np.unique(keys, return_index=True)
+            table, held = make(first), keys[first]
+            # What one batch needs must fit, else each batch would start again.
+            self._budget_bytes = max(self._budget_bytes, 2 * table.nbytes)
+        else:
+            _, first = np.unique(keys[missing], return_index=True)
+            first = missing[first]
+            table = self._table.join(make(first))
+            held = np.append(self._keys[np.argsort(self._slots)], keys[first])
+        self._table = table
+        self._slots = np.argsort(held)
+        self._keys = held[self._slots]
+        return table
+
+    def _lookup(self, keys: _Keys) -> _Array:
+        if not len(self._keys):
+            return np.full(len(keys), -1)
+        places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        return np.where(self._keys[places] == keys, self._slots[places], -1)
 
 
 class PassMaker:

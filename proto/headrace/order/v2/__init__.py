@@ -1,1 +1,0 @@
-"""The parts of the order that version 1 did not have."""
