@@ -6,17 +6,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from hypothesis import assume
 from hypothesis import strategies as st
 
+from headrace.errors import BadArgumentError
 from headrace.order import (
     Batching,
     Choice,
     EndMode,
     MixtureDataset,
+    MixtureOrder,
     MixtureSpec,
+    Order,
     OrderSpec,
     Schedule,
     ShardTable,
+    Skips,
     linear,
     piecewise,
 )
@@ -53,6 +58,33 @@ def specs(draw: st.DrawFn) -> OrderSpec:
         lanes=lanes,
         unit=draw(st.sampled_from([8, 10, 64, 257])),
     )
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> Order:
+    """Draw an order of up to some thousand samples, with even, uneven or unreadable blocks."""
+    counts = np.array(draw(st.lists(st.integers(0, 400), min_size=1, max_size=40)), np.int64)
+    sizes = np.array(
+        draw(st.lists(st.integers(0, 900), min_size=len(counts), max_size=len(counts)))
+    )
+    blocks = draw(st.none() | st.integers(0, 40))
+    table = ShardTable(
+        counts,
+        counts * sizes,
+        range_reads=draw(st.booleans()),
+        block_samples=None if blocks is None else np.minimum(counts, blocks),
+    )
+    lanes = draw(st.integers(1, 5))
+    spec = OrderSpec(
+        seed=draw(st.integers(0, 2**63 - 1)),
+        shuffle=draw(st.booleans()),
+        run_bytes=draw(st.integers(1, 20_000)),
+        shuffle_bytes=draw(st.integers(0, 400_000)),
+        shuffle_samples=draw(st.sampled_from([0, 1, 7, 100, 2000])),
+        lanes=lanes,
+        unit=draw(st.integers(lanes, 300)),
+    )
+    return Order(spec, table)
 
 
 @st.composite
@@ -150,3 +182,13 @@ def _small_tables(draw: st.DrawFn) -> ShardTable:
         draw(st.booleans()),
         np.minimum(counts, blocks),
     )
+
+
+def without(spec: MixtureSpec, tables: list[ShardTable], skips: list[Skips]) -> MixtureOrder:
+    """Return the order of a drawn mixture without some samples; some must be left."""
+    try:
+        return MixtureOrder(spec, tables, skips=skips)
+    except BadArgumentError as error:
+        # All that a fixed choice has chosen may happen to be skipped.
+        assume("skips hold all" not in error.message)
+        raise

@@ -5,6 +5,8 @@ A run that resumes would silently see other samples, so a change here is never a
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from headrace.order import (
     MixtureDataset,
     MixtureOrder,
     MixtureSpec,
+    Order,
     OrderSpec,
     ShardTable,
     Skips,
@@ -28,6 +31,25 @@ _SEVEN = 0x74B5ABCC66B8BDC1
 def _table(*, range_reads: bool = True) -> ShardTable:
     counts = np.full(1000, 1000, np.int64)
     return ShardTable(counts, counts * 1000, range_reads)
+
+
+def _blocks() -> ShardTable:
+    counts = np.full(1000, 1000)
+    return ShardTable(counts, counts * 1000, block_samples=np.full(1000, 50))
+
+
+def _uneven_table() -> ShardTable:
+    counts = np.array([1000, 3000, 0, 2500, 40] * 160)
+    blocks = np.array([100, 250, 0, 0, 17] * 160)
+    return ShardTable(counts, counts * 100, block_samples=blocks)
+
+
+def _mixture(*amounts: dict[str, Any], **options: Any) -> MixtureSpec:
+    datasets = tuple(
+        MixtureDataset(f"d{number}", f"{number:032x}", **amount)
+        for number, amount in enumerate(amounts)
+    )
+    return MixtureSpec(datasets, **options)
 
 
 def test_hash() -> None:
@@ -57,6 +79,36 @@ def test_permutations() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "first", "later"),
+    [
+        ({}, [494199, 751547, 278604, 835346], [210160, 681679, 528498, 33052]),
+        (
+            {"shuffle_bytes": 1000000, "run_bytes": 20000},
+            [173068, 173044, 173042, 173054],
+            [418164, 795578, 966932, 1029453],
+        ),
+        ({"shuffle_bytes": 0}, [494199, 751547, 278604, 835346], [210160, 681679, 528498, 33052]),
+        (
+            {"shuffle_samples": 5000, "run_bytes": 20000, "lanes": 3, "unit": 7},
+            [173044, 173042, 367711, 367722],
+            [186760, 186632, 737251, 837394],
+        ),
+        (
+            {"shuffle_samples": 200000, "run_bytes": 4096},
+            [150397, 772014, 462395, 927538],
+            [531783, 761124, 199280, 206423],
+        ),
+    ],
+)
+def test_orders(options: dict[str, Any], first: list[int], later: list[int]) -> None:
+    """The first samples of epoch 0 and those in the middle of epoch 3; a change is version 3."""
+    order = Order(OrderSpec(seed=7, **options), _uneven_table())
+
+    assert first == order.sample_ids(0, 0, 4).tolist()
+    assert later == order.sample_ids(3, 500_000, 500_004).tolist()
+
+
+@pytest.mark.parametrize(
     ("batching", "wanted"),
     [
         (Batching.RANDOM, [2808266, 2808408, 1559367, 949458, 949858, 146679, 949707, 1559070]),
@@ -83,6 +135,30 @@ def test_mixtures(batching: Batching, wanted: list[int]) -> None:
     assert wanted == MixtureOrder(spec, [_table()] * 3).sample_ids(1, 5000, 5008).tolist()
 
 
+@pytest.mark.parametrize(
+    ("batching", "expected"),
+    [
+        (Batching.RANDOM, [2171893, 2460394, 1277710, 499295, 535874, 965247, 191652, 1502047]),
+        (Batching.STRATIFIED, [1709148, 535874, 2510622, 1127119, 83218, 1277710, 614985, 2460394]),
+        (
+            Batching.PER_DATASET,
+            [1083363, 1709188, 1158692, 1233421, 1047828, 1740099, 1241810, 1740063],
+        ),
+    ],
+)
+def test_schedules(batching: Batching, expected: list[int]) -> None:
+    """A schedule over three datasets, in the middle of epoch 1; a change is version 3."""
+    spec = _mixture(
+        *[{}] * 3,
+        order=OrderSpec(seed=7, shuffle_bytes=10**8, run_bytes=100_000, unit=8),
+        batching=batching,
+        epoch_size=10_000,
+        schedule=linear([0, 20_000], [[1, 2, 3], [3, 2, 1]]),
+    )
+
+    assert expected == MixtureOrder(spec, [_blocks()] * 3).sample_ids(1, 5000, 5008).tolist()
+
+
 def test_choices() -> None:
     """A dataset repeated, one sampled down afresh and one sampled down for good."""
     datasets = (
@@ -95,6 +171,32 @@ def test_choices() -> None:
     assert [884460, 707257, 2419946, 607520, 148967, 638541, 2749033, 547669] == order.sample_ids(
         1, 5000, 5008
     ).tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "skips", "expected"),
+    [
+        (
+            {},
+            None,
+            [884460, 707257, 2419946, 607520, 148967, 638541, 2749033, 547669],
+        ),
+        (
+            {"shuffle_bytes": 10**8},
+            [Skips(np.arange(0, 10**6, 2)), None, Skips(np.arange(0, 10**6, 3))],
+            [61763, 815757, 2933394, 173911, 815091, 173997, 2677132, 326593],
+        ),
+    ],
+)
+def test_amounts(
+    options: dict[str, Any], skips: list[Skips | None] | None, expected: list[int]
+) -> None:
+    """A dataset repeated, one sampled down afresh and one for good, with skips and without."""
+    fixed = {"repeat": 0.1, "choice": Choice.FIXED, "granularity": 10}
+    spec = _mixture({"repeat": 2}, {"choose": 1000}, fixed, order=OrderSpec(seed=7, **options))
+    order = MixtureOrder(spec, [_blocks()] * 3, skips=skips)
+
+    assert expected == order.sample_ids(1, 5000, 5008).tolist()
 
 
 def test_digests() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +21,14 @@ from headrace.order import (
     MixtureSpec,
     OrderSpec,
     ShardTable,
+    Skips,
     dump_mixture,
     linear,
     load_mixture,
     mixture_differences,
     piecewise,
 )
-from order.order_strategies import mixtures
+from order.order_strategies import mixtures, skip_lists, without
 
 _Case = tuple[MixtureSpec, list[ShardTable]]
 
@@ -35,12 +38,12 @@ def _table(*counts: int) -> ShardTable:
     return ShardTable(samples, samples * 1000)
 
 
-def _mixture(*amounts: dict[str, float], **options: object) -> MixtureSpec:
+def _mixture(*amounts: dict[str, Any], **options: Any) -> MixtureSpec:
     datasets = tuple(
-        MixtureDataset(f"d{number}", f"{number:032x}", **amount)  # type: ignore[arg-type]  # by name
+        MixtureDataset(f"d{number}", f"{number:032x}", **amount)
         for number, amount in enumerate(amounts)
     )
-    return MixtureSpec(datasets, **options)  # type: ignore[arg-type]  # by name
+    return MixtureSpec(datasets, **options)
 
 
 @given(case=mixtures(), epoch=st.integers(0, 50), places=st.data())
@@ -76,6 +79,21 @@ def test_every_draw_comes_once(case: _Case) -> None:
         assert set(counts.tolist()) <= {0, 3} if fixed else np.ptp(counts) <= 1
 
 
+@given(case=mixtures(), epoch=st.integers(0, 5), data=st.data())
+@settings(max_examples=100)
+def test_all_draws_of_a_sample_are_found(case: _Case, epoch: int, data: st.DataObject) -> None:
+    """`find` gives all positions of a sample, as a substitute too, and none of skipped ones."""
+    spec, tables = case
+    skips = [Skips(data.draw(skip_lists(table.sample_count))) for table in tables]
+    order = without(spec, tables, skips)
+    sample_ids = order.sample_ids(epoch, 0, order.sample_count)
+    samples = range(int(order.first_ids[-1]))
+    looked_for = data.draw(st.lists(st.sampled_from(samples), max_size=5))
+    for sample_id in {*looked_for, *(i for i, _ in Counter(sample_ids.tolist()).most_common(3))}:
+        expected = np.flatnonzero(sample_ids == sample_id).tolist()
+        assert expected == order.find(epoch, sample_id).tolist()
+
+
 @given(case=mixtures())
 @settings(max_examples=60)
 def test_an_epoch_is_the_sum_of_its_draws(case: _Case) -> None:
@@ -91,10 +109,13 @@ def test_an_epoch_is_the_sum_of_its_draws(case: _Case) -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_all_samples_of_all_datasets_are_one_epoch(lanes: int) -> None:
+@pytest.mark.parametrize("options", [{}, {"run_bytes": 3000}])
+def test_all_samples_of_all_datasets_are_one_epoch(lanes: int, options: dict[str, Any]) -> None:
     """Without options a mixture is an exact epoch over all of its datasets."""
-    spec = _mixture({}, {}, {}, order=OrderSpec(shuffle_samples=50, lanes=lanes, unit=7))
-    order = MixtureOrder(spec, [_table(100, 3), _table(1), _table(17, 0, 90)])
+    order_spec = OrderSpec(shuffle_samples=50, lanes=lanes, unit=7, **options)
+    order = MixtureOrder(
+        _mixture({}, {}, {}, order=order_spec), [_table(100, 3), _table(1), _table(17, 0, 90)]
+    )
 
     assert list(range(211)) == sorted(order.sample_ids(4, 0, 211).tolist())
 
@@ -131,6 +152,21 @@ def test_per_dataset_units_are_of_one_dataset() -> None:
 
     assert 0 == np.ptp(units, axis=1).max()
     assert [250, 750] == np.bincount(units[:, 0]).tolist()
+
+
+def test_datasets_share_the_memory_by_their_draws() -> None:
+    """A mixture's shuffle holds what one dataset's would, shared in proportion."""
+    spec = _mixture({"proportion": 1}, {"proportion": 3}, order=OrderSpec(shuffle_bytes=1_000_000))
+    order = MixtureOrder(spec, [_table(*[100] * 50)] * 2)
+
+    assert np.allclose([250, 750], order.memory_samples, atol=1)
+
+
+def test_what_fits_into_the_memory_is_uniform() -> None:
+    """Datasets that fit together are each one uniform permutation."""
+    order = MixtureOrder(_mixture({}, {}), [_table(300, 200), _table(500)])
+
+    assert [500, 500] == order.memory_samples.tolist()
 
 
 def test_a_unit_that_does_not_divide_the_batch_is_refused() -> None:
@@ -278,6 +314,14 @@ def test_an_empty_dataset_is_refused_by_name() -> None:
         MixtureOrder(_mixture({}, {"choose": 3}), [_table(5), _table(0)])
 
 
+def test_a_sample_that_no_dataset_has_is_refused() -> None:
+    """What is looked for must be a sample of the mixture."""
+    order = MixtureOrder(_mixture({}, batching=Batching.PER_DATASET), [_table(5)])
+
+    with pytest.raises(BadArgumentError, match="sample id 5 is none of the mixture"):
+        order.find(0, 5)
+
+
 def test_a_range_past_the_end_is_refused() -> None:
     """A mixture has an end, too."""
     with pytest.raises(PositionPastEndError):
@@ -286,12 +330,13 @@ def test_a_range_past_the_end_is_refused() -> None:
 
 def test_differences_name_the_dataset_and_both_values() -> None:
     """A refusal can say which dataset and which option differ."""
-    wanted = _mixture({"repeat": 2}, {}, order=OrderSpec(seed=1))
+    wanted = _mixture({"repeat": 2}, {}, order=OrderSpec(seed=1, shuffle_bytes=5))
     found = _mixture({"repeat": 3}, {}, order=OrderSpec(seed=2))
 
     assert () == mixture_differences(wanted, wanted)
     assert (
         "seed: 1 requested, the token has 2",
+        "shuffle_bytes: 5 requested, the token has 2147483648",
         "d0.repeat: 2 requested, the token has 3",
     ) == mixture_differences(wanted, found)
     assert wanted.digest != found.digest

@@ -18,7 +18,7 @@ from headrace.order import (
     Skips,
     check_skips,
 )
-from order.order_strategies import mixtures, specs, tables
+from order.order_strategies import mixtures, orders, skip_lists, specs, tables, without
 
 
 @given(spec=specs(), table=tables(), places=st.data())
@@ -39,17 +39,35 @@ def test_skips_move_no_position(spec: OrderSpec, table: ShardTable, places: st.D
     assert after[start:] == order.sample_ids(1, start, count).tolist()
 
 
-@given(case=mixtures(), places=st.data())
+@given(orders(), st.data())
+def test_skips_move_no_position_and_are_found_backwards(order: Order, data: st.DataObject) -> None:
+    """Only skipped samples give way, to kept ones; `find` knows every position of a sample."""
+    count = order.sample_count
+    few = st.lists(st.integers(0, max(count - 1, 0)), max_size=count // 2)
+    stretch = st.integers(0, count // 2).map(lambda length: list(range(length)))
+    skipped = data.draw(few | stretch) if count > 1 else []
+    without = Order(order.spec, order.table, skips=Skips(skipped))
+    before, after = order.sample_ids(5, 0, count), without.sample_ids(5, 0, count)
+
+    assert not set(skipped) & set(after.tolist())
+    lost = Skips(skipped).contains(before)
+    assert before[~lost].tolist() == after[~lost].tolist()
+    for sample_id in {*skipped[:3], *after[lost][:5].tolist(), *after[:3].tolist()}:
+        expected = np.flatnonzero(after == sample_id).tolist()
+        assert expected == without.find(5, sample_id).tolist()
+
+
+@given(case=mixtures(), data=st.data())
 @settings(max_examples=60)
 def test_skips_move_no_position_of_a_mixture(
-    case: tuple[MixtureSpec, list[ShardTable]], places: st.DataObject
+    case: tuple[MixtureSpec, list[ShardTable]], data: st.DataObject
 ) -> None:
-    """The same holds in mixtures, dataset by dataset."""
-    spec, shard_tables = case
-    sizes = [table.sample_count for table in shard_tables]
-    lists = [places.draw(st.lists(st.integers(0, size - 1), max_size=size // 2)) for size in sizes]
-    plain = MixtureOrder(spec, shard_tables)
-    order = MixtureOrder(spec, shard_tables, skips=[Skips(skipped) for skipped in lists])
+    """No skipped sample comes, every other stays where it was, and substitutes are counted."""
+    spec, tables = case
+    sizes = [table.sample_count for table in tables]
+    lists = [data.draw(skip_lists(size)) for size in sizes]
+    plain = MixtureOrder(spec, tables)
+    order = without(spec, tables, [Skips(skipped) for skipped in lists])
     first_ids = plain.first_ids.tolist()
     skipped = {i + first for own, first in zip(lists, first_ids, strict=False) for i in own}
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +22,7 @@ from headrace.order import (
 )
 from order.order_strategies import specs
 
+_GOLDEN = Path(__file__).parent / "golden"
 _digests = st.binary(min_size=16, max_size=16).map(bytes.hex)
 _numbers = st.integers(0, 2**63 - 1)
 _tokens = st.builds(
@@ -93,3 +97,35 @@ def test_differences_name_the_option_and_both_values() -> None:
         "shuffle: True requested, the token has False",
     ) == spec_differences(wanted, found)
     assert () == spec_differences(wanted, wanted)
+
+
+def test_the_longest_token_has_its_limit() -> None:
+    """The largest of all numbers and digests make 267 bytes."""
+    spec = OrderSpec(2**63 - 1, True, 2**42 - 1, 2**62 - 1, 2**42 - 1, 2**20, 2**42 - 1)
+    most, digest = 2**63 - 1, "f" * 32
+    token = Token(digest, spec, most, most, most, most, most, digest, digest, "n" * 118 + "@1")
+
+    assert 267 == len(encode_token(token)) <= TOKEN_LIMIT_BYTES
+
+
+def test_tokens_of_version_1_are_refused_by_name() -> None:
+    """Whoever resumes an old run learns what the token is and what to do."""
+    for line in (_GOLDEN / "tokens.jsonl").read_text().splitlines():
+        with pytest.raises(
+            TokenMalformedError, match=r"is of order version 1.*start the run again"
+        ):
+            decode_token(bytes.fromhex(json.loads(line)["token"]))
+
+
+def _golden() -> list[tuple[str, dict[str, Any]]]:
+    lines = (_GOLDEN / "tokens-2.jsonl").read_text().splitlines()
+    return [(line["token"], line["fields"]) for line in map(json.loads, lines)]
+
+
+@pytest.mark.parametrize(("token", "fields"), _golden())
+def test_golden(token: str, fields: dict[str, Any]) -> None:
+    """Tokens are written and read to the byte as ever; lines are added and never changed."""
+    expected = Token(**{**fields, "spec": OrderSpec(**fields["spec"])})
+
+    assert expected == decode_token(bytes.fromhex(token))
+    assert token == encode_token(expected).hex()
