@@ -3,7 +3,9 @@
 ``PYTHONPATH=tests python tests/benchmarks/bench_tenants.py [--streams 64]`` serves tokens from a
 warm cache. One process reads one stream as one caller, alone and beside another process that reads
 many streams as another caller. Its fair share is half of what both have together then, or what it
-has alone, if that is less.
+has alone, if that is less. ``--pace-ms 100`` lets every stream rest that long after each batch, as
+a loop with a step does: what both have together then is what the pace allows, if nothing is in
+their way. ``--batch-size 2`` makes messages of 16 KiB.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -53,12 +56,20 @@ def _tokens() -> str:
     )
 
 
-def _read(address: str, caller: str, seed: int, read: list[int], place: int) -> None:
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """How each stream reads."""
+
+    batch_size: int
+    pace_s: float
+
+
+def _read(address: str, caller: str, loop: _Loop, read: list[int], place: int) -> None:
     request = pb.ReadBatchesRequest(
         dataset="bench",
-        global_batch_size=_CASE.batch_size,
+        global_batch_size=loop.batch_size,
         world_size=1,
-        order=pb.OrderSpec(seed=seed),
+        order=pb.OrderSpec(seed=place),
         epoch_start=pb.EpochStart(),
     )
     metadata = (("authorization", f"Bearer {_token(caller)}"),)
@@ -69,13 +80,15 @@ def _read(address: str, caller: str, seed: int, read: list[int], place: int) -> 
             read[place] += (
                 len(message.chunk.data) if message.HasField("chunk") else message.ByteSize()
             )
+            if loop.pace_s and message.HasField("batch"):
+                time.sleep(loop.pace_s)
 
 
-def _tenant(address: str, caller: str, streams: int, orders: Connection) -> None:
+def _tenant(address: str, caller: str, streams: int, loop: _Loop, orders: Connection) -> None:
     """Read for ever; say how many bytes were read whenever asked."""
     read = [0] * streams
     for place in range(streams):
-        arguments = (address, caller, place, read, place)
+        arguments = (address, caller, loop, read, place)
         threading.Thread(target=_read, args=arguments, daemon=True).start()
     while not all(read):
         time.sleep(0.01)
@@ -85,9 +98,9 @@ def _tenant(address: str, caller: str, streams: int, orders: Connection) -> None
 
 
 @contextmanager
-def _reading(address: str, caller: str, streams: int) -> Iterator[Connection]:
+def _reading(address: str, caller: str, streams: int, loop: _Loop) -> Iterator[Connection]:
     ours, theirs = multiprocessing.Pipe()
-    arguments = (address, caller, streams, theirs)
+    arguments = (address, caller, streams, loop, theirs)
     process = multiprocessing.get_context("spawn").Process(target=_tenant, args=arguments)
     process.start()
     try:
@@ -121,7 +134,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", default="0")
+    parser.add_argument("--pace-ms", type=float, default=0.0)
+    parser.add_argument("--batch-size", type=int, default=_CASE.batch_size)
     given = parser.parse_args()
+    loop = _Loop(given.batch_size, given.pace_ms / 1000)
     print(f"# {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {given.streams} streams")
     with tempfile.TemporaryDirectory() as folder:
         write(_CASE, f"{folder}/bench")
@@ -131,9 +147,9 @@ def main() -> None:
         options = (f"--tokens={tokens_file}", f"--workers={given.workers}", "--log-level=error")
         with serving({"bench": f"{folder}/bench"}, *options) as server:
             for _ in range(given.rounds):
-                with _reading(server.address, "one", 1) as one:
+                with _reading(server.address, "one", 1, loop) as one:
                     (alone,) = _rates([one], given.seconds)
-                    with _reading(server.address, "many", given.streams) as many:
+                    with _reading(server.address, "many", given.streams, loop) as many:
                         mine, others = _rates([one, many], given.seconds)
                 fair = min(alone, (mine + others) / 2)
                 print(

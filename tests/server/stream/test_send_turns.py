@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from headrace.server.stream.fair_turns import SendTurns
+from headrace.server.stream.fair_turns import _QUICK_MESSAGES, SendTurns
 from support.served import TIMEOUT_S
 from support.waiting import until
 
@@ -104,6 +104,28 @@ def test_who_never_reads_keeps_no_turn() -> None:
     threads[0].join(TIMEOUT_S)
     assert not threads[0].is_alive()
     assert 1 == turns._turns._free
+
+
+def test_a_slow_client_sends_without_turns_until_it_is_quick_again() -> None:
+    """After a message that stayed, some in a row must go out soon before the next takes a turn."""
+    turns, client = SendTurns(hold_s=0.0), _Client()
+    slow, _other = turns.sender(client.call("slow")), turns.sender(client.call("other"))
+    thread = _sending(slow, b"12")
+    assert "slow, 2" == client.begun.get(timeout=TIMEOUT_S)
+    assert until(lambda: turns._turns._free == 1)
+    client.outs.get(timeout=TIMEOUT_S)()
+    thread.join(TIMEOUT_S)
+    turns.hold_s = _NEVER_S
+
+    for _ in range(_QUICK_MESSAGES):
+        assert slow(b"12")
+        assert "slow at once, 2" == client.begun.get(timeout=TIMEOUT_S)
+
+    thread = _sending(slow, b"12")
+    assert "slow, 2" == client.begun.get(timeout=TIMEOUT_S)
+    client.outs.get(timeout=TIMEOUT_S)()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
 
 
 def test_a_call_that_is_over_gives_its_turn_up() -> None:
