@@ -36,11 +36,11 @@ def tables(draw: st.DrawFn, *, max_shards: int = 30) -> ShardTable:
     sizes = st.one_of(st.just(0), st.integers(1, 20), st.integers(1, 600))
     counts = np.array(draw(st.lists(sizes, max_size=max_shards)), np.int64)
     sample_bytes = draw(st.sampled_from([0, 1, 700, 100_000]))
-    blocks = draw(st.none() | st.integers(0, 40))
+    # A shard that can only be read whole is one block.
+    blocks = draw(st.none() | st.integers(0, 40) | st.just(1 << 20))
     return ShardTable(
         counts,
         counts * sample_bytes,
-        range_reads=draw(st.booleans()),
         block_samples=None if blocks is None else np.minimum(counts, blocks),
     )
 
@@ -62,16 +62,16 @@ def specs(draw: st.DrawFn) -> OrderSpec:
 
 @st.composite
 def orders(draw: st.DrawFn) -> Order:
-    """Draw an order of up to some thousand samples, with even, uneven or unreadable blocks."""
+    """Draw an order of up to some thousand samples, with even, uneven or whole blocks."""
     counts = np.array(draw(st.lists(st.integers(0, 400), min_size=1, max_size=40)), np.int64)
     sizes = np.array(
         draw(st.lists(st.integers(0, 900), min_size=len(counts), max_size=len(counts)))
     )
-    blocks = draw(st.none() | st.integers(0, 40))
+    # A shard that can only be read whole is one block.
+    blocks = draw(st.none() | st.integers(0, 40) | st.just(1 << 20))
     table = ShardTable(
         counts,
         counts * sizes,
-        range_reads=draw(st.booleans()),
         block_samples=None if blocks is None else np.minimum(counts, blocks),
     )
     lanes = draw(st.integers(1, 5))
@@ -175,11 +175,10 @@ def mixtures(draw: st.DrawFn) -> tuple[MixtureSpec, list[ShardTable]]:
 def _small_tables(draw: st.DrawFn) -> ShardTable:
     sizes = st.lists(st.sampled_from([0, 1, 5, 30, 120]), max_size=4)
     counts = np.array([*draw(sizes), draw(st.integers(1, 50))], np.int64)
-    blocks = draw(st.sampled_from([0, 1, 7]))
+    blocks = draw(st.sampled_from([0, 1, 7, 1 << 20]))
     return ShardTable(
         counts,
         counts * draw(st.sampled_from([0, 1, 100_000])),
-        draw(st.booleans()),
         np.minimum(counts, blocks),
     )
 

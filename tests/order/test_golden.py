@@ -28,9 +28,9 @@ from headrace.order._permutation import permutation, permute
 _SEVEN = 0x74B5ABCC66B8BDC1
 
 
-def _table(*, range_reads: bool = True) -> ShardTable:
+def _table() -> ShardTable:
     counts = np.full(1000, 1000, np.int64)
-    return ShardTable(counts, counts * 1000, range_reads)
+    return ShardTable(counts, counts * 1000)
 
 
 def _blocks() -> ShardTable:

@@ -53,11 +53,13 @@ def _spec(rng: np.random.Generator) -> OrderSpec:
 
 def _table(rng: np.random.Generator, shards: int, samples: int) -> ShardTable:
     counts = rng.multinomial(int(rng.integers(1, samples)), rng.dirichlet(np.ones(shards)))
+    blocks = rng.integers(0, 50, shards) * int(rng.integers(0, 2))
+    if rng.random() < 0.1:
+        blocks = counts  # Each shard can only be read whole.
     return ShardTable(
         counts.astype(np.int64),
         counts * rng.integers(0, 3000, shards),
-        range_reads=bool(rng.random() < 0.9),
-        block_samples=rng.integers(0, 50, shards) * int(rng.integers(0, 2)),
+        block_samples=blocks.astype(np.int64),
     )
 
 
@@ -159,7 +161,6 @@ def _dataset_fields(table: ShardTable, skips: Skips) -> dict[str, Any]:
         "counts": table.sample_counts.tolist(),
         "bytes": table.raw_bytes.tolist(),
         "blocks": table.block_samples.tolist(),
-        "ranges": table.range_reads,
         "skips": skips.sample_ids.tolist(),
     }
 

@@ -134,4 +134,4 @@ def _chosen_table(table: ShardTable, count: int) -> ShardTable:
     counts = apportion(count, starts_of(samples))
     raw = (table.raw_bytes // np.maximum(samples, 1) + 1) * counts
     blocks = None if table.block_samples is None else np.zeros_like(counts)
-    return ShardTable(counts, np.minimum(raw, table.raw_bytes), table.range_reads, blocks)
+    return ShardTable(counts, np.minimum(raw, table.raw_bytes), blocks)

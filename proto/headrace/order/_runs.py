@@ -148,10 +148,6 @@ def make_all_runs(spec: OrderSpec, tables: Sequence[ShardTable]) -> AllRuns:
         some = slice(start, start + _TOGETHER)
         block = np.zeros_like(samples[some]) if blocks is None else blocks[some]
         size[some] = _run_samples(spec.run_bytes, samples[some], raw[some], block)
-    for dataset, table in enumerate(tables):
-        if not table.range_reads:
-            own = slice(*starts[dataset : dataset + 2].tolist())
-            size[own] = samples[own]
     return AllRuns(starts, samples, size, -(-samples // size))
 
 

@@ -22,14 +22,12 @@ class ShardTable:
             [0, 2**42); zeros are fine. Not copied: leave it unchanged.
         raw_bytes: (shards,) int64, bytes of each shard's samples in memory, each in [0, 2**42).
             Not copied.
-        range_reads: Whether a part of a shard can be read alone; if not, shards are never cut.
         block_samples: (shards,) int64, samples of every block of a shard but its last, 0 where
-            blocks differ; None where all do. Not copied. Order version 1 does not read it.
+            blocks differ; None where all do. What can only be read whole is one block. Not copied.
     """
 
     sample_counts: NDArray[np.int64]
     raw_bytes: NDArray[np.int64]
-    range_reads: bool = True
     block_samples: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
@@ -77,15 +75,10 @@ class Stored(Protocol):
 def table_of(stored: Stored) -> ShardTable:
     """Return the shard table of a dataset's stretches; nothing is copied.
 
-    What can only be read whole has blocks of all its samples, so runs keep it whole, and
-    ``range_reads`` is true for every layout.
-
     Raises:
         BadArgumentError: A count is outside its range.
     """
-    return ShardTable(
-        stored.sample_counts, stored.raw_bytes, range_reads=True, block_samples=stored.block_samples
-    )
+    return ShardTable(stored.sample_counts, stored.raw_bytes, stored.block_samples)
 
 
 def _check_counts(field: str, counts: NDArray[np.int64], *, total_limit: int) -> None:

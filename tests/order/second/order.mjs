@@ -1,7 +1,7 @@
 // Order version 2 once more, as docs/order.md words it: slow and plain.
 //
 // Reads one question a line of JSON from standard input, and writes the answer as a line of JSON:
-// - a spec, {"seed", "shuffle", ..., "epoch", "counts", "bytes", "blocks", "ranges", "skips"}: the
+// - a spec, {"seed", "shuffle", ..., "epoch", "counts", "bytes", "blocks", "skips"}: the
 //   sample ids of its epoch;
 // - a mixture, {"seed", ..., "epoch", "datasets", "batching", "epoch_size", "schedule"}: the same;
 // - a token, {"token": {...}, "mixture", "skips"}: its bytes, the digests worked out, as hex.
@@ -69,16 +69,13 @@ function runsOf(spec) {
   let [first, number] = [0, 0];
   spec.counts.forEach((n, i) => {
     if (n === 0) return;
-    let size = n;
-    if (spec.ranges) {
-      const s = Math.max(1, ceil(spec.bytes[i], n));
-      const u = Math.min(spec.blocks[i], n);
-      size = u > 0
-        ? Math.max(1, floor(spec.run_bytes + floor(s * u, 2), s * u)) * u
-        : Math.max(1, floor(spec.run_bytes, s));
-      const unit = Math.max(u, 1);
-      size = Math.min(n, Math.max(size, ceil(n, 2 ** 20 * unit) * unit));
-    }
+    const s = Math.max(1, ceil(spec.bytes[i], n));
+    const u = Math.min(spec.blocks[i], n);
+    const unit = Math.max(u, 1);
+    const wanted = u > 0
+      ? Math.max(1, floor(spec.run_bytes + floor(s * u, 2), s * u)) * u
+      : Math.max(1, floor(spec.run_bytes, s));
+    const size = Math.min(n, Math.max(wanted, ceil(n, 2 ** 20 * unit) * unit));
     const runs = ceil(n, size);
     shards.push({ first, n, size, runs, number });
     first += n;

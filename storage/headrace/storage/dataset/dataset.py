@@ -44,10 +44,7 @@ class Dataset:
         stored_bytes: Bytes of the shards.
         shard_sample_counts: ``(shards,) int64``; not to be written to.
         shard_raw_bytes: ``(shards,) int64``; not to be written to.
-        range_reads: Every shard has blocks that can be read alone.
     """
-
-    range_reads = True
 
     def __init__(self, store: Store, entry: VersionEntry, *, manifest: Manifest) -> None:
         self.url = store.url

@@ -60,7 +60,6 @@ class MdsDataset:
         stored_bytes: Bytes of the shards in the store.
         shard_sample_counts: ``(shards,) int64``; not to be written to.
         shard_raw_bytes: ``(shards,) int64``; not to be written to.
-        range_reads: Whether all shards can be read by ranges.
     """
 
     def __init__(
@@ -95,7 +94,6 @@ class MdsDataset:
         self.stored_bytes = int(index.stored_bytes.sum())
         self.shard_sample_counts = read_only(index.sample_counts)
         self.shard_raw_bytes = read_only(index.raw_bytes)
-        self.range_reads = not bool(whole[index.sample_counts > 0].any())
         self._store = store
         self._index = index
         self._whole = whole

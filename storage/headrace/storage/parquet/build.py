@@ -42,7 +42,7 @@ FOOTER_THREADS = 32
 """Arbitrary: at 20 ms a read, 1,600 files a second."""
 
 LARGE_ROW_GROUP_BYTES = 16 << 20
-"""Four of the runs that the order cuts shards into: beyond, whole shards are shuffled."""
+"""Eight of the runs that the order cuts shards into; a larger row group is a run of its own."""
 
 _LOG = logging.getLogger(__name__)
 

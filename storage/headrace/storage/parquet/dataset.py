@@ -9,7 +9,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
-from headrace.storage.parquet.build import LARGE_ROW_GROUP_BYTES
 from headrace.storage.parquet.footer_cache import FooterCache
 from headrace.storage.parquet.index import ParquetIndex
 from headrace.storage.parquet.read import block_damage, read_row_group, without_rows
@@ -43,8 +42,6 @@ class ParquetDataset:
         stored_bytes: Bytes of the files.
         shard_sample_counts: ``(shards,) int64``, with zeros; not to be written to.
         shard_raw_bytes: ``(shards,) int64``; not to be written to.
-        range_reads: Whether row groups are small enough, on average, to be read for a part of
-            their samples.
     """
 
     def __init__(self, files: Store, index: ParquetIndex) -> None:
@@ -57,7 +54,6 @@ class ParquetDataset:
         self.block_count = len(groups)
         self.raw_bytes = int(groups["raw_bytes"].sum())
         self.stored_bytes = sum(file.entry.stored_bytes for file in index.files)
-        self.range_reads = self.raw_bytes <= LARGE_ROW_GROUP_BYTES * self.block_count
         self._files = files
         self._footers = FooterCache(files, index.files)
         self._plans = column_plans(index.schema, index.physical)

@@ -77,13 +77,6 @@ class OpenDataset(Protocol):
     def shard_raw_bytes(self) -> NDArray[np.int64]:
         """``(shards,) int64``, not to be written to."""
 
-    @property
-    def range_reads(self) -> bool:
-        """Whether every shard has several blocks, so that an order may cut it into runs.
-
-        `False` where the only way to a sample is to fetch its whole shard.
-        """
-
     def stretches(self) -> Stretches:
         """Return how its samples are cut into blocks, for an order to keep blocks whole.
 

@@ -40,11 +40,8 @@ class WebDataset:
         stored_bytes: Bytes of the tar files.
         shard_sample_counts: ``(shards,) int64``; not to be written to.
         shard_raw_bytes: ``(shards,) int64``; not to be written to.
-        range_reads: Every shard has blocks that can be read alone.
         index: What was read of the files; `encode_stored_index` stores it.
     """
-
-    range_reads = True
 
     def __init__(self, files: Store, index: WebDatasetIndex) -> None:
         self.url = files.url
