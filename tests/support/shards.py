@@ -17,6 +17,8 @@ from headrace.storage import (
     commit_dataset,
     open_store,
 )
+from headrace.storage.dataset.pointer import Pointer
+from headrace.storage.dataset.read_manifest import read_any_pointer, shards_pointer
 
 
 def write_shard(
@@ -101,3 +103,8 @@ _NUMBERED: dict[str, pa.DataType] = {
     "image": pa.list_(pa.field("item", pa.float32(), nullable=False), 4),
     "tokens": pa.list_(pa.field("item", pa.int32(), nullable=False)),
 }
+
+
+def pointer_of(store: Store) -> Pointer:
+    """Return what ``headrace.json`` of a dataset of our own shards says."""
+    return shards_pointer(read_any_pointer(store)[0], store.url)

@@ -17,10 +17,10 @@ from headrace.storage import (
     repair_manifest,
     verify_blocks,
 )
-from headrace.storage.dataset.read_manifest import read_block_rows, read_pointer
+from headrace.storage.dataset.read_manifest import read_block_rows
 from headrace.storage.shard.block_table import encode_block_table
 from support.s3 import S3
-from support.shards import numbered_batch, write_shard, write_shards_of
+from support.shards import numbered_batch, pointer_of, write_shard, write_shards_of
 
 _SCHEMA = numbered_batch(0, 1).schema
 Damage = Callable[[Path], None]
@@ -84,7 +84,7 @@ def test_whole_shards_give_the_fingerprint_again(
 def test_blocks_are_found_where_they_are(tmp_path: Path, manifest: Manifest) -> None:
     """Offsets are in no digest: where they are wrong the shard itself tells the right ones."""
     store = open_store(str(tmp_path))
-    entry = read_pointer(store)[0].current
+    entry = pointer_of(store).current
     rows = read_block_rows(store, entry, manifest)
     rows["offset"][3] += 8
     store.write(entry.blocks.name, encode_block_table(rows)[0])

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from headrace.errors import HeadraceError
 from headrace.storage import Place, Store, StoreOptions, open_dataset, open_store, sample_bytes
 from headrace.storage.dataset.manifest import decode_shard_table
-from headrace.storage.dataset.pointer import Pointer, VersionEntry, decode_pointer
-from headrace.storage.dataset.read_manifest import read_manifest, read_pointer
+from headrace.storage.dataset.pointer import VersionEntry, decode_pointer
+from headrace.storage.dataset.read_manifest import read_manifest
 from headrace.storage.mds import stored_index as mds_index
 from headrace.storage.shard.block_table import decode_page
 from headrace.storage.webdataset import decode_stored_index, encode_stored_index, open_webdataset
@@ -33,7 +33,7 @@ from storage.mds.lines_make import write_lines
 from storage.mds.mds_make import texts, write_mds
 from storage.webdataset.tar_files import samples as tar_samples
 from storage.webdataset.tar_files import write_tar
-from support.shards import numbered_batch, write_shards_of
+from support.shards import numbered_batch, pointer_of, write_shards_of
 
 _EXTREMES = (0, 1, 2, 7, 8, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63)
 _DEADLINE = timedelta(seconds=20)  # a hang, not a busy machine
@@ -151,9 +151,7 @@ def _pointer(root: Path) -> Target:
 def _small_dataset(root: Path) -> tuple[Store, VersionEntry]:
     _write_shards(root)
     store = open_store(str(root))
-    pointer, _ = read_pointer(store)
-    assert isinstance(pointer, Pointer)
-    return store, pointer.current
+    return store, pointer_of(store).current
 
 
 def _file(root: Path, write: Callable[[Path], None], name: str) -> Target:

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from headrace.errors import HeadraceError, ManifestCorruptError
 from headrace.storage import Compression, open_dataset, open_store
 from headrace.storage.dataset.manifest import Manifest, encode_shard_table
-from headrace.storage.dataset.read_manifest import read_block_rows, read_manifest, read_pointer
+from headrace.storage.dataset.read_manifest import read_block_rows, read_manifest
 from headrace.storage.shard.block_table import encode_block_table
 from headrace.storage.shard.fingerprint import fingerprint_of
-from support.shards import numbered_batch, write_shards_of
+from support.shards import numbered_batch, pointer_of, write_shards_of
 
 _SAMPLES = 120
 
@@ -83,7 +83,7 @@ def _forge(
 
     def forge(folder: Path) -> None:
         store = open_store(str(folder))
-        pointer, _ = read_pointer(store)
+        pointer = pointer_of(store)
         entry = pointer.current
         manifest = read_manifest(store, entry)
         blocks = read_block_rows(store, entry, manifest)

@@ -49,7 +49,6 @@ def fetch_from_any(
     wanted: Sequence[pb.GetDatasetRequest],
     *,
     deadlines: Deadlines,
-    backoff: Backoff | None = None,
 ) -> list[pb.GetDatasetResponse]:
     """Ask servers in turn for some datasets, until one answers; the head holds the contract.
 
@@ -57,13 +56,12 @@ def fetch_from_any(
         endpoints: The servers.
         wanted: The datasets.
         deadlines: ``connect_s`` bounds all that this does.
-        backoff: The waits between two tries; None means `Backoff()`.
 
     Raises:
         DatasetNotFoundError: A server serves none of that name.
         ServerUnreachableError: No server answered in time.
     """
-    patience = Patience(deadlines, backoff or Backoff(), reading=_title(wanted))
+    patience = Patience(deadlines, Backoff(), reading=_title(wanted))
     started = time.monotonic()
     patience.start(started)
     # Nothing but Ctrl-C ends the wait sooner.

@@ -18,20 +18,17 @@ class Checking:
         self,
         files: Sequence[TextFile],
         progress: Callable[[Progress], None] | None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         is_known = all(file.is_plain and file.stored_bytes for file in files)
         self._total = sum(file.stored_bytes for file in files) if is_known else 0
         self._progress = progress
-        self._clock = clock
         self._told_s: float | None = None
         self._checked = 0
 
     def add(self, checked_bytes: int) -> None:
         """Count some text."""
         self._checked += checked_bytes
-        now = self._clock()
+        now = time.monotonic()
         if self._progress is None:
             return
         if self._told_s is None or now - self._told_s >= _EVERY_S:

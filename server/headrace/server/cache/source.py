@@ -102,9 +102,9 @@ class Waiter:
         "wake",
     )
 
-    def __init__(self, lock: threading.Lock, *, job: int = 0) -> None:
+    def __init__(self, lock: threading.Lock) -> None:
         self.wake = threading.Condition(lock)
-        self.job = job
+        self.job = 0
         self.period_s = 1.0
         self.gone = False
         self.interrupted = False

@@ -6,8 +6,6 @@ import base64
 import binascii
 import bisect
 import itertools
-from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -29,9 +27,9 @@ _MAX_PAGE_SIZE = 1000
 class Catalog:
     """All datasets of a server, by name; safe for several threads."""
 
-    def __init__(self, datasets: Mapping[str, ServedDataset] = MappingProxyType({})) -> None:
+    def __init__(self) -> None:
         # Replaced as a whole and never changed, so that readers need no lock.
-        self._datasets = dict(datasets)
+        self._datasets: dict[str, ServedDataset] = {}
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -19,18 +19,6 @@ from headrace.storage.source.kinds import POINTER_NAME
 from headrace.storage.store.store import Store, Version
 
 
-def read_pointer(store: Store) -> tuple[Pointer, Version]:
-    """Return ``headrace.json`` of our own shards and the version to replace it by.
-
-    Raises:
-        ObjectNotFoundError: There is none.
-        NotADatasetError: It is one of a stored index.
-        ManifestCorruptError: It is damaged.
-    """
-    pointer, version = read_any_pointer(store)
-    return shards_pointer(pointer, store.url), version
-
-
 def shards_pointer(pointer: Pointer | IndexPointer, url: str) -> Pointer:
     """Return what ``headrace.json`` says of our own shards.
 
