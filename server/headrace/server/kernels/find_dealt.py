@@ -15,7 +15,7 @@ from headrace.server.kernels.compiler import (
     TABLE_OUT,
     kernel,
 )
-from headrace.server.kernels.permute import WALKED, mix, walk_range
+from headrace.server.kernels.permute import WALKED, draw, walk_range
 
 
 @kernel(TABLE_IN, result=nb.int64)
@@ -59,7 +59,7 @@ def _deal(  # noqa: PLR0917 - the arrays that Numba wants one by one
         slices = entries[entry, 2]
         place = entries[entry, 1] + (slot - entries[entry, 0]) * slices
         if slices > 1:
-            drawn = mix(np.uint64(mix(np.uint64(key + np.uint64(place))) ^ second_key))
+            drawn = draw(key, second_key, np.uint64(place))
             slope = ((drawn >> np.uint64(32)) * np.uint64(slices - 1)) >> np.uint64(32)
             turn = ((drawn & np.uint64(0xFFFFFFFF)) * np.uint64(slices)) >> np.uint64(32)
             past = np.uint64(entries[entry, 3] + slices) - turn

@@ -38,6 +38,28 @@ def _turn_all(
             lows[i] = low
 
 
+@nb.njit(inline="always")  # type: ignore[untyped-decorator]  # Numba has no types
+def _turn_numbers(  # noqa: PLR0917 - the arrays that Numba wants one by one
+    tables: NDArray[np.uint16],
+    width: int,
+    count: int,
+    highs: NDArray[np.uint32],
+    lows: NDArray[np.uint32],
+    out: NDArray[np.int64],
+) -> None:
+    """Send numbers, given as two halves each, through a network until they are below `count`."""
+    columns, rows = np.uint32(width), np.uint32(-(-count // width))
+    _turn_all(tables, columns, rows, highs, lows)
+    for i in range(out.size):
+        number = np.int64(highs[i]) * width + np.int64(lows[i])
+        while number >= count:
+            # In the surplus of the rectangle; few are.
+            highs[0], lows[0] = number // width, number % width
+            _turn_all(tables, columns, rows, highs[:1], lows[:1])
+            number = np.int64(highs[0]) * width + np.int64(lows[0])
+        out[i] = number
+
+
 @kernel(DRAWS_IN, nb.int64, nb.int64, INTS_IN, INTS_OUT)
 def walk(
     tables: NDArray[np.uint16],
@@ -47,8 +69,6 @@ def walk(
     out: NDArray[np.int64],
 ) -> None:
     """Do what `headrace.order` does with NumPy: permute places through a network's tables."""
-    height = -(-count // width)
-    columns, rows = np.uint32(width), np.uint32(height)
     highs, lows = np.empty(WALKED, np.uint32), np.empty(WALKED, np.uint32)
     # Round by round for many numbers, not number by number: no round waits for the one before it.
     for first in range(0, places.size, WALKED):
@@ -57,23 +77,21 @@ def walk(
             high = np.uint64(places[first + i]) // np.uint64(width)
             highs[i] = high
             lows[i] = np.uint64(places[first + i]) - high * np.uint64(width)
-        _turn_all(tables, columns, rows, highs[:here], lows[:here])
-        for i in range(here):
-            number = np.int64(highs[i]) * width + np.int64(lows[i])
-            while number >= count:
-                # In the surplus of the rectangle; few are.
-                highs[0], lows[0] = number // width, number % width
-                _turn_all(tables, columns, rows, highs[:1], lows[:1])
-                number = np.int64(highs[0]) * width + np.int64(lows[0])
-            out[first + i] = number
+        _turn_numbers(tables, width, count, highs[:here], lows[:here], out[first : first + here])
 
 
 @kernel(nb.uint64, result=nb.uint64)
-def mix(word: np.uint64) -> np.uint64:
+def _mix(word: np.uint64) -> np.uint64:
     """Mix the bits of a word: ``docs/order.md`` has the function."""
     word = np.uint64(word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = np.uint64(word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.uint64(word ^ (word >> np.uint64(31)))
+
+
+@kernel(nb.uint64, nb.uint64, nb.uint64, result=nb.uint64)
+def draw(key: np.uint64, second_key: np.uint64, counter: np.uint64) -> np.uint64:
+    """Draw a number of a key: ``docs/order.md`` has the function."""
+    return np.uint64(_mix(np.uint64(_mix(np.uint64(key + counter)) ^ second_key)))
 
 
 @kernel(nb.uint64, nb.uint64, nb.int64, WORDS_OUT)
@@ -83,7 +101,7 @@ def sorting_words(
     """Make words that, sorted, hold a permutation of the order in their lowest bits."""
     shift = np.uint64(number_bits)
     for i in range(out.size):
-        drawn = mix(np.uint64(mix(np.uint64(key + np.uint64(i))) ^ second_key))
+        drawn = draw(key, second_key, np.uint64(i))
         out[i] = np.uint64((drawn >> np.uint64(32)) << shift) | np.uint64(i)
 
 
@@ -96,8 +114,7 @@ def network_tables(
         size, modulus = (width, height) if turn % 2 else (height, width)
         first = np.uint64(np.uint64(turn) << np.uint64(56))
         for half in range(min(size, out.shape[1])):
-            counter = np.uint64(first + np.uint64(half))
-            drawn = mix(np.uint64(mix(np.uint64(key + counter)) ^ second_key))
+            drawn = draw(key, second_key, np.uint64(first + np.uint64(half)))
             share = np.uint64((drawn >> np.uint64(32)) * np.uint64(modulus))
             out[turn, half] = share >> np.uint64(32)
 
@@ -113,7 +130,7 @@ def walk_range(  # noqa: PLR0917 - the arrays that Numba wants one by one
     out: NDArray[np.int64],
 ) -> None:
     """Do what `walk` does for consecutive places, as many as ``out`` takes."""
-    columns, rows = np.uint32(width), np.uint32(-(-count // width))
+    columns = np.uint32(width)
     high, low = np.uint32(first // width), np.uint32(first % width)
     for i in range(out.size):
         highs[i], lows[i] = high, low
@@ -121,12 +138,4 @@ def walk_range(  # noqa: PLR0917 - the arrays that Numba wants one by one
         if low == columns:
             low = np.uint32(0)
             high += np.uint32(1)
-    _turn_all(tables, columns, rows, highs[: out.size], lows[: out.size])
-    for i in range(out.size):
-        number = np.int64(highs[i]) * width + np.int64(lows[i])
-        while number >= count:
-            # In the surplus of the rectangle; few are.
-            highs[0], lows[0] = number // width, number % width
-            _turn_all(tables, columns, rows, highs[:1], lows[:1])
-            number = np.int64(highs[0]) * width + np.int64(lows[0])
-        out[i] = number
+    _turn_numbers(tables, width, count, highs[: out.size], lows[: out.size], out)
