@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.reading_order import listed, traced
 
 # It may fall, and never rise; 20 are the aim.
-_MOST_MODULES = 31
+_MOST_MODULES = 28
 
 
 def test_contributing_lists_the_modules_of_a_batch_in_reading_order() -> None:

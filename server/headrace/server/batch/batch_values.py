@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from headrace.payload import ALIGNMENT, layout_of
 from headrace.server.batch.payload_out import payload_out
 from headrace.server.batch.targets import Finished, Places
-from headrace.server.cache.gather import refuse_large
-from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.layout.wire_columns import WireColumn, refuse_large
 from headrace.v1 import shard_service_pb2 as pb
 
 Claim: TypeAlias = Callable[[int], None]

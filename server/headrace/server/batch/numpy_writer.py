@@ -11,9 +11,9 @@ from headrace.payload import SAMPLE_ID_COLUMN, layout_of
 from headrace.server.batch.batch_writer import Measured
 from headrace.server.batch.payload_out import PayloadOut, payload_out
 from headrace.server.batch.targets import Target
-from headrace.server.cache.gather import Projection, Rows, gather_spans, spans
+from headrace.server.cache.gather import Rows, gather_spans, spans
 from headrace.server.cache.memory.arena import Memory
-from headrace.server.layout.block_layout import Field
+from headrace.server.layout.block_layout import Field, Projection
 from headrace.server.layout.wire_columns import WireColumn
 
 

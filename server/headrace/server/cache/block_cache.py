@@ -34,11 +34,10 @@ from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.cache.fetch.block_runs import BlockReader, run_blocks
 from headrace.server.cache.fetch.fetch_queue import Flights
 from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver
-from headrace.server.cache.gather import BlockRows
 from headrace.server.cache.memory.allocation import Room, closed_error
 from headrace.server.cache.memory.arena import Arena
 from headrace.server.cache.memory.shared_memory import Desk, SourceTables
-from headrace.server.cache.source import ABSENT, Lease, Source, Waiter
+from headrace.server.cache.source import ABSENT, BlockRows, Lease, Source, Waiter
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.storage import MAX_RANGE_BYTES

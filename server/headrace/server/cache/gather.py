@@ -1,9 +1,8 @@
-"""Gather the samples of a batch out of decoded blocks: whole columns at a time."""
+"""Gather the samples of a batch with NumPy and Arrow: whole columns at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -11,85 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from headrace.errors import BadArgumentError
 from headrace.server.cache.memory.arena import Memory, as_items
-from headrace.server.layout.block_layout import TAKE_BYTES, BlockLayout, Field, Part
+from headrace.server.layout.block_layout import TAKE_BYTES, Field, Part, Projection
+from headrace.server.layout.wire_columns import refuse_large
 
 # NumPy lets other threads run while it copies, which takes a microsecond more than a slice of a
 # memoryview. A copy of this size takes some hundred (arbitrary).
 _LONG_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """What a stream needs of its dataset's blocks.
-
-    Attributes:
-        layout: How the blocks lie.
-        fields: The wanted columns, in the order wanted, the server's own left out.
-        packed: Whether any of them needs the packed rows.
-        wide_parts: The other parts that they need.
-    """
-
-    layout: BlockLayout
-    fields: tuple[Field, ...]
-    packed: bool
-    wide_parts: tuple[int, ...]
-
-
-def projection_of(layout: BlockLayout, names: Sequence[str]) -> Projection:
-    """Return what columns of these names need."""
-    fields = tuple(layout.by_name[name] for name in names)
-    return Projection(
-        layout,
-        fields,
-        packed=any(entry.part == 0 or entry.valid_offset >= 0 for entry in fields),
-        wide_parts=tuple(entry.part for entry in fields if entry.part),
-    )
-
-
-class BlockRows:
-    """The samples of one batch as they lie in pinned blocks.
-
-    Args:
-        layout: How the blocks lie.
-        memory: The arena.
-        slot_of: ``(blocks,) int32``: the slot of each block of the dataset.
-        bases: ``(parts, slots) int64``: where each part of the block in a slot begins.
-        blocks: ``(samples,) int64``: the block of each sample.
-        offsets: ``(samples,) int64``: its place in that block.
-    """
-
-    __slots__ = ("bases", "blocks", "layout", "memory", "offsets", "slot_of")
-
-    def __init__(
-        self,
-        layout: BlockLayout,
-        memory: Memory,
-        *,
-        slot_of: NDArray[np.int32],
-        bases: NDArray[np.int64],
-        blocks: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-    ) -> None:
-        self.memory = memory
-        self.layout = layout
-        self.slot_of = slot_of
-        self.bases = bases
-        self.blocks = blocks
-        self.offsets = offsets
-
-    def packed(self, out: NDArray[np.uint8]) -> None:
-        """Gather the packed rows into ``(samples, row_bytes) uint8``."""
-        self.wide(0, out)
-
-    def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
-        """Gather one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
-        own = slice(first, first + len(out))
-        # Plain indexing takes twice as long.
-        slots = np.take(self.slot_of, self.blocks[own], mode="clip")
-        bases = np.take(self.bases[part], slots, mode="clip")
-        _gather_part(self.memory, self.layout.parts[part], bases, self.offsets[own], out)
 
 
 class StagedRows:
@@ -194,25 +121,6 @@ class Rows(Protocol):
         """Gather one part of the samples from ``first`` on into ``(n, row_bytes) uint8``."""
 
 
-def refuse_large(size: int, limit: int, *, field: str = "global_batch_size") -> None:
-    """Refuse a batch of more bytes than the server allows.
-
-    Args:
-        size: Of the payload, or a part of it.
-        limit: Of the server.
-        field: What the caller should make smaller.
-
-    Raises:
-        BadArgumentError: It is.
-    """
-    if size > limit:
-        raise BadArgumentError(
-            f"a batch of {size} bytes or more is over this server's limit of {limit}; use a "
-            f"smaller {field} or fewer columns",
-            field=field,
-        )
-
-
 def spans(packed: NDArray[np.uint8], entry: Field) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where a ragged column's values begin and how long they are, as views."""
     pairs = packed[:, entry.offset : entry.offset + 16].view(np.int64)
@@ -241,13 +149,22 @@ def gather_spans(
         _take_spans(memory, begins, lengths, out)
 
 
-def _gather_part(
+def gather_part(
     memory: Memory,
     part: Part,
     bases: NDArray[np.int64],
     offsets: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> None:
+    """Gather one part of samples.
+
+    Args:
+        memory: Where they lie.
+        part: The part.
+        bases: ``(samples,) int64``: where the part begins in the block of each.
+        offsets: ``(samples,) int64``: its place in that block.
+        out: ``(samples, row_bytes) uint8``.
+    """
     if not part.row_bytes or not offsets.size:
         return
     if part.aligned:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.server.cache.gather import BlockRows, Rows
+from headrace.server.cache.gather import Rows
 from headrace.server.cache.memory.arena import Memory
-from headrace.server.cache.source import Blocks, Waiter
+from headrace.server.cache.source import BlockRows, Blocks, Waiter
 from headrace.server.layout.block_layout import BlockLayout
 
 

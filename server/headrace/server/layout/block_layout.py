@@ -9,7 +9,7 @@ gather more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -118,6 +118,34 @@ def block_layout(columns: Iterable[WireColumn]) -> BlockLayout:
         fields.append(Field(column, part, offsets.get(column.name, 0), valid.get(column.name, -1)))
     by_name = {entry.column.name: entry for entry in fields}
     return BlockLayout(tuple(fields), tuple(parts), by_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What a stream needs of its dataset's blocks.
+
+    Attributes:
+        layout: How the blocks lie.
+        fields: The wanted columns, in the order wanted, the server's own left out.
+        packed: Whether any of them needs the packed rows.
+        wide_parts: The other parts that they need.
+    """
+
+    layout: BlockLayout
+    fields: tuple[Field, ...]
+    packed: bool
+    wide_parts: tuple[int, ...]
+
+
+def projection_of(layout: BlockLayout, names: Sequence[str]) -> Projection:
+    """Return what columns of these names need."""
+    fields = tuple(layout.by_name[name] for name in names)
+    return Projection(
+        layout,
+        fields,
+        packed=any(entry.part == 0 or entry.valid_offset >= 0 for entry in fields),
+        wide_parts=tuple(entry.part for entry in fields if entry.part),
+    )
 
 
 def _rounded(row_bytes: int) -> int:

@@ -208,6 +208,25 @@ def choose_columns(
     return tuple(dict.fromkeys(wanted))
 
 
+def refuse_large(size: int, limit: int, *, field: str = "global_batch_size") -> None:
+    """Refuse a batch of more bytes than the server allows.
+
+    Args:
+        size: Of the payload, or a part of it.
+        limit: Of the server.
+        field: What the caller should make smaller.
+
+    Raises:
+        BadArgumentError: It is.
+    """
+    if size > limit:
+        raise BadArgumentError(
+            f"a batch of {size} bytes or more is over this server's limit of {limit}; use a "
+            f"smaller {field} or fewer columns",
+            field=field,
+        )
+
+
 def refuse_taken_names(columns: Iterable[WireColumn]) -> None:
     """Refuse columns of which two would have one name in a batch.
 

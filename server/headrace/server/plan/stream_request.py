@@ -23,8 +23,7 @@ from headrace.order import (
     decode_token,
     spec_differences,
 )
-from headrace.server.cache.gather import refuse_large
-from headrace.server.layout.wire_columns import SAMPLE_IDS, WireColumn, choose_columns
+from headrace.server.layout.wire_columns import SAMPLE_IDS, WireColumn, choose_columns, refuse_large
 from headrace.server.settings.transform_config import TransformConfig
 from headrace.server.steps.transform_pool import NO_TRANSFORMS, TransformPool
 from headrace.server.steps.transform_step import wanted_transforms

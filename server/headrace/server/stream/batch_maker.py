@@ -26,9 +26,11 @@ from headrace.server.batch.batch_writer import BatchWriter, Measured
 from headrace.server.batch.compiled_writer import CompiledWriter
 from headrace.server.batch.numpy_writer import NumpyWriter
 from headrace.server.batch.targets import Finished, Outlet, Places
-from headrace.server.cache.gather import BlockRows, Rows, projection_of, refuse_large
-from headrace.server.cache.source import Blocks
+from headrace.server.cache.gather import Rows
+from headrace.server.cache.source import BlockRows, Blocks
 from headrace.server.kernels.loader import KERNELS, Loader
+from headrace.server.layout.block_layout import projection_of
+from headrace.server.layout.wire_columns import refuse_large
 from headrace.server.plan.planned_batches import PlannedBatch
 from headrace.server.stream.stream_setup import Contents, batch_header
 
@@ -95,7 +97,7 @@ class BatchMaker:
         self._most_bytes = min(contents.max_chunk_bytes, max_batch_bytes)
         names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
         self.projection = projection_of(blocks.layout, names)
-        self._numpy = NumpyWriter(contents.columns, self.projection)
+        self._numpy: NumpyWriter | None = None
         self._compiled: BatchWriter[Rows] | None = None
         ragged = sum(not entry.column.is_tensor for entry in self.projection.fields)
         row_bytes = self.projection.layout.parts[0].row_bytes
@@ -142,7 +144,7 @@ class BatchMaker:
         sample_ids = batches[0].found.up_to(batches[-1].found).sample_ids
         beside += self._row_bytes * sample_ids.size
         writer = self._writer(rows)
-        if writer is self._numpy and beside > _WORTH_CLAIMING_BYTES:
+        if isinstance(writer, NumpyWriter) and beside > _WORTH_CLAIMING_BYTES:
             self._claim(beside)
         measured = writer.measure(rows, sample_ids.size, len(batches))
         largest = max(measured.sizes)
@@ -162,6 +164,8 @@ class BatchMaker:
     def _writer(self, rows: Rows) -> BatchWriter[Rows]:
         kernels = self._kernels.module
         if kernels is None or not isinstance(rows, BlockRows):
+            if self._numpy is None:
+                self._numpy = NumpyWriter(self._contents.columns, self.projection)
             return self._numpy
         if self._compiled is None:
             made = CompiledWriter(kernels, self._contents.columns, self.projection)

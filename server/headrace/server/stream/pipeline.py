@@ -21,8 +21,7 @@ from headrace.server.batch.batch_values import (
     split_payload,
 )
 from headrace.server.batch.targets import Finished, Places
-from headrace.server.cache.gather import refuse_large
-from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.layout.wire_columns import WireColumn, refuse_large
 from headrace.server.plan.planned_batches import PlannedBatch
 from headrace.server.steps.column_steps import Cast, Pad, Stack, Step, Work
 from headrace.server.steps.decode_image import DecodeImage

@@ -31,11 +31,10 @@ from headrace.errors import DrainingError
 from headrace.server.cache.block_cache import CacheObserver
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.cache.fetch.block_runs import BlockReader
-from headrace.server.cache.gather import BlockRows
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
 from headrace.server.cache.memory.eviction import next_uses
 from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables, barrier
-from headrace.server.cache.source import ABSENT, Lease, Source, Waiter
+from headrace.server.cache.source import ABSENT, BlockRows, Lease, Source, Waiter
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.workers.messages import (
