@@ -4,23 +4,54 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from headrace.arguments import whole_or_none
 from headrace.errors import BadArgumentError
 
 
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """The variables by which a launcher tells a process its rank.
+
+    Attributes:
+        name: What people call it.
+        rank: The variable with the rank.
+        world_size: The variable with the number of ranks.
+        is_always_whole: Whether either variable means nothing without the other. Slurm sets
+            ``SLURM_PROCID`` in a batch script too, which is no rank; only a step of ``srun`` has
+            ``SLURM_STEP_NUM_TASKS``.
+    """
+
+    name: str
+    rank: str
+    world_size: str
+    is_always_whole: bool = True
+
+
+_LAUNCHERS = (
+    _Launcher("torchrun", "RANK", "WORLD_SIZE"),
+    _Launcher("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    _Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", is_always_whole=False),
+)
+
+
 def resolve_ranks(
     rank: int | None, world_size: int | None, *, environment: Mapping[str, str] | None = None
 ) -> tuple[int, int]:
-    """Return rank and world size: the arguments, else torch.distributed, else RANK and WORLD_SIZE.
+    """Return rank and world size.
+
+    The first of these that knows both: the arguments, torch.distributed, the variables of torchrun
+    (``RANK``, ``WORLD_SIZE``), of Open MPI (``OMPI_COMM_WORLD_RANK``, ``…_SIZE``), and of a step of
+    Slurm's ``srun`` (``SLURM_PROCID``, ``SLURM_STEP_NUM_TASKS``). Without any, one rank of one.
 
     Args:
         rank: This rank, or None.
         world_size: Number of ranks, or None.
-        environment: Looked at last; None means the process's. Without either, one rank of one.
+        environment: The variables; None means the process's.
 
     Raises:
-        BadArgumentError: Only one of the two is given, or the environment holds no numbers.
+        BadArgumentError: Only one of the two is given or set, or what is set is no rank of a world.
     """
     rank = whole_or_none("rank", rank, low=0)
     world_size = whole_or_none("world_size", world_size, low=1, high=1 << 31)
@@ -44,14 +75,39 @@ def _from_distributed() -> tuple[int, int] | None:
 
 
 def _from_environment(environment: Mapping[str, str]) -> tuple[int, int]:
-    rank, world_size = environment.get("RANK"), environment.get("WORLD_SIZE")
+    for launcher in _LAUNCHERS:
+        found = _from_launcher(launcher, environment)
+        if found is not None:
+            return found
+    return 0, 1
+
+
+def _from_launcher(launcher: _Launcher, environment: Mapping[str, str]) -> tuple[int, int] | None:
+    rank, world_size = environment.get(launcher.rank), environment.get(launcher.world_size)
+    if rank is None and world_size is None:
+        return None
     if rank is None or world_size is None:
-        return 0, 1
-    try:
-        return int(rank), int(world_size)
-    except ValueError:
+        # A world of one has one rank, whether or not anybody says so.
+        if not launcher.is_always_whole or world_size == "1":
+            return None
+        there, missing = launcher.rank, launcher.world_size
+        if rank is None:
+            there, missing = missing, there
         raise BadArgumentError(
-            f"the environment has RANK={rank!r} and WORLD_SIZE={world_size!r}; expected numbers, "
-            "or give rank= and world_size=",
+            f"the environment has {there}={environment[there]!r} and no {missing}, so this "
+            f"process's share is not known; start it with {launcher.name}, set both, unset "
+            f"{there}, or give rank= and world_size=",
             field="rank",
-        ) from None
+        )
+    try:
+        numbers = int(rank), int(world_size)
+    except ValueError:
+        numbers = -1, 0
+    if not 0 <= numbers[0] < numbers[1]:
+        raise BadArgumentError(
+            f"the environment has {launcher.rank}={rank!r} and {launcher.world_size}="
+            f"{world_size!r}; expected numbers, the rank below the world size, or give rank= and "
+            "world_size=",
+            field="rank",
+        )
+    return numbers
