@@ -123,7 +123,7 @@ def test_inspect_shows_columns_and_counts(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["cat", "convert", "inspect", "order", "read", "serve", "verify"]
+    "command", ["cat", "convert", "inspect", "list", "order", "read", "serve", "verify"]
 )
 def test_every_command_has_help_with_an_example(command: str) -> None:
     """--help says what it does, and shows a line to copy."""
@@ -162,6 +162,12 @@ CASES = [
     pytest.param(("serve", "d=URL", "d=URL"), 2, "two datasets", id="a name twice"),
     pytest.param(("convert", "FOLDER/absent.csv", "FOLDER/x"), 2, "does not exist", id="no file"),
     pytest.param(("paint",), 2, "paint", id="unknown command"),
+    pytest.param(("lits",), 2, "Did you mean 'list'?", id="a typo"),
+    pytest.param(("read", "feeder", "small"), 2, "pass 'feeder:50051'", id="no port"),
+    pytest.param(("read", "small", "ADDRESS"), 2, "without a port", id="exchanged"),
+    pytest.param(("list", "http://h:1/x"), 2, "pass 'h:1'", id="a URL"),
+    pytest.param(("loadtest", "ADDRESS,h", "small"), 2, "pass 'h:50051'", id="one without a port"),
+    pytest.param(("list", "127.0.0.1:PORT"), 1, "no headrace server answers", id="nobody there"),
 ]
 
 
@@ -219,6 +225,17 @@ def test_convert_makes_a_dataset_of_a_csv_file(tmp_path: Path) -> None:
     assert "timestamp[s]" in run("inspect", target).stdout
     assert (1, "") == (again.returncode, again.stdout)
     assert "holds a dataset already" in again.stderr.splitlines()[-1]
+
+
+def test_list_shows_what_is_served(server: Serving) -> None:
+    """A line a dataset for people, an object a dataset for programs."""
+    told = run("list", server.address)
+    facts = json.loads(run("list", server.address, "--json").stdout)
+
+    assert (0, "") == (told.returncode, told.stderr)
+    assert told.stdout.startswith("small: 600 samples in 3 shards, ")
+    assert ("small", SAMPLES, 3) == (facts["name"], facts["sample_count"], facts["shard_count"])
+    assert 32 == len(facts["fingerprint"])
 
 
 def test_verify_says_that_all_is_well(url: str) -> None:

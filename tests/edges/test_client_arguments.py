@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from headrace.client import (
     read_mixture,
     tf_dataset,
 )
+from headrace.client.options.addresses import addresses_of
 from headrace.errors import (
     BadArgumentError,
     CallerError,
@@ -137,6 +140,15 @@ WRONG = {
     "shuffle='no'": (_remote, {"shuffle": "no"}, "shuffle is 'no'.*expected True or False"),
     "http": (_remote, {"target": "http://h:1/x"}, "target is 'http://h:1/x'.*pass 'h:1'"),
     "ftp": (_remote, {"target": "ftp://h/x"}, "without a server of your own, pass it as dataset"),
+    "no port": (_remote, {"target": "feeder"}, "'feeder', without a port.*pass 'feeder:50051'"),
+    "a URL without a port": (_remote, {"target": "https://h"}, "pass 'h:50051'"),
+    "a port too high": (_remote, {"target": "h:99999"}, "ports go from 1 to 65535"),
+    "IPv6 in the open": (_remote, {"target": "::1:50051"}, r"pass '\[::1\]:50051'"),
+    "no port behind dns": (_remote, {"target": "dns:///feeder"}, "without a port"),
+    "a folder": (_remote, {"target": "/data/flights"}, "a path.*pass it as dataset"),
+    "words": (_remote, {"target": "my server"}, "not an address.*such as 'localhost:50051'"),
+    "exchanged": (_remote, {"target": "flights", "dataset": "h:1"}, "exchange the two"),
+    "exchanged for NumPy": (_numpy, {"target": "flights", "dataset": "h:1"}, "exchange the two"),
     "one step": (_remote, {"steps": Cast("x", "int8")}, "expected a list of steps"),
     "deadlines=30": (_remote, {"deadlines": 30}, r"expected Deadlines\(connect_s="),
     "one name for pairs": (_remote, {"dataset": ["a", "b"]}, r"dataset\[0\] is 'a'.*pairs"),
@@ -152,6 +164,38 @@ def test_a_mistake_is_told_what_to_pass(
     """With what was found, of which type."""
     with pytest.raises(BadArgumentError, match=message):
         make(**given)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "h:1",
+        "10.0.0.9:50051",
+        "[::1]:50051",
+        "dns:///feed:50051",
+        "dns://10.0.0.9:53/feed:50051",
+        "dns:feed:50051",
+        "ipv4:10.0.0.9:1,10.0.0.8:1",
+        "ipv6:[::1]:1",
+        "unix:/run/headrace/server.sock",
+        "unix:///run/headrace/server.sock",
+        "unix-abstract:headrace",
+        "xds:///feed",
+    ],
+)
+def test_what_grpc_takes_is_an_address(address: str) -> None:
+    """Nothing that connects is refused."""
+    assert (address,) == addresses_of(address)
+
+
+def test_a_socket_is_told_how_it_is_called(tmp_path: Path) -> None:
+    """A path of one lacks its scheme."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+        with pytest.raises(BadArgumentError, match=f"pass 'unix:{path}'"):
+            addresses_of(str(path))
 
 
 def test_numbers_of_numpy_and_iterators_are_as_good() -> None:

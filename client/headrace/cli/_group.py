@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 it failed; 2 the command line is wrong; 130 interrupted.
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -48,6 +49,19 @@ class _LazyGroup(click.Group):
         command = found.load()
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; where there is none, name those that are spelled much like it."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx))
+            if not near:
+                raise
+            names = " or ".join(map(repr, near))
+            raise click.UsageError(f"{error.message} Did you mean {names}?", ctx) from error
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -46,6 +46,26 @@ class DurationType(click.ParamType[float]):
         return float(found[1]) * _SECONDS[found[2]]
 
 
+class TargetType(click.ParamType[str]):
+    """The address of a server, or several with commas between."""
+
+    name = "target"
+
+    def __init__(self, *, several: bool = False) -> None:
+        self._several = several
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return it as it was given."""
+        del param, ctx
+        from headrace.client.options.addresses import addresses_of  # noqa: PLC0415 - loads gRPC
+
+        given = str(value)
+        addresses_of([part for part in given.split(",") if part] if self._several else given)
+        return given
+
+
 class NamedUrlType(click.ParamType[tuple[str, str]]):
     """``NAME=URL``."""
 
@@ -86,4 +106,6 @@ class WeightedUrlType(click.ParamType[tuple[str, float | None]]):
 DURATION = DurationType()
 SIZE = SizeType()
 NAMED_URL = NamedUrlType()
+TARGET = TargetType()
+TARGETS = TargetType(several=True)
 WEIGHTED_URL = WeightedUrlType()

@@ -10,10 +10,11 @@ from pathlib import Path
 import click
 
 from headrace.cli._access_options import access_of, access_options
+from headrace.cli._types import TARGETS
 
 
 @click.command(name="doctor")
-@click.argument("targets", metavar="TARGET[,TARGET...]")
+@click.argument("targets", metavar="TARGET[,TARGET...]", type=TARGETS)
 @click.argument("dataset", metavar="DATASET")
 @click.option(
     "--need",

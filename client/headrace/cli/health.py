@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 
 from headrace.cli._access_options import access_of, access_options
+from headrace.cli._types import TARGET
 from headrace.errors import ServerUnreachableError
 
 
 @click.command(name="health")
-@click.argument("target", metavar="TARGET")
+@click.argument("target", metavar="TARGET", type=TARGET)
 @click.option("--service", default="", help="A dataset, or empty for the server. [the server]")
 @click.option("--timeout-s", type=click.FloatRange(min=0.1), default=5.0, show_default=True)
 @access_options

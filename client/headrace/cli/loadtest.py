@@ -17,6 +17,7 @@ from headrace.cli._loadtest_plan import Options, ask, orders, swarm_spec
 from headrace.cli._loadtest_report import Report
 from headrace.cli._options import order_options
 from headrace.cli._progress import swarm_progress
+from headrace.cli._types import TARGETS
 
 if TYPE_CHECKING:
     from headrace.loadtest import (
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="loadtest")
-@click.argument("targets", metavar="TARGET[,TARGET...]")
+@click.argument("targets", metavar="TARGET[,TARGET...]", type=TARGETS)
 @click.argument("dataset", metavar="[DATASET]", default="")
 @click.option(
     "--mixture",

@@ -14,6 +14,7 @@ import click
 
 from headrace.cli._access_options import access_of, access_options
 from headrace.cli._options import order_options, rank_options
+from headrace.cli._types import TARGET
 from headrace.errors import TokenMalformedError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="read")
-@click.argument("target", metavar="TARGET")
+@click.argument("target", metavar="TARGET", type=TARGET)
 @click.argument("dataset", metavar="[DATASET]", default="")
 @click.option(
     "--mixture",

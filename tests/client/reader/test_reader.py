@@ -68,6 +68,10 @@ class _Restless:
         self.choose, self.each = servers.choose, servers.each
         self.beside, self.close = servers.beside, servers.close
 
+    @property
+    def has_others(self) -> bool:
+        return True
+
     def is_outdated(self, endpoint: Endpoint) -> bool:
         """Say so after the last of the events."""
         del endpoint

@@ -27,8 +27,8 @@ from headrace.client.loader.progress import Progress
 from headrace.client.loader.worker_plan import Begin, Share, share_of_worker
 from headrace.client.loader.worker_share import ShareSource, WorkerSide
 from headrace.client.options.access import Access, access_of, was_forked_after_use
+from headrace.client.options.addresses import addresses_of
 from headrace.client.options.arguments import (
-    addresses_of,
     batch_sizes,
     column_names,
     end_mode,
@@ -165,7 +165,7 @@ class RemoteDataset(IterableDataset[Batch]):
         batch_size, global_batch_size = batch_sizes(batch_size, global_batch_size)
         self._transport = transport_of(transport)
         deadlines, fallback = deadlines_of(deadlines), fallback_of(fallback)
-        addresses = addresses_of(target)
+        addresses = addresses_of(target, dataset=dataset)
         subject, sources = subject_of(
             dataset,
             is_private=addresses is None,

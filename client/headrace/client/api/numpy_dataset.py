@@ -16,8 +16,8 @@ from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.loader.loop_turns import Loop, overtaken
 from headrace.client.options.access import Access, access_of
+from headrace.client.options.addresses import addresses_of
 from headrace.client.options.arguments import (
-    addresses_of,
     column_names,
     dataset_name,
     end_mode,
@@ -111,7 +111,7 @@ class NumpyDataset:
         world_size = whole("world_size", world_size, low=1, high=_COUNT_LIMIT)
         rank = whole("rank", rank, low=0, high=world_size)
         self._wanted_transport = transport_of(transport)
-        addresses, own = addresses_of(target), private_of(private)
+        addresses, own = addresses_of(target, dataset=dataset), private_of(private)
         dataset = dataset_name(dataset, is_private=addresses is None)
         name = name_of_source(dataset) if addresses is None else dataset
         self._options = ReadOptions(

@@ -6,19 +6,13 @@ Each function returns the argument as the rest of the client works with it, or r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from headrace.arguments import instance, one_of, text, texts, whole, whole_or_none
 from headrace.errors import BadArgumentError
 from headrace.order import EndMode
 
 _MOST_COUNT = 1 << 62
-
-_TARGET = (
-    "'host:port', 'dns:///name:port', 'unix:/path', a list of such addresses, or None for a "
-    "private server of the URL that is given as dataset"
-)
-_GRPC_SCHEMES = ("dns", "unix", "ipv4", "ipv6", "unix-abstract", "vsock", "xds")
 
 
 def end_mode(name: str) -> EndMode:
@@ -67,35 +61,6 @@ def column_names(columns: Iterable[str]) -> tuple[str, ...]:
             f"columns names {twice!r} twice; expected each column once", field="columns"
         )
     return names
-
-
-def addresses_of(target: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the addresses of servers; None for a private one.
-
-    Raises:
-        BadArgumentError: It is no address, such as the URL of a web page or of a dataset.
-    """
-    if target is None:
-        return None
-    if isinstance(target, str):
-        addresses: tuple[str, ...] = (text("target", target, wanted=_TARGET),)
-    else:
-        addresses = texts("target", target, wanted=_TARGET)
-    if not addresses:
-        raise BadArgumentError(f"target is an empty list; expected {_TARGET}", field="target")
-    for address in addresses:
-        scheme, separator, rest = address.partition("://")
-        if separator and scheme not in _GRPC_SCHEMES:
-            host = rest.partition("/")[0]
-            remedy = (
-                f"pass {host!r}"
-                if scheme in ("http", "https", "grpc", "grpcs", "tcp") and ":" in host
-                else f"to read {address!r} without a server of your own, pass it as dataset"
-            )
-            raise BadArgumentError(
-                f"target is {address!r}, a URL; expected {_TARGET}: {remedy}", field="target"
-            )
-    return addresses
 
 
 def dataset_name(dataset: str, *, is_private: bool) -> str:

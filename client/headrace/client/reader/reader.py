@@ -36,6 +36,7 @@ from headrace.client.reader.hedging import HedgeCounts, HedgedFeed, Lateness, he
 from headrace.client.servers.endpoints import Endpoint, Endpoints, fixed_endpoints
 from headrace.client.servers.replicas import seat_of
 from headrace.client.servers.retry_policy import Patience
+from headrace.client.servers.wrong_protocol import explained
 from headrace.client.wire.assembler import Allocate, BatchEvent, EpochEndEvent
 from headrace.client.wire.buffers import aligned
 from headrace.errors import HeadraceError, StoreUnavailableError
@@ -126,7 +127,12 @@ class BatchReader:
         self._feed: Feed | None = None
         self._last: Event | None = None
         self._open_epoch: int | None = None
-        self._patience = Patience(deadlines, backoff or Backoff(), reading=options.dataset)
+        self._patience = Patience(
+            deadlines,
+            backoff or Backoff(),
+            reading=options.dataset,
+            has_others=self._endpoints.has_others,
+        )
         self._has_foreign_offset = False
         self.reconnect_count = 0
         self.clock = HopClock()
@@ -161,8 +167,8 @@ class BatchReader:
         """Yield what one server sends; return whether that was all."""
         asked = ", ".join(self._endpoints.names)
         self.clock.enter("network")
+        endpoint, self._preferred = self._preferred, None
         try:
-            endpoint, self._preferred = self._preferred, None
             if endpoint is None:
                 endpoint = self._endpoints.choose(self._patience.moves, self._closed)
             asked = endpoint.address
@@ -170,10 +176,13 @@ class BatchReader:
             self._settle()
             if not self._closed.is_set():
                 yield from self._missed_epoch_end()
-        except HeadraceError as error:
+        except HeadraceError as failure:
             self._settle()
             if self._closed.is_set():
                 return True
+            error = failure
+            if self._patience.is_first_contact and endpoint is not None:
+                error = explained(failure, endpoint.address, endpoint.access)
             if self._on_failure is not None:
                 self._on_failure(error)
             wait_s = self._patience.fail(error, asked=asked, now=time.monotonic())

@@ -59,6 +59,10 @@ class Endpoints(Protocol):
     def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
         """Return another server of the same datasets that runs, or None if there is no such."""
 
+    @property
+    def has_others(self) -> bool:
+        """Whether there may be more than one server."""
+
     def is_outdated(self, endpoint: Endpoint) -> bool:
         """Say whether a better choice than this has come up; does not wait."""
 
@@ -107,6 +111,11 @@ class FixedEndpoints:
         choices = (self.choose(attempt, stop) for attempt in (0, 1))
         return next((found for found in choices if found.address != endpoint.address), None)
 
+    @property
+    def has_others(self) -> bool:
+        """Whether it is a list, or a name that may stand for many."""
+        return len(self.addresses) > 1 or self.addresses[0].startswith(("dns:", "xds:"))
+
     def is_outdated(self, endpoint: Endpoint) -> bool:
         """One is as good as another."""
         del endpoint
@@ -143,6 +152,11 @@ class PrivateEndpoints:
         """There is no other."""
         del endpoint, stop
         return None
+
+    @property
+    def has_others(self) -> bool:
+        """Another may be started in its place."""
+        return True
 
     def is_outdated(self, endpoint: Endpoint) -> bool:
         """There is no other."""

@@ -94,6 +94,11 @@ class FallbackEndpoints:
         """Return another of the servers; none is started."""
         return None if endpoint.is_private else self._servers.beside(endpoint, stop)
 
+    @property
+    def has_others(self) -> bool:
+        """There is the private server."""
+        return True
+
     def is_outdated(self, endpoint: Endpoint) -> bool:
         """Say whether a server answers again, while the private one serves."""
         if self._search is None or not endpoint.is_private:

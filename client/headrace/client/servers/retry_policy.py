@@ -2,7 +2,8 @@
 
 Contract of `Patience.fail`:
 
-1. A failure that may not pass is raised as it is.
+1. A failure that may not pass is raised as it is. So is a first contact that shows a mistake in
+   the address or in how to get in, where there is no other server to ask.
 2. One that may is answered with the seconds to wait: none where a server only asks to go
    elsewhere, what the server asks for if it does (some, after the first time), else a random time
    below a bound that doubles.
@@ -43,16 +44,20 @@ _HOPS: tuple[tuple[type[HeadraceError], str], ...] = (
 class Patience:
     """What a reader remembers of its failures since the last event."""
 
-    def __init__(self, deadlines: Deadlines, backoff: Backoff, *, reading: str) -> None:
+    def __init__(
+        self, deadlines: Deadlines, backoff: Backoff, *, reading: str, has_others: bool = True
+    ) -> None:
         """Begin before the first try.
 
         Args:
             deadlines: How long to go on.
             backoff: The waits between two tries.
             reading: The dataset's name, for messages.
+            has_others: Whether there may be more than one server to ask.
         """
         self._deadlines, self._backoff = deadlines, backoff
         self._reading = reading
+        self._has_others = has_others
         self._has_heard = False
         self._since: float | None = None
         self._tried: Counter[str] = Counter()
@@ -75,6 +80,11 @@ class Patience:
             then: Seconds of the clock that `fail` is told.
         """
         self._since = then if self._since is None else min(self._since, then)
+
+    @property
+    def is_first_contact(self) -> bool:
+        """Whether the one server that there is has not been heard of, and not failed before."""
+        return not (self._has_others or self._has_heard or self.attempt)
 
     def hear(self) -> None:
         """Note that a server sent something."""
@@ -101,13 +111,14 @@ class Patience:
         Raises:
             HeadraceError: It will not pass, or has not for too long.
         """
+        is_mistake = self.is_first_contact and "mistake" in error.metadata
         since = self._since = now if self._since is None else self._since
         self.attempt += 1
         # Who is only asked to come again begins where he would rather be.
         if self.attempt > 1 or not isinstance(error, RebalanceError):
             self.moves += 1
         self._tried[asked] += 1
-        if not may_retry(error):
+        if is_mistake or not may_retry(error):
             raise error
         limit = self._deadlines.give_up_s if self._has_heard else self._deadlines.connect_s
         if now - since >= limit:

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 import headrace.errors
+from headrace.client.servers.wrong_protocol import mistake_in
 from headrace.errors import (
     CallerError,
     HeadraceError,
@@ -64,11 +65,7 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
             error.metadata["retry_after_s"] = str(retry_after_s)
         return error
     if code in _CONNECTION_CODES:
-        return ServerUnreachableError(
-            f"no headrace server answers at {target} ({code.name}: {_last_cause(text)}); start one "
-            "with `headrace serve NAME=URL`, or correct the address",
-            target=target,
-        )
+        return _unreachable(code, _last_cause(text), target)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _QUEUE_IS_FULL in text:
         return StreamLimitError(
             f"{target} has as many calls as it can queue; wait", retry_after_s=_QUEUE_WAIT_S
@@ -87,6 +84,19 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
             target=target,
         )
     return CallerError(f"{target} refused the call ({code.name}: {text})", target=target)
+
+
+def _unreachable(code: grpc.StatusCode, cause: str, target: str) -> ServerUnreachableError:
+    mistake = mistake_in(cause)
+    if mistake is not None:
+        return ServerUnreachableError(
+            f"{target} {mistake} ({cause})", target=target, mistake="protocol"
+        )
+    return ServerUnreachableError(
+        f"no headrace server answers at {target} ({code.name}: {cause}); start one with "
+        "`headrace serve NAME=URL`, or correct the address",
+        target=target,
+    )
 
 
 def error_of_reason(reason: str, message: str, metadata: Mapping[str, str]) -> HeadraceError:

@@ -27,6 +27,7 @@ from headrace.client.servers.endpoints import Endpoint, Endpoints, fixed_endpoin
 from headrace.client.servers.replicas import Seat
 from headrace.client.servers.retry_policy import Patience
 from headrace.client.servers.status import error_from_call
+from headrace.client.servers.wrong_protocol import explained
 from headrace.errors import HeadraceError, StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as rpc
@@ -61,7 +62,9 @@ def fetch_from_any(
         DatasetNotFoundError: A server serves none of that name.
         ServerUnreachableError: No server answered in time.
     """
-    patience = Patience(deadlines, Backoff(), reading=_title(wanted))
+    patience = Patience(
+        deadlines, Backoff(), reading=_title(wanted), has_others=endpoints.has_others
+    )
     started = time.monotonic()
     patience.start(started)
     # Nothing but Ctrl-C ends the wait sooner.
@@ -70,6 +73,7 @@ def fetch_from_any(
     while True:
         asked = ", ".join(endpoints.names)
         passed_s = time.monotonic() - started
+        endpoint = None
         try:
             endpoint = next(turn, None)
             if endpoint is None:
@@ -79,7 +83,10 @@ def fetch_from_any(
             return _fetch(
                 endpoint, wanted, limit_s=_limit_s(endpoints, endpoint, deadlines, passed_s)
             )
-        except HeadraceError as error:
+        except HeadraceError as failure:
+            error = failure
+            if patience.is_first_contact and endpoint is not None:
+                error = explained(failure, endpoint.address, endpoint.access)
             wait_s = patience.fail(error, asked=asked, now=time.monotonic())
         never.wait(wait_s)
 

@@ -1,0 +1,94 @@
+"""`headrace list`: the datasets that a server serves, by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli._access_options import access_of, access_options
+from headrace.cli._show import size
+from headrace.cli._types import TARGET
+
+if TYPE_CHECKING:
+    from headrace.client import Access
+    from headrace.v1.shard_service_pb2 import Dataset
+
+
+@click.command(name="list")
+@click.argument("target", metavar="TARGET", type=TARGET)
+@click.option("--timeout-s", type=click.FloatRange(min=0.1), default=5.0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a dataset, one a line.")
+@access_options
+def command(
+    *,
+    target: str,
+    timeout_s: float,
+    as_json: bool,
+    tls: bool,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    token_file: Path | None,
+) -> None:
+    """List the datasets that the server at TARGET serves, and that you may read.
+
+    \b
+    headrace list localhost:50051
+    headrace list headrace:50051 --token-file token --json
+    """
+    access = access_of(
+        tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
+    )
+    count = 0
+    for dataset in _datasets(target, access, timeout_s):
+        count += 1
+        click.echo(json.dumps(_facts(dataset)) if as_json else _line(dataset))
+    if not count:
+        click.echo(f"{target} serves no dataset that you may read.", err=True)
+
+
+def _datasets(target: str, access: Access, timeout_s: float) -> Iterator[Dataset]:
+    import grpc  # noqa: PLC0415 - a command loads what it needs when it is called
+
+    from headrace.client.servers.status import error_from_call  # noqa: PLC0415
+    from headrace.client.servers.wrong_protocol import explained  # noqa: PLC0415
+    from headrace.v1 import shard_service_pb2 as pb  # noqa: PLC0415
+    from headrace.v1 import shard_service_pb2_grpc as rpc  # noqa: PLC0415
+
+    request = pb.ListDatasetsRequest()
+    with access.open_channel(target) as channel:
+        ask = rpc.ShardServiceStub(channel).ListDatasets
+        while True:
+            try:
+                answer = ask(request, timeout=timeout_s, metadata=access.metadata())
+            except grpc.RpcError as failure:
+                error = error_from_call(failure, target=target)
+                raise explained(error, target, access) from failure
+            yield from answer.datasets
+            if not answer.next_page_token:
+                return
+            request.page_token = answer.next_page_token
+
+
+def _line(dataset: Dataset) -> str:
+    columns = ", ".join(column.name for column in dataset.columns)
+    return (
+        f"{dataset.name}: {dataset.sample_count:,} samples in {dataset.shard_count:,} shards, "
+        f"{size(dataset.raw_bytes)} raw, {size(dataset.stored_bytes)} stored; {columns}"
+    )
+
+
+def _facts(dataset: Dataset) -> dict[str, object]:
+    return {
+        "name": dataset.name,
+        "fingerprint": dataset.fingerprint,
+        "sample_count": dataset.sample_count,
+        "shard_count": dataset.shard_count,
+        "raw_bytes": dataset.raw_bytes,
+        "stored_bytes": dataset.stored_bytes,
+        "columns": [column.name for column in dataset.columns],
+    }
