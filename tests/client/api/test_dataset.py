@@ -231,8 +231,22 @@ def test_threads_end_with_the_dataset(server: ScriptedService) -> None:
     del dataset
     gc.collect()
 
+    assert [] == _ours_since(before)
+
+
+def test_as_a_context_it_is_closed_at_its_end(server: ScriptedService) -> None:
+    """Its thread is gone, though the dataset is not."""
+    before = set(threading.enumerate())
+    with RemoteDataset(server.address, "d", batch_size=4) as dataset:
+        next(iter(dataset))
+        assert _ours_since(before)
+
+    assert [] == _ours_since(before)
+
+
+def _ours_since(before: set[threading.Thread]) -> list[str]:
     left = set(threading.enumerate()) - before
-    assert [] == [thread.name for thread in left if thread.name.startswith("headrace")]
+    return [thread.name for thread in left if thread.name.startswith("headrace")]
 
 
 def test_a_pickled_dataset_goes_on_from_its_place(server: ScriptedService) -> None:

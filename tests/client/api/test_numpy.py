@@ -95,6 +95,19 @@ def test_it_goes_on_after_a_break_and_from_a_token(address: str) -> None:
     assert whole[1:] == _numbers(elsewhere)
 
 
+def test_it_closes_and_goes_on(address: str) -> None:
+    """As a context or by a call; a loop that runs meanwhile is told, and the next one goes on."""
+    whole = _numbers(NumpyDataset(address, "mixed", batch_size=16, seed=3, epochs=1))
+    with NumpyDataset(address, "mixed", batch_size=16, seed=3, epochs=1) as dataset:
+        running = iter(dataset)
+        first = next(running)["number"].tolist()
+    with pytest.raises(BadArgumentError):
+        next(running)
+    dataset.close()
+
+    assert whole == [first, *_numbers(dataset)]
+
+
 def test_ranks_share_the_epoch(address: str) -> None:
     """Two ranks see every sample once."""
     ranks = [

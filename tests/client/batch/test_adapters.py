@@ -20,8 +20,8 @@ TESTS = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("package", "module", "needing", "count"),
     [
-        ("jax", "test_batch.py", "jax and not without", 2),
-        ("tensorflow-cpu", "test_tensorflow.py", "not without", 2),
+        ("jax", "batch/test_batch.py", "jax and not without", 2),
+        ("tensorflow-cpu", "api/test_tensorflow.py", "not without", 2),
     ],
 )
 def test_the_adapter_with_the_package_itself(

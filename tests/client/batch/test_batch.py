@@ -137,6 +137,34 @@ def test_changing_a_copy_leaves_the_batch_alone() -> None:
     assert (["x"], ["y"]) == (list(batch), list(other))
 
 
+def test_a_batch_moves_as_a_whole() -> None:
+    """Tensors, ragged columns and ids are on the device, strings stay, and the batch is as it was.
+
+    The device that has no memory is one everywhere, and no tensor is on it by chance.
+    """
+    columns = [X, NULLABLE, RAGGED, SAMPLE_ID]
+    strings = [b"\x01\x00\x01", _offsets(2, 2, 5), b"ab\xe2\x82\xac"]
+    ragged = [_offsets(1, 1, 3), np.arange(3, dtype=np.float32).tobytes()]
+    batch = _batch(columns, [IDS.tobytes(), *strings, *ragged, IDS.tobytes()])
+
+    moved = batch.to("meta", non_blocking=True)
+
+    assert ["x", "n", "n.valid", "r"] == list(moved)
+    x, row, ids = moved["x"], moved["r"], moved.sample_ids
+    assert isinstance(x, torch.Tensor)
+    assert isinstance(row, RaggedColumn)
+    assert ids is not None
+    devices = {tensor.device.type for tensor in (x, row.values, row.offsets, ids, moved.is_pad)}
+    assert {"meta"} == devices
+    assert ["ab", None, "€"] == list(moved["n"])
+    assert (batch.token, batch.step) == (moved.token, moved.step)
+    kept, again = batch["x"], batch.to("cpu")["x"]
+    assert isinstance(kept, torch.Tensor)
+    assert isinstance(again, torch.Tensor)
+    assert (IDS.tolist(), "cpu") == (kept.tolist(), batch.is_pad.device.type)
+    assert kept.data_ptr() == again.data_ptr()
+
+
 def _ragged() -> RaggedColumn:
     values = np.array([1.5, 2.5, 3.5], dtype=np.float32).tobytes()
     column = _batch([RAGGED], [_offsets(2, 2, 3), values])["r"]

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.context import get_spawning_popen
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import torch
 from torch.utils.data import IterableDataset
@@ -415,6 +415,12 @@ class RemoteDataset(IterableDataset[Batch]):
     def close(self) -> None:
         """Drop the connection and what was prefetched; the next ``for`` goes on all the same."""
         self._live.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def _move(self, place: Place) -> None:
         self._progress.place = place

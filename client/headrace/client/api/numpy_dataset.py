@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,6 +138,7 @@ class NumpyDataset:
         self._deadlines = deadlines_of(deadlines)
         self._transport = TransportState()
         self._loop: Loop | None = None
+        self._running: Prefetcher | None = None
         self._classes: Classes | None = None
         begin = token_bytes(token)
         self._place = Place() if begin is None else place_after(begin)
@@ -197,7 +198,7 @@ class NumpyDataset:
             return
         loop = self._loop = Loop(self._place.epoch, 0)
         transport = self._transport = TransportState()
-        prefetcher = Prefetcher(
+        prefetcher = self._running = Prefetcher(
             self._open(self._wanted_transport, transport),
             budget_bytes=self._wanted_transport.prefetch_bytes,
             limit=transport.ready_bytes,
@@ -217,6 +218,18 @@ class NumpyDataset:
                 yield columns
         finally:
             prefetcher.close()
+
+    def close(self) -> None:
+        """Drop the connection and what was prefetched; the next ``for`` goes on all the same."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     def peek(self) -> dict[str, ColumnView]:
         """Return the columns of the next batch, which stays the next; empty after the last."""

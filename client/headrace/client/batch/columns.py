@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from copy import copy
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, overload
 
@@ -177,6 +178,15 @@ class RaggedColumn(_Lazy[torch.Tensor]):
     @property
     def offsets(self) -> torch.Tensor:
         return super().offsets if self._moved is None else self._moved[1]
+
+    def to(self, device: str | torch.device, *, non_blocking: bool = False) -> RaggedColumn:
+        """Return the column with values and offsets on a device; null rows stay null."""
+        moved = copy(self)
+        values, offsets = (
+            part.to(device, non_blocking=non_blocking) for part in (self.values, self.offsets)
+        )
+        moved.__dict__["_moved"] = values, offsets
+        return moved
 
     def to_nested(self) -> torch.Tensor:
         """Return a jagged nested tensor that shares the memory; empty where null."""
