@@ -1,6 +1,9 @@
 """The shape of the repository that packaging depends on."""
 
+import ast
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -51,3 +54,92 @@ def test_contributing_names_places_that_exist() -> None:
 
     assert len(named) > 10
     assert [] == [path for path in named if not (ROOT / path).exists()]
+
+
+_MOST_LINES, _MOST_PARAMETERS = 60, 8
+# What users call takes what they may say.
+_ENTRY_POINTS = {
+    "client/headrace/client/api/dataset.py: RemoteDataset.__init__",
+    "client/headrace/client/api/numpy_dataset.py: NumpyDataset.__init__",
+    "client/headrace/client/reader/reader.py: BatchReader.__init__",
+    "converter/headrace/converter/_conversion.py: Conversion.dataset",
+    "converter/headrace/converter/_convert.py: convert_files",
+    "converter/headrace/converter/_make_converter.py: make_converter",
+    "converter/headrace/converter/_write.py: write_shards",
+}
+# Numba compiles for arrays, one by one: a structure of them costs more than the call.
+_KERNELS = {
+    "server/headrace/server/kernels/find_dealt.py: find_dealt",
+    "server/headrace/server/kernels/gather_rows.py: find_values",
+    "server/headrace/server/kernels/write_batches.py: measure_batches",
+    "server/headrace/server/kernels/write_batches.py: write_batches",
+    "server/headrace/server/kernels/write_parts.py: copy_spans_to_parts",
+}
+
+
+@dataclass(frozen=True)
+class _Function:
+    name: str
+    head_lines: int
+    body_lines: int
+    parameter_count: int
+    is_command: bool
+
+    @property
+    def may_take_many(self) -> bool:
+        return self.is_command or self.name in _ENTRY_POINTS | _KERNELS
+
+    @property
+    def lines(self) -> int:
+        # Where parameters may be many they do not count.
+        return self.body_lines if self.may_take_many else self.head_lines + self.body_lines
+
+
+def _functions(path: Path) -> Iterator[_Function]:
+    tree = ast.parse(path.read_text())
+    classes = {
+        id(method): node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+        named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        own = named[1:] if named and named[0].arg in {"self", "cls"} else named
+        owner = f"{classes[id(node)]}." if id(node) in classes else ""
+        yield _Function(
+            f"{path.relative_to(ROOT)}: {owner}{node.name}",
+            node.body[0].lineno - node.lineno,
+            (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0,
+            len(own),
+            any(ast.unparse(each).startswith("click.") for each in node.decorator_list),
+        )
+
+
+def _all_functions() -> list[_Function]:
+    return [
+        function
+        for root in SOURCE_ROOTS
+        for path in sorted((ROOT / root / "headrace").rglob("*.py"))
+        if "_pb2" not in path.name
+        for function in _functions(path)
+    ]
+
+
+def test_no_function_is_long() -> None:
+    """Each has at most 60 lines, its docstring aside."""
+    found = _all_functions()
+
+    assert len(found) > 3000
+    assert [] == [each.name for each in found if each.lines > _MOST_LINES]
+
+
+def test_no_function_takes_many_parameters() -> None:
+    """At most 8, but for commands, for what users call and for kernels, which are listed."""
+    many = [each for each in _all_functions() if each.parameter_count > _MOST_PARAMETERS]
+
+    assert [] == [each.name for each in many if not each.may_take_many]
+    assert _ENTRY_POINTS | _KERNELS <= {each.name for each in many}

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.converter.text import TextOptions, TextPieces, text_pieces
+from headrace.converter.text.survey import Sizes
 from headrace.storage import StoreOptions
 from support.command import run
 
@@ -28,7 +29,7 @@ def _pieces(content: str, nulls: tuple[str, ...] = (), **types: pa.DataType) -> 
             how=TextOptions(null_values=nulls),
             types=types,
             options=StoreOptions(),
-            step_bytes=64,
+            sizes=Sizes(step_bytes=64),
         )
 
 

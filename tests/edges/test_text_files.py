@@ -17,6 +17,7 @@ import pytest
 from headrace.converter import Progress, WriteOptions, convert_files, write_shards
 from headrace.converter.text import LeftOut, TextOptions, TextPieces, text_pieces
 from headrace.converter.text.on_spark import rows_on_spark
+from headrace.converter.text.survey import Sizes
 from headrace.errors import BadArgumentError, ColumnNotFoundError
 from headrace.storage import StoreOptions, open_dataset, open_store
 from support.command import run
@@ -320,8 +321,7 @@ def _small_pieces(path: Path, kind: Any) -> tuple[TextPieces, pa.Table]:
         how=TextOptions(on_error="skip"),
         types={},
         options=StoreOptions(),
-        piece_bytes=100,
-        step_bytes=50,
+        sizes=Sizes(piece_bytes=100, step_bytes=50),
     )
     batches = [batch for piece in range(pieces.count) for batch in pieces.read(piece)]
     return pieces, pa.Table.from_batches(batches)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -272,8 +272,12 @@ def command(
         click.echo(
             json.dumps({**one, "left_out": sum(each.count for each in left)} if left else one)
         )
-        return
-    for fact in facts.values():
+    else:
+        _tell_facts(facts.values())
+
+
+def _tell_facts(facts: Iterable[Mapping[str, Any]]) -> None:
+    for fact in facts:
         click.echo(
             f"{fact['url']}: {fact['sample_count']:,} samples in {fact['shard_count']:,} shards, "
             f"{size(fact['raw_bytes'])} raw, {size(fact['stored_bytes'])} stored, "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from headrace.arguments import shown as argument_shown
@@ -18,7 +19,7 @@ from headrace.converter._arguments import (
     columns_of,
 )
 from headrace.converter._commit import Written
-from headrace.converter._folder import open_folder, own_splits, write_folder
+from headrace.converter._folder import Folder, open_folder, own_splits, write_folder
 from headrace.converter._hugging_face import find_splits, hugging_face_pieces
 from headrace.converter._local import write_pieces
 from headrace.converter._pieces import Pieces, dataset_pieces
@@ -148,14 +149,10 @@ def convert_files(
             how=images or ImageOptions(),
             keeps_bytes=write.compression is None,
         )
-        try:
+        with _telling(folder, left_out):
             return write_folder(
                 folder, url, spark=spark, progress=progress, notice=notice, threads=threads
             )
-        finally:
-            if left_out is not None:
-                for what in folder.left_out:
-                    left_out(what)
     how = source_options or SourceOptions()
     parts: Mapping[str, Pieces]
     written: dict[str, Written] = {}
@@ -183,6 +180,17 @@ def convert_files(
             )
             written |= {name or split: part for split, part in done.items()}
     return written
+
+
+@contextmanager
+def _telling(folder: Folder, left_out: Callable[[FilesLeftOut], None] | None) -> Iterator[None]:
+    """Tell at the end what was left out, also of a conversion that fails."""
+    try:
+        yield
+    finally:
+        if left_out is not None:
+            for what in folder.left_out:
+                left_out(what)
 
 
 def _text(

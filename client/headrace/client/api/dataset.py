@@ -49,7 +49,7 @@ from headrace.client.options.skips import SkipChoice
 from headrace.client.options.steps import Step, steps_of
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
-from headrace.client.servers.replicas import seat_of
+from headrace.client.servers.replicas import Seat, seat_of
 from headrace.client.servers.targets import choose_endpoints, lane_of
 from headrace.client.servers.unary import fetch_from_any
 from headrace.client.state.read_spec import Reading
@@ -199,14 +199,7 @@ class RemoteDataset(IterableDataset[Batch]):
             fallback=fallback,
             deadlines=deadlines,
             private=private_of(private),
-            seat=seat_of(
-                rank=rank,
-                world_size=world_size,
-                seed=spec.seed,
-                lane=lane_of(
-                    rank, world_size=world_size, replication=replication, lanes=spec.lanes
-                ),
-            ),
+            seat=_seat_of(self._reading),
         )
         self._restart, self._deadlines = flag("restart", restart), deadlines
         self._hedge = instance_or_none("hedge", hedge, Hedge, wanted="a Hedge(…), or None")
@@ -494,3 +487,15 @@ class RemoteDataset(IterableDataset[Batch]):
 
     def _ask(self, wanted: Sequence[pb.GetDatasetRequest]) -> list[pb.GetDatasetResponse]:
         return fetch_from_any(self._endpoints, wanted, deadlines=self._deadlines)
+
+
+def _seat_of(reading: Reading) -> Seat:
+    lane = lane_of(
+        reading.rank,
+        world_size=reading.world_size,
+        replication=reading.replication,
+        lanes=reading.order.lanes,
+    )
+    return seat_of(
+        rank=reading.rank, world_size=reading.world_size, seed=reading.order.seed, lane=lane
+    )

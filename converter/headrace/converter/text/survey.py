@@ -60,6 +60,19 @@ _MOST_THREADS = 8
 _PIECE_BYTES = 64 << 20  # a shard's worth, as for other sources
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much text is read and held at once.
+
+    Attributes:
+        piece_bytes: Of text that one task reads.
+        step_bytes: Of text that is held at once, or a record if one is larger.
+    """
+
+    piece_bytes: int = _PIECE_BYTES
+    step_bytes: int = STEP_BYTES
+
+
 def text_pieces(
     source: str,
     kind: TextKind,
@@ -68,8 +81,7 @@ def text_pieces(
     types: Mapping[str, pa.DataType],
     options: StoreOptions,
     threads: int | None = None,
-    piece_bytes: int = _PIECE_BYTES,
-    step_bytes: int = STEP_BYTES,
+    sizes: Sizes | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> TextPieces:
     """Check all records of the files at a path or URL, and say how they are to be read.
@@ -81,28 +93,28 @@ def text_pieces(
         types: Of columns, where they are declared.
         options: How to reach them.
         threads: To check with; `None` is one a core, at most 8.
-        piece_bytes: Of text that one task reads.
-        step_bytes: Of text that is held at once, or a record if one is larger.
+        sizes: How much text is read and held at once; None for `Sizes()`.
         progress: Told a few times a second how much is checked.
 
     Raises:
         BadArgumentError: Records cannot be read exactly, headers differ, or nothing is there.
         HeadraceError: The store fails or refuses.
     """
+    sizes = sizes or Sizes()
     files, others = find_files(
-        source, kind, encoding=how.encoding, options=options, step_bytes=step_bytes
+        source, kind, encoding=how.encoding, options=options, step_bytes=sizes.step_bytes
     )
     refusals = Refusals(how.on_error == "skip")
     untyped: Sequence[StaysText] = ()
     checking = Checking(files, progress)
     with _Pool(threads or default_threads()) as pool:
         if kind == "json":
-            made = _survey_json(files, types, refusals, piece_bytes, checking)
+            made = _survey_json(files, types, refusals, sizes.piece_bytes, checking)
         elif kind == "csv":
-            cutters = list(_csv_cutters(files, how, piece_bytes))
+            cutters = list(_csv_cutters(files, how, sizes.piece_bytes))
             made, untyped = _survey_csv(cutters, types, refusals, pool, checking)
         else:
-            made = _survey_lines(files, refusals, pool, piece_bytes, checking)
+            made = _survey_lines(files, refusals, pool, sizes.piece_bytes, checking)
     refusals.raise_any()
     refuse_lost_partitions(files, made.schema.names)
     left_out: LeftOut = refusals.left_out(others, untyped, merged_splits(files))

@@ -175,7 +175,6 @@ class ServedDataset:
         *,
         cache: BlockCache,
         max_batch_bytes: int,
-        item_nulls: bool = False,
         retirement: Retirement | None = None,
         skip_lists: Lists = MappingProxyType({}),
         observers: Sequence[ReadObserver] = (),
@@ -185,6 +184,7 @@ class ServedDataset:
         self.skip_lists = skip_lists
         self.retirement = retirement or Retirement()
         self.dataset = dataset
+        item_nulls = config is not None and bool(config.item_nulls)
         columns, refused = split_schema(dataset.schema, item_nulls=item_nulls)
         self.readable = Readable(
             fingerprint=dataset.fingerprint,
@@ -341,7 +341,6 @@ def open_served(
             open_one(config, fingerprint),
             cache=cache,
             max_batch_bytes=max_batch_bytes,
-            item_nulls=bool(config.item_nulls),
             retirement=retirement,
             skip_lists=skip_lists,
             observers=observers,

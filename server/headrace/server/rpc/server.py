@@ -47,10 +47,7 @@ from headrace.server.ring.rings import Rings
 from headrace.server.rpc.listen import GRPC_OPTIONS, bind
 from headrace.server.rpc.roster import Roster
 from headrace.server.rpc.shard_service import SERVICE, ShardService
-from headrace.server.rpc.timers import Alarms
 from headrace.server.settings.server_config import ServerConfig, fixed_settings
-from headrace.server.settings.transform_config import transform_configs
-from headrace.server.steps.transform_pool import TransformPool
 from headrace.server.stream.open_streams import OpenStreams
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
@@ -98,38 +95,19 @@ class Server:
             AT_ONCE,
             options=(*options, ("grpc.max_allowed_incoming_connections", connections)),
         )
-        self._transforms = TransformPool(
-            transform_configs(config.transforms),
-            workers=config.transform_workers,
-            timeout_s=config.transform_timeout_s,
-            max_batch_bytes=config.max_batch_bytes,
-        )
         self._rings = Rings(config, metrics)
-        self._alarms = Alarms()
-        service = ShardService(
+        self._service = ShardService(
             config,
             catalog=catalog,
             cache=cache,
             streams=self._streams,
             metrics=metrics,
-            transforms=self._transforms,
             pools=self._pools,
             rings=self._rings,
-            alarms=self._alarms,
             tracing=tracing,
         )
-        methods = {
-            **service.methods(),
-            **self._health.methods(),
-            **reflection_methods((SERVICE, HEALTH_SERVICE), self._pools.unary),
-        }
-        malformed = TalliedLog(_log, "malformed requests: %d since the last such line, last: %s")
-        hidden = TalliedLog(_log, "calls failed at files: %d since the last such line, last: %s")
         places = Places()
-        desk = Desk(
-            access, metrics, self._waiting, self._floods, self._door, malformed, places, hidden
-        )
-        add_methods(self._grpc, methods, desk)
+        self._add_methods(access, metrics, places)
         self._metrics = metrics
         self._tracing = tracing
         self._roster = Roster(
@@ -145,6 +123,19 @@ class Server:
         self._ended = threading.Event()
         self._ending = threading.Lock()
         self.addresses: tuple[str, ...] = ()
+
+    def _add_methods(self, access: Access, metrics: Metrics, places: Places) -> None:
+        methods = {
+            **self._service.methods(),
+            **self._health.methods(),
+            **reflection_methods((SERVICE, HEALTH_SERVICE), self._pools.unary),
+        }
+        malformed = TalliedLog(_log, "malformed requests: %d since the last such line, last: %s")
+        hidden = TalliedLog(_log, "calls failed at files: %d since the last such line, last: %s")
+        desk = Desk(
+            access, metrics, self._waiting, self._floods, self._door, malformed, places, hidden
+        )
+        add_methods(self._grpc, methods, desk)
 
     @property
     def address(self) -> str:
@@ -255,8 +246,7 @@ class Server:
             if self._metrics_endpoint is not None:
                 self._metrics_endpoint.close()
             self._roster.close()
-            self._transforms.close()
-            self._alarms.close()
+            self._service.close()
             if self._tracing is not None:
                 self._tracing.close()
             self._ended.set()

@@ -31,12 +31,13 @@ from headrace.server.ring.outlet import RingMessages, RingOutlet
 from headrace.server.ring.rings import Rings, RingWish
 from headrace.server.rpc.timers import Alarm, Alarms, CallEnd, Repeated
 from headrace.server.settings.server_config import ServerConfig
+from headrace.server.settings.transform_config import transform_configs
 from headrace.server.shares import Budget, Share
 from headrace.server.steps.transform_pool import TransformPool
 from headrace.server.stream.batch_stream import BatchStream, StreamLimits
 from headrace.server.stream.encode_thread import Ahead, Messages
 from headrace.server.stream.explain import explain
-from headrace.server.stream.fair_turns import SendTurns, Turns
+from headrace.server.stream.fair_turns import SendTurns, StreamTurns, Turns
 from headrace.server.stream.find_samples import find_samples
 from headrace.server.stream.open_streams import OpenStreams
 from headrace.server.stream.stream_setup import (
@@ -86,7 +87,6 @@ class ShardService:
         cache: Its blocks.
         streams: Its open streams.
         metrics: Is told what happens.
-        transforms: Runs registered functions.
         rings: Makes rings for clients of this host.
         pools: Have the threads.
         tracing: Is told of streams that have ended; None for nobody.
@@ -100,13 +100,11 @@ class ShardService:
         cache: BlockCache,
         streams: OpenStreams,
         metrics: Metrics,
-        transforms: TransformPool,
         pools: CallPools,
         rings: Rings,
-        alarms: Alarms,
         tracing: Tracing | None = None,
     ) -> None:
-        self._alarms = alarms
+        self._alarms = Alarms()
         self._budget = Budget(config.payload_bytes, trim=give_freed_memory_back)
         metrics.watch_memory(self._budget)
         self._config = config
@@ -118,10 +116,20 @@ class ShardService:
         self._rings = rings
         self._tracing = tracing
         self._mixtures = Mixtures()
-        self._transforms = transforms
+        self._transforms = TransformPool(
+            transform_configs(config.transforms),
+            workers=config.transform_workers,
+            timeout_s=config.transform_timeout_s,
+            max_batch_bytes=config.max_batch_bytes,
+        )
         self._turns = Turns()
         self._step_turns = Turns(_STEPS_AT_ONCE)
         self._send_turns = SendTurns()
+
+    def close(self) -> None:
+        """End what works for the calls, of which none runs any more."""
+        self._transforms.close()
+        self._alarms.close()
 
     def methods(self) -> dict[str, Method]:
         """Return the RPCs by their full names."""
@@ -230,7 +238,7 @@ class ShardService:
     def _stream(
         self, opened: _Opened, call: Call, outlet: RingOutlet | None = None
     ) -> Iterator[bytes]:
-        served = opened.served
+        served, name = opened.served, opened.caller.name
         tally = StreamTally(self._metrics, served.name, opened.rank)
         limits = self._limits(served)
         stream = BatchStream(
@@ -240,8 +248,7 @@ class ShardService:
             limits=limits,
             observer=tally,
             outlet=outlet,
-            turns=self._turns.of(opened.caller.name),
-            step_turns=self._step_turns.of(opened.caller.name),
+            turns=StreamTurns(self._turns.of(name), self._step_turns.of(name)),
             share=opened.share,
         )
         opened.end.stream = stream

@@ -49,7 +49,7 @@ from headrace.server.kernels.loader import KERNELS, WORTH_LOADING_BYTES
 from headrace.server.plan.planned_batches import Lookahead, PlannedBatch, PlannedEnd, plan_bytes
 from headrace.server.shares import Budget, Share, ShortError
 from headrace.server.stream.batch_maker import BatchMaker, Made
-from headrace.server.stream.fair_turns import CallerTurns, Turns
+from headrace.server.stream.fair_turns import StreamTurns, Turns
 from headrace.server.stream.pipeline import Pipeline
 from headrace.server.stream.stream_setup import Contents, batch_header
 from headrace.v1 import shard_service_pb2 as pb
@@ -112,7 +112,6 @@ class BatchStream:
         observer: Is told what happens.
         outlet: Where batches go; None for the messages.
         turns: Of its caller, who shares them with others; None for no others.
-        step_turns: The same for steps, which may take a second a row.
         share: Its part of the server's memory; None for as much as it wants.
 
     Attributes:
@@ -128,14 +127,12 @@ class BatchStream:
         limits: StreamLimits,
         observer: StreamObserver,
         outlet: Outlet | None = None,
-        turns: CallerTurns | None = None,
-        step_turns: CallerTurns | None = None,
+        turns: StreamTurns | None = None,
         share: Share | None = None,
     ) -> None:
         self._contents = contents
         self._share = Share(Budget(_NO_LIMIT)) if share is None else share
-        self._turns = Turns().of("") if turns is None else turns
-        self._step_turns = Turns().of("") if step_turns is None else step_turns
+        self._turns = turns or StreamTurns(Turns().of(""), Turns().of(""))
         self._dataset = dataset
         self._blocks = blocks
         self._limits = limits
@@ -207,7 +204,7 @@ class BatchStream:
     def _take(self) -> list[PlannedBatch] | PlannedEnd | None:
         # Before it plans too: the dataset of a stream that was ended may be closed.
         self._check_ending()
-        with self._turns.turn():
+        with self._turns.batches.turn():
             taken = self._lookahead.take(self._maker.most)
         self._check_ending()
         return taken
@@ -255,7 +252,7 @@ class BatchStream:
         """Make batches in one pass, or one as its blocks come; None if there is none for all."""
         if self._contents.pipeline is not None:
             return (yield from self._transformed(batches[0], self._contents.pipeline))
-        with self._turns.turn():
+        with self._turns.batches.turn():
             made = self._maker.make(batches)
         if made is None and len(batches) == 1:
             made = yield from self._made_late(batches[0])
@@ -308,7 +305,7 @@ class BatchStream:
         self, planned: PlannedBatch, pipeline: Pipeline
     ) -> Generator[bytes, None, Made]:
         """Make a batch in one piece, and of it another one by all steps."""
-        with self._turns.turn():
+        with self._turns.batches.turn():
             gathered = self._maker.make([planned])
         if gathered is None:
             gathered = yield from self._made_late(planned)
@@ -324,7 +321,7 @@ class BatchStream:
             planned,
             payload,
             gathered.buffer_bytes[0],
-            turns=self._step_turns,
+            turns=self._turns.steps,
             timeout_s=self._limits.step_timeout_s,
             claim=claim,
         )

@@ -34,6 +34,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -211,6 +212,19 @@ class CallerTurns:
         Any thread may do so for the one that had it.
         """
         self._turns.end(self, amount, stayed_s=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTurns:
+    """Those of the caller of one stream.
+
+    Attributes:
+        batches: At making batches.
+        steps: At the steps of batches, which may take a second a row.
+    """
+
+    batches: CallerTurns
+    steps: CallerTurns
 
 
 class Turn:
