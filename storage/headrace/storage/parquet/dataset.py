@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.errors import ShardCorruptError
 from headrace.storage.parquet.footer_cache import FooterCache
 from headrace.storage.parquet.index import ParquetIndex
 from headrace.storage.parquet.read import block_damage, read_row_group, without_rows
 from headrace.storage.parquet.serve import column_plans, served_batch
 from headrace.storage.parquet.thrift import states_checksum
 from headrace.storage.shard.even_blocks import block_samples_of
-from headrace.storage.source.ordinals import checked_ordinals, read_only, starts_of
-from headrace.storage.source.prefix_search import Starts
+from headrace.storage.source.file_blocks import FileBlocks
+from headrace.storage.source.ordinals import read_only, starts_of
 from headrace.storage.source.source import ShardCheck
 from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.store import Store
@@ -27,8 +24,11 @@ _LARGE_UNEVEN_BYTES = 1 << 20
 _PAGE_HEADER_BYTES = 128  # its first fields are numbers of at most 10 bytes each
 
 
-class ParquetDataset:
+class ParquetDataset(FileBlocks):
     """Parquet files as a dataset. Safe to use from several threads.
+
+    What Parquet offers is verified when a block is read: the checksums of pages, where the writer
+    made some; the file's version, where the store has some; lengths, counts and types.
 
     Attributes:
         url: Where the files are; the folder, if the dataset is one file.
@@ -46,20 +46,16 @@ class ParquetDataset:
 
     def __init__(self, files: Store, index: ParquetIndex) -> None:
         groups = index.row_groups
-        self.url = files.url
+        super().__init__(files, groups["sample_count"])
         self.index = index
         self.fingerprint = index.fingerprint
         self.schema = index.schema
         self.shard_count = len(index.files)
-        self.block_count = len(groups)
         self.raw_bytes = int(groups["raw_bytes"].sum())
         self.stored_bytes = sum(file.entry.stored_bytes for file in index.files)
-        self._files = files
         self._footers = FooterCache(files, index.files)
         self._plans = column_plans(index.schema, index.physical)
         self._block_starts = index.block_starts
-        self._starts = Starts(starts_of(groups["sample_count"]))
-        self.sample_count = int(self._starts.values[-1])
         self.shard_sample_counts = _by_file(groups["sample_count"], self._block_starts)
         self.shard_raw_bytes = _by_file(groups["raw_bytes"], self._block_starts)
 
@@ -83,22 +79,6 @@ class ParquetDataset:
             block_samples=block_samples_of(counts, np.diff(starts, append=len(counts))),
         )
 
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find the blocks that hold samples.
-
-        Args:
-            sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
-
-        Returns:
-            Block ordinals and offsets of the samples in their blocks, ``(n,) int64`` each.
-
-        Raises:
-            BadArgumentError: An id is outside its range.
-        """
-        ids = checked_ordinals(sample_ids, self.sample_count, "sample id")
-        blocks = self._starts.find(ids)
-        return blocks, ids - self._starts.values[blocks]
-
     def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many bytes the column chunks of each block take, ``(n,) int64``.
 
@@ -115,52 +95,6 @@ class ParquetDataset:
         """
         return self._column(blocks, "raw_bytes")
 
-    def block_first_samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the id of the first sample of each block, ``(n,) int64``.
-
-        Raises:
-            BadArgumentError: An ordinal is outside ``[0, block_count)``.
-        """
-        firsts: NDArray[np.int64] = self._starts.values[
-            checked_ordinals(blocks, self.block_count, "block")
-        ]
-        return firsts
-
-    def block_sample_range(self, block: int) -> tuple[int, int]:
-        """Return the sample ids ``[first, last)`` of a block.
-
-        Raises:
-            BadArgumentError: The ordinal is outside ``[0, block_count)``.
-        """
-        checked_ordinals(np.array([block]), self.block_count, "block")
-        return int(self._starts.values[block]), int(self._starts.values[block + 1])
-
-    def read_block(self, block: int) -> pa.RecordBatch:
-        """Read one row group: its column chunks, mostly in one ranged read, and verify it.
-
-        What Parquet offers is verified: the checksums of pages, where the writer made some; the
-        file's version, where the store has some; lengths, counts and types. A block that fails is
-        read again once, in case the damage came on the way.
-
-        Args:
-            block: In ``[0, block_count)``.
-
-        Returns:
-            Its samples, with the dataset's schema.
-
-        Raises:
-            ShardCorruptError: Twice damaged, or the file has changed; names file, row group and
-                byte.
-            UnsupportedColumnError: A value does not fit the type of its column.
-            ObjectNotFoundError: The file is gone.
-            StoreUnavailableError: The store cannot be reached.
-        """
-        checked_ordinals(np.array([block]), self.block_count, "block")
-        try:
-            return self._read_once(block)
-        except ShardCorruptError:
-            return self._read_once(block)
-
     def check_shard(self, shard: int) -> ShardCheck:
         """Say whether the pages of a file have checksums, as its first page tells.
 
@@ -176,16 +110,6 @@ class ParquetDataset:
         header = self._files.read_entry(entry, offset=offset, length=length)
         count = 0 if states_checksum(header) else int(self.shard_sample_counts[shard])
         return ShardCheck(entry.name, unprotected_count=count)
-
-    def close(self) -> None:
-        """Give connections back; the dataset cannot read any more."""
-        self._files.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _read_once(self, block: int) -> pa.RecordBatch:
         ordinal = int(np.searchsorted(self._block_starts, block, side="right")) - 1
@@ -218,8 +142,7 @@ class ParquetDataset:
         return rows[inside] - first
 
     def _column(self, blocks: NDArray[np.int64], name: str) -> NDArray[np.int64]:
-        ordinals = checked_ordinals(blocks, self.block_count, "block")
-        return np.asarray(self.index.row_groups[name][ordinals], np.int64)
+        return np.asarray(self.index.row_groups[name][self._checked(blocks)], np.int64)
 
 
 def _by_file(values: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:

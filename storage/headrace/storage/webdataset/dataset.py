@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
 from headrace.storage.shard.even_blocks import block_samples_of
-from headrace.storage.source.ordinals import checked_ordinals, read_only, starts_of
-from headrace.storage.source.prefix_search import Starts
+from headrace.storage.source.file_blocks import FileBlocks
+from headrace.storage.source.ordinals import read_only, starts_of
 from headrace.storage.source.source import ShardCheck
 from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.store import Store
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     _Field = pa.Field[Any]
 
 
-class WebDataset:
+class WebDataset(FileBlocks):
     """A directory of tar files. Safe to use from several threads.
 
-    A tar file is a shard; a block is about 1 MiB of consecutive samples, read by one range.
+    A tar file is a shard; a block is about 1 MiB of consecutive samples, read by one range. Tar has
+    no checksum of contents: what is checked is the file's size and version, that text is UTF-8 and
+    numbers are numbers.
 
     Attributes:
         url: Where it is.
@@ -44,7 +46,9 @@ class WebDataset:
     """
 
     def __init__(self, files: Store, index: WebDatasetIndex) -> None:
-        self.url = files.url
+        starts = [shard.block_starts for shard in index.shards]
+        self._block_samples = np.concatenate([np.diff(part) for part in starts])
+        super().__init__(files, self._block_samples)
         self.fingerprint = index.fingerprint
         self.schema = index.schema
         self.shard_count = len(index.shards)
@@ -56,18 +60,12 @@ class WebDataset:
             np.array([shard.sizes.sum() for shard in index.shards], np.int64)
         )
         self.raw_bytes = int(self.shard_raw_bytes.sum())
-        self._files = files
         self.index = index
         self._shards = index.shards
-        starts = [shard.block_starts for shard in index.shards]
         self._first_blocks = starts_of(np.array([len(part) - 1 for part in starts], np.int64))
-        self._block_samples = np.concatenate([np.diff(part) for part in starts])
-        self._samples = Starts(starts_of(self._block_samples))
         self._spans = np.concatenate(
             [_spans(shard, part) for shard, part in zip(index.shards, starts, strict=True)]
         )
-        self.block_count = len(self._block_samples)
-        self.sample_count = int(self._samples.values[-1])
 
     def stretches(self) -> Stretches:
         """Return its tar files, as `OpenDataset.stretches`; nothing is read."""
@@ -77,29 +75,13 @@ class WebDataset:
             block_samples_of(self._block_samples, np.diff(self._first_blocks)),
         )
 
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find the blocks that hold samples; nothing is read.
-
-        Args:
-            sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
-
-        Returns:
-            Block ordinals and offsets of the samples in their blocks, ``(n,) int64`` each.
-
-        Raises:
-            BadArgumentError: An id is outside its range.
-        """
-        ids = checked_ordinals(sample_ids, self.sample_count, "sample id")
-        blocks = self._samples.find(ids)
-        return blocks, ids - self._samples.values[blocks]
-
     def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many bytes reading each block fetches, ``(n,) int64``.
 
         Raises:
             BadArgumentError: An ordinal is outside ``[0, block_count)``.
         """
-        spans = self._spans[checked_ordinals(blocks, self.block_count, "block")]
+        spans = self._spans[self._checked(blocks)]
         lengths: NDArray[np.int64] = spans[:, 1] - spans[:, 0]
         return lengths
 
@@ -110,49 +92,6 @@ class WebDataset:
             BadArgumentError: An ordinal is outside ``[0, block_count)``.
         """
         return self.block_stored_bytes(blocks)
-
-    def block_first_samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the id of the first sample of each block, ``(n,) int64``.
-
-        Raises:
-            BadArgumentError: An ordinal is outside ``[0, block_count)``.
-        """
-        firsts: NDArray[np.int64] = self._samples.values[
-            checked_ordinals(blocks, self.block_count, "block")
-        ]
-        return firsts
-
-    def block_sample_range(self, block: int) -> tuple[int, int]:
-        """Return the sample ids ``[first, last)`` of a block.
-
-        Raises:
-            BadArgumentError: The ordinal is outside ``[0, block_count)``.
-        """
-        checked_ordinals(np.array([block]), self.block_count, "block")
-        return int(self._samples.values[block]), int(self._samples.values[block + 1])
-
-    def read_block(self, block: int) -> pa.RecordBatch:
-        """Read one block; what is damaged is read again once.
-
-        Tar has no checksum of contents: what is checked is the file's size and version, that
-        text is UTF-8 and numbers are numbers.
-
-        Args:
-            block: In ``[0, block_count)``.
-
-        Returns:
-            Its samples, with the dataset's schema.
-
-        Raises:
-            ShardCorruptError: Twice damaged, or the file has changed.
-            ObjectNotFoundError: The file is gone.
-            StoreUnavailableError: The store cannot be reached.
-        """
-        checked_ordinals(np.array([block]), self.block_count, "block")
-        try:
-            return self._read_once(block)
-        except ShardCorruptError:
-            return self._read_once(block)
 
     def check_shard(self, shard: int) -> ShardCheck:
         """Look for bytes behind the end of a tar file; nothing protects what is in it.
@@ -170,22 +109,12 @@ class WebDataset:
             )
         return ShardCheck(entry.name, problem, int(self.shard_sample_counts[shard]))
 
-    def close(self) -> None:
-        """Give connections back; the dataset cannot read any more."""
-        self._files.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def _read_once(self, block: int) -> pa.RecordBatch:
         ordinal = int(np.searchsorted(self._first_blocks, block, side="right")) - 1
         shard = self._shards[ordinal]
         start, stop = self._spans[block].tolist()
         content = memoryview(self._files.read_entry(shard.entry, offset=start, length=stop - start))
-        before = int(self._samples.values[self._first_blocks[ordinal]])
+        before = int(self._starts.values[self._first_blocks[ordinal]])
         first, last = (sample - before for sample in self.block_sample_range(block))
         columns = []
         for field in self.schema:
