@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -369,7 +369,7 @@ class Streaming(Generic[_Request]):
         messages: Answers.
         sender: Gives what sends the messages of a call, waits until each is out, and says whether
             more may follow.
-        is_open: Whether it answers callers that are not known.
+        is_open: It answers no callers that are not known.
     """
 
     kind: type[_Request]
@@ -377,7 +377,7 @@ class Streaming(Generic[_Request]):
     admit: Callable[[Call], AbstractContextManager[None]]
     messages: Callable[[_Request, Call], Iterator[bytes]]
     sender: Callable[[Call], Callable[[bytes], bool]]
-    is_open: bool = False
+    is_open: ClassVar[bool] = False
 
     def received(self, call: Call, request: bytes) -> None:
         """Queue for a place.
