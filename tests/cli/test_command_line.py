@@ -293,14 +293,22 @@ def test_cat_refuses_what_is_not_there(url: str, options: tuple[str, ...], words
 
 
 def test_order_prints_what_a_server_sends(server: Serving, url: str) -> None:
-    """The manifest alone gives the ids of any rank at any step."""
+    """The manifest alone gives the ids of any rank at any step, counted over the run's epochs."""
     options = ("--global-batch-size", "64", "--rank", "1", "--world-size", "3", "--seed", "5")
-    sent = _read(server, *options, "--epoch", "1")
-    alone = run("order", url, *options, "--epoch", "1", "--step", "2", "--batches", "3", "--json")
+    sent = _read(server, *options, "--epoch", "1", "--epochs", "2")
+    alone = run("order", url, *options, "--epoch", "1", "--step", "7", "--batches", "4", "--json")
 
-    assert [line["ids"] for line in sent[2:5]] == [
-        json.loads(line)["ids"] for line in alone.stdout.splitlines()
-    ]
+    told = [json.loads(line) for line in alone.stdout.splitlines()]
+    assert [1, 1, 2, 2] == [line["epoch"] for line in told]
+    assert told == [{name: line[name] for name in told[0]} for line in sent[7:11]]
+
+
+def test_order_of_an_epoch_without_a_batch_says_so(url: str) -> None:
+    """Rather than print nothing."""
+    done = run("order", url, "--global-batch-size", "601")
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert "an epoch of 600 samples has no batch of 601" in done.stderr
 
 
 def test_order_of_a_mixture_names_the_dataset_of_each_sample(url: str, tmp_path: Path) -> None:

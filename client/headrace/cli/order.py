@@ -44,13 +44,20 @@ Weighted = tuple[str, float | None]
     show_default=True,
     help="How batches of a mixture are composed.",
 )
-@click.option("--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="Epoch.")
+@click.option(
+    "--epoch",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="The run's first epoch, in which --find looks.",
+)
 @click.option(
     "--step",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="First batch to show, counted from the beginning of the epoch.",
+    help="First batch to show, counted as `Batch.step` and `headrace read` do: from the run's "
+    "beginning, on over its epochs.",
 )
 @click.option(
     "--batches", type=click.IntRange(min=1), default=1, show_default=True, help="How many to show."
@@ -142,12 +149,17 @@ def command(
         ):
             click.echo(line)
         return
-    if step >= plan.batch_count:
-        raise click.UsageError(f"--step: the epoch has {plan.batch_count} batches, from 0 on.")
+    if not plan.batch_count:
+        raise click.UsageError(
+            f"an epoch of {order.sample_count} samples has no batch of {global_batch_size}; take a "
+            "smaller --global-batch-size, or --end uneven."
+        )
     show = _json_line if as_json else _text_line
-    for index in range(step, min(step + batches, plan.batch_count)):
+    for at in range(step, step + batches):
+        later, index = divmod(at, plan.batch_count)
         batch = plan.batch(index, rank=rank, world_size=world_size, replication=replication)
-        click.echo(show(epoch, batch, _ids(order, epoch, batch)))
+        ids = _ids(order, epoch + later, batch)
+        click.echo(show(epoch + later, at, batch, ids))
 
 
 Ids = list[int] | list[str]
@@ -211,13 +223,13 @@ def _sample_ids(order: Order | MixtureOrder, names: Sequence[str]) -> NDArray[np
     return np.array([firsts[dataset] + sample for dataset, sample in pairs], np.int64)
 
 
-def _json_line(epoch: int, batch: RankBatch, ids: Ids) -> str:
-    return json.dumps({"epoch": epoch, "step": batch.index, "position": batch.position, "ids": ids})
+def _json_line(epoch: int, step: int, batch: RankBatch, ids: Ids) -> str:
+    return json.dumps({"epoch": epoch, "step": step, "position": batch.position, "ids": ids})
 
 
-def _text_line(epoch: int, batch: RankBatch, ids: Ids) -> str:
+def _text_line(epoch: int, step: int, batch: RankBatch, ids: Ids) -> str:
     return (
-        f"epoch {epoch}  step {batch.index}  position {batch.position}  samples {len(ids)}  "
+        f"epoch {epoch}  step {step}  position {batch.position}  samples {len(ids)}  "
         f"ids {','.join(map(str, ids))}"
     )
 
