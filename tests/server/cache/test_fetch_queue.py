@@ -51,6 +51,18 @@ def test_threads_share_what_waits() -> None:
     assert [[0], [1], [2], [3], [4], [5], [6], [7]] == _blocks(flights, threads=8)
 
 
+def test_what_was_asked_for_together_stays_together() -> None:
+    """A run that was asked for at once is one read, also while there is a thread for each block."""
+    flights, source, waiter = Flights(), _source(), Waiter(threading.Lock())
+    for block in (4, 5):
+        flights.ask(source, block, waiter, together=range(4, 6))
+    flights.ask(source, 6, waiter)
+    # Somebody waits for a part of it meanwhile.
+    flights.demand(source, 5, waiter)
+
+    assert [[4, 5], [6]] == sorted(_blocks(flights, threads=8))
+
+
 def test_neighbours_of_another_dataset_stay() -> None:
     """A run is of one dataset; what nobody wants any more is left out of it."""
     flights, one, other = Flights(), _source(0), _source(1)

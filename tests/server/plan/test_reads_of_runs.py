@@ -1,4 +1,4 @@
-"""Tests of a dataset ten times the cache: each block is fetched once an epoch, in whole runs."""
+"""Tests of datasets larger than the cache: each block is fetched once an epoch, in whole runs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from support.served import read
 from support.store_proxy import StoreProxy, store_proxied
 
 _SAMPLES = 20_480
-# The cache of a tenth holds what is shuffled together, and half as much again.
-_SHUFFLED = _SAMPLES // 15
+# The cache of a tenth holds just what is shuffled together.
+_SHUFFLED = _SAMPLES // 10
 # Two blocks.
 _RUN_BYTES = 560
 _BATCH = 128

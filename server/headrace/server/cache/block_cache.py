@@ -20,6 +20,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver
 from headrace.server.cache.memory.allocation import Room, closed_error
 from headrace.server.cache.memory.arena import Arena
 from headrace.server.cache.memory.shared_memory import Desk, SourceTables
-from headrace.server.cache.source import ABSENT, BlockRows, Lease, Source, Waiter
+from headrace.server.cache.source import ABSENT, BlockRows, JobsAhead, Lease, Source, Waiter
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.storage import MAX_RANGE_BYTES
@@ -84,6 +85,7 @@ class BlockCache:
         self._streams: set[Waiter] = set()
         self._jobs: dict[Hashable, int] = {}
         self._job_count = 0
+        self._ahead = JobsAhead()
         self._sources: dict[int, Source] = {}
         self._source_count = 0
         self._has_leftovers = False
@@ -182,13 +184,15 @@ class BlockCache:
                 self._job_count += 1
                 self._jobs[job] = self._job_count
             waiter.job = self._jobs[job]
+            waiter.join(self._ahead.of(job), self._room.filling)
             self._streams.add(waiter)
         return waiter
 
     def leave(self, waiter: Waiter) -> None:
         """Forget a stream that has ended."""
         with self._lock:
-            waiter.gone = True
+            if not waiter.gone:
+                waiter.leave()
             self._streams.discard(waiter)
             active = {stream.job for stream in self._streams}
             self._jobs = {job: index for job, index in self._jobs.items() if index in active}
@@ -311,8 +315,9 @@ class BlockCache:
                 return blocks[:0]
             slots = source.slot_of[blocks]
             self._slots.asked[slots[slots > ABSENT]] = self._slots.ranking
-            for block in blocks[slots <= ABSENT].tolist():
-                self._flights.ask(source, block, waiter)
+            wanted = blocks[slots <= ABSENT]
+            for block, together in zip(wanted.tolist(), _neighbours(wanted), strict=True):
+                self._flights.ask(source, block, waiter, together=together)
             missing: NDArray[np.int64] = blocks[slots == ABSENT]
             self._fetchers.wake(missing.size)
         return missing
@@ -368,6 +373,13 @@ class BlockCache:
             if self._has_leftovers:
                 self._free_removed()
             self._room.freed.notify_all()
+
+
+def _neighbours(blocks: NDArray[np.int64]) -> Iterator[range]:
+    """Yield for each of distinct blocks, in rising order, those side by side that it is one of."""
+    for own in np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1):
+        if own.size:
+            yield from itertools.repeat(range(int(own[0]), int(own[-1]) + 1), own.size)
 
 
 def _check_served(source: Source) -> None:

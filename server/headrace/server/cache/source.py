@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -77,12 +79,77 @@ Plan: TypeAlias = "list[tuple[Source, NDArray[np.int64]]]"
 _PACE_WEIGHT = 0.2
 
 
+class JobAhead:
+    """What the streams of one job have asked for ahead of need; safe for several threads.
+
+    They read the same blocks. Each by itself would see that the next ones are on their way, because
+    another asked for them, and ask for those after them; all together they would ask for so much
+    that blocks go which are still needed.
+
+    Attributes:
+        streams: How many it has open.
+        asked_bytes: Stored bytes that they asked for, of batches that none has taken yet.
+    """
+
+    def __init__(self, *, streams: int = 0) -> None:
+        self._lock = threading.Lock()
+        self.streams = streams
+        self.asked_bytes = 0
+
+    def change(self, *, asked_bytes: int = 0, streams: int = 0) -> None:
+        """Count streams, and bytes that they asked for or took."""
+        with self._lock:
+            self.asked_bytes += asked_bytes
+            self.streams += streams
+
+
+class JobsAhead:
+    """Those of all jobs that have a stream; not safe for several threads."""
+
+    def __init__(self) -> None:
+        self._jobs: weakref.WeakValueDictionary[Hashable, JobAhead] = weakref.WeakValueDictionary()
+
+    def of(self, job: Hashable) -> JobAhead:
+        """Return that of a job."""
+        found = self._jobs.get(job)
+        if found is None:
+            found = self._jobs[job] = JobAhead()
+        return found
+
+
+class Filling(Protocol):
+    """What a cache says of its memory."""
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether blocks may have to go soon."""
+
+
+@dataclass(slots=True)
+class Flag:
+    """The same as a value, which is read without a call.
+
+    Attributes:
+        is_filling: Whether blocks may have to go soon.
+    """
+
+    is_filling: bool = False
+
+
+NEVER_FILLING = Flag()
+"""Of a stream that is in no cache."""
+
+
 class Waiter:
     """One stream as the cache sees it.
 
     Attributes:
         job: Streams of one job read the same blocks at about the same time.
         period_s: Time between two of its batches, of late.
+        taken: Batches that it has begun.
+        ahead: What all streams of the job have asked for ahead of need.
+        asked_bytes: Its own part of that.
+        filling: Says whether blocks may have to go soon, so that it should say what it will read.
         gone: The stream has ended: what it asked for ahead of need is not fetched any more.
         interrupted: The stream should stop waiting and look why.
         arrived: Blocks that it waits for and that came, pinned.
@@ -92,14 +159,19 @@ class Waiter:
 
     __slots__ = (
         "_batches",
+        "_foreseen",
         "_took_at",
+        "ahead",
         "arrived",
+        "asked_bytes",
         "error",
+        "filling",
         "gone",
         "handed",
         "interrupted",
         "job",
         "period_s",
+        "taken",
         "wake",
     )
 
@@ -107,6 +179,10 @@ class Waiter:
         self.wake = threading.Condition(lock)
         self.job = 0
         self.period_s = 1.0
+        self.taken = 0
+        self.ahead = JobAhead(streams=1)
+        self.asked_bytes = 0
+        self.filling: Filling = NEVER_FILLING
         self.gone = False
         self.interrupted = False
         self.arrived: list[int] = []
@@ -114,6 +190,8 @@ class Waiter:
         self.error: HeadraceError | None = None
         # The batch that is being read, then those that follow.
         self._batches: deque[Plan] = deque([[]])
+        # Those that follow in turn, whose blocks it has not asked for yet.
+        self._foreseen: deque[Plan] = deque()
         self._took_at = 0.0
 
     def deliver(self, block: int) -> None:
@@ -132,9 +210,37 @@ class Waiter:
             self.interrupted = True
             self.wake.notify_all()
 
+    def ask_bytes(self, size: int) -> None:
+        """Note that it asked for so many bytes ahead of need, or took them if below 0."""
+        self.asked_bytes += size
+        self.ahead.change(asked_bytes=size)
+
+    def join(self, ahead: JobAhead, filling: Filling) -> None:
+        """Belong to a job, in a cache."""
+        self.ahead, self.filling = ahead, filling
+        ahead.change(streams=1)
+
+    def leave(self) -> None:
+        """Ask for nothing any more; any thread may say so, once."""
+        self.gone = True
+        self.ahead.change(streams=-1, asked_bytes=-self.asked_bytes)
+
     def plan_batch(self, count: int = 1) -> None:
         """Let what is asked for from now on belong to one batch more, the last of ``count``."""
+        while self._foreseen and count:
+            # What was foreseen of it stays, or it would be forgotten until it is asked for.
+            self._batches.append(self._foreseen[0])
+            self._foreseen.popleft()
+            count -= 1
         self._batches.extend([[] for _ in range(count)])
+
+    def foresee_batch(self) -> None:
+        """Let what is foreseen from now on belong to one batch more, after all others."""
+        self._foreseen.append([])
+
+    def foresee(self, source: Source, blocks: NDArray[np.int64]) -> None:
+        """Note blocks of the batch foreseen last, which are not asked for yet."""
+        self._foreseen[-1].append((source, blocks))
 
     def will_read(self, source: Source, blocks: NDArray[np.int64]) -> None:
         """Note blocks of the batch planned last."""
@@ -148,10 +254,13 @@ class Waiter:
         if self._took_at:
             self.period_s += _PACE_WEIGHT * ((now - self._took_at) / count - self.period_s)
         self._took_at = now
+        self.taken += count
 
     def plan(self) -> list[Plan]:
         """Return what it will read, the batch that is being read first; any thread may ask."""
-        return list(self._batches)
+        # In this order: a batch that goes from one to the other meanwhile comes twice.
+        foreseen = list(self._foreseen)
+        return [*self._batches, *foreseen]
 
 
 _Pinned = TypeVar("_Pinned")
@@ -252,6 +361,9 @@ class Blocks(Protocol):
     def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
         """Ask for blocks ahead of need; return those that were not there or on their way."""
 
+    def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+        """Note blocks that the batch foreseen last will need, and ask for none."""
+
     def demand(self, blocks: NDArray[np.int64], waiter: Waiter) -> AbstractContextManager[None]:
         """Fetch blocks, which `arrivals` hands out while the context lasts."""
 
@@ -297,6 +409,9 @@ class DatasetBlocks:
 
     def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
         return self._cache.prefetch(self._source, blocks, waiter)
+
+    def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+        waiter.foresee(self._source, blocks)
 
     def demand(self, blocks: NDArray[np.int64], waiter: Waiter) -> AbstractContextManager[None]:
         return self._cache.demand(self._source, blocks, waiter)

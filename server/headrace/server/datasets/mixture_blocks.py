@@ -187,6 +187,10 @@ class JoinedBlocks:
         ]
         return np.concatenate([*missing, np.empty(0, np.int64)])
 
+    def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+        for index, _, own in split_by(self._firsts, blocks):
+            self._parts[index].foresee(own, waiter)
+
     @contextmanager
     def demand(
         self,

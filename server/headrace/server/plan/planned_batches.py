@@ -254,6 +254,16 @@ _ALONE_BYTES = 32 << 20
 
 BlocksOfRuns: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
+FORESEEN_SAMPLES = _MAX_SAMPLES
+"""Samples that a job looks ahead, so that the cache knows which blocks are done with: of a block
+that is not, some sixty are among them in a cache of 2 GiB, or all that are left of it. It takes the
+time that planning takes in any case."""
+# And batches, each of which takes some memory besides.
+_MAX_FORESEEN = 1 << 10
+# Batches that are foreseen for one taken, until it is far enough: so that it is before a cache is
+# full that was half full when it began.
+_FORESEEN_PLANS = 3
+
 _Entry: TypeAlias = tuple[PlannedBatch | PlannedEnd, int, int]
 """A plan, its samples, and the bytes that were asked for because of it."""
 
@@ -286,6 +296,8 @@ class Lookahead:
         budget_bytes: Gives the greatest size of blocks to ask for ahead of need, as it is now.
         blocks_of_runs: Returns the blocks that are read together with those of some samples; None
             where each block is read for itself.
+        foreseen_samples: How many samples to look ahead once blocks may have to go, for the cache
+            to know which it still needs; those that are asked for count.
     """
 
     def __init__(
@@ -296,8 +308,12 @@ class Lookahead:
         waiter: Waiter,
         budget_bytes: Callable[[], int],
         blocks_of_runs: BlocksOfRuns | None = None,
+        foreseen_samples: int = 0,
     ) -> None:
         self._plans = plans
+        self._most_foreseen = foreseen_samples
+        self._foreseen: deque[Planned] = deque()
+        self._foreseen_samples = self._foreseen_batches = self._foreseeable = 0
         self._blocks = blocks
         self._waiter = waiter
         self._budget_bytes = budget_bytes
@@ -305,7 +321,6 @@ class Lookahead:
         self._unasked: deque[PlannedBatch] = deque()
         self._entries: deque[_Entry] = deque()
         self._samples = 0
-        self._asked_bytes = 0
         self._taken = 0
         self._first_bytes = 0
 
@@ -330,6 +345,8 @@ class Lookahead:
             asked_bytes += self._entries.popleft()[2]
         count = 1 + len(followers)
         self._took(count, samples * count, asked_bytes)
+        if self._waiter.filling.is_filling:
+            self._foresee(count)
         return [planned, *followers]
 
     def advance(self, count: int = _MAX_PLANS) -> None:
@@ -339,10 +356,11 @@ class Lookahead:
         """
         if self._first_bytes > _ALONE_BYTES:
             return
-        budget_bytes = self._budget_bytes()
+        budget_bytes, ahead = self._budget_bytes(), self._waiter.ahead
         while count > 0:
             is_full = (
-                self._asked_bytes >= budget_bytes
+                self._waiter.asked_bytes >= budget_bytes
+                or ahead.asked_bytes >= budget_bytes * ahead.streams
                 or self._samples >= _MAX_SAMPLES
                 or len(self._entries) >= _MAX_PLANS
             )
@@ -373,12 +391,44 @@ class Lookahead:
         self._taken += count
         self._waiter.begin_batch(count)
         self._samples -= samples
-        self._asked_bytes -= asked_bytes
+        if asked_bytes:
+            self._waiter.ask_bytes(-asked_bytes)
+
+    def _foresee(self, count: int) -> None:
+        """Look further ahead, by some more batches than were taken; not while a first one waits."""
+        if self._first_bytes > _ALONE_BYTES:
+            return
+        self._foreseeable += _FORESEEN_PLANS * count
+        while (
+            self._foreseeable > 0
+            and self._samples + self._foreseen_samples < self._most_foreseen
+            and self._foreseen_batches < _MAX_FORESEEN
+            and (planned := next(self._plans, None)) is not None
+        ):
+            batches = [] if isinstance(planned, PlannedEnd) else planned
+            for batch in batches:
+                self._waiter.foresee_batch()
+                self._blocks.foresee(batch.found.touched, self._waiter)
+                self._foreseen_samples += batch.sample_count
+            if not batches:
+                self._waiter.foresee_batch()
+            self._foreseen_batches += len(batches)
+            self._foreseen.append(planned)
+            self._foreseeable -= max(1, len(batches))
+        # What could not be foreseen is not made up for later.
+        self._foreseeable = min(self._foreseeable, 0)
+
+    def _next_foreseen(self) -> Planned:
+        planned = self._foreseen.popleft()
+        if not isinstance(planned, PlannedEnd):
+            self._foreseen_samples -= sum([batch.sample_count for batch in planned])
+            self._foreseen_batches -= len(planned)
+        return planned
 
     def _add_some(self) -> int:
         """Ask for what a next batch needs, or what several need that is all there."""
         if not self._unasked:
-            planned = next(self._plans, None)
+            planned = self._next_foreseen() if self._foreseen else next(self._plans, None)
             if planned is None:
                 return 0
             if isinstance(planned, PlannedEnd):
@@ -396,7 +446,8 @@ class Lookahead:
             asked_bytes = int(self._blocks.stored_bytes(asked).sum())
         self._entries.append((planned_batch, planned_batch.sample_count, asked_bytes))
         self._samples += planned_batch.sample_count
-        self._asked_bytes += asked_bytes
+        if asked_bytes:
+            self._waiter.ask_bytes(asked_bytes)
         return 1
 
     def _with_runs(self, found: Found) -> NDArray[np.int64]:

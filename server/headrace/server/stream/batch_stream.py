@@ -160,6 +160,7 @@ class BatchStream:
             waiter=self._waiter,
             budget_bytes=limits.prefetch_bytes,
             blocks_of_runs=contents.blocks_of_runs,
+            foreseen_samples=contents.foreseen_samples,
         )
 
     def cancel(self) -> None:

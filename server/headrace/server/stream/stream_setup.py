@@ -13,6 +13,7 @@ from headrace.order import OrderSpec
 from headrace.server.datasets.served import Served
 from headrace.server.layout.wire_columns import WireColumn, refuse_taken_names
 from headrace.server.plan.planned_batches import (
+    FORESEEN_SAMPLES,
     BlocksOfRuns,
     Planned,
     PlannedBatch,
@@ -44,6 +45,7 @@ class Contents:
         job: Equal for streams that read the same samples at about the same time.
         pipeline: What is done with each batch before it is sent.
         blocks_of_runs: As `Lookahead` takes it.
+        foreseen_samples: As `Lookahead` takes it.
     """
 
     title: str
@@ -57,6 +59,7 @@ class Contents:
     job: Hashable = None
     pipeline: Pipeline | None = None
     blocks_of_runs: BlocksOfRuns | None = None
+    foreseen_samples: int = 0
 
 
 def stream_contents(
@@ -202,6 +205,8 @@ def _contents(
         job=job,
         pipeline=pipeline,
         blocks_of_runs=finder.blocks_of_runs,
+        # Together the streams of a job look ahead as far.
+        foreseen_samples=FORESEEN_SAMPLES // (spec.world_size * spec.batch_stride),
     )
 
 

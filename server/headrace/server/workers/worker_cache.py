@@ -34,7 +34,7 @@ from headrace.server.cache.fetch.block_runs import BlockReader
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
 from headrace.server.cache.memory.eviction import next_uses
 from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables, barrier
-from headrace.server.cache.source import ABSENT, BlockRows, Lease, Source, Waiter
+from headrace.server.cache.source import ABSENT, BlockRows, JobsAhead, Lease, Source, Waiter
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.workers.messages import (
@@ -108,6 +108,7 @@ class WorkerCache:
         self._sending = threading.Lock()
         self._numbers = itertools.count(1)
         self._streams: dict[int, _WorkerWaiter] = {}
+        self._ahead = JobsAhead()
         self._opening: dict[int, Future[tuple[int, Shared]]] = {}
         self._is_lost = False
         self._closed = threading.Event()
@@ -153,6 +154,7 @@ class WorkerCache:
         waiter = _WorkerWaiter(self._lock, next(self._numbers))
         with self._lock:
             self._streams[waiter.number] = waiter
+            waiter.join(self._ahead.of(job), self._header)
         self.send(StreamOpened(waiter.number, repr(job)))
         return waiter
 
@@ -160,7 +162,8 @@ class WorkerCache:
         """Forget a stream that has ended."""
         own = _own(waiter)
         with self._lock:
-            own.gone = True
+            if not own.gone:
+                own.leave()
             self._streams.pop(own.number, None)
         self.send(StreamClosed(own.number))
 

@@ -7,7 +7,8 @@ Contract of a flight:
 3. It stands in a queue until a thread takes it, which alone ends it: with `land`, whatever
    came of it. One that nobody wants any more when its turn comes is over without a fetch.
 4. Neighbours of a flight that stand in a queue too are taken with it, whenever they were asked for:
-   together they cost the store little more than one.
+   together they cost the store little more than one. No thread takes more than its share of what
+   waits, but for neighbours that were asked for together, ahead of need: they stay together.
 
 If the code differs, the code is wrong.
 """
@@ -20,6 +21,8 @@ from headrace.errors import HeadraceError
 from headrace.server.cache.fetch.fair_queue import FairQueue
 from headrace.server.cache.source import ABSENT, IN_FLIGHT, Source, Waiter
 
+_ALONE = range(0)
+
 
 @dataclass(slots=True, eq=False)
 class Flight:
@@ -31,6 +34,7 @@ class Flight:
         owners: The streams that asked for it ahead of need.
         demands: The streams that wait for it.
         is_running: Whether a thread has begun to fetch it.
+        together: The neighbours, itself among them, that were asked for ahead of need with it.
     """
 
     source: Source
@@ -38,6 +42,7 @@ class Flight:
     owners: list[Waiter] = field(default_factory=list)
     demands: list[Waiter] = field(default_factory=list)
     is_running: bool = False
+    together: range = _ALONE
 
     @property
     def is_wanted(self) -> bool:
@@ -80,13 +85,22 @@ class Flights:
         if not flight.is_running:
             self._urgent.put(flight, job=waiter.job)
 
-    def ask(self, source: Source, block: int, waiter: Waiter) -> None:
-        """Fetch a block that is not cached ahead of need."""
+    def ask(self, source: Source, block: int, waiter: Waiter, *, together: range = _ALONE) -> None:
+        """Fetch a block that is not cached ahead of need.
+
+        Args:
+            source: Its dataset.
+            block: Its ordinal.
+            waiter: Who asks.
+            together: The neighbours, itself among them, that are asked for at once.
+        """
         flight = self.of(source, block)
         if flight is None:
             flight = self._depart(source, block)
             self._ahead.put(flight, job=waiter.job)
         flight.owners.append(waiter)
+        if len(together) > len(flight.together):
+            flight.together = together
 
     def take(self, threads: int) -> list[Flight]:
         """Return the next flight and its neighbours, which are the caller's to end.
@@ -110,11 +124,17 @@ class Flights:
         return []
 
     def _with_neighbours(self, flight: Flight, share: int) -> list[Flight]:
-        limit = min(flight.source.run_blocks, share)
+        source, together = flight.source, flight.together
+        is_run = len(together) > share
+        limit = min(source.run_blocks, max(share, len(together)))
         run = [flight]
         for step in (1, -1):
             block = flight.block + step
-            while len(run) < limit and (next_one := self._waiting_one(flight.source, block)):
+            while (
+                len(run) < limit
+                and (block in together or not is_run)
+                and (next_one := self._waiting_one(source, block))
+            ):
                 run.append(next_one)
                 block += step
         for one in run:

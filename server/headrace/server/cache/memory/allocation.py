@@ -25,7 +25,7 @@ from headrace.server.cache.memory.arena import Arena, ExtentAllocator, map_memor
 from headrace.server.cache.memory.eviction import Victims
 from headrace.server.cache.memory.shared_memory import barrier
 from headrace.server.cache.memory.slot_table import SlotTable
-from headrace.server.cache.source import ABSENT, Source, Waiter
+from headrace.server.cache.source import ABSENT, Flag, Source, Waiter
 
 # How long a fetched block may wait for room. Pins last for one copy, so this passes only if the
 # machine has all but stopped.
@@ -47,6 +47,7 @@ class Room:
         slots: Who lies where.
         freed: Is notified by whoever may have made room.
         closed: Whether the cache was closed.
+        filling: Whether more than half of the memory is taken.
 
     Args:
         lock: The cache's.
@@ -74,6 +75,7 @@ class Room:
         self._sources = sources
         self._streams = streams
         self.closed = False
+        self.filling = Flag()
         # Extents that have been taken and are being written into.
         self._landing = 0
 
@@ -142,10 +144,12 @@ class Room:
             length=length,
             owner=flight.job,
         )
+        self.filling.is_filling = 2 * self._extents.used > self._extents.size
         flight.source.set_bases(slot, bases, capacity=self.slots.capacity)
         self.slots.pins[slot] = len(flight.demands)
         if self._arena is not None:
             barrier()
+            self._arena.note_filling(is_filling=self.filling.is_filling)
         self.freed.notify_all()
         return slot
 

@@ -137,6 +137,10 @@ class Arena:
         self._counts[1] = capacity
         self._counts[0] += 1
 
+    def note_filling(self, *, is_filling: bool) -> None:
+        """Let workers know whether blocks may have to go soon."""
+        self._counts[2] = is_filling
+
     def close(self) -> None:
         """Give the descriptors back."""
         self.shared.close()
@@ -153,6 +157,11 @@ class ArenaHeader:
     def evictions(self) -> int:
         """Return how many blocks have gone."""
         return int(self._counts[0])
+
+    @property
+    def is_filling(self) -> bool:
+        """Return whether blocks may have to go soon."""
+        return bool(self._counts[2])
 
     @property
     def slots(self) -> int:

@@ -50,7 +50,8 @@ class Victims:
         self._table = table
         # The last part is nobody's, so that a full cache always has a job outside of its own.
         self._shared_bytes = budget_bytes - budget_bytes // _PART
-        self._ranked: list[tuple[int, bool]] = []
+        self._ranked: list[tuple[int, bool, bool]] = []
+        self._ranked_at = -1
         self._last_use = np.empty(0, np.int64)
 
     def take(self, streams: Collection[Waiter], *, sparing: bool = False) -> int | None:
@@ -60,20 +61,22 @@ class Victims:
             streams: Those that are open.
             sparing: Return None also if all that could go lies within a job's part.
         """
-        slot = self._next_ranked(may_be_owned=False)
+        taken = sum([waiter.taken for waiter in streams])
+        slot = self._next_ranked(may_be_owned=False, may_be_needed=taken == self._ranked_at)
         if slot is None:
+            self._ranked_at = taken
             self._rank(streams)
-            slot = self._next_ranked(may_be_owned=not sparing)
+            slot = self._next_ranked(may_be_owned=not sparing, may_be_needed=True)
         return slot
 
-    def _next_ranked(self, *, may_be_owned: bool) -> int | None:
+    def _next_ranked(self, *, may_be_owned: bool, may_be_needed: bool) -> int | None:
         while self._ranked:
-            slot, is_owned = self._ranked.pop()
+            slot, is_owned, is_needed = self._ranked.pop()
             if not self._is_as_ranked(slot):
                 continue
-            if may_be_owned or not is_owned:
+            if (may_be_owned or not is_owned) and (may_be_needed or not is_needed):
                 return slot
-            # What lies outside of any part may have become free since.
+            # What lies outside of any part, or nobody needs, may have become free since.
             self._ranked.clear()
         return None
 
@@ -97,7 +100,10 @@ class Victims:
         slots = slots[order]
         owned = self._is_owned(slots, streams)
         order = np.argsort(owned, kind="stable")[: max(1, slots.size // _PART)][::-1]
-        self._ranked = list(zip(slots[order].tolist(), owned[order].tolist(), strict=True))
+        needed = np.isfinite(next_use[slots[order]])
+        self._ranked = list(
+            zip(slots[order].tolist(), owned[order].tolist(), needed.tolist(), strict=True)
+        )
 
     def _next_uses(self, streams: Collection[Waiter]) -> NDArray[np.float64]:
         """Return in how many seconds each block is read next; the reader's job owns it then."""

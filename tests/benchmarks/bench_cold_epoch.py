@@ -1,0 +1,203 @@
+"""Compare what an epoch reads of a store with latency with what ``headrace shuffle`` prints.
+
+``PYTHONPATH=tests python tests/benchmarks/bench_cold_epoch.py [--gib 20]`` serves a dataset of so
+many GiB from a range server (`benchmarks.range_server`, 20 ms to the first byte) with a real
+``headrace serve`` whose cache is ``shuffle_bytes``, reads one epoch with the client, and prints
+GETs and bytes as the store counted them beside those computed. It ends with 1 where they differ by
+more than 5 %, or where a sample came twice, not at all, or with another's bytes.
+
+The dataset is one real shard of 64 MiB under many names, hard links of one file, so it takes 64 MiB
+of disk and its checksums are right. To the server these are different shards: it knows blocks by
+their place, not by what they hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import http.client
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.client import Order, RemoteDataset
+from headrace.storage import ShardWriter, commit_dataset, open_dataset, open_store
+from support.command import run, serving
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_GIB, _MIB = 1 << 30, 1 << 20
+_SHARD_BYTES = 64 * _MIB
+_MOST = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    gets: int
+    fetched: int
+    others: int
+    seconds: float
+    server_s: float
+
+
+def write(folder: Path, *, gib: float, sample_bytes: int) -> int:
+    """Write shards of random samples, all with the same content; return samples of a shard."""
+    store = open_store(str(folder))
+    columns: dict[str, pa.DataType] = {"number": pa.int64(), "content": pa.binary()}
+    schema = pa.schema(columns)
+    random = np.random.default_rng(0)
+    count = _SHARD_BYTES // sample_bytes
+    with ShardWriter(store, "00000.arrow", schema=schema) as writer:
+        for first in range(0, count, 64):
+            numbers = np.arange(first, min(first + 64, count))
+            content = [random.bytes(sample_bytes) for _ in numbers]
+            table = pa.table({"number": pa.array(numbers), "content": pa.array(content)})
+            for batch in table.cast(schema).to_batches():
+                writer.append(batch)
+        entry = writer.close()
+    (shard,) = folder.rglob("00000.arrow")
+    entries = [
+        dataclasses.replace(entry, name=f"{number:05d}.arrow")
+        for number in range(max(1, round(gib * _GIB / entry.stored_bytes)))
+    ]
+    for each in entries[1:]:
+        shard.with_name(each.name).hardlink_to(shard)
+    commit_dataset(store, schema, entries)
+    store.close()
+    return count
+
+
+@contextmanager
+def stored(folder: Path, *, delay_ms: float) -> Iterator[str]:
+    """Serve a folder with latency; yield the address, which servers of this process read from."""
+    command = [sys.executable, str(Path(__file__).with_name("range_server.py")), str(folder)]
+    command += ["--delay-ms", str(delay_ms)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        endpoint = process.stdout.readline().strip()
+        os.environ |= {
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ACCESS_KEY_ID": "nobody",
+            "AWS_SECRET_ACCESS_KEY": "nothing",
+            "AWS_REGION": "us-east-1",
+        }
+        try:
+            yield endpoint
+        finally:
+            process.kill()
+
+
+def _stats(endpoint: str) -> dict[str, int]:
+    connection = http.client.HTTPConnection(urlsplit(endpoint).netloc, timeout=60)
+    with closing(connection):
+        connection.request("GET", "/__stats")
+        found: dict[str, int] = json.load(connection.getresponse())
+        return found
+
+
+def read_epoch(
+    url: str, endpoint: str, order: Order, *, batch_size: int, shard_samples: int, cache_bytes: int
+) -> _Read:
+    """Read an epoch through a server; check that each sample comes once, with its own number."""
+    # Reads under way hold a quarter of the cache at most; a run is to be one of them.
+    threads = max(1, min(16, cache_bytes // (4 * order.run_bytes)))
+    options = (f"--cache-bytes={cache_bytes}", f"--fetch-threads={threads}")
+    with serving({"big": url}, *options, "--log-level=warning") as server:
+        before, began = _stats(endpoint), time.perf_counter()
+        sample_ids = []
+        dataset = RemoteDataset(
+            server.address,
+            "big",
+            batch_size=batch_size,
+            order=order,
+            epochs=1,
+            end="uneven",
+            with_ids=True,
+        )
+        for batch in dataset:
+            # A copy, since the column keeps all of its batch in memory.
+            own = cast("Tensor", batch.sample_ids).numpy().copy()
+            if (cast("Tensor", batch["number"]).numpy() != own % shard_samples).any():
+                sys.exit("a sample came with the bytes of another")
+            sample_ids.append(own)
+        seconds = time.perf_counter() - began
+        after, server_s = _stats(endpoint), server.processor_s()
+    seen = np.sort(np.concatenate(sample_ids))
+    if (seen != np.arange(seen.size)).any():
+        sys.exit("a sample came twice, or not at all")
+    gets, fetched, others = (after[name] - before[name] for name in ("gets", "bytes", "others"))
+    return _Read(gets, fetched, others, seconds, server_s)
+
+
+def main() -> None:
+    """Write, serve, read, compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gib", type=float, default=20.0, help="size of the dataset")
+    parser.add_argument("--sample-bytes", type=int, default=64 << 10)
+    parser.add_argument("--run-mib", type=int, default=2)
+    parser.add_argument(
+        "--shuffle-mib", type=int, help="2 GiB, or a tenth of the data where that is less"
+    )
+    parser.add_argument("--batch-size", type=int, help="a 128th of what is shuffled together")
+    parser.add_argument("--delay-ms", type=float, default=20.0)
+    given = parser.parse_args()
+    shuffle_bytes = (given.shuffle_mib or min(2048, int(given.gib * 1024) // 10)) * _MIB
+    batch_size = given.batch_size or max(1, shuffle_bytes // 128 // given.sample_bytes)
+    order = Order(run_bytes=given.run_mib * _MIB, shuffle_bytes=shuffle_bytes)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        stored(Path(folder), delay_ms=given.delay_ms) as endpoint,
+    ):
+        shard_samples = write(Path(folder, "big"), gib=given.gib, sample_bytes=given.sample_bytes)
+        url = "s3://bucket/big"
+        stored_bytes = open_dataset(f"{folder}/big").stored_bytes
+        choice = (f"--run-bytes={given.run_mib}MiB", f"--shuffle-bytes={shuffle_bytes}")
+        printed = run("shuffle", url, "--json", *choice, f"--batch-size={batch_size}")
+        computed = json.loads(printed.stdout)
+        found = read_epoch(
+            url,
+            endpoint,
+            order,
+            batch_size=batch_size,
+            shard_samples=shard_samples,
+            cache_bytes=shuffle_bytes,
+        )
+    gib = stored_bytes / _GIB
+    print(
+        f"# {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
+        f"Python {platform.python_version()}; {gib:.1f} GiB stored, samples of "
+        f"{given.sample_bytes} B, batches of {batch_size}, runs of {given.run_mib} MiB, "
+        f"cache and shuffle_bytes {shuffle_bytes // _MIB} MiB, {given.delay_ms:g} ms"
+    )
+    print(
+        f"{found.seconds:.0f} s, {gib * 1024 / found.seconds:.0f} MiB/s, server "
+        f"{found.server_s / gib:.1f} CPU s/GiB, {found.others} requests for anything but shards"
+    )
+    reads = computed["reads_per_gib"]
+    rows = [
+        ("GETs a GiB", found.gets / gib, reads),
+        ("fetched / stored", found.fetched / stored_bytes, 1.0),
+    ]
+    print(f"{'':<18}{'counted':>10}{'shuffle':>10}{'':>4}")
+    for name, counted, shown in rows:
+        print(f"{name:<18}{counted:>10.3f}{shown:>10.3f}{counted / shown - 1:>+8.1%}")
+    if any(abs(counted / shown - 1) > _MOST for _, counted, shown in rows):
+        sys.exit(f"they differ by more than {_MOST:.0%}")
+
+
+if __name__ == "__main__":
+    main()
