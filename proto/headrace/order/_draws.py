@@ -74,7 +74,9 @@ class Draws:
         return owners, numbers + self.span.base[owners]
 
     def places(self, number: int, size: int, *, within: int) -> NDArray[np.int64]:
-        """Return which draw of a block, counted in time, each of its places has: (n,) int64.
+        """Return of which draw of a block, counted in time, each place has the dataset: (n,) int64.
+
+        The places of a dataset have its draws of the block in their order.
 
         Args:
             number: Number of the block.
@@ -104,9 +106,10 @@ class Draws:
         # At one tick datasets draw in their order.
         rank = number + int(until[:dataset].sum() + before[dataset + 1 :].sum())
         block, slot = divmod(rank, within)
-        count = min(within, self.span.length - block * within)
-        key = derive(self.key, Stream.SLOTS, block)
-        return block * within + int(np.flatnonzero(permutation(key, count) == slot)[0])
+        owners, _ = self.block(block, within)
+        earlier = int(np.count_nonzero(owners[:slot] == dataset))
+        placed = owners[permutation(derive(self.key, Stream.SLOTS, block), len(owners))]
+        return block * within + int(np.flatnonzero(placed == dataset)[earlier])
 
     def _time(self, place: int) -> int:
         time = min(max(place, 0), self.span.length) * (1 << _TIME_BITS) // self.span.length

@@ -354,8 +354,12 @@ class MixtureOrder:
             datasets, numbers = draws.block(number, size)
             if not self._by_unit:
                 numbers = self._members.sample_ids(lane, datasets, numbers)
-            places = draws.places(number, size, within=within)
-            return _Block(datasets[places], numbers[places])
+            placed = datasets[draws.places(number, size, within=within)]
+            # Each dataset's draws rise, or its samples would be needed for longer than the memory
+            # of the shuffle holds them.
+            rising = np.empty_like(numbers)
+            rising[_by_dataset(placed)] = numbers[_by_dataset(datasets)]
+            return _Block(placed, rising)
 
         return self._blocks.get((*words, number), make), skipped
 
@@ -391,6 +395,12 @@ class MixtureOrder:
         positions -= positions % unit
         places = positions // unit if self._by_unit else self._places.offsets(lane, positions)
         return list(zip(epochs.tolist(), places.tolist(), strict=True))
+
+
+def _by_dataset(datasets: _Array) -> _Array:
+    # Sorting 16-bit integers is a radix sort.
+    narrow = datasets.astype(np.uint16) if datasets.max(initial=0) < 1 << 16 else datasets
+    return np.argsort(narrow, kind="stable")
 
 
 def _read_blocks(find: Callable[[int], tuple[_Block, int]], start: int, stop: int) -> _Block:

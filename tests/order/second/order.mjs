@@ -445,7 +445,11 @@ function drawnIn(mixture, lane, laneOf, epoch) {
     for (let first = 0; first < drawn.length; first += size) {
       const block = drawn.slice(first, first + size);
       const order = sorted(keyOf(key, SLOTS, floor(first, size)), block.length);
-      placed.push(...order.map((slot) => block[slot]));
+      // The places of a dataset have its draws as they rise.
+      const rising = counts.map(() => []);
+      block.forEach((one) => rising[one[1]].push(one));
+      const taken = counts.map(() => 0);
+      placed.push(...order.map((slot) => rising[block[slot][1]][taken[block[slot][1]]++]));
     }
     return placed;
   });

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from headrace.order import Order, OrderSpec, table_of
-from headrace.server import Server
+from headrace.server import Server, ServerConfig, start_server
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
@@ -41,6 +42,16 @@ class _Case:
     position: int = 0
     together: int = 192
 
+    def order(self) -> pb.OrderSpec:
+        """Return how it shuffles."""
+        return pb.OrderSpec(
+            seed=3,
+            shuffle_bytes=self.together * _BLOCK_BYTES,
+            run_bytes=_RUN_BLOCKS * _BLOCK_BYTES,
+            lanes=self.lanes,
+            unit=self.together * self.block_samples // 96,
+        )
+
 
 def _write(url: str, block_samples: int, *, block_count: int) -> None:
     """Write blocks that take as many bytes in memory as in a shard."""
@@ -50,8 +61,10 @@ def _write(url: str, block_samples: int, *, block_count: int) -> None:
     write_dataset(url, table, shard_samples=[count // _SHARDS] * _SHARDS, block_bytes=_BLOCK_BYTES)
 
 
-def _count(server: Server, name: str) -> float:
-    found = server._metrics.registry.get_sample_value(f"headrace_store_{name}", {"dataset": "rich"})
+def _count(server: Server, name: str, *, dataset: str = "rich") -> float:
+    found = server._metrics.registry.get_sample_value(
+        f"headrace_store_{name}", {"dataset": dataset}
+    )
     return found or 0.0
 
 
@@ -68,23 +81,11 @@ def _count(server: Server, name: str) -> float:
 def test_an_epoch_reads_each_run_once(case: _Case, tmp_path: Path, start: StartServer) -> None:
     """At most 1.05 of the blocks that the samples lie in are fetched, in a read for each run."""
     _write(str(tmp_path), case.block_samples, block_count=_TIMES * case.together * case.lanes)
-    spec = OrderSpec(
-        seed=3,
-        shuffle_bytes=case.together * _BLOCK_BYTES,
-        run_bytes=_RUN_BLOCKS * _BLOCK_BYTES,
-        lanes=case.lanes,
-        unit=case.together * case.block_samples // 96,
-    )
+    order = case.order()
     request = pb.ReadBatchesRequest(
         dataset="rich",
-        order=pb.OrderSpec(
-            seed=spec.seed,
-            shuffle_bytes=spec.shuffle_bytes,
-            run_bytes=spec.run_bytes,
-            lanes=spec.lanes,
-            unit=spec.unit,
-        ),
-        global_batch_size=spec.unit,
+        order=order,
+        global_batch_size=order.unit,
         world_size=1,
         epoch_start=pb.EpochStart(position=case.position),
         epoch_count=1,
@@ -92,8 +93,15 @@ def test_an_epoch_reads_each_run_once(case: _Case, tmp_path: Path, start: StartS
     )
     with open_dataset(str(tmp_path)) as dataset:
         count = dataset.sample_count
-        order = Order(spec, table_of(dataset.stretches()))
-        wanted = np.unique(dataset.locate(order.sample_ids(0, case.position, count))[0]).size
+        spec = OrderSpec(
+            seed=order.seed,
+            shuffle_bytes=order.shuffle_bytes,
+            run_bytes=order.run_bytes,
+            lanes=order.lanes,
+            unit=order.unit,
+        )
+        sample_ids = Order(spec, table_of(dataset.stretches())).sample_ids(0, case.position, count)
+        wanted = np.unique(dataset.locate(sample_ids)[0]).size
 
     served = start(
         str(tmp_path),
@@ -105,6 +113,45 @@ def test_an_epoch_reads_each_run_once(case: _Case, tmp_path: Path, start: StartS
     assert count - case.position == read
     assert _count(served.server, "fetched_blocks_total") <= 1.05 * wanted
     assert _count(served.server, "fetch_seconds_count") <= 1.1 * wanted / _RUN_BLOCKS
+
+
+@pytest.mark.parametrize(
+    "batching",
+    [
+        pytest.param(pb.BATCHING_RANDOM, id="random"),
+        pytest.param(pb.BATCHING_PER_DATASET, id="a dataset a batch"),
+    ],
+)
+def test_a_mixture_reads_each_run_once(batching: pb.Batching, tmp_path: Path) -> None:
+    """Three datasets share the memory; each is read once, however draws are batched."""
+    case, names = _Case(8), ("a", "b", "c")
+    block_count = _TIMES * case.together // len(names)
+    for name in names:
+        _write(str(tmp_path / name), case.block_samples, block_count=block_count)
+    order = case.order()
+    request = pb.ReadBatchesRequest(
+        mixture=pb.Mixture(
+            datasets=[pb.MixtureDataset(name=name) for name in names], batching=batching
+        ),
+        order=order,
+        global_batch_size=order.unit,
+        world_size=1,
+        epoch_start=pb.EpochStart(),
+        epoch_count=1,
+        end=pb.END_MODE_UNEVEN,
+    )
+    config = ServerConfig(
+        datasets={name: str(tmp_path / name) for name in names},
+        listen="127.0.0.1:0",
+        cache_bytes=(case.together + len(names) * _MORE) * _BLOCK_BYTES,
+        fetch_threads=2,
+    )
+    with start_server(config) as server, grpc.insecure_channel(server.address) as channel:
+        read = sum(map(_sample_count, messages_of(channel, request)))
+        fetched = sum(_count(server, "fetched_blocks_total", dataset=name) for name in names)
+
+    assert len(names) * block_count * case.block_samples == read
+    assert fetched <= 1.05 * len(names) * block_count
 
 
 def _sample_count(message: pb.ReadBatchesResponse) -> int:
