@@ -18,7 +18,7 @@ from headrace.server.datasets.mixture_blocks import JoinedBlocks, split_by
 from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 from headrace.server.layout.block_layout import block_layout
-from headrace.server.plan.find_samples import Finder, PlainFinder, search
+from headrace.server.plan.find_samples import Finder, PlainFinder, lane_bytes, search
 from headrace.server.plan.skip_lists import digest_of
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.storage import Starts
@@ -145,7 +145,12 @@ class ServedMixture:
         assert self._order is not None
         assert self._order.skips is skips
         assert self._order.spec.order == spec
-        return PlainFinder(self._order, self.dataset)
+        memories = self._order.memory_samples.tolist()
+        together = sum(
+            lane_bytes(spec, count, member.dataset.sample_count, member.dataset.raw_bytes)
+            for member, count in zip(self.members, memories, strict=True)
+        )
+        return PlainFinder(self._order, self.dataset, lane_bytes=together)
 
     def blocks(self, cache: BlockCache) -> Blocks:
         """Return the blocks of all datasets for a stream."""

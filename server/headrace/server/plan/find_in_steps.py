@@ -30,7 +30,14 @@ from numpy.typing import NDArray
 
 from headrace.order import LINE_INVERSES, NETWORK_ROUNDS, Order, Step, network_sides
 from headrace.server.kernels.loader import KERNELS
-from headrace.server.plan.find_samples import Found, FoundTogether, Located, PlainFinder, Range
+from headrace.server.plan.find_samples import (
+    Found,
+    FoundTogether,
+    Located,
+    PlainFinder,
+    Range,
+    lane_bytes,
+)
 from headrace.storage import OpenDataset
 
 # The last and the next of each of 16 lanes.
@@ -153,6 +160,9 @@ class StepFinder:
         self._plain = PlainFinder(order, Located(dataset))
         self.fingerprint = dataset.fingerprint
         self.sample_count = order.sample_count
+        self.lane_bytes = lane_bytes(
+            order.spec, order.memory_samples, order.sample_count, dataset.raw_bytes
+        )
         self.skipped = order.skipped
         self.positions = order.find_each
         self.blocks_of_runs = self._plain.blocks_of_runs

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import walk_tables
+from headrace.order import OrderSpec, walk_tables
 from headrace.server.kernels.loader import KERNELS
 from headrace.storage import Dataset, Starts, search_starts
 
@@ -130,6 +130,10 @@ class Finder(Protocol):
     """Finds samples by their positions."""
 
     @property
+    def lane_bytes(self) -> int:
+        """Raw bytes of the samples that are shuffled together in each lane."""
+
+    @property
     def fingerprint(self) -> str:
         """Names the dataset's version."""
 
@@ -156,12 +160,14 @@ class PlainFinder:
     Args:
         order: The order.
         locator: The dataset.
+        lane_bytes: Raw bytes of the samples that are shuffled together in each lane.
     """
 
-    def __init__(self, order: SampleOrder, locator: Locator) -> None:
+    def __init__(self, order: SampleOrder, locator: Locator, *, lane_bytes: int = 0) -> None:
         self._order = order
         self._locator = locator
         self.fingerprint = locator.fingerprint
+        self.lane_bytes = lane_bytes
         self.sample_count = order.sample_count
         self.skipped = order.skipped
         self.positions = order.find_each
@@ -184,6 +190,20 @@ class PlainFinder:
         counts = lasts - begins + 1
         starts = np.cumsum(counts) - counts
         return np.unique(np.repeat(begins - starts, counts) + np.arange(counts.sum()))
+
+
+def lane_bytes(spec: OrderSpec, memory_samples: int, sample_count: int, raw_bytes: int) -> int:
+    """Return the raw bytes of the samples of a dataset that are shuffled together in a lane.
+
+    Args:
+        spec: How it is shuffled.
+        memory_samples: How many are.
+        sample_count: Samples of the dataset.
+        raw_bytes: Their bytes.
+    """
+    if not spec.shuffle or not sample_count:
+        return 0
+    return min(memory_samples, -(-sample_count // spec.lanes)) * raw_bytes // sample_count
 
 
 def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locator) -> list[Found]:

@@ -29,6 +29,7 @@ from headrace.server.front.calls import Call, Method, Streaming, unary
 from headrace.server.front.pools import CallPools
 from headrace.server.ring.outlet import RingMessages, RingOutlet
 from headrace.server.ring.rings import Rings, RingWish
+from headrace.server.rpc.cache_needs import CacheNeeds
 from headrace.server.rpc.timers import Alarm, Alarms, CallEnd, Repeated
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.settings.transform_config import transform_configs
@@ -118,6 +119,7 @@ class ShardService:
         self._rings = rings
         self._tracing = tracing
         self._mixtures = Mixtures()
+        self._needs = CacheNeeds(config.cache_bytes)
         self._transforms = TransformPool(
             transform_configs(config.transforms),
             workers=config.transform_workers,
@@ -259,6 +261,7 @@ class ShardService:
         _log.log(opened.level, "stream opened", extra=event(**opened.fields))
         try:
             with (
+                self._needs.held(opened.contents.need, dataset=served.name),
                 self._streams.track(stream, served.retirements),
                 self._bounded(opened, call, limits.lifetime_s),
             ):

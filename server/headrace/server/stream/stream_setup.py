@@ -29,6 +29,21 @@ from headrace.server.stream.pipeline import Pipeline, make_pipeline
 from headrace.v1 import shard_service_pb2 as pb
 
 
+@dataclass(frozen=True, slots=True)
+class CacheNeed:
+    """What a stream needs, together with the others of its job.
+
+    Attributes:
+        job: Names the job.
+        lanes: The lanes that it reads.
+        lane_bytes: Raw bytes that each of them shuffles together.
+    """
+
+    job: Hashable
+    lanes: range
+    lane_bytes: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Contents:
     """What one stream sends of a dataset.
@@ -46,6 +61,7 @@ class Contents:
         pipeline: What is done with each batch before it is sent.
         blocks_of_runs: As `Lookahead` takes it.
         foreseen_samples: As `Lookahead` takes it.
+        need: What it needs of the cache; None where nothing is shuffled.
     """
 
     title: str
@@ -60,6 +76,7 @@ class Contents:
     pipeline: Pipeline | None = None
     blocks_of_runs: BlocksOfRuns | None = None
     foreseen_samples: int = 0
+    need: CacheNeed | None = None
 
 
 def stream_contents(
@@ -84,7 +101,10 @@ def batch_contents(
     contents = _contents(batch_spec(request, served, transforms), served, request.steps, transforms)
     # What is planned first is one batch.
     return replace(
-        contents, title=f"one of the {contents.title}", plans=itertools.islice(contents.plans, 1)
+        contents,
+        title=f"one of the {contents.title}",
+        plans=itertools.islice(contents.plans, 1),
+        need=None,
     )
 
 
@@ -207,7 +227,17 @@ def _contents(
         blocks_of_runs=finder.blocks_of_runs,
         # Together the streams of a job look ahead as far.
         foreseen_samples=FORESEEN_SAMPLES // (spec.world_size * spec.batch_stride),
+        need=CacheNeed(job, _lanes(spec), finder.lane_bytes) if finder.lane_bytes else None,
     )
+
+
+def _lanes(spec: StreamSpec) -> range:
+    """Return the lanes that a rank reads: those in its part of each batch, if that is a unit."""
+    lanes, parts = spec.order.lanes, spec.world_size // spec.replication
+    if spec.order.unit != spec.global_batch_size:
+        return range(lanes)
+    part = spec.rank // spec.replication
+    return range(part * lanes // parts, -(-(part + 1) * lanes // parts))
 
 
 def _order(spec: OrderSpec) -> pb.OrderSpec:

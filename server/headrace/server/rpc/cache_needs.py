@@ -1,0 +1,92 @@
+"""What the open streams need of the cache, and a warning where it has less.
+
+With less memory than its jobs shuffle in, a server fetches blocks several times, and nothing else
+tells: batches are the same, only slower, and the store's bill is higher.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+
+from headrace.server.stream.stream_setup import CacheNeed
+from headrace.server.telemetry.logs import event
+
+_log = logging.getLogger(__name__)
+
+_EVERY_S = 600.0
+"""Between two warnings (arbitrary): streams come and go all the time, and the cache stays."""
+
+_MIB = 1 << 20
+
+
+class CacheNeeds:
+    """Adds up what the jobs of the open streams need; safe for several threads.
+
+    Args:
+        cache_bytes: What there is.
+        now: Seconds of a clock that never goes back.
+    """
+
+    def __init__(self, cache_bytes: int, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._cache_bytes = cache_bytes
+        self._now = now
+        self._lock = threading.Lock()
+        # How many streams read each lane of each job, and what that lane needs.
+        self._streams: Counter[tuple[Hashable, int]] = Counter()
+        self._bytes: dict[tuple[Hashable, int], int] = {}
+        self._said_at = -_EVERY_S
+
+    @property
+    def needed_bytes(self) -> int:
+        """Return what all jobs together need now."""
+        return sum(self._bytes.values())
+
+    @contextmanager
+    def held(self, need: CacheNeed | None, *, dataset: str) -> Iterator[None]:
+        """Count a stream while it is open, and warn if there is too little for all.
+
+        Args:
+            need: What it needs; None for nothing.
+            dataset: What it reads.
+        """
+        if need is None:
+            yield
+            return
+        lanes = [(need.job, lane) for lane in need.lanes]
+        self._begin(lanes, need.lane_bytes, dataset)
+        try:
+            yield
+        finally:
+            self._end(lanes)
+
+    def _begin(self, lanes: list[tuple[Hashable, int]], lane_bytes: int, dataset: str) -> None:
+        with self._lock:
+            self._streams.update(lanes)
+            self._bytes.update(dict.fromkeys(lanes, lane_bytes))
+            needed_bytes, now = self.needed_bytes, self._now()
+            if needed_bytes <= self._cache_bytes or now < self._said_at + _EVERY_S:
+                return
+            self._said_at = now
+        _log.warning(
+            "the cache is smaller than what is shuffled together: blocks are fetched several "
+            "times; raise cache_bytes, or lower shuffle_bytes or lanes in the jobs",
+            extra=event(
+                dataset=dataset,
+                lane_mib=-(-lane_bytes // _MIB),
+                lanes=len(lanes),
+                needed_mib=-(-needed_bytes // _MIB),
+                cache_mib=self._cache_bytes // _MIB,
+            ),
+        )
+
+    def _end(self, lanes: list[tuple[Hashable, int]]) -> None:
+        with self._lock:
+            self._streams.subtract(lanes)
+            for lane in lanes:
+                if not self._streams[lane]:
+                    del self._streams[lane], self._bytes[lane]
