@@ -54,6 +54,7 @@ def command(
 def _datasets(target: str, access: Access, timeout_s: float) -> Iterator[Dataset]:
     import grpc  # noqa: PLC0415 - a command loads what it needs when it is called
 
+    from headrace.client.servers.endpoints import Endpoint  # noqa: PLC0415
     from headrace.client.servers.status import error_from_call  # noqa: PLC0415
     from headrace.client.servers.wrong_protocol import explained  # noqa: PLC0415
     from headrace.v1 import shard_service_pb2 as pb  # noqa: PLC0415
@@ -67,7 +68,7 @@ def _datasets(target: str, access: Access, timeout_s: float) -> Iterator[Dataset
                 answer = ask(request, timeout=timeout_s, metadata=access.metadata())
             except grpc.RpcError as failure:
                 error = error_from_call(failure, target=target)
-                raise explained(error, target, access) from failure
+                raise explained(error, Endpoint(target, access)) from failure
             yield from answer.datasets
             if not answer.next_page_token:
                 return

@@ -176,16 +176,18 @@ class BatchReader:
             self._settle()
             if not self._closed.is_set():
                 yield from self._missed_epoch_end()
-        except HeadraceError as failure:
+        except HeadraceError as error:
             self._settle()
             if self._closed.is_set():
                 return True
-            error = failure
-            if self._patience.is_first_contact and endpoint is not None:
-                error = explained(failure, endpoint.address, endpoint.access)
             if self._on_failure is not None:
                 self._on_failure(error)
-            wait_s = self._patience.fail(error, asked=asked, now=time.monotonic())
+            # No name of ours may keep an error: its traceback holds a ring's memory.
+            wait_s = self._patience.fail(
+                explained(error, endpoint) if self._patience.is_first_contact else error,
+                asked=asked,
+                now=time.monotonic(),
+            )
             self.reconnect_count += 1
             self.clock.enter("network")
             self._closed.wait(wait_s)

@@ -83,11 +83,12 @@ def fetch_from_any(
             return _fetch(
                 endpoint, wanted, limit_s=_limit_s(endpoints, endpoint, deadlines, passed_s)
             )
-        except HeadraceError as failure:
-            error = failure
-            if patience.is_first_contact and endpoint is not None:
-                error = explained(failure, endpoint.address, endpoint.access)
-            wait_s = patience.fail(error, asked=asked, now=time.monotonic())
+        except HeadraceError as error:
+            wait_s = patience.fail(
+                explained(error, endpoint) if patience.is_first_contact else error,
+                asked=asked,
+                now=time.monotonic(),
+            )
         never.wait(wait_s)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from typing import Protocol
 
 from headrace.client.options.access import Access
 from headrace.errors import HeadraceError, ServerUnreachableError
@@ -58,7 +59,17 @@ def mistake_in(text: str) -> str | None:
     )
 
 
-def explained(error: HeadraceError, address: str, access: Access) -> HeadraceError:
+class _Server(Protocol):
+    @property
+    def address(self) -> str:
+        """Where it is."""
+
+    @property
+    def access(self) -> Access:
+        """How it is called."""
+
+
+def explained(error: HeadraceError, server: _Server | None) -> HeadraceError:
     """Return the error of a first contact, with its cause where that can be found out.
 
     A server that speaks TLS closes connections without it, and gRPC says no more than that. So it
@@ -66,15 +77,18 @@ def explained(error: HeadraceError, address: str, access: Access) -> HeadraceErr
 
     Args:
         error: What came of the contact.
-        address: Who was asked.
-        access: How.
+        server: Who was asked; None if nobody was.
     """
     is_unclear = isinstance(error, ServerUnreachableError) and any(
         sign in error.message for sign in _CLOSED
     )
-    if not is_unclear or access.tls is not None or not _speaks_tls(address):
+    if not is_unclear or server is None or server.access.tls is not None:
         return error
-    return ServerUnreachableError(f"{address} {_SPEAKS_TLS}", target=address, mistake="tls")
+    if not _speaks_tls(server.address):
+        return error
+    return ServerUnreachableError(
+        f"{server.address} {_SPEAKS_TLS}", target=server.address, mistake="tls"
+    )
 
 
 def _speaks_tls(address: str) -> bool:

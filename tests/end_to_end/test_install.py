@@ -1,0 +1,77 @@
+"""The wheel with each extra, in an environment of its own, does what the extra is for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_INSTALL_S = 900.0
+_EXTRAS = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+_CSV = "distance,delay\n1,0.5\n2,\n"
+
+# What each extra is for, as lines of Python; all of them run in a folder with a.csv.
+_COMMAND = "from headrace.cli.main import main; import sys; sys.argv[1:] = {}; main()"
+_CONVERT = _COMMAND.format(["convert", "a.csv", "a"])
+_USES = {
+    "": "from headrace.client import NumpyDataset; NumpyDataset('h:1', 'd', batch_size=1)",
+    "storage": "from headrace.storage import open_store; open_store('a').close()",
+    "delta": "import deltalake; from headrace.storage import open_store; open_store('a').close()",
+    "server": (
+        "from headrace.server import ServerConfig, start_server; import numba\n"
+        "with start_server(ServerConfig(listen='127.0.0.1:0')): pass"
+    ),
+    "otel": "import opentelemetry.sdk",
+    "converter": _CONVERT,
+    "cli": _COMMAND.format(["--version"]),
+    "loadtest": "import headrace.loadtest, matplotlib",
+    "images": "import PIL.Image, headrace.client",
+    "lz4": "import lz4.frame, headrace.client",
+    "torch": "from headrace.client import RemoteDataset; RemoteDataset('h:1', 'd', batch_size=1)",
+    "all": _CONVERT,
+}
+
+
+def _run(*command: str | Path, folder: Path) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_INSTALL_S, check=False, cwd=folder
+    )
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that `make dist` builds."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, _ROOT)
+    _run(*command, folder=folder)
+    (built,) = folder.glob("headrace-*.whl")
+    return built
+
+
+def test_every_extra_for_users_is_tried() -> None:
+    """Those for our own work are not."""
+    assert set(_EXTRAS) - {"demo", "docs", "dev"} == set(_USES) - {""}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("extra", _USES)
+def test_an_extra_brings_what_it_is_for(extra: str, wheel: Path, tmp_path: Path) -> None:
+    """Nothing else is installed, and no clone is near."""
+    (tmp_path / "a.csv").write_text(_CSV)
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    wanted = f"{wheel}[{extra}]" if extra else str(wheel)
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    _run(*pip, "-c", _ROOT / "constraints.txt", wanted, folder=tmp_path)
+
+    _run(python, "-c", _USES[extra], folder=tmp_path)
+    if "main" in _USES[extra]:
+        assert (tmp_path / "env" / "bin" / "headrace").is_file()
