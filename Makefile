@@ -11,6 +11,7 @@ BIN := .venv/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # Stubs made by this version import on protobuf 5.29, 6 and 7 (docs/dependencies.md).
 PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0
+DIST_TOOLS := build==1.6.1
 # Locks are made by uv, bills of materials from locks by CycloneDX's own program.
 LOCK_TOOLS := uv==0.13.9 cyclonedx-bom==7.5.0
 # For every platform, from 3.11.5 on (mkdocs-material asks for it), and without the index that was asked.
@@ -20,7 +21,7 @@ LOCK := .venv-locks/bin/uv pip compile pyproject.toml --quiet --constraints cons
 PROTO_FILES := headrace/v1/shard_service.proto
 CODE := proto storage server client converter docs/hooks tests examples
 
-.PHONY: help demo test test-all chaos attack peers check docs format proto lock sbom clean python java
+.PHONY: help demo test test-all chaos attack peers check docs format proto lock sbom dist clean python java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,8 +81,11 @@ sbom: .venv-locks/.done ## Write a bill of materials (CycloneDX) of each lock to
 	  .venv-locks/bin/python -W ignore -m cyclonedx_py requirements "$$lock" --pyproject pyproject.toml \
 	    --output-reproducible --output-file ".build/sbom/$$name.cdx.json"; done
 
+dist: .venv-dist/.done ## Build the wheel and the source archive into dist/
+	.venv-dist/bin/python -m build --outdir dist .
+
 clean: ## Remove what the other targets made, and nothing else
-	rm -rf .venv .venv-proto .venv-locks .build dist demo-output .hypothesis .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf .venv .venv-proto .venv-locks .venv-dist .build dist demo-output .hypothesis .mypy_cache .pytest_cache .ruff_cache \
 	  .import_linter_cache spark-warehouse
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -119,6 +123,11 @@ java:
 	@touch $@
 
 # An environment of its own: these are programs that judge packages, and are none of them.
+.venv-dist/.done: Makefile | python
+	@test -x .venv-dist/bin/python || "$(PYTHON)" -m venv .venv-dist
+	.venv-dist/bin/python $(PIP_INSTALL) $(DIST_TOOLS)
+	@touch $@
+
 .venv-locks/.done: Makefile | python
 	@test -x .venv-locks/bin/python || "$(PYTHON)" -m venv .venv-locks
 	.venv-locks/bin/python $(PIP_INSTALL) $(LOCK_TOOLS)

@@ -23,8 +23,10 @@ _USES = {
     "storage": "from headrace.storage import open_store; open_store('a').close()",
     "delta": "import deltalake; from headrace.storage import open_store; open_store('a').close()",
     "server": (
+        "from headrace.errors import HeadraceError\n"
         "from headrace.server import ServerConfig, start_server; import numba\n"
-        "with start_server(ServerConfig(listen='127.0.0.1:0')): pass"
+        "try: start_server(ServerConfig(datasets={'a': 'a'}, listen='127.0.0.1:0'))\n"
+        "except HeadraceError as error: assert 'holds no dataset' in error.message, error"
     ),
     "otel": "import opentelemetry.sdk",
     "converter": _CONVERT,
