@@ -29,7 +29,6 @@ from headrace.server.front.calls import Call, Method, Streaming, unary
 from headrace.server.front.pools import CallPools
 from headrace.server.ring.outlet import RingMessages, RingOutlet
 from headrace.server.ring.rings import Rings, RingWish
-from headrace.server.rpc.cache_needs import CacheNeeds
 from headrace.server.rpc.timers import Alarm, Alarms, CallEnd, Repeated
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.settings.transform_config import transform_configs
@@ -48,6 +47,7 @@ from headrace.server.stream.stream_setup import (
     stream_contents,
     transform_message,
 )
+from headrace.server.telemetry.cache_needs import CacheNeeds
 from headrace.server.telemetry.logs import event
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.stream_tally import StreamTally

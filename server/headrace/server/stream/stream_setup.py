@@ -26,22 +26,8 @@ from headrace.server.settings.transform_config import TransformConfig
 from headrace.server.steps.transform_pool import NO_TRANSFORMS, TransformPool
 from headrace.server.stream.get_batch_request import batch_spec, samples_spec
 from headrace.server.stream.pipeline import Pipeline, make_pipeline
+from headrace.server.telemetry.cache_needs import CacheNeed
 from headrace.v1 import shard_service_pb2 as pb
-
-
-@dataclass(frozen=True, slots=True)
-class CacheNeed:
-    """What a stream needs, together with the others of its job.
-
-    Attributes:
-        job: Names the job.
-        lanes: The lanes that it reads.
-        lane_bytes: Raw bytes that each of them shuffles together.
-    """
-
-    job: Hashable
-    lanes: range
-    lane_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

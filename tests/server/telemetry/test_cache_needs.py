@@ -7,14 +7,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from headrace.server.rpc.cache_needs import CacheNeeds
-from headrace.server.stream.stream_setup import CacheNeed
+from headrace.server.telemetry.cache_needs import CacheNeed, CacheNeeds
 from headrace.v1 import shard_service_pb2 as pb
 from server.conftest import StartServer
 from support.running import RICH_SAMPLES
 from support.served import read
 
-_LOGGER = "headrace.server.rpc.cache_needs"
+_LOGGER = "headrace.server.telemetry.cache_needs"
 _MIB = 1 << 20
 
 

@@ -12,8 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from headrace.server.stream.stream_setup import CacheNeed
 from headrace.server.telemetry.logs import event
 
 _log = logging.getLogger(__name__)
@@ -22,6 +22,21 @@ _EVERY_S = 600.0
 """Between two warnings (arbitrary): streams come and go all the time, and the cache stays."""
 
 _MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CacheNeed:
+    """What a stream needs, together with the others of its job.
+
+    Attributes:
+        job: Names the job.
+        lanes: The lanes that it reads.
+        lane_bytes: Raw bytes that each of them shuffles together.
+    """
+
+    job: Hashable
+    lanes: range
+    lane_bytes: int
 
 
 class CacheNeeds:
