@@ -45,6 +45,22 @@ def _distance(rest: list[int], block: int) -> int:
     return rest.index(block) if block in rest else len(rest)
 
 
+def test_what_is_foreseen_is_kept_before_it_is_asked_for() -> None:
+    """A block that comes in a batch far ahead outlives those that nobody will read."""
+    store = CountingStore()
+    with cache_of(store, blocks=3, threads=1) as (cache, source):
+        waiter = cache.waiter()
+        demand(cache, source, [1], waiter)
+        waiter.foresee_batch()
+        waiter.foresee(source, np.array([1]))
+        _read_all(cache, source, list(range(10, 20)), waiter)
+        # Also when it is planned, and not asked for yet.
+        waiter.plan_batch()
+        _read_all(cache, source, list(range(20, 30)), cache.waiter())
+
+        assert cache.is_cached(source, np.array([1])).all()
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=40), st.integers(1, 5))
 def test_a_known_future_costs_the_fewest_fetches(blocks: list[int], capacity: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.memory import eviction
 from headrace.server.cache.memory.arena import Arena, ArenaHeader
 from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables
 from headrace.server.cache.source import Source
@@ -89,6 +91,23 @@ def test_a_block_on_a_desk_stays() -> None:
         assert not cache.is_cached(source, np.array([1])).any()
         assert [1] == [block for block in store.reads if block == 1]
         assert ArenaHeader(arena.header).evictions >= 20
+
+
+def test_a_block_that_a_worker_reads_late_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block whose time has passed on a desk is needed now, and none is needed sooner."""
+    monkeypatch.setattr(eviction, "_LATE_S", 300.0)
+    store = CountingStore()
+    with _shared_cache(store, 3 * 900) as (cache, source, arena):
+        desk = Desk(np.zeros(Desk.size(arena.capacity), np.uint8))
+        cache.add_desk(desk)
+        waiter = cache.waiter()
+
+        demand(cache, source, [1], waiter)
+        desk.next_use[source.slot_of[1]] = time.monotonic()
+        for block in range(10, 30):
+            demand(cache, source, [block], waiter)
+
+        assert cache.is_cached(source, np.array([1])).all()
 
 
 def test_more_blocks_than_slots_evict(shared_cache: _SharedCache) -> None:

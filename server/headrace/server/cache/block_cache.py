@@ -62,6 +62,10 @@ class CacheObserver(HeldObserver, Protocol):
 class BlockCache:
     """Decoded blocks of many datasets in one arena of fixed size.
 
+    Attributes:
+        disk: As below.
+        budget_bytes: As below.
+
     Args:
         budget_bytes: Greatest size of all decoded blocks together.
         fetch_threads: Blocks fetched at once.
@@ -80,6 +84,7 @@ class BlockCache:
         arena: Arena | None = None,
     ) -> None:
         self.disk = disk
+        self.budget_bytes = budget_bytes
         self._lock = threading.Lock()
         self._observer = observer
         self._streams: set[Waiter] = set()

@@ -119,7 +119,7 @@ class ShardService:
         self._rings = rings
         self._tracing = tracing
         self._mixtures = Mixtures()
-        self._needs = CacheNeeds(config.cache_bytes)
+        self._needs = CacheNeeds(cache.budget_bytes)
         self._transforms = TransformPool(
             transform_configs(config.transforms),
             workers=config.transform_workers,
@@ -336,8 +336,7 @@ class ShardService:
 
     def _prefetch_bytes(self, served: Served) -> int:
         raw_bytes = max(1, served.dataset.raw_bytes)
-        streams = max(1, self._config.workers) * max(1, self._streams.count)
-        share = self._config.cache_bytes // (_PREFETCH_SHARE * streams)
+        share = self._config.cache_bytes // (_PREFETCH_SHARE * max(1, self._streams.count))
         stored_share = share * served.dataset.stored_bytes // raw_bytes
         return min(self._config.prefetch_bytes, stored_share)
 

@@ -101,6 +101,7 @@ class WorkerCache:
     ) -> None:
         self._connection = connection
         self._memory = arena
+        self.budget_bytes = arena.array.size
         self._header = header
         self._desk = desk
         self._observer = observer

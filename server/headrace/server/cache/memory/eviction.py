@@ -37,6 +37,12 @@ _MAX_USES = 1 << 20
 
 _NEVER = np.inf
 
+# How long after its time a batch of a worker's stream may still be read (arbitrary: some periods
+# of writing desks).
+_LATE_S = 1.0
+# How old a ranking may be that was made by desks (arbitrary: as often as they are written).
+_DESK_PERIOD_S = 0.05
+
 
 class Victims:
     """Chooses what to evict. Not safe for several threads.
@@ -61,7 +67,10 @@ class Victims:
             streams: Those that are open.
             sparing: Return None also if all that could go lies within a job's part.
         """
+        # Streams of workers do not say what they have taken, but write their desks now and then.
         taken = sum([waiter.taken for waiter in streams])
+        if self._table.desks:
+            taken = int(time.monotonic() / _DESK_PERIOD_S)
         slot = self._next_ranked(may_be_owned=False, may_be_needed=taken == self._ranked_at)
         if slot is None:
             self._ranked_at = taken
@@ -112,7 +121,9 @@ class Victims:
         now = time.monotonic()
         for desk in table.desks:
             theirs = desk.next_use[: table.capacity] - now
-            theirs[theirs < 0] = _NEVER
+            # What is late is needed now; what is very late is not known.
+            theirs[theirs < -_LATE_S] = _NEVER
+            np.maximum(theirs, 0.0, out=theirs)
             sooner = theirs < soonest
             soonest[sooner] = theirs[sooner]
             owner[sooner] = desk.owner[: table.capacity][sooner]
