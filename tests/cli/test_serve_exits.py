@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import platform
 import re
 import signal
 import socket
@@ -20,6 +22,8 @@ from support.shards import numbered_batch, write_shards_of
 from support.waiting import until
 
 _END_S = 60
+# Python has no call to send a signal to one thread of another process.
+_TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine(), 0)
 _ANY = ("--listen", "127.0.0.1:0")
 _PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 
@@ -30,6 +34,18 @@ def url(tmp_path: Path) -> str:
     folder = str(tmp_path / "small")
     write_shards_of(folder, [numbered_batch(0, 50)])
     return folder
+
+
+@pytest.mark.skipif(not _TGKILL, reason="the number of tgkill is not known here")
+def test_a_signal_that_another_thread_gets_ends_the_server(url: str) -> None:
+    """The kernel may choose any thread of a process, and the main one sleeps then."""
+    with serving({"small": url}) as server:
+        pid = server.process.pid
+        other = max(int(path.name) for path in Path(f"/proc/{pid}/task").iterdir())
+        assert other != pid
+        assert 0 == ctypes.CDLL(None).syscall(_TGKILL, pid, other, int(signal.SIGTERM))
+
+        assert 0 == server.process.wait(_END_S)
 
 
 def test_the_page_lists_the_codes() -> None:

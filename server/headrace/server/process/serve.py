@@ -6,7 +6,8 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
 
 from headrace.server.process.forced_end import end_by
@@ -19,6 +20,9 @@ from headrace.server.telemetry.logs import event
 from headrace.server.workers.supervisor import start_supervisor
 
 _Handler = Callable[[int, FrameType | None], None]
+
+_LOOK_S = 0.5
+"""How late a signal may be seen that another thread got."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,18 +53,20 @@ def serve(
         HeadraceError: As `start_server`.
         KeyboardInterrupt: SIGTERM or SIGINT came before it served.
     """
-    asked, is_serving = threading.Event(), threading.Event()
+    # A queue, since an event's lock may be held by what a handler interrupts.
+    asked: SimpleQueue[int] = SimpleQueue()
+    is_serving = threading.Event()
 
     def ask(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
         if not is_serving.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        asked.put(number)
 
     def wait(addresses: tuple[str, ...]) -> None:
         is_serving.set()
         on_ready(" ".join(addresses))
-        asked.wait()
+        _wait_for(asked)
         _log.info("asked to end; draining for at most %g s", config.drain_s)
         end_by(config.drain_s)
 
@@ -73,6 +79,17 @@ def serve(
         else:
             _serve_alone(config, source, wait)
     return 0
+
+
+def _wait_for(asked: SimpleQueue[int]) -> None:
+    """Wait for a signal, also for one that another thread got, which does not wake this one.
+
+    Python runs handlers in the main thread, when that runs next.
+    """
+    while True:
+        with suppress(Empty):
+            asked.get(timeout=_LOOK_S)
+            return
 
 
 def _serve_alone(
