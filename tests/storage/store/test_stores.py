@@ -168,9 +168,10 @@ class _Moody(BaseHTTPRequestHandler):
         status, body, stated = self.server.answers.pop(0)  # type: ignore[attr-defined] # ours
         self.send_response(status)
         self.send_header("Content-Length", str(stated))
+        # Said, or the next request may be sent into a connection that is just being closed.
+        self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
-        self.close_connection = True
 
     def log_message(self, *args: object) -> None:
         """Say nothing."""

@@ -14,8 +14,9 @@ import threading
 import time
 from multiprocessing.connection import wait
 
-_IN_ORDER_S = 10.0
-"""Most seconds that ending in good order may take; nobody is left who would mind a hard end."""
+_IN_ORDER_S = 30.0
+"""Most seconds that ending in good order may take; nobody is left who would mind a hard end, but
+for its temporary files, and a busy machine takes long."""
 
 _watched_in: set[int] = set()
 
