@@ -82,9 +82,9 @@ _PACE_WEIGHT = 0.2
 class JobAhead:
     """What the streams of one job have asked for ahead of need; safe for several threads.
 
-    They read the same blocks. Each by itself would see that the next ones are on their way, because
-    another asked for them, and ask for those after them; all together they would ask for so much
-    that blocks go which are still needed.
+    They read the same blocks. Alone, each would see that another has asked for the next blocks, and
+    would ask for those after them. Together they would ask for more than fits, and push out blocks
+    that are still needed.
 
     Attributes:
         streams: How many it has open.
@@ -211,7 +211,7 @@ class Waiter:
             self.wake.notify_all()
 
     def ask_bytes(self, size: int) -> None:
-        """Note that it asked for so many bytes ahead of need, or took them if below 0."""
+        """Count bytes that it asked for ahead of need; a negative size for bytes that it took."""
         self.asked_bytes += size
         self.ahead.change(asked_bytes=size)
 
