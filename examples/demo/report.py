@@ -36,7 +36,10 @@ def print_next_steps(console: Console, *, flights: Path) -> None:
     headrace = Path(sys.executable).with_name("headrace")
     address = "127.0.0.1:50051"
     commands = (
-        (f"{headrace} convert {flights} ./flights", "or a file or folder of your own"),
+        (
+            f"{headrace} convert {flights} ./flights --null-value NA",
+            "or a file or folder of your own",
+        ),
         (f"{headrace} serve flights=./flights --listen {address}", "leave it running"),
         (f"{headrace} read {address} flights --batch-size 256 --batches 3", "look at batches"),
         (f"{headrace} doctor {address} flights --need 5000/s", "will a job be fed from here?"),

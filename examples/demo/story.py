@@ -24,6 +24,7 @@ from demo.proof import Verdict, judge
 from demo.report import print_next_steps, print_tables, write_summary
 from demo.serving import Server
 from demo.training import Record, Training
+from headrace.converter.spark_java import provide_java
 from headrace.errors import HeadraceError
 
 _EXAMPLES = Path(__file__).resolve().parents[1]
@@ -163,11 +164,6 @@ def _interrupt_once(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _java_is_missing() -> bool:
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists())
-
-
 @click.command()
 @click.option(
     "--output",
@@ -181,11 +177,12 @@ def main(output: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt_once)
     story = Story(output.resolve())
-    if _java_is_missing():
-        raise click.ClickException(
-            "Spark needs Java, and there is no 'java' on PATH nor under JAVA_HOME: install a Java "
-            "17 runtime (Debian and Ubuntu: apt install openjdk-17-jre-headless)"
-        )
+    try:
+        java = provide_java()
+    except HeadraceError as error:
+        raise click.ClickException(str(error)) from error
+    if java.note:
+        story.console.print(f"{java.note}.", highlight=False, soft_wrap=True)
     _prepare(story.build)
     try:
         passed = story.tell()

@@ -4,6 +4,9 @@ Run: ``python tests/benchmarks/bench_order_absence.py [--seeds N] [CASE ...]``. 
 FOLDER`` it measures MosaicML's own generator too; ``pip install --no-deps --target FOLDER
 mosaicml-streaming==0.13.0`` makes the folder, and what is used of it needs NumPy alone.
 docs/decisions/order-version-2.md explains the columns and holds a table.
+
+``--picture FILE`` draws the classes by position instead, of the first seed, with a column for each
+``--drawn NAME=EPOCH.npy`` too: the sample ids of an epoch that something else has made.
 """
 
 from __future__ import annotations
@@ -139,14 +142,61 @@ def _mean(found: list[Evenness]) -> Evenness:
     return Evenness(variances, labels, absence, longest)
 
 
+# Rows and columns of a picture; each point stands for some 41 samples of the data above.
+_CLASSES, _SPANS = 125, 250
+
+
+def _draw(path: Path, epochs: dict[str, Ids], case: _Case) -> None:
+    """Draw for each epoch how often classes come in each span of it."""
+    mpl = importlib.import_module("matplotlib.figure")
+    labels = sorted_labels(case.samples, case.weights()) * _CLASSES // case.labels
+    figure = mpl.Figure((9, 2.1 * -(-len(epochs) // 2)), layout="constrained")
+    panels = figure.subplots(-(-len(epochs) // 2), 2, sharex=True, sharey=True, squeeze=False)
+    expected = case.samples / _CLASSES / _SPANS
+    for panel, (name, sample_ids) in zip(panels.ravel(), epochs.items(), strict=False):
+        spans = np.arange(case.samples) * _SPANS // case.samples
+        counts = np.bincount(labels[sample_ids] * _SPANS + spans, minlength=_CLASSES * _SPANS)
+        shown = counts.reshape(_CLASSES, _SPANS) / expected
+        panel.imshow(shown, aspect="auto", cmap="magma", vmin=0, vmax=3, extent=(0, 100, 1000, 0))
+        panel.set_title(name, fontsize=9)
+    figure.supxlabel("position in the epoch, %", fontsize=9)
+    figure.supylabel("class, in the order of storage", fontsize=9)
+    image = panels[0, 0].images[0]
+    bar = figure.colorbar(image, ax=panels, shrink=0.6)
+    bar.set_label("samples, 1 where classes come evenly", fontsize=9)
+    figure.savefig(path, dpi=80)
+
+
+def _epochs(drawn: list[str], streaming: Path | None) -> dict[str, Ids]:
+    """Make the epochs of a picture."""
+    cases = _cases()
+    case = cases["default"]
+    table = even_table(case.samples, sample_bytes=case.sample_bytes, shard_bytes=case.shard_bytes)
+    chosen = ("uniform", "default", "runs of one block", "runs of 4 MiB, 8 GiB")
+    epochs = {name: epoch_of(cases[name], 0) for name in chosen}
+    if streaming is not None:
+        sizes = table.sample_counts
+        block = streaming_epoch(streaming, "py1e", 1 << 18, 0, sizes)
+        epochs["MosaicML Streaming, py1e, blocks of 2^18 samples"] = block
+    for named in drawn:
+        name, _, path = named.partition("=")
+        epochs[name] = np.load(path)
+    return epochs
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table, or draw."""
     cases = _cases()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", help=f"some of: {'; '.join(cases)}")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--streaming", type=Path, help="where mosaicml-streaming is installed")
+    parser.add_argument("--picture", type=Path, help="draw this PNG instead")
+    parser.add_argument("--drawn", action="append", default=[], metavar="NAME=EPOCH.npy")
     args = parser.parse_args()
+    if args.picture is not None:
+        _draw(args.picture, _epochs(args.drawn, args.streaming), cases["default"])
+        return
     print(f"{platform.machine()}, Python {platform.python_version()}, NumPy {np.__version__}")
     print(f"{'order':42} {'variance':>20} {'labels':>7} {'absence':>12} {'ns':>5}")
     for name in args.cases or cases:

@@ -2,7 +2,7 @@
 
 Run: ``python tests/benchmarks/bench_order_speed.py``. Each case runs in a process of its own, in
 which NumPy is loaded before the clock starts. Times are of the processor, so that other work on the
-machine does not count: nothing here waits. docs/order.md holds a table.
+machine does not count: nothing here waits. docs/decisions/order-version-2.md holds a table.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _BATCH = 8192
 _BATCHES = 300
 # Promised: milliseconds for the first batch, for one after it on average, and MiB.
 _CASES: dict[str, tuple[float, float, float]] = {
-    "10^9 samples in 10^5 shards": (150, 5, 64),
+    "10^9 samples in 10^5 shards": (100, 5, 64),
     "10^12 samples in 10^6 shards": (1500, 5, 128),
-    "10^9 samples in one shard": (150, 5, 64),
-    "10^9 samples, shuffle_samples=0": (150, 5, 64),
-    "10^9 samples, 8 lanes": (150, 5, 64),
+    "10^9 samples in one shard": (100, 5, 64),
+    "10^9 samples, shuffle_samples=0": (100, 5, 64),
+    "10^9 samples, 8 lanes": (100, 5, 64),
     "5,000 datasets, 256 pieces": (250, 5, float("inf")),
 }
 _Read = Callable[[int, int, int], NDArray[np.int64]]

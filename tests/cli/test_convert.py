@@ -21,6 +21,7 @@ from headrace.errors import BadArgumentError
 from headrace.storage import open_dataset
 from support.command import run
 from support.datasets import small_table, write_dataset
+from support.no_java import environment_without_any_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -173,7 +174,7 @@ def test_bad_input_is_one_clear_line(
 def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
     """ORC is read with Spark, which is told in a line."""
     orc.write_table(pa.table({"x": [1]}), str(tmp_path / "x.orc"))
-    environment = {**os.environ, "PATH": "/nowhere", "JAVA_HOME": ""}
+    environment = environment_without_any_java(tmp_path / "none")
     done = run("convert", str(tmp_path / "x.orc"), str(tmp_path / "x"), environment=environment)
 
     assert (1, 1) == (done.returncode, done.stderr.count("\n"))

@@ -61,6 +61,18 @@ def test_a_good_configuration_is_checked_and_shown(tmp_path: Path) -> None:
     assert f"good: dataset d: 20 samples, fingerprint {manifest.fingerprint}" in done.stderr
 
 
+def test_an_address_given_twice_replaces_none(tmp_path: Path) -> None:
+    """`--listen` may be repeated, or hold several with commas; all are listened on."""
+    url = str(tmp_path / "d")
+    write_dataset(url, small_table(20), shard_samples=[20])
+    listen = ("--listen", "127.0.0.1:1,127.0.0.1:2", "--listen", f"unix:{tmp_path}/s")
+
+    shown = yaml.safe_load(run("serve", f"d={url}", "--check-config", *listen).stdout)
+
+    assert "127.0.0.1:1,127.0.0.1:2" in str(shown["listen"]).replace("', '", ",")
+    assert f"unix:{tmp_path}/s" in str(shown["listen"])
+
+
 def test_a_bad_configuration_is_told_whole(tmp_path: Path) -> None:
     """A wrong setting ends with 2; datasets that cannot be opened are all named, and end with 1."""
     wrong = run("serve", f"a={tmp_path}/1", "--check-config", "--tls-cert", "no")

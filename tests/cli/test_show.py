@@ -42,7 +42,7 @@ def test_images_that_break_off_have_no_sides(form: str) -> None:
 
 def test_bfloat16_is_shown_as_the_numbers_it_is() -> None:
     """Alone and in lists, nulls as nulls."""
-    assert ["1", "-2.5", "None"] == [
+    assert ["1", "-2.5", "null"] == [
         value_text(bits, "bfloat16") for bits in (0x3F80, 0xC020, None)
     ]
     assert value_text([0x3F80, 0x4000], "bfloat16") == "[1, …] 2"

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 from pyspark.sql import functions as sf
 
+from headrace.client import Cast
 from headrace.converter import (
     CACHE_SETTING,
     Conversion,
@@ -165,6 +167,49 @@ def test_it_is_read_at_once(spark: SparkSession, s3: S3, runtime: None) -> None:
     assert [part.tolist() for part in ids] == [part["id"].tolist() for part in arrays]
     assert list(range(SAMPLES)) == sorted(torch.cat(ids).tolist())
     assert torch.equal(torch.as_tensor(batches[0]["half"]) * 2, ids[0].double())
+
+
+def test_batches_have_the_types_and_steps_that_are_asked_for(
+    spark: SparkSession, tmp_path: Path, runtime: None
+) -> None:
+    """As tensors and as arrays; a function of the loop's comes last, and `with` closes it."""
+    del runtime
+    conversion = make_converter(_frame(spark), cache_dir=str(tmp_path))
+    reading: dict[str, Any] = {
+        "batch_size": 16,
+        "epochs": 1,
+        "shuffle": False,
+        "dtypes": {"half": "float32"},
+        "steps": [Cast("id", "int16")],
+    }
+    with conversion.dataset(**reading, transform=lambda batch: batch.to_numpy()) as dataset:
+        (first, *_) = list(dataset)
+    with conversion.numpy_dataset(**reading) as arrays:
+        (same, *_) = list(arrays)
+
+    both: list[Any] = [first, same]
+    for found in both:
+        assert {"half": np.float32, "id": np.int16} == {
+            name: column.dtype for name, column in found.items()
+        }
+        assert list(range(16)) == found["id"].tolist()
+        assert [number / 2 for number in range(16)] == found["half"].tolist()
+
+
+@pytest.mark.parametrize("dtypes", ["float32", {1: "float32"}, {"half": "complex"}, {"half": None}])
+def test_types_that_are_none_are_refused(dtypes: Any, tmp_path: Path) -> None:
+    """Before anything is started, by the name of the argument or of the type."""
+    conversion = Conversion(
+        url=str(tmp_path),
+        fingerprint="",
+        sample_count=1,
+        key="",
+        cache_dir=str(tmp_path),
+        options=StoreOptions(),
+    )
+
+    with pytest.raises(BadArgumentError, match="dtype"):
+        conversion.dataset(batch_size=1, dtypes=dtypes)
 
 
 def test_it_is_read_as_it_was_written(

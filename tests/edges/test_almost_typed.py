@@ -44,19 +44,22 @@ def _column(*values: str) -> str:
 TOLD = {
     "a word for nothing": (
         _column("1", "NA", *"23456"),
-        "a stays text: 'NA' in x.csv:3; pass --null-value NA to read it as null",
+        "a stays text: 'NA' in x.csv:3; pass --null-value NA for null in all columns",
     ),
     "mostly nothing": (
         _column("N/A", "N/A", "2.5", "N/A"),
-        "a stays text: 'N/A' in x.csv:2; pass --null-value N/A to read it as null",
+        "a stays text: 'N/A' in x.csv:2; pass --null-value N/A for null in all columns",
     ),
     "several words": (
         _column("2024-02-29", "?", "-", "2024-03-01"),
-        "a stays text: '?' in x.csv:3; pass --null-value '?' --null-value - to read it as null",
+        (
+            "a stays text: '?' in x.csv:3; pass --null-value '?' --null-value - for null in all "
+            "columns"
+        ),
     ),
     "a rare word of any kind": (
         _column(*"123456789", "broken", *"1234567890"),
-        "a stays text: 'broken' in x.csv:11; pass --null-value broken to read it as null",
+        "a stays text: 'broken' in x.csv:11; pass --null-value broken for null in all columns",
     ),
     "in quotes": (
         _column("1", '""', "3"),
@@ -72,13 +75,13 @@ TOLD = {
     "prices and nothing": (
         _column("1.25", "NA", "1.50"),
         (
-            "a stays text: 'NA' in x.csv:3; pass --null-value NA to read it as null, and --type "
-            "a=float64 to have numbers"
+            "a stays text: 'NA' in x.csv:3; pass --null-value NA for null in all columns, and "
+            "--type a=float64 to have numbers"
         ),
     ),
     "far behind": (
         _column(*["12345"] * 500, "null", *["7"] * 500),
-        "a stays text: 'null' in x.csv:502; pass --null-value null to read it as null",
+        "a stays text: 'null' in x.csv:502; pass --null-value null for null in all columns",
     ),
 }
 
@@ -134,6 +137,6 @@ def test_the_command_prints_a_line_a_column(tmp_path: Path) -> None:
 
     assert 0 == done.returncode
     assert [
-        "a stays text: 'NA' in x.csv:4; pass --null-value NA to read it as null",
-        "b stays text: 'NA' in x.csv:2; pass --null-value NA to read it as null",
+        "a stays text: 'NA' in x.csv:4; pass --null-value NA for null in all columns",
+        "b stays text: 'NA' in x.csv:2; pass --null-value NA for null in all columns",
     ] == done.stderr.splitlines()

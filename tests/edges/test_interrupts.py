@@ -71,7 +71,7 @@ def _interrupted(address: str, rounds: int, seed: int) -> None:
 @pytest.mark.parametrize("address", ["grpc", "ring"], indirect=True)
 def test_two_interrupts_are_a_keyboard_interrupt(address: str) -> None:
     """However close they come: no batch is lost or comes twice, and no thread stays."""
-    _interrupted(address, 15, 1)
+    _interrupted(address, 8, 1)
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,8 +19,9 @@ from headrace.client import (
     NumpyDataset,
     RemoteDataset,
 )
-from headrace.errors import BadArgumentError, TokenSpecChangedError
+from headrace.errors import BadArgumentError, NotADatasetError, TokenSpecChangedError
 from headrace.server import ServerConfig, start_server
+from headrace.storage import open_dataset
 from support.datasets import write_dataset
 
 SAMPLES = {"small": 100, "large": 400}
@@ -205,3 +207,12 @@ def test_a_move_inside_a_loop_moves_the_loop(address: str) -> None:
 
     assert [(5, 0), (2, 50), (2, 75)] == seen
     dataset.close()
+
+
+def test_a_folder_of_datasets_names_them(tmp_path: Path) -> None:
+    """As splits are converted: what is meant lies one folder further."""
+    for split in ("train", "val"):
+        write_dataset(str(tmp_path / split), pa.table({"x": np.arange(3)}), shard_samples=[3])
+
+    with pytest.raises(NotADatasetError, match=r"in folders of it, train, val: add the name"):
+        open_dataset(str(tmp_path))

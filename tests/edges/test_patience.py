@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from headrace.client import Access, Deadlines, RemoteDataset, Transport, fetch_dataset
+from headrace.client import (
+    Access,
+    Deadlines,
+    RemoteDataset,
+    Transport,
+    fetch_dataset,
+)
+from headrace.client.options.settings import Backoff
+from headrace.client.servers.retry_policy import Patience
 from headrace.errors import DatasetNotFoundError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
 from support.scripted_server import Describe, ScriptedService, fail, scripted_server
@@ -43,6 +52,20 @@ CALLS: dict[str, tuple[str | list[tuple[str, float]], Call]] = {
     "len of a mixture": ([("d", 1.0), ("e", 1.0)], len),
     "the first batch of a mixture": ([("d", 1.0), ("e", 1.0)], _first_batch),
 }
+
+
+def test_a_server_that_does_not_answer_is_named_before_the_time_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not at once, for it may just be starting; and once, however often it is asked."""
+    patience = Patience(Deadlines(connect_s=30), Backoff(), reading="d")
+    error = ServerUnreachableError("h:1: connection refused")
+
+    for now in (0.0, 1.0, 2.5, 9.0):
+        patience.fail(error, asked="h:1", now=now)
+
+    warned = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert [f"no answer for 2 s, reading 'd'; trying for up to 30 s ({error})"] == warned
 
 
 class _Failing:

@@ -93,7 +93,8 @@ def test_text_is_converted_where_spark_is_not_installed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_first_pass_tells_how_far_it_is(tmp_path: Path, kind: str, *, packed: bool) -> None:
     """Then come the tasks; of packed files how much is left is not known."""
-    line = b'{"a": 1, "b": "x"}\n' if kind == "json" else b"12|some words\n"
+    long = b"some words " * 20
+    line = b'{"a": 1, "b": "%s"}\n' % long if kind == "json" else b"12|%s\n" % long
     content = line * (9_000_000 // len(line))
     name = f"x.{kind}.gz" if packed else f"x.{kind}"
     (tmp_path / name).write_bytes(gzip.compress(content, 1) if packed else content)
@@ -143,8 +144,8 @@ def test_of_a_packed_file_all_is_read_or_nothing(tmp_path: Path, suffix: str, da
 
 def test_a_large_packed_file_is_read_whole(tmp_path: Path) -> None:
     """Streams of many blocks, larger than a read, and one that is empty."""
-    lines = [f"{number},{number * 7919 % 100_003}\n" for number in range(600_000)]
-    parts = [lines[:250_000], [], lines[250_000:]]
+    lines = [f"{number},{number * 7919 % 100_003}\n" for number in range(300_000)]
+    parts = [lines[:140_000], [], lines[140_000:]]
     content = b"".join(bz2.compress("".join(part).encode()) for part in parts)
     (tmp_path / "x.csv.bz2").write_bytes(bz2.compress(b"a,b\n") + content)
     found = _convert(tmp_path / "x.csv.bz2", tmp_path / "out")

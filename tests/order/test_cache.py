@@ -6,10 +6,12 @@ import threading
 from functools import partial
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from headrace.order import MixtureDataset, MixtureOrder, MixtureSpec, Order, OrderSpec, ShardTable
 from headrace.order._cache import BoundedCache
+from headrace.order._dealt import DealtSteps
 
 
 def _made(made: list[int], key: int) -> NDArray[np.uint8]:
@@ -67,7 +69,8 @@ def test_walking_through_many_epochs_stays_small() -> None:
     for epoch in range(150):
         order.sample_ids(epoch, 0, 200_000)
 
-    caches = (order._layouts, order._networks, order._chunks)
+    dealt = (order._dealt._blocks, order._dealt._steps)
+    caches = (order._layouts, order._networks, order._chunks, *dealt)
     assert all(cache.held_bytes <= cache._budget_bytes for cache in caches)
 
 
@@ -92,3 +95,27 @@ def test_walking_through_many_passes_of_a_mixture_stays_small() -> None:
     table = walked._members._passes._table
     assert table is not None
     assert table.nbytes <= 200_000
+
+
+@pytest.mark.parametrize(
+    ("spec", "counts"),
+    [
+        (OrderSpec(seed=3, shuffle_samples=400, run_bytes=90), [997, 1, 0, 350] * 40),
+        (OrderSpec(seed=4, shuffle_samples=3000, lanes=3, unit=7, run_bytes=900), [2000, 300] * 60),
+        (OrderSpec(seed=5, shuffle_samples=40), [20_011] * 4),
+        (OrderSpec(seed=6, shuffle_samples=200_000, run_bytes=5000), [400_001, 399_990]),
+    ],
+)
+def test_steps_of_whole_cohorts_are_those_found_sample_by_sample(
+    spec: OrderSpec, counts: list[int]
+) -> None:
+    """Where cohorts do not fit into memory each sample is found alone, and comes where it came."""
+    table = ShardTable(np.array(counts), np.array(counts) * 3)
+    whole, alone = Order(spec, table), Order(spec, table)
+    alone._dealt = DealtSteps(whole.sample_count, 0)
+
+    for epoch in (0, 3):
+        found = whole.sample_ids(epoch, 0, whole.sample_count)
+
+        np.testing.assert_array_equal(alone.sample_ids(epoch, 0, whole.sample_count), found)
+    assert whole._dealt.held_bytes > alone._dealt.held_bytes == 0

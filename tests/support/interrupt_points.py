@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import signal
 import sys
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType
 from typing import Any, Self
 
 _LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")
@@ -15,6 +16,9 @@ _LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")
 
 class InterruptAt:
     """While it is entered, in the main thread, signals come at points of what is called.
+
+    No garbage is collected meanwhile: a finaliser of what another test has left would pass points
+    too, and Python drops what comes in it.
 
     A point is one after an instruction at which Python looks for signals. Some more count than
     Python has: after a call of a function of Python it looks only inside. And a few less: an
@@ -39,6 +43,7 @@ class InterruptAt:
         self.count = 0
 
     def __enter__(self) -> Self:
+        gc.disable()
         self._home = sys._getframe(1)
         self._next()
         # A trace function that raises is removed; the profiler puts it back.
@@ -46,15 +51,11 @@ class InterruptAt:
         self._trace_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._left = None
         sys.setprofile(None)
         sys.settrace(None)
+        gc.enable()
         self._home = None
         self._looked.clear()
 

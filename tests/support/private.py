@@ -29,6 +29,15 @@ def wait_until(holds: Callable[[], bool], *, timeout_s: float = _GONE_S) -> bool
     return holds()
 
 
+def is_over(pid: int) -> bool:
+    """Return whether a process holds nothing any more: it is gone, or waits for its parent."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in ("Z", "X")
+
+
 def end_servers(runtime: Path) -> None:
     """End what a test left running, and wait for it."""
     for pid in server_pids(runtime):

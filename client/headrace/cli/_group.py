@@ -31,6 +31,7 @@ _EXTRA_OF_PACKAGE = {
     "pyarrow": "storage",
     "pyspark": "converter",
     "torch": "torch",
+    "yaml": "server",
 }
 
 
@@ -117,6 +118,8 @@ def _judge(error: Exception) -> tuple[str, int]:
         return _misuse(error), _MISUSE
     if isinstance(error, ModuleNotFoundError):
         return _missing(error), _FAILURE
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}; --debug shows where", _FAILURE
     return f"unexpected {type(error).__name__}: {error}; a bug? --debug shows where", _FAILURE
 
 
@@ -127,7 +130,19 @@ def _commands() -> dict[str, EntryPoint]:
 def _misuse(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = "headrace" if context is None else context.command_path
-    return f"{error.format_message()} See `{path} --help`."
+    text = error.format_message()
+    for found, wanted in _CLICKS_WORDS.items():
+        text = text.replace(found, wanted)
+    return f"{text}{'' if text.endswith(_ENDS) else '.'} See `{path} --help`."
+
+
+_ENDS = (".", "?", ")")
+_CLICKS_WORDS = {
+    "is not a valid integer range": "is no whole number",
+    "is not a valid float range": "is no number",
+    "is not a valid integer": "is no whole number",
+    "is not a valid float": "is no number",
+}
 
 
 def _missing(error: ModuleNotFoundError) -> str:

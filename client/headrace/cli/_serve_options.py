@@ -35,13 +35,18 @@ class OctalType(click.ParamType[int]):
             self.fail(f"{value!r} is no octal number, such as 660", param, ctx)
 
 
+_LISTEN = "listen"
+
 # Name, type, default as the help tells it, and what it is for.
 _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
     (
-        "listen",
+        _LISTEN,
         str,
         "127.0.0.1:50051",
-        "HOST:PORT to listen on; port 0 picks a free one. Also unix:/PATH. Several with commas.",
+        (
+            "HOST:PORT to listen on; port 0 picks a free one. Also unix:/PATH. Several with "
+            "commas, or several times."
+        ),
     ),
     (
         "cache_bytes",
@@ -147,7 +152,15 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
 def setting_options(command: _Decorated) -> _Decorated:
     """Add an option for each setting of a server."""
     options = [
-        click.option(_flag(name), name, type=kind, help=f"{text}  [default: {default}]")
+        click.option(
+            _flag(name),
+            name,
+            type=kind,
+            help=f"{text}  [default: {default}]",
+            # Of one given twice nothing is left out silently.
+            multiple=name == _LISTEN,
+            callback=_joined if name == _LISTEN else None,
+        )
         for name, kind, default, text in _SETTINGS
     ]
     options.append(
@@ -178,6 +191,13 @@ def default_texts() -> dict[str, object]:
         name: None if text == "none" else click.types.convert_type(kind).convert(text, None, None)
         for name, kind, text, _ in _SETTINGS
     }
+
+
+def _joined(
+    _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
+) -> str | None:
+    # Nothing given leaves it to the environment and the file.
+    return ",".join(given) or None
 
 
 def _flag(name: str) -> str:

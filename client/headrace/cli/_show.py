@@ -47,6 +47,8 @@ def value_text(value: object, form: str = "") -> str:
         value: As Arrow gives it to Python.
         form: What the dataset notes of the column (`headrace.format`), or nothing.
     """
+    if value is None:
+        return "null"
     if form == "bfloat16":
         value = _from_bfloat16(value)
     if isinstance(value, bytes):
@@ -55,8 +57,15 @@ def value_text(value: object, form: str = "") -> str:
         return f"{value:.6g}"
     if isinstance(value, list) and value:
         return _list_text(value)
-    text = str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
+    text = str(value) if value != "" else '""'
+    if len(text) <= _LONGEST:
+        return printable(text)
+    return f"{printable(text[:_LONGEST])}… ({len(text)} characters)"
+
+
+def printable(text: str) -> str:
+    """Write letters that would move a terminal's cursor, or worse, as Python writes them."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _bytes_text(value: bytes) -> str:
@@ -64,7 +73,7 @@ def _bytes_text(value: bytes) -> str:
         if value.startswith(mark):
             return f"{name} {_sides_text(image_sides(value))}, {size(len(value))}"
     shown = value[:8].hex(" ")
-    return f"{shown}{'…' if len(value) > 8 else ''} ({len(value)} bytes)"  # noqa: PLR2004 - as shown
+    return f"{shown}{'…' if len(value) > 8 else ''} ({len(value)} bytes)".lstrip()  # noqa: PLR2004 - as shown
 
 
 def _sides_text(sides: tuple[int, int] | None) -> str:

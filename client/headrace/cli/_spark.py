@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import BadArgumentError, ConfigurationError
+import click
+
+from headrace.errors import BadArgumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,15 +30,12 @@ def start_spark(master: str, *, verbose: bool) -> SparkSession:
         verbose: Whether Spark's own log goes to standard error, or nowhere.
 
     Raises:
-        ConfigurationError: There is no Java.
+        ConfigurationError: There is no Java that Spark can run on.
     """
-    home = os.environ.get("JAVA_HOME")
-    if shutil.which("java") is None and not (home and Path(home, "bin", "java").exists()):
-        raise ConfigurationError(
-            "Spark needs Java 17 or newer, and no `java` was found on PATH or in JAVA_HOME; "
-            "install one (Debian, Ubuntu: apt-get install openjdk-17-jre-headless)"
-        )
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - needs the [converter] extra
+    from headrace.converter.spark_java import provide_java  # noqa: PLC0415 - needs [converter]
+
+    java = provide_java()
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
     # Workers must be this interpreter, or they lack our packages; and a local session must not
     # listen on the machine's outer address.
@@ -52,6 +50,8 @@ def start_spark(master: str, *, verbose: bool) -> SparkSession:
     )
     if verbose:
         return builder.getOrCreate()
+    if java.note:
+        click.echo(f"{java.note}.", err=True)  # what the JVM says of it goes nowhere
     with _without_standard_error():
         return builder.config("spark.log.level", "ERROR").getOrCreate()
 

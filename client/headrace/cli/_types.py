@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path, PurePath
 
 import click
 
+_PICTURES = (".png", ".svg", ".pdf")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 
@@ -79,8 +81,47 @@ class NamedUrlType(click.ParamType[tuple[str, str]]):
             return value
         name, equals, url = str(value).partition("=")
         if not (name and equals and url):
-            self.fail(f"{value!r} is not NAME=URL, such as flowers=s3://bucket/flowers", param, ctx)
+            last = PurePath(str(value)).stem
+            meant = f": pass {last}={value}" if "/" in str(value) and last else ""
+            self.fail(
+                f"{value!r} is not NAME=URL, such as flowers=s3://bucket/flowers{meant}", param, ctx
+            )
         return name, url
+
+
+class FolderUrlType(click.ParamType[str]):
+    """Where a dataset is written to: a URL, or a local path that is no file."""
+
+    name = "url"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return it as it was given."""
+        if Path(str(value)).is_file():
+            self.fail(
+                f"{value} is a file; expected a folder, or a URL as s3://bucket/d", param, ctx
+            )
+        return str(value)
+
+
+class PictureType(click.ParamType[Path]):
+    """A file to draw to, whose folder is there: known before what is drawn is worked out."""
+
+    name = "file"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        """Return the path."""
+        path = Path(str(value))
+        if path.suffix not in _PICTURES:
+            self.fail(f"{str(value)!r} ends in none of {', '.join(_PICTURES)}", param, ctx)
+        if not path.parent.is_dir():
+            self.fail(
+                f"there is no folder {str(path.parent)!r} to write {path.name} to", param, ctx
+            )
+        return path
 
 
 class WeightedUrlType(click.ParamType[tuple[str, float | None]]):
@@ -106,6 +147,8 @@ class WeightedUrlType(click.ParamType[tuple[str, float | None]]):
 DURATION = DurationType()
 SIZE = SizeType()
 NAMED_URL = NamedUrlType()
+FOLDER_URL = FolderUrlType()
+PICTURE = PictureType()
 TARGET = TargetType()
 TARGETS = TargetType(several=True)
 WEIGHTED_URL = WeightedUrlType()

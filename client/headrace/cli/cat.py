@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli._show import column_forms, value_text
+from headrace.cli._picture_files import write_grid, write_page
+from headrace.cli._pictures import Sample, has_pillow, picture, picture_columns, png_of
+from headrace.cli._show import column_forms, printable, value_text
+from headrace.cli._terminal_images import image_protocol, sequence
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from headrace.storage import OpenDataset
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_SIDE = 160
+"""Pixels of an image in a terminal."""
 
 
 @click.command(name="cat")
@@ -28,6 +40,13 @@ if TYPE_CHECKING:
 @click.option("--columns", help="Names of the columns to show, with commas between.")
 @click.option("--fingerprint", help="An older version, by its fingerprint.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a sample; bytes as base64.")
+@click.option("--html", type=_FILE, help="Write a page: images in a grid, the rest below each.")
+@click.option("--png", type=_FILE, help="Write one picture: images in a grid, ids below.")
+@click.option(
+    "--images/--no-images",
+    default=True,
+    help="Whether terminals that can (kitty, iTerm2) show images. [where they can]",
+)
 def command(
     *,
     url: str,
@@ -36,27 +55,40 @@ def command(
     columns: str | None,
     fingerprint: str | None,
     as_json: bool,
+    html: Path | None,
+    png: Path | None,
+    images: bool,
 ) -> None:
     """Show samples of the dataset at URL, in storage order.
 
     Numbers and short texts are shown as they are, long ones cut, images by format, width, height
-    and size.
+    and size; `null` is no value at all, which is neither 0 nor "".
 
     \b
     headrace cat s3://bucket/flights --ids 0,100-104
+    headrace cat s3://bucket/photos --limit 100 --html photos.html --png photos.png
     """
     from headrace.storage import open_dataset  # noqa: PLC0415 - needs the [storage] extra
 
     with open_dataset(url, fingerprint=fingerprint) as dataset:
         chosen = parse_ids(ids) if ids else list(range(min(limit, dataset.sample_count)))
         names = columns.split(",") if columns else dataset.schema.names
-        samples = [(sample, _sample(dataset, sample, names)) for sample in chosen]
-        forms = column_forms(dataset.schema)
+        samples = [Sample(sample, _sample(dataset, sample, names)) for sample in chosen]
+        schema, forms = dataset.schema, column_forms(dataset.schema)
+    if html is not None:
+        write_page(html, samples, schema=schema, forms=forms, title=f"{url}: samples")
+        click.echo(f"wrote {len(samples)} samples to {html}", err=True)
+    if png is not None:
+        write_grid(png, samples, schema=schema)
+        click.echo(f"wrote {len(samples)} samples to {png}", err=True)
     if as_json:
-        for sample, values in samples:
-            click.echo(json.dumps({"sample_id": sample, **values}, default=_as_json))
-    else:
+        for sample in samples:
+            found = {"sample_id": sample.sample_id, **sample.values}
+            click.echo(json.dumps(found, default=_as_json))
+    elif html is None and png is None:
         _show_table(names, samples, forms)
+        if images:
+            _show_images(samples, schema)
 
 
 def parse_ids(text: str) -> list[int]:
@@ -66,6 +98,8 @@ def parse_ids(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise click.UsageError(f"--ids: {part!r} is no id and no span such as 100-110.")
+        if int(last or first) < int(first):
+            raise click.UsageError(f"--ids: {part!r} runs backwards; pass {last}-{first}.")
         ids += range(int(first), int(last or first) + 1)
     return ids
 
@@ -86,18 +120,34 @@ def _sample(dataset: OpenDataset, sample: int, names: list[str]) -> dict[str, ob
     return {name: row.column(name)[0].as_py() for name in names}
 
 
-def _show_table(
-    names: list[str], samples: list[tuple[int, dict[str, object]]], forms: Mapping[str, str]
-) -> None:
+def _show_table(names: list[str], samples: Sequence[Sample], forms: Mapping[str, str]) -> None:
     from rich.console import Console  # noqa: PLC0415 - only for the table
-    from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
-    table = Table("sample", *map(escape, names))
-    for sample, values in samples:
-        shown = (value_text(values[name], forms.get(name, "")) for name in names)
-        table.add_row(str(sample), *map(escape, shown))
+    table = Table("sample")
+    for name in names:
+        table.add_column(Text(printable(name)))
+    for sample in samples:
+        shown = (
+            Text(value_text(value, forms.get(name, "")), style="dim" if value is None else "")
+            for name, value in sample.values.items()
+        )
+        table.add_row(str(sample.sample_id), *shown)
     Console().print(table)
+
+
+def _show_images(samples: Sequence[Sample], schema: pa.Schema) -> None:
+    protocol = image_protocol(os.environ, is_terminal=sys.stdout.isatty())
+    if protocol is None or not has_pillow():
+        return
+    shown = picture_columns(schema, samples)
+    for sample in samples:
+        for name in shown:
+            drawn = picture(sample.values[name], _SIDE)
+            if not isinstance(drawn, str):
+                click.echo(f"sample {sample.sample_id}, {printable(name)}")
+                click.echo(sequence(png_of(drawn), protocol), nl=False, color=True)
 
 
 def _as_json(value: object) -> str:

@@ -11,7 +11,7 @@ import click
 
 from headrace.cli._pairs import PAIR, parse_columns, parse_hashes, parse_shapes, parse_splits
 from headrace.cli._show import size
-from headrace.cli._types import SIZE
+from headrace.cli._types import FOLDER_URL, SIZE
 from headrace.errors import BadArgumentError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _MOST_COLUMNS = 20  # lines before the summary
 
 @click.command(name="convert")
 @click.argument("source", metavar="SRC")
-@click.argument("url", metavar="DST")
+@click.argument("url", metavar="DST", type=FOLDER_URL)
 @click.option(
     "--format",
     "file_format",

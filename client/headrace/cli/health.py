@@ -8,7 +8,7 @@ import click
 
 from headrace.cli._access_options import access_of, access_options
 from headrace.cli._types import TARGET
-from headrace.errors import ServerUnreachableError
+from headrace.errors import DatasetNotFoundError
 
 
 @click.command(name="health")
@@ -38,6 +38,10 @@ def command(
     import grpc  # noqa: PLC0415 - a command loads what it needs when it is called
     from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: PLC0415
 
+    from headrace.client.servers.endpoints import Endpoint  # noqa: PLC0415
+    from headrace.client.servers.status import error_from_call  # noqa: PLC0415
+    from headrace.client.servers.wrong_protocol import explained  # noqa: PLC0415
+
     access = access_of(
         tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
     )
@@ -49,11 +53,14 @@ def command(
                 metadata=access.metadata(),
             )
         except grpc.RpcError as failure:
-            raise ServerUnreachableError(
-                f"{target} did not answer its health check within {timeout_s:g} s "
-                f"({failure.code().name}: {failure.details()}); is a server running there?",
-                target=target,
-            ) from failure
+            if failure.code() is grpc.StatusCode.NOT_FOUND:
+                raise DatasetNotFoundError(
+                    f"{target} serves no dataset {service!r} (NOT_FOUND); `headrace list {target}` "
+                    "names those that it serves",
+                    dataset=service,
+                ) from failure
+            error = error_from_call(failure, target=target)
+            raise explained(error, Endpoint(target, access)) from failure
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
     click.echo(status)
     return 0 if status == "SERVING" else 1

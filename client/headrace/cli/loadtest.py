@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ from headrace.cli._loadtest_plan import Options, ask, orders, swarm_spec
 from headrace.cli._loadtest_report import Report
 from headrace.cli._options import order_options
 from headrace.cli._progress import swarm_progress
-from headrace.cli._types import TARGETS
+from headrace.cli._types import PICTURE, TARGETS
 
 if TYPE_CHECKING:
     from headrace.loadtest import (
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         Kill,
         Progress,
         Summary,
-        SwarmResult,
         SwarmSpec,
     )
 
@@ -125,9 +125,7 @@ if TYPE_CHECKING:
 @click.option("--give-up-s", type=float, default=60.0, show_default=True, help="Of each rank.")
 @click.option("--min-samples-per-s", type=float, help="Fail if all ranks together get less.")
 @click.option("--max-p99-ms", type=float, help="Fail if the P99 of the wait is longer.")
-@click.option(
-    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the run: a PNG or SVG."
-)
+@click.option("--picture", type=PICTURE, help="Draw the run: a PNG or SVG.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
 def command(**given: Any) -> int:
     """Read DATASET from the server at TARGET as many trainers would, and prove what they got.
@@ -140,13 +138,15 @@ def command(**given: Any) -> int:
     \b
     headrace loadtest localhost:50051 flights --ranks 256 --step-ms 50
     headrace loadtest localhost:50051 flights --manifest s3://bucket/flights --rescale 8:6@50%
-    headrace loadtest localhost:50051 --mixture mixture.json --manifest s3://bucket/web \
+    headrace loadtest localhost:50051 --mixture mixture.json --manifest s3://bucket/web \\
         --manifest s3://bucket/books
     headrace loadtest localhost:50051 flights --kill 4711 --restart 'headrace serve …' --every 5
     """
     from headrace.loadtest import (  # noqa: PLC0415 - a command loads its layers when it is called
         Kill,
+        Mark,
         check_tokens,
+        draw,
         prove,
         run_faults,
         run_swarm,
@@ -158,7 +158,7 @@ def command(**given: Any) -> int:
     spec = swarm_spec(options, subject)
     wanted = orders(subject, spec, options.manifests) if options.manifests else None
     victims = [Kill(pid, restart=shlex.split(options.restart or "")) for pid in options.kills]
-    pulse = _Pulse()
+    pulse, faults = _Pulse(), list[Mark]()
     with (
         _network(spec, options.cuts) as (through, proxies),
         swarm_progress() as pulse.show,
@@ -168,6 +168,7 @@ def command(**given: Any) -> int:
             cuts=options.cuts,
             every_s=options.every,
             batches=lambda: pulse.batches,
+            note=lambda what: faults.append(Mark(time.time(), what)),
         ),
     ):
         result = run_swarm(through, progress=pulse)
@@ -179,7 +180,9 @@ def command(**given: Any) -> int:
         kills=sum(victim.count for victim in victims),
         limits=_missed(summary, options),
     )
-    _show(report, result, victims, options)
+    if options.picture is not None and report.proof.batches:
+        draw(result, options.picture, faults=faults)
+    _show(report, victims, options)
     return 0 if report.passed else 1
 
 
@@ -218,11 +221,7 @@ def _missed(summary: Summary, options: Options) -> tuple[str, ...]:
     return tuple(missed)
 
 
-def _show(report: Report, result: SwarmResult, victims: Sequence[Kill], options: Options) -> None:
-    if options.picture is not None and report.proof.batches:
-        from headrace.loadtest import draw  # noqa: PLC0415
-
-        draw(result, options.picture)
+def _show(report: Report, victims: Sequence[Kill], options: Options) -> None:
     for victim in victims:
         if victim.last_pid is not None:
             click.echo(f"left running: process {victim.last_pid}", err=True)

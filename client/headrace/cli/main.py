@@ -12,11 +12,15 @@ def main() -> None:
     # reads this when it is loaded.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
+        import headrace.errors  # noqa: F401, PLC0415 - first, for it refuses Windows
         from headrace.cli._group import run  # noqa: PLC0415 - needs the [cli] extra
     except ModuleNotFoundError as error:
         sys.stderr.write(
             f"headrace: the command line needs the package {error.name!r}; install it with "
             "pip install 'headrace[cli]'\n"
         )
+        sys.exit(1)
+    except ImportError as error:  # a system that headrace does not run on
+        sys.stderr.write(f"{error}\n")
         sys.exit(1)
     sys.exit(run(sys.argv[1:]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli._show import size
-from headrace.cli._types import SIZE
+from headrace.cli._types import PICTURE, SIZE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +71,7 @@ _MOST_POINTS = 20_000
 )
 @click.option(
     "--picture",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PICTURE,
     help="Draw place in storage by position in the epoch: a PNG or SVG.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a choice.")

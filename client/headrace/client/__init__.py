@@ -11,6 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from headrace.client.api.numpy_dataset import NumpyDataset
+from headrace.client.api.stats import ClientStats
+from headrace.client.api.stats_log import StatsLog
 from headrace.client.api.tensorflow_dataset import tf_dataset
 from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import Landing, TransportState
@@ -34,7 +36,6 @@ from headrace.errors import HeadraceError
 if TYPE_CHECKING:
     from headrace.client.api.batch_loader import BatchLoader
     from headrace.client.api.dataset import RemoteDataset
-    from headrace.client.api.live_stream import ClientStats
     from headrace.client.batch.batch import Batch
     from headrace.client.batch.columns import BytesColumn, RaggedColumn, StringColumn
 
@@ -72,6 +73,7 @@ __all__ = [
     "RemoteDataset",
     "RingFeeds",
     "Stack",
+    "StatsLog",
     "StringColumn",
     "TlsConfig",
     "Transform",
@@ -86,7 +88,6 @@ _NEED_TORCH = {
     "Batch": "headrace.client.batch.batch",
     "BatchLoader": "headrace.client.api.batch_loader",
     "BytesColumn": "headrace.client.batch.columns",
-    "ClientStats": "headrace.client.api.live_stream",
     "RaggedColumn": "headrace.client.batch.columns",
     "RemoteDataset": "headrace.client.api.dataset",
     "StringColumn": "headrace.client.batch.columns",
@@ -97,4 +98,13 @@ def __getattr__(name: str) -> object:
     """Load what needs torch when it is first touched (PEP 562)."""
     if name not in _NEED_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_NEED_TORCH[name]), name)
+    try:
+        return getattr(import_module(_NEED_TORCH[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torch":
+            raise
+        raise ModuleNotFoundError(
+            f"{name} needs torch, which is not installed here: pip install 'headrace[torch]', or "
+            "the build of torch that you want; NumpyDataset needs none",
+            name="torch",
+        ) from error

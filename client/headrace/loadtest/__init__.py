@@ -13,6 +13,7 @@ from headrace.loadtest._resume import TokenCheck, check_tokens
 from headrace.loadtest._spec import Pause, Rescale, SwarmSpec
 from headrace.loadtest._summary import Summary, summarise
 from headrace.loadtest._swarm import Progress, SwarmResult, run_swarm
+from headrace.loadtest._timeline import Mark
 
 __all__ = [
     "RECORD",
@@ -20,6 +21,7 @@ __all__ = [
     "CutKind",
     "FaultyProxy",
     "Kill",
+    "Mark",
     "Pause",
     "Progress",
     "Proof",

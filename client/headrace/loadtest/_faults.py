@@ -85,6 +85,7 @@ def run_faults(
     cuts: Sequence[Cut],
     every_s: float,
     batches: Callable[[], int],
+    note: Callable[[str], None] | None = None,
 ) -> Iterator[None]:
     """Let faults happen until the block ends.
 
@@ -97,7 +98,10 @@ def run_faults(
         cuts: Those without an end begin at once; the others in turn, one every ``every_s``.
         every_s: Seconds between two faults of a kind, at least.
         batches: Tells how many batches the swarm has read so far.
+        note: Is told of each fault that happens while the swarm runs, in a word or two; from any
+            thread.
     """
+    noted = note or _nobody
     for cut in cuts:
         if cut.kind != "reset" and not cut.seconds:
             _apply(proxies, cut)
@@ -107,7 +111,10 @@ def run_faults(
         threading.Thread(
             target=_loop, args=(actions, every_s, batches, stop), name="headrace-faults"
         )
-        for actions in (list(kills), [_passing(proxies, cut, stop) for cut in passing])
+        for actions in (
+            [_noted_kill(kill, noted) for kill in kills],
+            [_noted(_passing(proxies, cut, stop), _title(cut), noted) for cut in passing],
+        )
         if actions
     ]
     for thread in threads:
@@ -134,6 +141,34 @@ def _loop(
             if stop.wait(_LOOK_S):
                 return
         action()
+
+
+def _nobody(what: str) -> None:
+    del what
+
+
+def _noted(
+    action: Callable[[], None], what: str, note: Callable[[str], None]
+) -> Callable[[], None]:
+    def act() -> None:
+        note(what)
+        action()
+
+    return act
+
+
+def _noted_kill(kill: Kill, note: Callable[[str], None]) -> Callable[[], None]:
+    def act() -> None:
+        before = kill.count
+        kill()
+        if kill.count > before:
+            note("kill")
+
+    return act
+
+
+def _title(cut: Cut) -> str:
+    return cut.kind if not cut.seconds else f"{cut.kind} {cut.seconds:g} s"
 
 
 def _passing(proxies: Sequence[FaultyProxy], cut: Cut, stop: threading.Event) -> Callable[[], None]:

@@ -5,6 +5,17 @@ What takes Spark is imported when it is first asked for, so that files are conve
 
 from __future__ import annotations
 
+import headrace.errors  # noqa: F401 - first of all, for it refuses Windows
+
+try:
+    import pyarrow as pa  # noqa: F401 - first, for the message
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "headrace.converter needs pyarrow, which is not installed here: "
+        "pip install 'headrace[converter]'",
+        name="pyarrow",
+    ) from error
+
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -54,4 +65,8 @@ _WITH_SPARK = {
 def __getattr__(name: str) -> object:
     if name not in _WITH_SPARK:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Before the first session, which whoever has installed the extra `java` makes like any other.
+    from headrace.converter.spark_java import offer_java  # noqa: PLC0415 - a program too
+
+    offer_java()
     return getattr(import_module(f"{__name__}.{_WITH_SPARK[name]}"), name)

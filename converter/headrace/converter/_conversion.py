@@ -6,10 +6,11 @@ when a reader is asked for: drivers that only write need none of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
+from headrace.arguments import mapping_or_none
 from headrace.converter._cache import ConversionCache
 from headrace.storage import StoreOptions
 
@@ -31,6 +32,8 @@ class Reading(TypedDict, total=False):
     end: End
     rank: int
     world_size: int
+    steps: Sequence[Any]
+    transform: Callable[[Any], Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +74,15 @@ class Conversion:
         end: End = "drop_last",
         rank: int | None = None,
         world_size: int | None = None,
+        dtypes: Mapping[str, str] | None = None,
+        steps: Sequence[Any] = (),
+        transform: Callable[[Any], Any] | None = None,
         restart: bool = False,
         device: str | None = None,
     ) -> RemoteDataset:
         """Return its batches as torch tensors, from a private server on this machine.
+
+        ``with conversion.dataset(...) as dataset`` closes it at the end.
 
         The server starts with the first batch, reaches the store by `options`, and ends with the
         job. For what is not here, or for a server of your own, make a
@@ -90,6 +98,10 @@ class Conversion:
             end: As there.
             rank: As there.
             world_size: As there.
+            dtypes: Types that columns of numbers shall have in batches, such as
+                ``{"features": "float32"}``: a `headrace.client.Cast` for each, after ``steps``.
+            steps: As there.
+            transform: As there.
             restart: As there.
             device: As there.
         """
@@ -107,28 +119,45 @@ class Conversion:
             end=end,
             rank=rank,
             world_size=world_size,
+            steps=_with_casts(steps, dtypes),
+            transform=transform,
             restart=restart,
             device=device,
             private=PrivateServer(store=self._store()),
         )
 
-    def numpy_dataset(self, *, batch_size: int, **reading: Unpack[Reading]) -> NumpyDataset:
+    def numpy_dataset(
+        self,
+        *,
+        batch_size: int,
+        dtypes: Mapping[str, str] | None = None,
+        **reading: Unpack[Reading],
+    ) -> NumpyDataset:
         """Return the same batches as NumPy arrays; needs no torch.
 
         Args:
             batch_size: As for `headrace.client.NumpyDataset`.
-            reading: As there.
+            dtypes: As for `dataset`.
+            reading: As for `headrace.client.NumpyDataset`.
         """
         from headrace.client import NumpyDataset, PrivateServer  # noqa: PLC0415 - see above
 
         private = PrivateServer(store=self._store())
+        reading["steps"] = _with_casts(reading.get("steps", ()), dtypes)
         return NumpyDataset(None, self.url, batch_size=batch_size, private=private, **reading)
 
-    def tf_dataset(self, *, batch_size: int, **reading: Unpack[Reading]) -> tf.data.Dataset:
+    def tf_dataset(
+        self,
+        *,
+        batch_size: int,
+        dtypes: Mapping[str, str] | None = None,
+        **reading: Unpack[Reading],
+    ) -> tf.data.Dataset:
         """Return the same batches as a ``tf.data.Dataset``; an iteration is an epoch.
 
         Args:
             batch_size: As for `numpy_dataset`.
+            dtypes: As there.
             reading: As there.
 
         Raises:
@@ -136,7 +165,7 @@ class Conversion:
         """
         from headrace.client import tf_dataset  # noqa: PLC0415 - see above
 
-        return tf_dataset(self.numpy_dataset(batch_size=batch_size, **reading))
+        return tf_dataset(self.numpy_dataset(batch_size=batch_size, dtypes=dtypes, **reading))
 
     def delete(self) -> None:
         """Remove the conversion from the cache, for all who share it.
@@ -152,3 +181,12 @@ class Conversion:
     def _store(self) -> dict[str, object] | None:
         # Without options of its own it shares the server of all who read this URL.
         return None if self.options == StoreOptions() else asdict(self.options)
+
+
+def _with_casts(steps: Sequence[Any], dtypes: Mapping[str, str] | None) -> Sequence[Any]:
+    from headrace.client import Cast  # noqa: PLC0415 - see above
+
+    mapping_or_none("dtypes", dtypes, wanted='types by column, such as {"features": "float32"}')
+    if not dtypes:
+        return steps
+    return (*steps, *(Cast(column, dtype) for column, dtype in dtypes.items()))

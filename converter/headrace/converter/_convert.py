@@ -120,6 +120,13 @@ def convert_files(
     Raises:
         NotADatasetError: ``source`` holds nothing of that format.
         HeadraceError: As `write_shards`.
+
+    Example:
+        >>> with open("flights.csv", "w") as file:
+        ...     print("from,minutes", "EWR,227", "JFK,160", sep=chr(10), file=file)
+        >>> written = convert_files("flights.csv", "flights", source_format="csv")
+        >>> written[""].sample_count
+        2
     """
     check_place(url, mode=mode)
     check_source(source, source_format, threads=threads)

@@ -1,5 +1,6 @@
 """The errors of headrace; the tree is drawn in `headrace.errors._tree`."""
 
+from headrace.errors._platform import refuse_windows
 from headrace.errors._tree import (
     AccessDeniedError,
     BadArgumentError,
@@ -37,6 +38,8 @@ from headrace.errors._tree import (
     UnsupportedColumnError,
     WorldError,
 )
+
+refuse_windows()
 
 __all__ = [
     "AccessDeniedError",

@@ -144,7 +144,7 @@ class SkipsNotFoundError(CallerError):
 
 
 class StepFailedError(CallerError):
-    """What the server should do with a batch before it sends it cannot be done with this one."""
+    """What is done to a batch, by the server or by ``transform=``, cannot be done to this one."""
 
     code = "FAILED_PRECONDITION"
     reason = "STEP_FAILED"

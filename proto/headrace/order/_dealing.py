@@ -7,6 +7,7 @@ over some steps while it is in memory once. Then each step is permuted.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -42,6 +43,25 @@ def _inverses() -> _Array:
 
 LINE_INVERSES: Final = _inverses()
 """What times each slope is 1 modulo each number of slices: ``[slices, slope]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class FullCohorts:
+    """The cohorts of a lane behind its ramp.
+
+    Attributes:
+        first: Number of the first.
+        begin: The offset of its first sample in the lane's layout.
+        count: How many of them are dealt.
+        slices: Of each.
+        groups: Of each slice.
+    """
+
+    first: int
+    begin: int
+    count: int
+    slices: int
+    groups: int
 
 
 class Dealings:
@@ -151,6 +171,34 @@ class Dealings:
             before = self._before(own, steps[odd], cohort[odd], part[odd])
             slots[odd] = before + rest
         return steps, slots
+
+    def step_at(self, owner: int, place: int) -> tuple[int, int, int]:
+        """Return the step of a place of a lane, where that step begins, and its samples."""
+        first, stop = self.full_steps(owner)
+        size = int(self.step_samples[owner])
+        begin = int(self._early_ends[owner])
+        step = first + (place - begin) // size
+        if first <= step < stop:
+            return step, begin + (step - first) * size, size
+        step = int(self.steps_of(owner, np.array([place]))[0])
+        steps = np.array([step])
+        return step, int(self.step_start(owner, steps)[0]), int(self.step_length(owner, steps)[0])
+
+    def full_steps(self, owner: int) -> tuple[int, int]:
+        """Return the first step of a lane of full cohorts alone, and the step after the last."""
+        first = int(self._early[owner])
+        return first, max(first, int(self.cohorts[owner]))
+
+    def full_cohorts(self, owner: int) -> FullCohorts:
+        """Return the cohorts of those steps."""
+        first = int(self._ramps[owner])
+        return FullCohorts(
+            first=first,
+            begin=int(self._ramp_ends[owner]),
+            count=int(self.cohorts[owner]) - first,
+            slices=int(self._last_slices[owner]),
+            groups=int(self._last_groups[owner]),
+        )
 
     def entries(self, owner: int, step: int) -> _Array:
         """Return the slices that a lane's step has, as `Step.entries` holds them."""
@@ -269,6 +317,31 @@ class Dealings:
             starts = self._starts[_some(owners, first)].reshape(-1, _RAMP + 1)
             cohorts[first] = (starts <= offsets[first][:, None]).sum(axis=1) - 1
         return cohorts
+
+
+def members_of(keys: _Keys, second_keys: _Keys, first: _Array, slices: int) -> _Array:
+    """Return for groups of one cohort size which member is dealt to each slice.
+
+    Args:
+        keys: (1,) uint64, of the lane's dealing in the epoch.
+        second_keys: (1,) uint64, what draws add to the key half-way.
+        first: (n,) int64, the offset of each group's first sample.
+        slices: Of the cohort.
+
+    Returns:
+        (slices, n) int64, owned by the caller.
+    """
+    if slices == 1:
+        return np.zeros((1, len(first)), np.int64)
+    slope, turn = _lines(keys, second_keys, first, np.array([slices]))
+    slope -= 1
+    slope *= slices
+    slope += turn
+    # Lines are few, so each is worked out once.
+    parts, slopes, turns = np.ogrid[:slices, 1:slices, :slices]
+    lines = (parts - turns) * LINE_INVERSES[slices][slopes] % slices
+    members: _Array = lines.reshape(slices, -1).take(slope, axis=1)
+    return members
 
 
 def _some(owners: Owners, chosen: _Array) -> Owners:

@@ -128,9 +128,14 @@ class MixtureSpec:
     def __post_init__(self) -> None:
         check_range("datasets", len(self.datasets), low=1, high=_DATASET_LIMIT)
         check_range("epoch_size", self.epoch_size, low=0, high=1 << 42)
-        names = {dataset.name for dataset in self.datasets}
-        if len(names) < len(self.datasets):
-            raise BadArgumentError("two datasets of the mixture share a name", field="datasets")
+        names = [dataset.name for dataset in self.datasets]
+        if len(set(names)) < len(names):
+            twice = next(name for at, name in enumerate(names) if name in names[:at])
+            raise BadArgumentError(
+                f"two datasets of the mixture share the name {twice[:100]!r}; expected each once, "
+                "with one weight or amount",
+                field="datasets",
+            )
         weighted = [dataset for dataset in self.datasets if dataset.proportion is not None]
         if self.schedule is not None:
             self._check_schedule(self.schedule)

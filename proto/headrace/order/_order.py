@@ -12,6 +12,7 @@ from headrace.errors import BadArgumentError
 from headrace.order._cache import BoundedCache
 from headrace.order._checks import check_positions
 from headrace.order._dealing import Dealings
+from headrace.order._dealt import DealtSteps, LaneDeal
 from headrace.order._hash import Stream, derive, second_keys_of
 from headrace.order._lanes import LaneSplit
 from headrace.order._permutation import (
@@ -39,6 +40,7 @@ _CHUNK_SAMPLES: Final = 1 << 14
 _CHUNK_BYTES: Final = 16 << 20
 _LAYOUT_BYTES: Final = 96 << 20
 _NETWORK_BYTES: Final = 4 << 20
+_DEALT_BYTES: Final = 24 << 20
 
 
 class Order:
@@ -55,6 +57,15 @@ class Order:
 
     Raises:
         BadArgumentError: If all samples are skipped, or some that the dataset lacks.
+
+    Example:
+        >>> import numpy as np
+        >>> counts = np.array([5, 5])
+        >>> order = Order(OrderSpec(seed=1), ShardTable(counts, counts * 8))
+        >>> order.sample_ids(0, 0, 4)
+        array([3, 1, 7, 2])
+        >>> order.find(0, 7)
+        array([2])
     """
 
     def __init__(
@@ -82,6 +93,7 @@ class Order:
         self._dealings: dict[int, Dealings] = {}
         self._layouts: BoundedCache[int, Spread | Stored] = BoundedCache(_LAYOUT_BYTES)
         self._chunks: BoundedCache[tuple[int, ...], _Array] = BoundedCache(_CHUNK_BYTES)
+        self._dealt = DealtSteps(self.sample_count, _DEALT_BYTES)
         self._networks: BoundedCache[tuple[int, int], Network] = BoundedCache(_NETWORK_BYTES)
 
     def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
@@ -305,41 +317,42 @@ class Order:
             stop = min(first + _CHUNK_SAMPLES, self._split.length(lane))
             return first, np.arange(start + first, start + stop)
         dealing = self._dealing(lane)
-        step = int(dealing.steps_of(0, np.array([place]))[0])
-        length = int(dealing.step_length(0, np.array([step]))[0])
+        step, start, length = dealing.step_at(0, place)
         if length > SORT_LIMIT:
-            return self._part(epoch, lane, step, place)
+            first = (place - start) // _CHUNK_SAMPLES * _CHUNK_SAMPLES
+            part = (first, min(first + _CHUNK_SAMPLES, length))
+            return start + first, self._part(epoch, lane, step, length, part)
         together = max(_CHUNK_SAMPLES // int(dealing.step_samples[0]), 1)
         last = int(dealing.cohorts[0])
         first = step if step == last else step - step % together
         stop = min(first + together, max(last, first + 1))
-        start = int(dealing.step_start(0, np.array([first]))[0])
+        if first != step:
+            start = int(dealing.step_start(0, np.array([first]))[0])
 
         def make() -> _Array:
             steps = np.arange(first, stop)
             counts = dealing.step_length(0, steps)
             owners, slots = spread(counts)
-            # In the order of slots neighbours are near in the layout, which is found faster so.
-            sample_ids = self._deal(epoch, lane, steps[owners], slots)
+            sample_ids = self._whole(epoch, lane, first, stop)
+            if sample_ids is None:
+                # In the order of slots neighbours are near in the layout, and found faster so.
+                sample_ids = self._deal(epoch, lane, steps[owners], slots)
             slots = permutations(self._step_keys(epoch, lane, steps), counts)
             slots += starts_of(counts)[owners]
-            return sample_ids[slots]
+            return sample_ids.take(slots).astype(np.int64, copy=False)
 
         return start, self._chunks.get((epoch, lane, first, 0), make)
 
-    def _part(self, epoch: int, lane: int, step: int, place: int) -> tuple[int, _Array]:
+    def _part(self, epoch: int, lane: int, step: int, length: int, part: tuple[int, int]) -> _Array:
         # A part of a step too large to be sorted.
-        dealing = self._dealing(lane)
-        start = int(dealing.step_start(0, np.array([step]))[0])
-        length = int(dealing.step_length(0, np.array([step]))[0])
-        first = (place - start) // _CHUNK_SAMPLES * _CHUNK_SAMPLES
-
         def make() -> _Array:
-            places = np.arange(first, min(first + _CHUNK_SAMPLES, length))
-            slots = self._permuter(epoch, lane, step, length)(places)
+            slots = self._permuter(epoch, lane, step, length)(np.arange(*part))
+            whole = self._whole(epoch, lane, step, step + 1)
+            if whole is not None:
+                return whole.take(slots).astype(np.int64, copy=False)
             return self._deal(epoch, lane, np.full_like(slots, step), slots)
 
-        return start + first, self._chunks.get((epoch, lane, step, first + 1), make)
+        return self._chunks.get((epoch, lane, step, part[1]), make)
 
     def _permuter(
         self, epoch: int, lane: int, step: int, length: int
@@ -358,6 +371,24 @@ class Order:
         offsets = self._dealing(lane).offsets(*keys, 0, steps, slots)
         offsets += self._split.start(lane)
         return self._layout(epoch).sample_ids(offsets)
+
+    def _whole(
+        self, epoch: int, lane: int, first: int, stop: int
+    ) -> NDArray[np.int32] | NDArray[np.int64] | None:
+        # The samples of some steps by slot, where whole cohorts are worked out for them.
+        dealing = self._dealing(lane)
+        first_full, stop_full = dealing.full_steps(0)
+        held = self.memory_samples * self.spec.lanes
+        if not (first_full <= first and stop <= stop_full and self._dealt.has_room_for(held)):
+            return None
+        start, layout = self._split.start(lane), self._layout(epoch)
+        deal = LaneDeal(
+            (epoch, lane),
+            dealing.full_cohorts(0),
+            *self._deal_keys(epoch, lane),
+            lambda low, high: layout.between(start + low, start + high),
+        )
+        return self._dealt.read(deal, first, stop)
 
     def _places(self, epoch: int, lane: int, offsets: _Array) -> _Array:
         # Places in a lane from offsets in its layout.

@@ -139,12 +139,11 @@ class Network:
         keys = np.array([key], np.uint64)
         second_keys = second_keys_of(keys)
         halves = np.arange(max(self._width, height))
+        turns = np.arange(NETWORK_ROUNDS)[:, None]
+        moduli = np.where(turns % 2, height, self._width)
+        shares = _shares(keys, second_keys, halves, moduli, turn=turns)
         # Sixteen bits hold the sum of two numbers below either side of the rectangle.
-        self._tables = np.zeros((NETWORK_ROUNDS, len(halves)), np.uint16)
-        for turn in range(NETWORK_ROUNDS):
-            size, modulus = (self._width, height) if turn % 2 else (height, self._width)
-            moduli = np.array([modulus])
-            self._tables[turn, :size] = _shares(keys, second_keys, halves[:size], moduli, turn=turn)
+        self._tables = shares.astype(np.uint16)
 
     @property
     def nbytes(self) -> int:
@@ -247,10 +246,10 @@ def _shares(
     halves: NDArray[np.int64],
     moduli: NDArray[np.int64],
     *,
-    turn: int,
+    turn: int | NDArray[np.int64],
 ) -> NDArray[np.int64]:
     # By how much a round moves the other half of each number.
-    counters = halves.view(np.uint64) + np.uint64(turn << _TURN_BITS)
+    counters = halves.view(np.uint64) + (np.asarray(turn) << _TURN_BITS).view(np.uint64)
     drawn = draw_each(keys, counters, second_keys)
     # A share of the modulus instead of a remainder, which takes five times as long.
     drawn >>= np.uint64(_DRAWN_BITS)

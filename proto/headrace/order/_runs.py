@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order._segments import spread, starts_of
+from headrace.order._segments import by_value, spread, starts_of
 from headrace.order._spec import OrderSpec
 from headrace.order._table import ShardTable
 
@@ -176,9 +176,8 @@ def make_pieces(runs: Runs) -> Pieces:
         shards, sizes = binary_pieces(counts)
     ordinals = np.zeros(len(sizes), np.int32)
     groups = {}
-    for size in np.unique(sizes).tolist():
-        members = np.flatnonzero(sizes == size).astype(np.int32)
-        groups[size] = members
+    for size, places in by_value(sizes):
+        groups[size] = members = places.astype(np.int32)
         ordinals[members] = np.arange(len(members), dtype=np.int32)
     first_runs = runs.first_runs if len(sizes) == len(counts) else starts_of(sizes)
     return Pieces(first_runs, shards, ordinals, groups)

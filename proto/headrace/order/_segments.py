@@ -33,3 +33,16 @@ def totals(values: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.
     """Return the sum of each segment: (segments,) int64."""
     sums = starts_of(values)[starts_of(lengths)]
     return np.diff(sums)
+
+
+def by_value(values: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+    """Return each value, rising, with the places that have it, rising: (n,) int64."""
+    if not len(values):
+        return []
+    low = int(values.min())
+    if low == int(values.max()):
+        return [(low, np.arange(len(values)))]
+    order = np.argsort(values, kind="stable")
+    (changes,) = np.nonzero(np.diff(values[order]))
+    places = np.split(order, changes + 1)
+    return [(int(values[members[0]]), members) for members in places]

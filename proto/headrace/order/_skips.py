@@ -26,6 +26,11 @@ class Skips:
 
     Raises:
         BadArgumentError: If an id is negative.
+
+    Example:
+        >>> skips = Skips([7, 3, 7])
+        >>> skips.sample_ids
+        array([3, 7])
     """
 
     def __init__(self, sample_ids: NDArray[np.int64] | Sequence[int]) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headrace.order._cache import BoundedCache
 from headrace.order._hash import Stream, derive, draw
 from headrace.order._runs import Pieces, Runs
-from headrace.order._segments import starts_of
+from headrace.order._segments import by_value, starts_of
 from headrace.order._tree import coins_of, tree_places, tree_runs
 
 _Array = NDArray[np.int64]
@@ -33,6 +33,7 @@ _SLAB_BYTES: Final = 16 << 20
 _TOGETHER: Final = 1 << 16
 # Slabs that are joined for a search; beyond that each is searched alone.
 _JOINED_SLABS: Final = 1 << 6
+_NEAR_SLABS: Final = 4
 
 
 def lattices(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -48,6 +49,8 @@ def lattices(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Slab:
+    # One slab, or neighbours that were joined; `first` is the number of the first.
+    first: int
     start: int
     stop: int
     offsets: _Array
@@ -77,16 +80,27 @@ class _Group:
         self._sorted = self._phases(np.arange(len(members), dtype=np.uint32))
         self._sorted.sort()
         self._samples: _Array | int = 0
-        self._short_times = self._short_samples = np.zeros(0, np.int64)
+        self._short_times = np.zeros(0, np.int64)
+        self._short_samples: _Array | int = 0
 
     def weigh(self, samples: _Array, short_times: _Array, missing: _Array) -> None:
-        """Take how many samples a run of each piece has, and when which runs miss some."""
+        """Take how many samples a run of each piece has, and when which runs miss some.
+
+        The times become the group's.
+        """
         least = int(samples.min())
         if least == int(samples.max()):
             self._samples = least
         else:
             self._samples = np.zeros(len(samples) + 1, np.int64)
             np.cumsum(samples[self._ordinals(self._sorted)], out=self._samples[1:])
+        lost = int(missing[0]) if len(missing) else 0
+        if (missing == lost).all():
+            # Most datasets have shards of one size; this saves much of the memory of a large one.
+            self._short_samples = lost
+            short_times.sort()
+            self._short_times = short_times
+            return
         order = np.argsort(short_times)
         self._short_times = short_times[order]
         self._short_samples = np.zeros(len(missing) + 1, np.int64)
@@ -97,33 +111,36 @@ class _Group:
         phases = self._phases(ordinals.astype(np.uint32)).astype(np.int64)
         return places * self.step + phases * self._scale
 
-    def samples_before(self, times: _Array, *, inclusive: bool) -> _Array:
-        """Return how many samples lie before each time, or up to and with it."""
-        cycles, places = self._rank(times, inclusive=inclusive)
-        side = "right" if inclusive else "left"
+    def samples_before(self, times: _Array) -> _Array:
+        """Return how many samples lie before each time."""
+        cycles, places = self._rank(times)
         if isinstance(self._samples, int):
-            before = (cycles * len(self.members) + places) * self._samples
+            before: _Array = (cycles * len(self.members) + places) * self._samples
         else:
             before = cycles * self._samples[-1] + self._samples[places]
-        short = np.searchsorted(self._short_times, times, side=side)  # type: ignore[call-overload]
-        result: _Array = before - self._short_samples[short]
-        return result
+        short = np.searchsorted(self._short_times, times)
+        if isinstance(self._short_samples, int):
+            lost: _Array = short * self._short_samples
+        else:
+            lost = self._short_samples[short]
+        before -= lost
+        return before
 
     def between(self, start: int, stop: int) -> tuple[_Array, _Array, _Array]:
         """Return the ordinals, places and times of the runs in [start, stop), times rising."""
-        cycles, places = self._rank(np.array([start, stop]), inclusive=False)
+        cycles, places = self._rank(np.array([start, stop]))
         first, end = (cycles * len(self.members) + places).tolist()
         cycle, index = np.divmod(np.arange(first, end), len(self.members))
         phases = self._sorted[index]
         times = cycle * self.step + phases.astype(np.int64) * self._scale
         return self._ordinals(phases), cycle, times
 
-    def _rank(self, times: _Array, *, inclusive: bool) -> tuple[_Array, _Array]:
+    def _rank(self, times: _Array) -> tuple[_Array, _Array]:
         cycles, rest = np.divmod(times, self.step)
         past = cycles >= self.size
         cycles[past], rest[past] = self.size, 0
         # The least phase that is not before the time.
-        least = rest // self._scale + 1 if inclusive else -(-rest // self._scale)
+        least = -(-rest // self._scale)
         over = least > _PHASE_MASK
         places = np.searchsorted(self._sorted, (least & _PHASE_MASK).astype(np.uint32))
         places[over] = len(self.members)
@@ -174,20 +191,26 @@ class Spread:
         """Return the sample id at each offset: (n,) int64."""
         if not len(offsets):
             return offsets.copy()
-        low, high = int(offsets.min()), int(offsets.max())
-        recent = self._recent
-        if recent is not None and recent.start <= low and high < recent.stop:
-            return _read(recent, offsets)
-        first, last = self._find(np.array([low, high])).tolist()
-        if last - first < _JOINED_SLABS:
-            self._recent = self._join(first, last)
-            return _read(self._recent, offsets)
+        slab = self._around(int(offsets.min()), int(offsets.max()))
+        if slab is not None:
+            return _read(slab, offsets)
         sample_ids = np.empty_like(offsets)
         owners = self._find(offsets)
         order = np.argsort(owners, kind="stable")
         slabs, starts = np.unique(owners[order], return_index=True)
         for slab, members in zip(slabs.tolist(), np.split(order, starts[1:]), strict=True):
             sample_ids[members] = _read(self._slab(slab), offsets[members])
+        return sample_ids
+
+    def between(self, low: int, high: int) -> _Array:
+        """Return the sample ids from one offset up to another: (high - low,) int64."""
+        runs = self.stretch(low, high)
+        if runs is None:
+            middle = (low + high) // 2
+            return np.concatenate([self.between(low, middle), self.between(middle, high)])
+        first_ids, counts = runs
+        sample_ids = np.repeat(first_ids - starts_of(counts)[:-1], counts)
+        sample_ids += np.arange(len(sample_ids))
         return sample_ids
 
     def stretch(self, low: int, high: int) -> tuple[_Array, _Array] | None:
@@ -201,10 +224,9 @@ class Spread:
             The first sample id of each run, or of the part that lies there, and how many samples
             that is; None if those are too many runs to be worked out at once.
         """
-        first, last = self._find(np.array([low, high - 1])).tolist()
-        if last - first >= _JOINED_SLABS:
+        slab = self._around(low, high - 1)
+        if slab is None:
             return None
-        slab = self._join(first, last)
         begin = int(np.searchsorted(slab.offsets, low, side="right")) - 1
         end = int(np.searchsorted(slab.offsets, high))
         starts = np.maximum(slab.offsets[begin:end], low)
@@ -217,10 +239,10 @@ class Spread:
         shards = np.searchsorted(runs.first_ids, sample_ids, side="right") - 1
         numbers, rest = np.divmod(sample_ids - runs.first_ids[shards], runs.run_samples[shards])
         numbers += runs.first_runs[shards]
-        before = np.empty_like(sample_ids)
-        for size, members, times in self._times(numbers):
-            before[members] = self._before(times, size)
-        result: _Array = before + rest
+        times, sizes = np.empty_like(sample_ids), np.empty_like(sample_ids)
+        for size, members, own_times in self._times(numbers):
+            times[members], sizes[members] = own_times, size
+        result: _Array = self._before(times, sizes) + rest
         return result
 
     def _times(self, numbers: _Array) -> list[tuple[int, _Array, _Array]]:
@@ -230,33 +252,33 @@ class Spread:
         sizes = self._pieces.first_runs[pieces + 1] - first
         places = tree_places(self._coins, first, sizes, numbers)
         found = []
-        for size in np.unique(sizes).tolist():
-            (members,) = np.nonzero(sizes == size)
+        for size, members in by_value(sizes):
             ordinals = self._pieces.ordinals[pieces[members]]
             found.append((size, members, self._groups[size].times(ordinals, places[members])))
         return found
 
     def _weigh(self) -> None:
         runs, count = self._runs, len(self._runs.first_ids)
-        found: dict[int, list[tuple[_Array, _Array]]] = {size: [] for size in self._groups}
+        none = np.zeros(0, np.int64)
+        found = {size: ([none], [none]) for size in self._groups}
         for start in range(0, count, _TOGETHER):
             missing = runs.missing(start, min(start + _TOGETHER, count))
             (short,) = np.nonzero(missing)
             last = runs.first_runs[start + 1 : start + _TOGETHER + 1][short] - 1
             for size, members, times in self._times(last):
-                found[size].append((times, missing[short[members]].astype(np.int64)))
-        none = np.zeros(0, np.int64)
+                found[size][0].append(times)
+                found[size][1].append(missing[short[members]])
         for size, group in self._groups.items():
             samples = runs.run_samples[self._pieces.shards[group.members]]
-            own = found.pop(size)
-            times = np.concatenate([none, *(times for times, _ in own)])
-            group.weigh(samples, times, np.concatenate([none, *(lost for _, lost in own)]))
+            times, lost = map(np.concatenate, found.pop(size))
+            group.weigh(samples, times, lost)
 
-    def _before(self, times: _Array, size: int) -> _Array:
-        # Runs of one time, which is rare, come in the order of the sizes of their pieces.
+    def _before(self, times: _Array, sizes: _Array | int) -> _Array:
+        # How many samples lie before each time. Runs of one time, which is rare, come in the order
+        # of the sizes of their pieces.
         before = np.zeros_like(times)
         for other, group in self._groups.items():
-            before += group.samples_before(times, inclusive=other < size)
+            before += group.samples_before(times + (other < sizes))
         return before
 
     def _starts(self, slabs: _Array) -> _Array:
@@ -272,6 +294,29 @@ class Spread:
             low += width * (self._starts(low + width) <= offsets)
         return low
 
+    def _around(self, low: int, high: int) -> _Slab | None:
+        # What holds both offsets; None if that would be joined of too many.
+        recent = self._recent
+        if recent is not None and recent.start <= low < recent.stop:
+            if high < recent.stop:
+                return recent
+            # They are searched for once: who reads on finds the next behind the last.
+            first = self._reach(recent.first, low)
+            last = self._reach(first, high)
+        else:
+            first, last = self._find(np.array([low, high])).tolist()
+        if last - first >= _JOINED_SLABS:
+            return None
+        self._recent = joined = self._join(first, last)
+        return joined
+
+    def _reach(self, slab: int, offset: int) -> int:
+        # The slab of an offset that is not before a slab.
+        for near in range(slab, slab + _NEAR_SLABS):
+            if offset < self._slab(near).stop:
+                return near
+        return int(self._find(np.array([offset]))[0])
+
     def _slab(self, slab: int) -> _Slab:
         return self._cache.get(slab, lambda: self._make(slab))
 
@@ -282,7 +327,7 @@ class Spread:
         slabs = [self._slab(slab) for slab in range(first, last + 1)]
         offsets = np.concatenate([slab.offsets for slab in slabs])
         first_ids = np.concatenate([slab.first_ids for slab in slabs])
-        return _Slab(slabs[0].start, slabs[-1].stop, offsets, first_ids)
+        return _Slab(first, slabs[0].start, slabs[-1].stop, offsets, first_ids)
 
     def _make(self, slab: int) -> _Slab:
         start, stop = slab << self._slab_bits, (slab + 1) << self._slab_bits
@@ -300,7 +345,7 @@ class Spread:
         shards = self._pieces.shards[piece].astype(np.int64)
         first_ids, counts = self._runs.begin_and_size(numbers, shards)
         offsets = starts_of(counts) + self._starts(np.array([slab]))
-        return _Slab(int(offsets[0]), int(offsets[-1]), offsets[:-1], first_ids)
+        return _Slab(slab, int(offsets[0]), int(offsets[-1]), offsets[:-1], first_ids)
 
 
 class Stored:
@@ -311,6 +356,10 @@ class Stored:
     def sample_ids(self, offsets: _Array) -> _Array:
         """Return the sample id at each offset, which is the offset."""
         return offsets.copy()
+
+    def between(self, low: int, high: int) -> _Array:
+        """Return the sample ids from one offset up to another, which are the offsets."""
+        return np.arange(low, high)
 
     def stretch(self, low: int, high: int) -> tuple[_Array, _Array]:
         """Return the samples between two offsets as one run."""

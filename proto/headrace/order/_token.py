@@ -173,7 +173,8 @@ def decode_token(token: bytes) -> Token:
 def _check_frame(token: bytes) -> None:
     if token[: len(_MAGIC)] != _MAGIC or len(token) <= len(_MAGIC) + 1 + _CHECKSUM_BYTES:
         raise TokenMalformedError(
-            f"these {len(token)} bytes are no headrace token, they begin with {token[:4].hex()!r}"
+            f"these {len(token)} bytes are no headrace token, they begin with {token[:4].hex()!r}; "
+            "expected all bytes of a Batch.token, or what `headrace read` printed behind 'token'"
         )
     if token[-_CHECKSUM_BYTES:] != _checksum(token[:-_CHECKSUM_BYTES]):
         raise TokenMalformedError(

@@ -1,5 +1,16 @@
 """The server: batches out of shards, cached, assembled and streamed."""
 
+import headrace.errors  # noqa: F401 - first of all, for it refuses Windows
+
+try:
+    import pyarrow as pa  # noqa: F401 - first, for the message
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "headrace.server needs pyarrow, which is not installed here: "
+        "pip install 'headrace[server]'",
+        name="pyarrow",
+    ) from error
+
 from headrace.server.process.check_config import Finding, check_config
 from headrace.server.process.serve import serve
 from headrace.server.rpc.server import Server, start_server

@@ -1,5 +1,16 @@
 """The bytes in the bucket: shards, manifests, checksums, and the stores that hold them."""
 
+import headrace.errors  # noqa: F401 - first of all, for it refuses Windows
+
+try:
+    import pyarrow as pa  # noqa: F401 - first, for the message
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "headrace.storage needs pyarrow, which is not installed here: "
+        "pip install 'headrace[storage]'",
+        name="pyarrow",
+    ) from error
+
 from headrace.storage.care.gc import (
     DEFAULT_KEEP,
     DEFAULT_OLDER_THAN_S,

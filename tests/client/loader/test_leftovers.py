@@ -14,17 +14,9 @@ import pytest
 
 from support import loader_job
 from support.datasets import small_table, write_dataset
-from support.private import server_pids, wait_until
+from support.private import is_over, server_pids, wait_until
 
 SHARED = Path("/dev/shm")  # noqa: S108 - where the system keeps it
-
-
-def _alive(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.parametrize("end", ["asked", "killed"])
@@ -52,7 +44,7 @@ def test_nothing_is_left_of_a_job_with_workers(end: str, tmp_path: Path, runtime
 
     assert 3 == len(pids)
     assert 1 == len(servers)
-    assert wait_until(lambda: not any(map(_alive, pids)))
+    assert wait_until(lambda: all(map(is_over, pids)))
     assert wait_until(lambda: not server_pids(runtime))
     left = [path.name for path in temporary.iterdir()]
     # Of a main process that was killed Python itself leaves the folder of its fork server.

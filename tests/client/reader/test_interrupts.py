@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import os
 import signal
@@ -68,21 +67,11 @@ def test_a_handler_that_raises_nothing_ends_nothing(seen: list[int]) -> None:
     assert [] == told
 
 
-@pytest.fixture
-def no_garbage() -> Iterator[None]:
-    """No finaliser of what other tests left runs meanwhile: an interrupt in one is lost."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def _hold() -> None:
     with HeldInterrupts(lambda: None):
         pass
 
 
-@pytest.mark.usefixtures("no_garbage")
 def test_handlers_live_on_wherever_two_interrupts_come(seen: list[int]) -> None:
     """Each of them is run, and raises, also where the second comes while handlers are put back."""
     stops = signal.getsignal(signal.SIGTERM)

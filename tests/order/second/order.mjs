@@ -1,4 +1,4 @@
-// Order version 2 once more, as docs/order.md words it: slow and plain.
+// Order version 2 once more, written from docs/order.md alone, with no sight of headrace's code.
 //
 // Reads one question a line of JSON from standard input, and writes the answer as a line of JSON:
 // - a spec, {"seed", "shuffle", ..., "epoch", "counts", "bytes", "blocks", "skips"}: the
@@ -7,622 +7,853 @@
 // - a token, {"token": {...}, "mixture", "skips"}: its bytes, the digests worked out, as hex.
 // Seeds, epochs and a token's numbers are strings, since JSON's do not hold 63 bits.
 
-import { createInterface } from "node:readline";
+import readline from 'node:readline';
 
-const WORD = (1n << 64n) - 1n;
-const [SECOND, DATASET, PHASE, SLOTS, CHOICE, SPAN] = [6n, 7n, 8n, 9n, 10n, 11n];
-const [PHASES, COINS, DEAL, STEP, SKIPS] = [13n, 14n, 15n, 16n, 17n];
-const SLICES = [1, 2, 3, 5, 7, 11, 13, 17];
+// ---------------------------------------------------------------- Words and numbers
+// A word is held as two unsigned halves of 32 bits; results are left in HIGH and LOW.
 
-const mix = (z) => {
-  z = ((z ^ (z >> 30n)) * 0xbf58476d1ce4e5b9n) & WORD;
-  z = ((z ^ (z >> 27n)) * 0x94d049bb133111ebn) & WORD;
-  return z ^ (z >> 31n);
-};
-const absorb = (key, word) => mix(key ^ mix((BigInt(word) + 0x9e3779b97f4a7c15n) & WORD));
-const keyOf = (key, ...words) => words.reduce(absorb, key);
-const draw = (key, counter) => mix(mix((key + BigInt(counter)) & WORD) ^ keyOf(key, SECOND));
-const share = (word, m) => Number(((word >> 32n) * BigInt(m)) >> 32n);
-const floor = (a, b) => Math.floor(a / b);
-const ceil = (a, b) => Math.ceil(a / b);
+const TWO32 = 4294967296;
+const MASK64 = (1n << 64n) - 1n;
+let HIGH = 0;
+let LOW = 0;
 
-function sorted(key, n) {
-  const drawn = Array.from({ length: n }, (_, i) => [draw(key, i) >> 32n, i]);
-  drawn.sort((a, b) => (a[0] < b[0] ? -1 : a[0] > b[0] ? 1 : a[1] - b[1]));
-  return drawn.map(([, i]) => i);
+const ceilDiv = (a, b) => Math.floor((a + b - 1) / b);
+const floorDiv = (a, b) => Math.floor(a / b);
+const floorMulDiv = (a, b, c) => Number(BigInt(a) * BigInt(b) / BigInt(c)); // a b // c, exactly
+const minBig = (a, b) => (a < b ? a : b);
+const maxBig = (a, b) => (a > b ? a : b);
+
+function mulHigh32(a, b) {
+  const a0 = a & 0xffff, a1 = a >>> 16, b0 = b & 0xffff, b1 = b >>> 16;
+  const low = a0 * b0;
+  const middle = a1 * b0 + (low >>> 16);
+  const cross = a0 * b1 + (middle % 65536);
+  return a1 * b1 + Math.floor(middle / 65536) + Math.floor(cross / 65536);
 }
 
-function network(key, n) {
-  let width = Math.floor(Math.sqrt(n));
-  while (width * width < n) width += 1;
-  const height = ceil(n, width);
-  const tables = Array.from({ length: 12 }, (_, turn) => {
-    const [size, modulus] = turn % 2 === 0 ? [height, width] : [width, height];
-    const base = BigInt(turn) << 56n;
-    return Array.from({ length: size }, (_, i) => share(draw(key, base + BigInt(i)), modulus));
-  });
-  return (p) => {
-    do {
-      let [high, low] = [floor(p, width), p % width];
-      for (let turn = 0; turn < 12; turn += 1) {
-        if (turn % 2 === 0) low = (low + tables[turn][high]) % width;
-        else high = (high + tables[turn][low]) % height;
-      }
-      p = high * width + low;
-    } while (p >= n);
+function multiply(high, low, bHigh, bLow) {
+  LOW = Math.imul(low, bLow) >>> 0;
+  HIGH = (mulHigh32(low, bLow) + Math.imul(high, bLow) + Math.imul(low, bHigh)) >>> 0;
+}
+
+function add(high, low, bHigh, bLow) {
+  const sum = low + bLow;
+  LOW = sum >>> 0;
+  HIGH = (high + bHigh + (sum >= TWO32 ? 1 : 0)) >>> 0;
+}
+
+// ---------------------------------------------------------------- Hash
+
+const SECOND = 6n, DATASET = 7n, PHASE = 8n, SLOTS = 9n, CHOICE = 10n, SPAN = 11n;
+const PHASES = 13n, COINS = 14n, DEAL = 15n, STEP = 16n, SKIPS = 17n;
+
+function mix(high, low) {
+  low ^= (low >>> 30) | (high << 2);
+  high ^= high >>> 30;
+  multiply(high >>> 0, low >>> 0, 0xBF58476D, 0x1CE4E5B9);
+  low = LOW ^ ((LOW >>> 27) | (HIGH << 5));
+  high = HIGH ^ (HIGH >>> 27);
+  multiply(high >>> 0, low >>> 0, 0x94D049BB, 0x133111EB);
+  low = LOW ^ ((LOW >>> 31) | (HIGH << 1));
+  high = HIGH ^ (HIGH >>> 31);
+  HIGH = high >>> 0;
+  LOW = low >>> 0;
+}
+
+function absorb(key, word) {
+  const bits = BigInt.asUintN(64, BigInt(word) + 0x9E3779B97F4A7C15n);
+  mix(Number(bits >> 32n), Number(bits & 0xffffffffn));
+  mix((HIGH ^ Number(key >> 32n)) >>> 0, (LOW ^ Number(key & 0xffffffffn)) >>> 0);
+  return (BigInt(HIGH) << 32n) | BigInt(LOW);
+}
+
+const makeKey = (key, ...words) => words.reduce(absorb, BigInt(key));
+
+// A key made ready for draws: its halves and those of key(key, SECOND).
+class Drawer {
+  constructor(key) {
+    const second = absorb(key, SECOND);
+    this.high = Number(key >> 32n);
+    this.low = Number(key & 0xffffffffn);
+    this.secondHigh = Number(second >> 32n);
+    this.secondLow = Number(second & 0xffffffffn);
+  }
+
+  // Leaves draw(key, counter) in HIGH and LOW.
+  draw(counterHigh, counterLow) {
+    add(this.high, this.low, counterHigh, counterLow);
+    mix(HIGH, LOW);
+    mix((HIGH ^ this.secondHigh) >>> 0, (LOW ^ this.secondLow) >>> 0);
+  }
+
+  // The same for a counter below 2^53, and as a BigInt for any counter.
+  at(counter) {
+    this.draw(Math.floor(counter / TWO32), counter % TWO32);
+  }
+
+  word(counter) {
+    const bits = BigInt.asUintN(64, BigInt(counter));
+    this.draw(Number(bits >> 32n), Number(bits & 0xffffffffn));
+    return (BigInt(HIGH) << 32n) | BigInt(LOW);
+  }
+}
+
+// ---------------------------------------------------------------- Permutations
+
+const shareOfHalf = (half, m) =>
+  (m <= 2097152 ? Math.floor(half * m / TWO32) : Number(BigInt(half) * BigInt(m) >> 32n));
+
+function sortPermutation(key, n) {
+  if (n >= 1048576) throw new Error('a list this long is not sorted by this order');
+  const drawer = new Drawer(key);
+  const pairs = new Float64Array(n);
+  for (let i = 0; i < n; i++) {
+    drawer.at(i);
+    pairs[i] = HIGH * 1048576 + i;
+  }
+  pairs.sort();
+  return Array.from(pairs, (pair) => pair % 1048576);
+}
+
+function leastWidth(n) {
+  let width = Math.max(1, Math.floor(Math.sqrt(n)) - 1);
+  while (width * width < n) width++;
+  return width;
+}
+
+function networkPermutation(key, n) {
+  const drawer = new Drawer(key);
+  const width = leastWidth(n);
+  const height = ceilDiv(n, width);
+  const turnThrough = (p) => {
+    let high = Math.floor(p / width), low = p % width;
+    for (let turn = 0; turn < 12; turn++) {
+      const other = turn % 2 === 0 ? high : low;
+      drawer.draw(turn * 16777216 + Math.floor(other / TWO32), other % TWO32);
+      if (turn % 2 === 0) low = (low + shareOfHalf(HIGH, width)) % width;
+      else high = (high + shareOfHalf(HIGH, height)) % height;
+    }
+    return high * width + low;
+  };
+  return (place) => {
+    let p = place;
+    do p = turnThrough(p); while (p >= n);
     return p;
   };
 }
 
-function memory(spec) {
-  const [n, b] = [spec.counts, spec.bytes].map((list) => list.reduce((a, c) => a + c, 0));
-  const limits = [n];
-  if (spec.shuffle_bytes) {
-    limits.push(Number((BigInt(spec.shuffle_bytes) * BigInt(n)) / BigInt(Math.max(b, 1))));
-  }
-  if (spec.shuffle_samples) limits.push(spec.shuffle_samples);
-  return Math.max(1, Math.min(...limits));
+// ---------------------------------------------------------------- Lanes
+
+// The places of lane l of L before position p of an epoch of N positions in units of U.
+function lanePlacesBefore(p, N, U, L, l) {
+  const unit = Math.min(floorDiv(p, U), floorDiv(N, U));
+  const whole = floorDiv((l + 1) * U, L) - floorDiv(l * U, L);
+  const T = Math.min(U, N - unit * U);
+  const first = floorDiv(l * T, L), end = floorDiv((l + 1) * T, L);
+  return unit * whole + Math.min(Math.max(p - unit * U - first, 0), end - first);
 }
 
-function runsOf(spec) {
-  const shards = [];
-  let [first, number] = [0, 0];
-  spec.counts.forEach((n, i) => {
-    if (n === 0) return;
-    const s = Math.max(1, ceil(spec.bytes[i], n));
-    const u = Math.min(spec.blocks[i], n);
-    const unit = Math.max(u, 1);
-    const wanted = u > 0
-      ? Math.max(1, floor(spec.run_bytes + floor(s * u, 2), s * u)) * u
-      : Math.max(1, floor(spec.run_bytes, s));
-    const size = Math.min(n, Math.max(wanted, ceil(n, 2 ** 20 * unit) * unit));
-    const runs = ceil(n, size);
-    shards.push({ first, n, size, runs, number });
-    first += n;
-    number += runs;
+const laneLength = (N, U, L, l) => lanePlacesBefore(N, N, U, L, l);
+
+// What lane l has of each of several stretches laid end to end: deals n_0, n_1, ... samples.
+function dealToLane(amounts, U, L, l) {
+  const N = sum(amounts);
+  let end = 0;
+  return amounts.map((amount) => {
+    const before = lanePlacesBefore(end, N, U, L, l);
+    end += amount;
+    return lanePlacesBefore(end, N, U, L, l) - before;
   });
-  return { shards, count: number };
 }
 
-function piecesOf({ shards, count }) {
-  const pieces = [];
-  const ordinals = new Map();
-  for (const shard of shards) {
-    let [left, at] = [shard.runs, shard.number];
-    const cut = (m) => {
-      const i = ordinals.get(m) ?? 0;
-      ordinals.set(m, i + 1);
-      pieces.push({ shard, first: at, m, i });
-      at += m;
-      left -= m;
-    };
-    if (count > 2 ** 20) cut(left);
-    while (left >= 16) cut(16);
-    for (const m of [8, 4, 2, 1]) if (left >= m) cut(m);
+// Lays the lists of the lanes into the positions of an epoch.
+function interleaveLanes(N, U, lists) {
+  const L = lists.length, answer = new Array(N), next = lists.map(() => 0);
+  for (let start = 0; start < N; start += U) {
+    const T = Math.min(U, N - start);
+    for (let l = 0; l < L; l++) {
+      const end = floorDiv((l + 1) * T, L);
+      for (let slot = floorDiv(l * T, L); slot < end; slot++) answer[start + slot] = lists[l][next[l]++];
+    }
   }
+  return answer;
+}
+
+const sum = (list) => list.reduce((a, b) => a + b, 0);
+
+// ---------------------------------------------------------------- Memory
+
+function memoryOf(shards, spec) {
+  const N = BigInt(sum(shards.counts));
+  const B = shards.bytes.reduce((a, b) => a + BigInt(b), 0n);
+  let M = N;
+  if (BigInt(spec.shuffle_bytes) > 0n) M = minBig(M, BigInt(spec.shuffle_bytes) * N / maxBig(B, 1n));
+  if (BigInt(spec.shuffle_samples) > 0n) M = minBig(M, BigInt(spec.shuffle_samples));
+  return Number(maxBig(M, 1n));
+}
+
+// ---------------------------------------------------------------- Layout
+
+function runSize(n, b, k, runBytes) {
+  const s = Math.max(1, ceilDiv(b, n));
+  const u = Math.min(k, n);
+  const wanted = u > 0
+    ? Math.max(1, floorDiv(runBytes + floorDiv(s * u, 2), s * u)) * u
+    : Math.max(1, floorDiv(runBytes, s));
+  const grain = Math.max(u, 1);
+  return Math.min(n, Math.max(wanted, ceilDiv(n, 1048576 * grain) * grain));
+}
+
+// The runs of all shards: where each begins, its length, and its shard's bounds.
+function cutIntoRuns(shards, runBytes) {
+  const runs = { starts: [], lengths: [], shardFirst: [], shardRuns: [], shardStarts: [], shardEnds: [] };
+  let start = 0;
+  shards.counts.forEach((n, index) => {
+    if (n === 0) return;
+    const size = runSize(n, shards.bytes[index], shards.blocks[index], runBytes);
+    runs.shardFirst.push(runs.starts.length);
+    runs.shardRuns.push(ceilDiv(n, size));
+    runs.shardStarts.push(start);
+    runs.shardEnds.push(start + n);
+    for (let done = 0; done < n; done += size) {
+      runs.starts.push(start + done);
+      runs.lengths.push(Math.min(size, n - done));
+    }
+    start += n;
+  });
+  return runs;
+}
+
+// Pieces as pairs of the first run and the number of runs, in storage order.
+function cutIntoPieces(runs) {
+  const pieces = [];
+  const few = runs.starts.length <= 1048576;
+  runs.shardRuns.forEach((count, shard) => {
+    let first = runs.shardFirst[shard], left = count;
+    while (left > 0) {
+      let m = left;
+      if (few) for (m = 16; m > left;) m /= 2;
+      pieces.push([first, m]);
+      first += m;
+      left -= m;
+    }
+  });
   return pieces;
 }
 
-function multiplier(word) {
-  let [above, below] = [0n, 1n];
-  for (let i = 47n; i >= 0n; i -= 1n) {
-    [above, below] = [below, (1n + ((word >> i) & 1n)) * below + above];
+function makeCoin(E) {
+  const drawer = new Drawer(makeKey(E, COINS));
+  return (level, x) => {
+    const counter = Math.floor(x / 64), bit = x % 64;
+    drawer.draw(level * 16777216 + Math.floor(counter / TWO32), counter % TWO32);
+    return bit < 32 ? (LOW >>> bit) & 1 : (HIGH >>> (bit - 32)) & 1;
+  };
+}
+
+function runAtPlace(place, first, m, coin) {
+  let low = first, size = m, level = 0, t = place;
+  while (size > 1) {
+    const half = floorDiv(t, 2);
+    const side = (t % 2) ^ coin(level, low + half);
+    let left = floorDiv(size, 2);
+    if (size % 2 === 1) left = left + 1 - coin(level, low + floorDiv(size, 2));
+    if (side === 1) { low += left; size -= left; } else size = left;
+    t = half;
+    level++;
   }
+  return low;
+}
+
+function timesMultiplier(E) {
+  const w = new Drawer(makeKey(E, PHASES)).word(0);
+  let above = 0n, below = 1n;
+  for (let i = 47n; i >= 0n; i--) [above, below] = [below, (1n + ((w >> i) & 1n)) * below + above];
   return (above << 32n) / below | 1n;
 }
 
-function layout(spec, epochKey) {
-  const runs = runsOf(spec);
-  const coinKey = keyOf(epochKey, COINS);
-  const phaseKey = keyOf(epochKey, PHASES);
-  const coin = (level, x) =>
-    Number((draw(coinKey, (BigInt(level) << 56n) + BigInt(floor(x, 64))) >> BigInt(x % 64)) & 1n);
-  const A = multiplier(draw(phaseKey, 0));
-  const laid = [];
-  for (const { shard, first, m, i } of piecesOf(runs)) {
+// The runs in the order of their times.
+function runsInOrder(runs, E) {
+  const coin = makeCoin(E), A = timesMultiplier(E), phases = new Drawer(makeKey(E, PHASES));
+  const numbers = new Map(), timed = [];
+  for (const [first, m] of cutIntoPieces(runs)) {
+    const i = numbers.get(m) ?? 0;
+    numbers.set(m, i + 1);
     const step = (1n << 62n) / BigInt(m);
-    const shift = draw(phaseKey, m) >> 32n;
-    const phase = ((BigInt(i) * A + shift) & 0xffffffffn) * (step >> 32n);
-    for (let place = 0; place < m; place += 1) {
-      let [low, size, level, t] = [first, m, 0, place];
-      while (size > 1) {
-        const half = floor(t, 2);
-        const side = (t % 2) ^ coin(level, low + half);
-        let left = floor(size, 2);
-        if (size % 2 === 1) left += 1 - coin(level, low + floor(size, 2));
-        if (side === 1) [low, size] = [low + left, size - left];
-        else size = left;
-        t = half;
-        level += 1;
-      }
-      const before = (low - shard.number) * shard.size;
-      const length = Math.min(shard.size, shard.n - before);
-      laid.push({ time: BigInt(place) * step + phase, m, id: shard.first + before, length });
+    const turned = (BigInt(i) * A + (phases.word(m) >> 32n)) & 0xffffffffn;
+    for (let t = 0; t < m; t++) {
+      timed.push([BigInt(t) * step + turned * (step >> 32n), m, runAtPlace(t, first, m, coin)]);
     }
   }
-  laid.sort((a, b) => (a.time < b.time ? -1 : a.time > b.time ? 1 : a.m - b.m));
-  return laid.flatMap(({ id, length }) => Array.from({ length }, (_, i) => id + i));
+  timed.sort((a, b) => (a[0] < b[0] ? -1 : a[0] > b[0] ? 1 : a[1] - b[1]));
+  return timed.map((entry) => entry[2]);
 }
 
-function laneOrder(spec, M, epochKey, lane, stretch, sortLimit) {
-  const n = stretch.length;
-  if (!spec.shuffle) return stretch;
-  const d = Math.max(1, ...SLICES.filter((s) => s * (s + 2) <= M));
-  const g = Math.max(1, floor(floor(2 * M, 2 * d + 3), d));
+// The layout as a function from an offset to a sample.
+function makeLayout(pass) {
+  if (!pass.shuffle || (pass.lanes === 1 && pass.memory === pass.total)) return (offset) => offset;
+  const list = new Float64Array(pass.total);
+  let next = 0;
+  for (const run of runsInOrder(pass.runs, pass.E)) {
+    const start = pass.runs.starts[run], length = pass.runs.lengths[run];
+    for (let i = 0; i < length; i++) list[next++] = start + i;
+  }
+  return (offset) => list[offset];
+}
+
+// ---------------------------------------------------------------- Steps
+
+const PRIMES = [1, 2, 3, 5, 7, 11, 13, 17];
+
+// The cohorts, as pairs of slices and groups, for ever.
+function* cohortShapes(M) {
+  const d = Math.max(1, ...PRIMES.filter((prime) => prime * (prime + 2) <= M));
+  const g = Math.max(1, floorDiv(floorDiv(2 * M, 2 * d + 3), d));
   const q = g * d;
-  const ramp = [16, 16, 8, 4, 2].map((part) => [1, floor(q, part)]);
-  for (const s of SLICES) if (s > 1 && s < d) ramp.push([s, floor(q, s)]);
-  const early = ramp.filter(([, groups]) => groups > 0);
-  const cohorts = [];
-  let end = 0;
-  while (n > M) {
-    const [slices, groups] = early[cohorts.length] ?? [d, g];
-    if (end + slices * groups > n) break;
-    cohorts.push({ start: end, slices, groups });
-    end += slices * groups;
+  for (const part of [16, 16, 8, 4, 2]) if (floorDiv(q, part) > 0) yield [1, floorDiv(q, part)];
+  for (const slices of [2, 3, 5, 7, 11, 13]) {
+    if (slices < d && floorDiv(q, slices) > 0) yield [slices, floorDiv(q, slices)];
   }
-  const C = cohorts.length;
-  const steps = Array.from({ length: C + 1 }, () => []);
-  const dealKey = keyOf(epochKey, DEAL, lane);
-  cohorts.forEach(({ start, slices, groups }, c) => {
-    const dealt = Array.from({ length: slices }, () => []);
-    for (let x = start; x < start + slices * groups; x += slices) {
-      const v = draw(dealKey, x);
-      const slope = 1 + share(v, slices - 1);
-      const turn = share((v & 0xffffffffn) << 32n, slices);
-      for (let a = 0; a < slices; a += 1) dealt[(slope * a + turn) % slices].push(stretch[x + a]);
-    }
-    dealt.forEach((slice, i) => steps[Math.min(c + i, C)].push(slice));
-  });
-  steps[C].push(stretch.slice(end));
-  return steps.flatMap((slices, step) => {
-    const slots = slices.flat();
-    const key = keyOf(epochKey, STEP, lane, step);
-    if (slots.length <= sortLimit) return sorted(key, slots.length).map((slot) => slots[slot]);
-    const at = network(key, slots.length);
-    return slots.map((_, p) => slots[at(p)]);
-  });
+  for (;;) yield [d, g];
 }
 
-function lanesOf(N, { unit, lanes }) {
-  return Array.from({ length: N }, (_, position) => {
-    const T = Math.min(unit, N - floor(position, unit) * unit);
-    return floor((position % unit + 1) * lanes - 1, T);
-  });
-}
-
-function laidOut(spec, M, epochKey) {
-  const n = spec.counts.reduce((a, c) => a + c, 0);
-  const stored = !spec.shuffle || (spec.lanes === 1 && M === n);
-  return stored ? Array.from({ length: n }, (_, i) => i) : layout(spec, epochKey);
-}
-
-function epochOf(spec) {
-  const epochKey = keyOf(0n, BigInt(spec.seed), BigInt(spec.epoch));
-  const n = spec.counts.reduce((a, c) => a + c, 0);
-  const M = memory(spec);
-  const laid = laidOut(spec, M, epochKey);
-  const laneOf = lanesOf(n, spec);
-  const lengths = new Array(spec.lanes).fill(0);
-  for (const lane of laneOf) lengths[lane] += 1;
+// The whole cohorts of a lane of n samples, with the offsets where they begin.
+function wholeCohorts(n, M) {
+  const cohorts = [];
+  if (n <= M) return cohorts;
   let start = 0;
-  const lanes = lengths.map((length, lane) => {
-    start += length;
-    return laneOrder(spec, M, epochKey, lane, laid.slice(start - length, start), 2 ** 12);
+  for (const [slices, groups] of cohortShapes(M)) {
+    if (start + slices * groups > n) break;
+    cohorts.push({ start, slices, groups });
+    start += slices * groups;
+  }
+  return cohorts;
+}
+
+// The slices of a cohort, each a list of offsets in the order of groups.
+function dealCohort({ start, slices: D, groups }, drawer) {
+  const slices = Array.from({ length: D }, () => []);
+  for (let x = start; x < start + D * groups; x += D) {
+    drawer.at(x);
+    const slope = 1 + shareOfHalf(HIGH, D - 1), turn = shareOfHalf(LOW, D);
+    for (let a = 0; a < D; a++) slices[(slope * a + turn) % D].push(x + a);
+  }
+  return slices;
+}
+
+function stepLists(n, M, E, lane) {
+  const cohorts = wholeCohorts(n, M), C = cohorts.length;
+  const steps = Array.from({ length: C + 1 }, () => []);
+  const drawer = new Drawer(makeKey(E, DEAL, lane));
+  let end = 0;
+  cohorts.forEach((cohort, c) => {
+    dealCohort(cohort, drawer).forEach((slice, i) => {
+      const step = steps[Math.min(c + i, C)];
+      for (const offset of slice) step.push(offset);
+    });
+    end = cohort.start + cohort.slices * cohort.groups;
   });
-  const next = new Array(spec.lanes).fill(0);
-  const epoch = laneOf.map((lane) => lanes[lane][next[lane]++]);
-  return spec.skips.length ? withoutSkips(spec, epochKey, epoch) : epoch;
+  for (; end < n; end++) steps[C].push(end);
+  return steps;
 }
 
-function withoutSkips(spec, epochKey, epoch) {
-  const skipped = new Set(spec.skips);
-  const key = keyOf(epochKey, SKIPS);
-  const found = new Map();
-  const keptOf = (first, n) => {
-    const range = `${first} ${n}`;
-    if (!found.has(range)) {
-      const ids = Array.from({ length: n }, (_, i) => first + i);
-      found.set(range, ids.filter((id) => !skipped.has(id)));
+// The offsets of a lane of n samples at its places, as a function of the place.
+function lanePlaces(n, pass, lane) {
+  if (!pass.shuffle) return (p) => p;
+  const steps = stepLists(n, pass.memory, pass.E, lane);
+  const firsts = [], openers = steps.map((step, number) => {
+    const key = makeKey(pass.E, STEP, lane, number), T = step.length;
+    let slotOf = null;
+    return (p) => {
+      if (!slotOf) {
+        if (T <= pass.sortLimit) { const sorted = sortPermutation(key, T); slotOf = (place) => sorted[place]; }
+        else slotOf = networkPermutation(key, T);
+      }
+      return step[slotOf(p)];
+    };
+  });
+  const stepAt = new Int32Array(n);
+  let first = 0;
+  steps.forEach((step, number) => {
+    firsts.push(first);
+    stepAt.fill(number, first, first + step.length);
+    first += step.length;
+  });
+  return (p) => openers[stepAt[p]](p - firsts[stepAt[p]]);
+}
+
+// ---------------------------------------------------------------- Skips
+
+function lowerBound(sorted, value) {
+  let low = 0, high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (sorted[middle] < value) low = middle + 1; else high = middle;
+  }
+  return low;
+}
+
+function upperBound(sorted, value) {
+  const at = lowerBound(sorted, value);
+  return at < sorted.length && sorted[at] === value ? at + 1 : at;
+}
+
+// The substitute of every sample in a pass; the identity for kept ones.
+function makeSubstitute(pass, skips) {
+  if (skips.length === 0) return (x) => x;
+  const skipped = new Set(skips);
+  const kept = [];
+  for (let x = 0; x < pass.total; x++) if (!skipped.has(x)) kept.push(x);
+  if (kept.length === 0) throw new Error('all samples are skipped');
+  const drawer = new Drawer(makeKey(pass.E, SKIPS));
+  const { starts, lengths, shardStarts, shardEnds } = pass.runs;
+  return (x) => {
+    if (!skipped.has(x)) return x;
+    const run = upperBound(starts, x) - 1, shard = upperBound(shardStarts, x) - 1;
+    const ranges = [[starts[run], starts[run] + lengths[run]], [shardStarts[shard], shardEnds[shard]], [0, pass.total]];
+    for (const [first, end] of ranges) {
+      const before = lowerBound(kept, first), k = lowerBound(kept, end) - before;
+      if (k > 0) return kept[before + Number(drawer.word(x) % BigInt(k))];
     }
-    return found.get(range);
   };
-  const { shards } = runsOf(spec);
-  const substitute = (x) => {
-    const shard = shards.find(({ first, n }) => x < first + n);
-    const before = floor(x - shard.first, shard.size) * shard.size;
-    const length = Math.min(shard.size, shard.n - before);
-    let kept = keptOf(shard.first + before, length);
-    if (kept.length === 0) kept = keptOf(shard.first, shard.n);
-    if (kept.length === 0) kept = keptOf(0, spec.counts.reduce((a, c) => a + c, 0));
-    return kept[Number(draw(key, x) % BigInt(kept.length))];
-  };
-  return epoch.map((x) => (skipped.has(x) ? substitute(x) : x));
 }
 
-// Mixtures.
+// ---------------------------------------------------------------- An epoch of a dataset
 
-function even(x) {
-  const low = Math.floor(x);
-  if (x - low !== 0.5) return Math.round(x);
+function makePass(shards, runs, spec, memory, E, sortLimit) {
+  const pass = { shuffle: spec.shuffle, lanes: spec.lanes, memory, E, sortLimit, runs, total: sum(shards.counts) };
+  pass.layout = makeLayout(pass);
+  pass.substitute = makeSubstitute(pass, shards.skips);
+  return pass;
+}
+
+// Place p of the lane that has n samples of the layout from `start` on.
+function openLane(pass, lane, start, n) {
+  const offsetAt = lanePlaces(n, pass, lane);
+  return (p) => pass.substitute(pass.layout(start + offsetAt(p)));
+}
+
+function orderOfSpec(spec) {
+  const N = sum(spec.counts), L = spec.lanes, E = makeKey(0, spec.seed, spec.epoch);
+  const runs = cutIntoRuns(spec, spec.run_bytes);
+  const pass = makePass(spec, runs, spec, memoryOf(spec, spec), E, 4096);
+  const lists = [];
+  let start = 0;
+  for (let lane = 0; lane < L; lane++) {
+    const n = laneLength(N, spec.unit, L, lane);
+    const sampleAt = openLane(pass, lane, start, n);
+    lists.push(Array.from({ length: n }, (_, p) => sampleAt(p)));
+    start += n;
+  }
+  return interleaveLanes(N, spec.unit, lists);
+}
+
+// ---------------------------------------------------------------- Mixtures: amounts and weights
+
+// Rounds a double to the nearest integer, to even.
+function roundEven(x) {
+  const low = Math.floor(x), rest = x - low;
+  if (rest !== 0.5) return rest < 0.5 ? low : low + 1;
   return low % 2 === 0 ? low : low + 1;
 }
 
-function apportion(n, sums) {
-  const whole = BigInt(sums.at(-1));
-  const ends = sums.map((sum) => Number((BigInt(n) * BigInt(sum)) / whole));
-  return ends.slice(1).map((end, d) => end - ends[d]);
-}
-
-function sumsOf(counts) {
-  const sums = [0];
-  for (const count of counts) sums.push(sums.at(-1) + count);
-  return sums;
-}
-
-function scheduleOf({ datasets, schedule }) {
-  if (schedule?.knots) return linear(schedule);
-  if (schedule) return schedule;
-  if (datasets[0].proportion === null) return null;
-  return { starts: [0], weights: [datasets.map(({ proportion }) => proportion)] };
-}
-
-function linear({ knots, weights }) {
-  const [starts, pieces] = [[], []];
-  for (let knot = 0; knot + 1 < knots.length; knot += 1) {
-    const [a, b] = [knots[knot], knots[knot + 1]];
-    for (let i = 0; i < 256; i += 1) {
-      const start = a + floor((b - a) * i, 256);
-      if (starts.length && start <= starts.at(-1)) continue;
-      starts.push(start);
-      pieces.push(
-        weights[knot].map((w, d) => w + (weights[knot + 1][d] - w) * ((i + 0.5) / 256)),
-      );
+function linearPieces(knots, weights) {
+  const pieces = { starts: [], weights: [] };
+  const push = (start, list) => {
+    if (pieces.starts.at(-1) === start) return;
+    pieces.starts.push(start);
+    pieces.weights.push(list);
+  };
+  for (let j = 0; j + 1 < knots.length; j++) {
+    for (let i = 0; i < 256; i++) {
+      const start = knots[j] + floorMulDiv(knots[j + 1] - knots[j], i, 256);
+      push(start, weights[j].map((w, d) => w + (weights[j + 1][d] - w) * ((i + 0.5) / 256)));
     }
   }
-  return { starts: [...starts, knots.at(-1)], weights: [...pieces, weights.at(-1)] };
+  push(knots.at(-1), weights.at(-1));
+  return pieces;
 }
 
-function integersOf(weights) {
-  const scale = floor(2 ** 40, weights.length) / Math.max(...weights);
-  return weights.map((w) => Math.max(even(w * scale), w ? 1 : 0));
+// The schedule of a mixture in pieces, or null where there is none.
+function schedulePieces(mixture) {
+  const schedule = mixture.schedule;
+  if (!schedule) return null;
+  return schedule.knots ? linearPieces(schedule.knots, schedule.weights) : schedule;
 }
 
-function chosenOf(dataset, count, key) {
-  // The ids of the chosen samples, and the dataset that they are.
-  const used = apportion(count, sumsOf(dataset.counts));
-  const ids = [];
-  let first = 0;
-  dataset.counts.forEach((n, shard) => {
-    const c = used[shard];
-    const [g, rest] = [ceil(c, dataset.granularity), n - c];
-    for (let k = 0; k < g; k += 1) {
-      const [low, high] = [floor(k * rest, g), floor((k + 1) * rest, g)];
-      const drawn = draw(keyOf(key, CHOICE, shard), k) % BigInt(high - low + 1);
-      for (let i = floor(k * c, g); i < floor((k + 1) * c, g); i += 1) {
-        ids.push(first + low + i + Number(drawn));
-      }
-    }
-    first += n;
+function weightIntegers(weights) {
+  const factor = Math.floor(2 ** 40 / weights.length) / Math.max(...weights);
+  return weights.map((w) => (w === 0 ? 0n : maxBig(1n, BigInt(roundEven(w * factor)))));
+}
+
+function apportion(n, integers) {
+  const total = integers.reduce((a, b) => a + b, 0n);
+  let before = 0n;
+  return integers.map((v) => {
+    const first = BigInt(n) * before / total;
+    before += v;
+    return Number(BigInt(n) * before / total - first);
   });
-  const bytes = used.map((c, shard) => {
-    const [n, b] = [dataset.counts[shard], dataset.bytes[shard]];
-    return Math.min(b, (floor(b, Math.max(n, 1)) + 1) * c);
-  });
-  return { ids, counts: used, bytes, blocks: used.map(() => 0) };
 }
 
-function mixtureOf(spec) {
-  const total = (list) => list.reduce((a, c) => a + c, 0);
-  const byUnit = spec.batching === "per_dataset";
-  const schedule = scheduleOf(spec);
-  const whole = (count) => (byUnit ? count - (count % spec.unit) : count);
-  const sizes = spec.datasets.map(({ counts }) => total(counts));
-  const draws = spec.datasets.map(({ choose, repeat }, d) =>
-    whole(choose ?? (repeat === null ? sizes[d] : even(repeat * sizes[d]))),
-  );
-  const N = whole(schedule ? spec.epoch_size || total(sizes) : total(draws));
-  const members = spec.datasets.map((dataset, d) => {
-    const key = keyOf(0n, BigInt(spec.seed), DATASET, d);
-    const kept = { ...dataset, key, ids: null };
-    if (dataset.choice === "fixed" && !schedule && draws[d] < sizes[d]) {
-      Object.assign(kept, chosenOf(dataset, draws[d], key));
-      const numbers = new Map(kept.ids.map((id, number) => [id, number]));
-      kept.skips = dataset.skips.filter((id) => numbers.has(id)).map((id) => numbers.get(id));
-    }
-    for (const name of ["shuffle", "run_bytes", "lanes"]) kept[name] = spec[name];
-    return { ...kept, n: total(kept.counts), b: total(kept.bytes) };
-  });
-  shareMemory(spec, members, schedule, draws);
-  const firsts = sumsOf(sizes);
-  return { ...spec, byUnit, schedule, draws, N, members, firsts, memo: new Map() };
+function weightPieces(mixture) {
+  const schedule = schedulePieces(mixture);
+  const pieces = schedule ?? (mixture.datasets.some((d) => d.proportion !== null)
+    ? { starts: [0], weights: [mixture.datasets.map((d) => d.proportion ?? 0)] } : null);
+  if (!pieces) return null;
+  return pieces.starts.map((start, i) => ({ start, integers: weightIntegers(pieces.weights[i]) }));
 }
 
-function shareMemory(spec, members, schedule, draws) {
-  let weights = draws;
-  if (schedule) {
-    const pieces = schedule.weights.map((piece) => {
-      const scaled = integersOf(piece);
-      const all = BigInt(scaled.reduce((a, w) => a + w, 0));
-      return scaled.map((w) => Math.max(Number((BigInt(w) << 20n) / all), w ? 1 : 0));
+function amountOf(dataset) {
+  const n = sum(dataset.counts);
+  if (dataset.choose !== null) return dataset.choose;
+  return dataset.repeat !== null ? roundEven(dataset.repeat * n) : n;
+}
+
+// ---------------------------------------------------------------- Mixtures: fixed choices
+
+// The chosen samples of a shard that gives c of its n samples, in the shard.
+function chosenOfShard(n, c, granularity, key) {
+  const groups = ceilDiv(c, granularity), drawer = new Drawer(key), chosen = [];
+  for (let k = 0; k < groups; k++) {
+    const low = floorMulDiv(k, n - c, groups), high = floorMulDiv(k + 1, n - c, groups);
+    const moved = low + Number(drawer.word(k) % BigInt(high - low + 1));
+    for (let i = floorMulDiv(k, c, groups); i < floorMulDiv(k + 1, c, groups); i++) chosen.push(i + moved);
+  }
+  return chosen;
+}
+
+// The dataset as the rest of the mixture sees it, with the ids of its samples.
+function chooseFixed(dataset, c, key) {
+  const n = sum(dataset.counts);
+  const plain = { counts: dataset.counts, bytes: dataset.bytes, blocks: dataset.blocks, skips: dataset.skips, ids: null };
+  if (dataset.choice !== 'fixed' || c >= n) return plain;
+  const counts = apportion(c, dataset.counts.map(BigInt)), ids = [];
+  let start = 0;
+  dataset.counts.forEach((samples, shard) => {
+    const chosen = chosenOfShard(samples, counts[shard], dataset.granularity, makeKey(key, CHOICE, shard));
+    for (const x of chosen) ids.push(start + x);
+    start += samples;
+  });
+  const bytes = dataset.bytes.map((b, i) => {
+    const samples = dataset.counts[i];
+    return samples === 0 ? b : Math.min(b, (floorDiv(b, samples) + 1) * counts[i]);
+  });
+  const skipped = new Set(dataset.skips), skips = [];
+  ids.forEach((id, number) => { if (skipped.has(id)) skips.push(number); });
+  return { counts, bytes, blocks: counts.map(() => 0), skips, ids };
+}
+
+// ---------------------------------------------------------------- Mixtures: memory
+
+function memoryWeights(amounts, pieces) {
+  if (!pieces) return amounts.map(BigInt);
+  const weights = pieces[0].integers.map(() => 0n);
+  for (const { integers } of pieces) {
+    const total = integers.reduce((a, b) => a + b, 0n);
+    integers.forEach((v, d) => {
+      if (v > 0n) weights[d] = maxBig(weights[d], maxBig((v << 20n) / total, 1n));
     });
-    weights = members.map((_, d) => Math.max(...pieces.map((piece) => piece[d])));
   }
-  const W = BigInt(weights.reduce((a, w) => a + w, 0));
-  const Q = members.reduce(
-    (sum, { n, b }, d) => sum + (BigInt(weights[d]) * BigInt(b)) / BigInt(Math.max(n, 1)),
-    0n,
-  );
+  return weights;
+}
+
+function memoriesOfMixture(mixture, sets, weights) {
+  const N = sets.map((set) => BigInt(sum(set.counts)));
+  const B = sets.map((set) => set.bytes.reduce((a, b) => a + BigInt(b), 0n));
+  const W = weights.reduce((a, b) => a + b, 0n);
+  const Q = weights.reduce((a, w, d) => a + w * B[d] / maxBig(N[d], 1n), 0n);
   const limits = [];
-  if (spec.shuffle_bytes) limits.push((BigInt(spec.shuffle_bytes) * W) / (Q || 1n));
-  if (spec.shuffle_samples) limits.push(BigInt(spec.shuffle_samples));
-  const least = limits.reduce((a, b) => (a < b ? a : b), limits[0]);
-  members.forEach((member, d) => {
-    const own = limits.length ? Number((least * BigInt(weights[d])) / (W || 1n)) : member.n;
-    member.M = Math.max(1, Math.min(member.n, own));
+  if (BigInt(mixture.shuffle_bytes) > 0n) limits.push(BigInt(mixture.shuffle_bytes) * W / maxBig(Q, 1n));
+  if (BigInt(mixture.shuffle_samples) > 0n) limits.push(BigInt(mixture.shuffle_samples));
+  const limit = limits.length ? limits.reduce(minBig) : null;
+  return N.map((n, d) =>
+    Number(maxBig(1n, limit === null ? n : minBig(n, limit * weights[d] / maxBig(W, 1n)))));
+}
+
+// ---------------------------------------------------------------- Mixtures: spans
+
+// The positions [first, end) of an epoch that each piece covers, moved down to whole units.
+function piecesOfEpoch(pieces, epoch, length, U) {
+  const start = epoch * length, covered = [];
+  const moved = (at) => {
+    if (at <= start) return 0;
+    if (at >= start + length) return length;
+    return floorDiv(at - start, U) * U;
+  };
+  pieces.forEach((piece, number) => {
+    const first = moved(piece.start);
+    const end = number + 1 < pieces.length ? moved(pieces[number + 1].start) : length;
+    if (end > first) covered.push({ number, first, end, integers: piece.integers });
+  });
+  return covered;
+}
+
+// Splits a span of more than 2^30 places; gives the draws of each split.
+function splitDraws(draws) {
+  const H = ceilDiv(sum(draws), 2 ** 30);
+  const upTo = (x, h) => floorDiv(x + H - 1 - h, H); // the numbers below x that are h modulo H
+  return Array.from({ length: H }, (_, h) => {
+    let end = 0;
+    return draws.map((a) => { end += a; return upTo(end, h) - upTo(end - a, h); });
   });
 }
 
-function stretchesOf(mixture, lane) {
-  // Of each dataset the stretch of a lane.
-  const sums = sumsOf(mixture.members.map(({ n }) => n));
-  const laneOf = lanesOf(sums.at(-1), mixture);
-  return mixture.members.map(({ n }, d) => {
-    const own = laneOf.slice(sums[d], sums[d + 1]);
-    const length = own.filter((other) => other === lane).length;
-    const start = own.filter((other) => other < lane).length;
-    return length ? [start, length] : [0, n];
-  });
-}
-
-function passOf(mixture, lane, d, pass, [start, length]) {
-  const name = `${lane} ${d} ${pass}`;
-  if (!mixture.memo.has(name)) {
-    const member = mixture.members[d];
-    const key = keyOf(member.key, pass);
-    const laid = laidOut(member, member.M, key).slice(start, start + length);
-    let ids = laneOrder(member, member.M, key, lane, laid, 2 ** 6);
-    if (member.skips.length) ids = withoutSkips(member, key, ids);
-    if (member.ids) ids = ids.map((number) => member.ids[number]);
-    mixture.memo.set(name, ids.map((id) => id + mixture.firsts[d]));
-  }
-  return mixture.memo.get(name);
-}
-
-function spansOf(mixture, lane, laneOf, epoch) {
-  // The spans of a lane's epoch; none here is so long that it is split.
-  const { schedule, unit, byUnit, draws } = mixture;
-  const before = (position) =>
-    byUnit ? floor(position, unit) : laneOf.slice(0, position).filter((l) => l === lane).length;
-  const length = before(mixture.N);
-  if (!schedule) {
-    let counts = draws.map((count) => floor(count, unit));
-    if (!byUnit) {
-      const sums = sumsOf(draws);
-      counts = draws.map((_, d) => before(sums[d + 1]) - before(sums[d]));
-    }
-    return [{ piece: 0, start: 0, counts, base: counts.map((count) => count * epoch) }];
-  }
-  const starts = schedule.starts.map((sample) => {
-    const position = sample % mixture.N;
-    return [floor(sample, mixture.N), before(position - (position % unit))];
-  });
-  let base = draws.map(() => 0);
+// The spans of a lane in an epoch: each with its draws of every dataset, its piece and its split.
+function spansOfEpoch(plan, epoch, lane) {
   const spans = [];
-  for (let past = 0; past <= epoch; past += 1) {
-    starts.forEach(([first, place], piece) => {
-      if (first > past) return;
-      const start = first < past ? 0 : place;
-      const [lastEpoch, lastPlace] = starts[piece + 1] ?? [past + 1, 0];
-      if (lastEpoch < past) return;
-      const stop = lastEpoch === past ? lastPlace : length;
-      if (start >= stop) return;
-      const counts = apportion(stop - start, sumsOf(integersOf(schedule.weights[piece])));
-      if (past === epoch) spans.push({ piece, start, counts, base });
-      base = base.map((count, d) => count + counts[d]);
-    });
+  const push = (draws, piece) =>
+    splitDraws(draws).forEach((share, split) => spans.push({ draws: share, piece, split, epoch }));
+  const { U, L, length } = plan;
+  if (!plan.pieces) {
+    push(plan.perDataset ? plan.amounts.map((a) => a / U) : dealToLane(plan.amounts, U, L, lane), 0);
+    return spans;
+  }
+  for (const { number, first, end, integers } of piecesOfEpoch(plan.pieces, epoch, length, U)) {
+    const places = plan.perDataset ? (end - first) / U
+      : lanePlacesBefore(end, length, U, L, lane) - lanePlacesBefore(first, length, U, L, lane);
+    push(apportion(places, integers), number);
   }
   return spans;
 }
 
-function drawnIn(mixture, lane, laneOf, epoch) {
-  // For each place of a lane the dataset, and the number of its draw.
-  const width = floor((lane + 1) * mixture.unit, mixture.lanes) - floor(lane * mixture.unit, mixture.lanes);
-  const size = { random: 2 ** 14, stratified: width, per_dataset: 2 ** 10 }[mixture.batching];
-  return spansOf(mixture, lane, laneOf, epoch).flatMap(({ piece, counts, base }) => {
-    const key = keyOf(0n, BigInt(mixture.seed), SPAN, epoch, piece, 0, lane);
-    const drawn = [];
-    counts.forEach((count, d) => {
-      const step = (1n << 62n) / BigInt(Math.max(count, 1));
-      const stratified = mixture.batching === "stratified";
-      const phase = stratified ? step / 2n : draw(keyOf(key, PHASE), d) % step;
-      for (let k = 0; k < count; k += 1) {
-        drawn.push([(phase + BigInt(k) * step) >> 20n, d, base[d] + k]);
-      }
-    });
-    drawn.sort((a, b) => (a[0] < b[0] ? -1 : a[0] > b[0] ? 1 : a[1] - b[1]));
-    const placed = [];
-    for (let first = 0; first < drawn.length; first += size) {
-      const block = drawn.slice(first, first + size);
-      const order = sorted(keyOf(key, SLOTS, floor(first, size)), block.length);
-      // The places of a dataset have its draws as they rise.
-      const rising = counts.map(() => []);
-      block.forEach((one) => rising[one[1]].push(one));
-      const taken = counts.map(() => 0);
-      placed.push(...order.map((slot) => rising[block[slot][1]][taken[block[slot][1]]++]));
-    }
-    return placed;
+// ---------------------------------------------------------------- Mixtures: draws in time
+
+function drawsInTime(draws, S, stratified) {
+  const phases = new Drawer(makeKey(S, PHASE)), timed = new BigUint64Array(sum(draws));
+  let next = 0;
+  draws.forEach((a, d) => {
+    const s = (1n << 62n) / BigInt(Math.max(a, 1));
+    let time = stratified ? s / 2n : phases.word(d) % s;
+    for (let k = 0; k < a; k++, time += s) timed[next++] = ((time >> 20n) << 20n) | BigInt(d);
   });
+  timed.sort();
+  return Array.from(timed, (entry) => Number(entry & 0xfffffn));
 }
 
-function mixtureEpoch(spec) {
-  const mixture = mixtureOf(spec);
-  const epoch = Number(spec.epoch);
-  const laneOf = lanesOf(mixture.N, mixture);
-  const { byUnit, unit, lanes } = mixture;
-  const stretches = Array.from({ length: lanes }, (_, lane) => stretchesOf(mixture, lane));
-  const resolve = (lane, d, j) => {
-    const stretch = stretches[lane][d];
-    const pass = spec.shuffle ? floor(j, stretch[1]) : 0;
-    return passOf(mixture, lane, d, pass, stretch)[j % stretch[1]];
+// The datasets at the places of a span.
+function datasetsOfSpan(plan, span, lane) {
+  const S = makeKey(0, plan.seed, SPAN, span.epoch, span.piece, span.split, lane);
+  const sequence = drawsInTime(span.draws, S, plan.batching === 'stratified');
+  const size = plan.batching === 'random' ? 16384 : plan.batching === 'per_dataset' ? 1024 : plan.slots(lane);
+  const answer = [];
+  for (let b = 0; b * size < sequence.length; b++) {
+    const n = Math.min(size, sequence.length - b * size);
+    for (const draw of sortPermutation(makeKey(S, SLOTS, b), n)) answer.push(sequence[b * size + draw]);
+  }
+  return answer;
+}
+
+// The pairs of dataset and draw at the places of an epoch, for a lane or, per dataset, for the units.
+function drawsOfEpoch(plan, epoch, lane) {
+  const next = plan.sets.map(() => 0);
+  for (let before = 0; before < epoch; before++) {
+    for (const span of spansOfEpoch(plan, before, lane)) span.draws.forEach((a, d) => { next[d] += a; });
+  }
+  const places = [];
+  for (const span of spansOfEpoch(plan, epoch, lane)) {
+    for (const d of datasetsOfSpan(plan, span, lane)) places.push([d, next[d]++]);
+  }
+  return places;
+}
+
+// ---------------------------------------------------------------- Mixtures: from draws to samples
+
+// A function from (dataset, draw, lane) to the sample id in the mixture.
+function makeSampler(plan, mixture) {
+  const lengths = plan.sets.map((set) => sum(set.counts));
+  const dealt = Array.from({ length: plan.L }, (_, lane) => dealToLane(lengths, plan.U, plan.L, lane));
+  const bases = [], passes = new Map(), lanes = new Map();
+  mixture.datasets.reduce((base, dataset) => { bases.push(base); return base + sum(dataset.counts); }, 0);
+  const passOf = (d, number) => {
+    const name = `${d} ${number}`;
+    if (!passes.has(name)) {
+      passes.set(name, makePass(plan.sets[d], plan.runs[d], mixture, plan.memories[d], makeKey(plan.keys[d], number), 64));
+    }
+    return passes.get(name);
   };
-  if (mixture.N === 0) return [];
-  if (byUnit) {
-    const units = drawnIn(mixture, 0, laneOf, epoch);
-    return laneOf.map((lane, position) => {
-      const width = floor((lane + 1) * unit, lanes) - floor(lane * unit, lanes);
-      const slot = (position % unit) - floor(lane * unit, lanes);
-      const [, d, k] = units[floor(position, unit)];
-      return resolve(lane, d, k * width + slot);
+  const laneOf = (d, number, lane, n) => {
+    const name = `${d} ${number} ${lane}`;
+    if (!lanes.has(name)) {
+      let start = 0;
+      if (dealt[lane][d] > 0) for (let l = 0; l < lane; l++) start += dealt[l][d];
+      lanes.set(name, openLane(passOf(d, number), lane, start, n));
+    }
+    return lanes.get(name);
+  };
+  return (d, draw, lane) => {
+    const n = dealt[lane][d] || lengths[d];
+    const sample = laneOf(d, mixture.shuffle ? floorDiv(draw, n) : 0, lane, n)(draw % n);
+    return bases[d] + (plan.sets[d].ids ? plan.sets[d].ids[sample] : sample);
+  };
+}
+
+function planMixture(mixture) {
+  const U = mixture.unit, L = mixture.lanes, perDataset = mixture.batching === 'per_dataset';
+  const whole = (n) => (perDataset ? floorDiv(n, U) * U : n);
+  const pieces = weightPieces(mixture), R = makeKey(0, mixture.seed);
+  const keys = mixture.datasets.map((_, d) => makeKey(R, DATASET, d));
+  const amounts = mixture.datasets.map((dataset) => whole(amountOf(dataset)));
+  const sets = mixture.datasets.map((dataset, d) => chooseFixed(dataset, amounts[d], keys[d]));
+  const samples = sum(mixture.datasets.map((dataset) => sum(dataset.counts)));
+  const length = pieces ? whole(mixture.epoch_size || samples) : sum(amounts);
+  return {
+    seed: mixture.seed, batching: mixture.batching, U, L, perDataset, pieces, keys, amounts, sets, length,
+    runs: sets.map((set) => cutIntoRuns(set, mixture.run_bytes)),
+    memories: memoriesOfMixture(mixture, sets, memoryWeights(amounts, pieces)),
+    slots: (lane) => floorDiv((lane + 1) * U, L) - floorDiv(lane * U, L),
+  };
+}
+
+function orderOfMixture(mixture) {
+  const plan = planMixture(mixture), epoch = Number(mixture.epoch);
+  const sampler = makeSampler(plan, mixture);
+  const units = plan.perDataset ? drawsOfEpoch(plan, epoch, 0) : null;
+  const lists = Array.from({ length: plan.L }, (_, lane) => {
+    if (!units) return drawsOfEpoch(plan, epoch, lane).map(([d, draw]) => sampler(d, draw, lane));
+    const w = plan.slots(lane), list = [];
+    for (const [d, k] of units) for (let s = 0; s < w; s++) list.push(sampler(d, k * w + s, lane));
+    return list;
+  });
+  return interleaveLanes(plan.length, plan.U, lists);
+}
+
+// ---------------------------------------------------------------- BLAKE2b (RFC 7693), with personalization
+
+const BLAKE_IV = [0x6a09e667f3bcc908n, 0xbb67ae8584caa73bn, 0x3c6ef372fe94f82bn, 0xa54ff53a5f1d36f1n,
+  0x510e527fade682d1n, 0x9b05688c2b3e6c1fn, 0x1f83d9abfb41bd6bn, 0x5be0cd19137e2179n];
+const BLAKE_SIGMA = [
+  [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], [14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3],
+  [11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4], [7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8],
+  [9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13], [2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9],
+  [12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11], [13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10],
+  [6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5], [10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0]];
+const BLAKE_MIXES = [[0, 4, 8, 12], [1, 5, 9, 13], [2, 6, 10, 14], [3, 7, 11, 15],
+  [0, 5, 10, 15], [1, 6, 11, 12], [2, 7, 8, 13], [3, 4, 9, 14]];
+
+const rotateRight = (x, n) => ((x >> n) | (x << (64n - n))) & MASK64;
+
+function blakeCompress(h, block, counter, last) {
+  const m = Array.from({ length: 16 }, (_, i) => block.readBigUInt64LE(8 * i));
+  const v = [...h, ...BLAKE_IV];
+  v[12] ^= BigInt(counter);
+  if (last) v[14] ^= MASK64;
+  for (let round = 0; round < 12; round++) {
+    const sigma = BLAKE_SIGMA[round % 10];
+    BLAKE_MIXES.forEach(([a, b, c, d], i) => {
+      v[a] = (v[a] + v[b] + m[sigma[2 * i]]) & MASK64;
+      v[d] = rotateRight(v[d] ^ v[a], 32n);
+      v[c] = (v[c] + v[d]) & MASK64;
+      v[b] = rotateRight(v[b] ^ v[c], 24n);
+      v[a] = (v[a] + v[b] + m[sigma[2 * i + 1]]) & MASK64;
+      v[d] = rotateRight(v[d] ^ v[a], 16n);
+      v[c] = (v[c] + v[d]) & MASK64;
+      v[b] = rotateRight(v[b] ^ v[c], 63n);
     });
   }
-  const next = new Array(lanes).fill(0);
-  const drawn = next.map((_, lane) => drawnIn(mixture, lane, laneOf, epoch));
-  return laneOf.map((lane) => {
-    const [, d, j] = drawn[lane][next[lane]++];
-    return resolve(lane, d, j);
-  });
+  return h.map((word, i) => word ^ v[i] ^ v[i + 8]);
 }
 
-// Tokens.
-
-const IV = [
-  0x6a09e667f3bcc908n, 0xbb67ae8584caa73bn, 0x3c6ef372fe94f82bn, 0xa54ff53a5f1d36f1n,
-  0x510e527fade682d1n, 0x9b05688c2b3e6c1fn, 0x1f83d9abfb41bd6bn, 0x5be0cd19137e2179n,
-];
-const SIGMA = [
-  "0123456789abcdef", "ea489fd61c02b753", "b8c052fdae367194", "7931dcbe265a40f8",
-  "905724afe1bc683d", "2c6a0b834d75fe19", "c51fed4a0763928b", "db7ec13950f4862a",
-  "6fe9b308c2d714a5", "a2847615fb9e3cd0",
-].map((row) => [...row].map((digit) => parseInt(digit, 16)));
-
-function blake2b(bytes, length, person) {
-  const rotate = (word, by) => ((word >> by) | (word << (64n - by))) & WORD;
-  const read = (at, source) => {
-    let word = 0n;
-    for (let i = 7; i >= 0; i -= 1) word = (word << 8n) | BigInt(source[at + i] ?? 0);
-    return word;
-  };
-  const named = Buffer.alloc(16);
-  named.write(person);
-  const h = [...IV];
-  h[0] ^= 0x01010000n ^ BigInt(length);
-  h[6] ^= read(0, named);
-  h[7] ^= read(8, named);
-  const blocks = Math.max(1, ceil(bytes.length, 128));
-  for (let block = 0; block < blocks; block += 1) {
-    const m = Array.from({ length: 16 }, (_, i) => read(block * 128 + 8 * i, bytes));
-    const last = block + 1 === blocks;
-    const v = [...h, ...IV];
-    v[12] ^= BigInt(last ? bytes.length : (block + 1) * 128);
-    if (last) v[14] ^= WORD;
-    const mixIn = (a, b, c, d, x, y) => {
-      v[a] = (v[a] + v[b] + x) & WORD;
-      v[d] = rotate(v[d] ^ v[a], 32n);
-      v[c] = (v[c] + v[d]) & WORD;
-      v[b] = rotate(v[b] ^ v[c], 24n);
-      v[a] = (v[a] + v[b] + y) & WORD;
-      v[d] = rotate(v[d] ^ v[a], 16n);
-      v[c] = (v[c] + v[d]) & WORD;
-      v[b] = rotate(v[b] ^ v[c], 63n);
-    };
-    for (let round = 0; round < 12; round += 1) {
-      const s = SIGMA[round % 10];
-      for (let i = 0; i < 4; i += 1) {
-        mixIn(i, 4 + i, 8 + i, 12 + i, m[s[2 * i]], m[s[2 * i + 1]]);
-      }
-      for (let i = 0; i < 4; i += 1) {
-        const [b, c, d] = [4 + ((i + 1) % 4), 8 + ((i + 2) % 4), 12 + ((i + 3) % 4)];
-        mixIn(i, b, c, d, m[s[8 + 2 * i]], m[s[9 + 2 * i]]);
-      }
-    }
-    for (let i = 0; i < 8; i += 1) h[i] ^= v[i] ^ v[i + 8];
+function blake2b(data, size, personalization) {
+  const parameters = Buffer.alloc(64);
+  parameters[0] = size;
+  parameters[2] = 1;
+  parameters[3] = 1;
+  parameters.write(personalization, 48, 'ascii');
+  let h = BLAKE_IV.map((word, i) => word ^ parameters.readBigUInt64LE(8 * i));
+  for (let at = 0; at === 0 || at < data.length; at += 128) {
+    const block = Buffer.alloc(128), last = at + 128 >= data.length;
+    data.copy(block, 0, at, Math.min(at + 128, data.length));
+    h = blakeCompress(h, block, Math.min(at + 128, data.length), last);
   }
   const out = Buffer.alloc(64);
   h.forEach((word, i) => out.writeBigUInt64LE(word, 8 * i));
-  return out.subarray(0, length);
+  return out.subarray(0, size);
 }
 
-function hexOf(x) {
-  // C's %a, as Python writes it.
-  if (x === 0) return "0x0.0p+0";
-  const view = new DataView(new ArrayBuffer(8));
-  view.setFloat64(0, x);
-  const bits = view.getBigUint64(0);
-  const exponent = Number((bits >> 52n) & 0x7ffn);
-  const fraction = (bits & ((1n << 52n) - 1n)).toString(16).padStart(13, "0");
-  const power = exponent === 0 ? -1022 : exponent - 1023;
-  return `0x${exponent === 0 ? 0 : 1}.${fraction}p${power < 0 ? "-" : "+"}${Math.abs(power)}`;
-}
+// ---------------------------------------------------------------- Tokens
 
-function integers(list) {
+function words64(list) {
   const bytes = Buffer.alloc(8 * list.length);
-  list.forEach((number, i) => bytes.writeBigInt64LE(BigInt(number), 8 * i));
+  list.forEach((value, i) => bytes.writeBigUInt64LE(BigInt(value), 8 * i));
   return bytes;
 }
 
-function mixtureDigest({ datasets, batching, epoch_size, schedule }) {
-  const exact = (amount) => (amount === null ? "None" : hexOf(amount));
-  const lines = [`${batching} ${epoch_size}`];
-  for (const { proportion, repeat, choose, choice, granularity, name } of datasets) {
-    const amounts = `${exact(proportion)} ${exact(repeat)} ${choose ?? "None"}`;
-    lines.push(`${amounts} ${choice} ${granularity} ${name}`);
-  }
-  const parts = [Buffer.from(lines.map((line) => `${line}\n`).join(""))];
-  if (schedule) {
-    const { starts, weights } = schedule.knots ? linear(schedule) : schedule;
-    const doubles = Buffer.alloc(8 * starts.length * datasets.length);
-    weights.flat().forEach((weight, i) => doubles.writeDoubleLE(weight, 8 * i));
-    parts.push(integers(starts), doubles);
-  }
-  return blake2b(Buffer.concat(parts), 16, "headrace-mix");
+function doubles(list) {
+  const bytes = Buffer.alloc(8 * list.length);
+  list.forEach((value, i) => bytes.writeDoubleLE(value, 8 * i));
+  return bytes;
 }
 
-function fingerprintOf({ fingerprint, mixture }) {
-  if (!mixture) return Buffer.from(fingerprint, "hex");
-  const all = mixture.datasets.map((dataset) => Buffer.from(dataset.fingerprint, "hex"));
-  return blake2b(Buffer.concat(all), 16, "headrace-datas");
+// A double as Python's float.hex writes it, or None.
+function hexDouble(value) {
+  if (value === null || value === undefined) return 'None';
+  const bits = doubles([value]).readBigUInt64LE(0);
+  const sign = bits >> 63n ? '-' : '', exponent = Number((bits >> 52n) & 0x7ffn), fraction = bits & ((1n << 52n) - 1n);
+  if (exponent === 0 && fraction === 0n) return `${sign}0x0.0p+0`;
+  const power = exponent === 0 ? -1022 : exponent - 1023;
+  const digits = fraction.toString(16).padStart(13, '0');
+  return `${sign}0x${exponent === 0 ? 0 : 1}.${digits}p${power < 0 ? '-' : '+'}${Math.abs(power)}`;
 }
 
-function varint(text) {
+function mixtureDigest(mixture) {
+  const lines = [`${mixture.batching} ${mixture.epoch_size}`];
+  for (const d of mixture.datasets) {
+    lines.push([hexDouble(d.proportion), hexDouble(d.repeat), d.choose ?? 'None', d.choice, d.granularity, d.name].join(' '));
+  }
+  const parts = [Buffer.from(lines.map((line) => `${line}\n`).join(''), 'utf8')];
+  const schedule = schedulePieces(mixture);
+  if (schedule) parts.push(words64(schedule.starts), doubles(schedule.weights.flat()));
+  return blake2b(Buffer.concat(parts), 16, 'headrace-mix');
+}
+
+const skipsDigest = (skips) => blake2b(words64([...skips].sort((a, b) => a - b)), 16, 'headrace-skips');
+
+function varint(value) {
   const bytes = [];
-  let number = BigInt(text);
-  while (number > 127n) {
-    bytes.push(Number(number & 127n) | 128);
-    number >>= 7n;
-  }
-  return Buffer.from([...bytes, Number(number)]);
+  let left = BigInt(value);
+  for (; left >= 128n; left >>= 7n) bytes.push(Number(left & 127n) | 128);
+  bytes.push(Number(left));
+  return Buffer.from(bytes);
 }
 
-function tokenOf(token) {
-  const { mixture, skips, transforms } = token;
-  let flags = token.shuffle ? 1 : 0;
-  const parts = [fingerprintOf(token)];
-  if (mixture) {
-    flags |= 2;
-    parts.push(mixtureDigest(mixture));
-  }
-  if (skips.length) {
-    flags |= 4;
-    const ids = [...new Set(skips)].sort((a, b) => a - b);
-    parts.push(blake2b(integers(ids), 16, "headrace-skips"));
-  }
-  if (transforms) {
-    flags |= 8;
-    parts.push(Buffer.from([transforms.length]), Buffer.from(transforms));
-  }
-  const options = ["version", "seed", "run_bytes", "shuffle_bytes", "shuffle_samples"];
-  const places = ["epoch", "position", "global_batch_size", "step", "sample_count"];
-  const numbers = [...options, "lanes", "unit", ...places].map((name) => varint(token[name]));
-  const body = Buffer.concat([Buffer.from("hrt"), Buffer.from([2, flags]), ...parts, ...numbers]);
-  return Buffer.concat([body, blake2b(body, 8, "headrace-token")]).toString("hex");
+function tokenHex(token) {
+  const skips = token.skips ?? [], transforms = token.transforms ?? '';
+  const flags = (token.shuffle ? 1 : 0) | (token.mixture ? 2 : 0) | (skips.length ? 4 : 0) | (transforms ? 8 : 0);
+  const parts = [Buffer.from('hrt', 'ascii'), Buffer.from([2, flags]), Buffer.from(token.fingerprint, 'hex')];
+  if (token.mixture) parts.push(mixtureDigest(token.mixture));
+  if (skips.length) parts.push(skipsDigest(skips));
+  if (transforms) parts.push(Buffer.from([transforms.length]), Buffer.from(transforms, 'ascii'));
+  for (const name of ['version', 'seed', 'run_bytes', 'shuffle_bytes', 'shuffle_samples', 'lanes', 'unit',
+    'epoch', 'position', 'global_batch_size', 'step', 'sample_count']) parts.push(varint(token[name]));
+  const body = Buffer.concat(parts);
+  return Buffer.concat([body, blake2b(body, 8, 'headrace-token')]).toString('hex');
 }
+
+// ---------------------------------------------------------------- Questions and answers
 
 function answer(question) {
-  if (question.token) return tokenOf(question.token);
-  return question.datasets ? mixtureEpoch(question) : epochOf(question);
+  if (question.token) return tokenHex(question.token);
+  return question.datasets ? orderOfMixture(question) : orderOfSpec(question);
 }
 
-for await (const line of createInterface({ input: process.stdin })) {
-  console.log(JSON.stringify(answer(JSON.parse(line))));
+function writeLine(text) {
+  return new Promise((done) => process.stdout.write(`${text}\n`, done));
+}
+
+async function main() {
+  for await (const line of readline.createInterface({ input: process.stdin, crlfDelay: Infinity })) {
+    if (line.trim()) await writeLine(JSON.stringify(answer(JSON.parse(line))));
+  }
+}
+
+if (process.env.ORDER_SELFTEST) {
+  const hex = (x) => x.toString(16);
+  console.log(hex(makeKey(0, 0)), hex(makeKey(0, 7)), hex(makeKey(0, 7, 0)), hex(makeKey(0, MASK64, 1, 2, 3)));
+  const dr = new Drawer(makeKey(0, 7));
+  console.log([0, 1, 2, 3].map((i) => hex(dr.word(i))), hex(new Drawer(MASK64).word(MASK64)));
+  console.log(sortPermutation(makeKey(0, 7), 10).join(' '));
+  const f = networkPermutation(makeKey(0, 7), 100), g = networkPermutation(makeKey(0, 7), 1e12);
+  console.log([0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(f).join(' '), [0, 1, 2].map(g).join(' '));
+} else {
+  await main();
 }

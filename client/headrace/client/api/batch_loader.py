@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Mapping
-from typing import Literal
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, cast
 
 from torch.utils.data import DataLoader
 
 from headrace.arguments import flag, instance, one_of, whole, whole_or_none
 from headrace.client.api.dataset import RemoteDataset
 from headrace.client.batch.batch import Batch
+from headrace.client.batch.results import Carried
 from headrace.client.loader.worker_plan import MOST_WORKERS
+from headrace.client.loader.worker_share import expect_opened
 from headrace.client.state.state import State
 from headrace.errors import BadArgumentError
 
@@ -22,6 +25,12 @@ class BatchLoader(DataLoader[Batch]):
     Each ``for`` yields the rest of the current epoch, as the dataset itself does. The state is
     that of the last batch handed over, whatever the workers have read ahead, and is loaded by any
     number of workers and ranks, also by a dataset without a loader.
+
+    Example:
+        >>> dataset = RemoteDataset(address, "numbers", batch_size=5, shuffle=False, epochs=1)
+        >>> loader = BatchLoader(dataset, num_workers=0)
+        >>> [batch["x"].sum().item() for batch in loader]
+        [10, 35]
     """
 
     def __init__(
@@ -67,9 +76,12 @@ class BatchLoader(DataLoader[Batch]):
                 "dataset's prefetch_bytes",
                 field="prefetch_factor",
             )
+        if num_workers and start_method != "fork":
+            _check_travels(dataset.transform)
         if num_workers and start_method == "forkserver":
             # Loaded once, in the process that workers are forked from.
             multiprocessing.set_forkserver_preload([RemoteDataset.__module__])
+        is_plain = dataset.transform is None
         super().__init__(
             dataset,
             batch_size=None,
@@ -78,15 +90,24 @@ class BatchLoader(DataLoader[Batch]):
             persistent_workers=persistent_workers,
             pin_memory=pin_memory,
             multiprocessing_context=start_method if num_workers else None,
+            worker_init_fn=None if is_plain else expect_opened,
+            # Torch's own would make tensors of the arrays that a function returns.
+            collate_fn=None if is_plain else _as_it_is,
         )
         self._remote = dataset
+        # Accelerate leaves such a loader as it is: `headrace.client.loader.prepared` says why.
+        self._is_accelerate_prepared = True
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override] # torch says its private class
         """Yield the batches that the current epoch has left."""
-        for batch in super().__iter__():
-            # To look at it is to take note of it, also if the loop never does.
-            len(batch)
-            yield batch
+        for batch in cast("Iterator[object]", super().__iter__()):
+            if isinstance(batch, Carried):
+                yield cast("Batch", batch.opened())
+                continue
+            if isinstance(batch, Batch):
+                # To look at it is to take note of it, also if the loop never does.
+                len(batch)
+            yield cast("Batch", batch)
 
     def state_dict(self) -> State:
         """Return the dataset's state after the last batch handed over."""
@@ -95,3 +116,18 @@ class BatchLoader(DataLoader[Batch]):
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on after that batch with the next ``for``; see `RemoteDataset.load_state_dict`."""
         self._remote.load_state_dict(state)
+
+
+def _as_it_is(result: object) -> object:
+    return result
+
+
+def _check_travels(transform: Callable[[Batch], Any] | None) -> None:
+    try:
+        pickle.dumps(transform)
+    except Exception as error:
+        raise BadArgumentError(
+            f"the dataset's transform cannot be sent to a worker process: {error}; expected a "
+            "function at the top of a module, or num_workers=0",
+            field="transform",
+        ) from error

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.context import get_spawning_popen
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, cast
 
 import torch
 from torch.utils.data import IterableDataset
 
 from headrace.arguments import flag, instance_or_none, whole
-from headrace.client.api.live_stream import ClientStats, LiveStream
+from headrace.client.api.live_stream import LiveStream
 from headrace.client.api.missing_methods import raise_missing
+from headrace.client.api.stats import ClientStats
+from headrace.client.api.stats_log import StatsLog, reporter_of
 from headrace.client.batch.batch import Batch
 from headrace.client.batch.classes import Classes
 from headrace.client.batch.handover import register_owner
+from headrace.client.batch.results import Carried, on_batches_of
+from headrace.client.batch.transformed import TransformedEvent, called
 from headrace.client.device.cuda_copy import checked_device
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import Landing
 from headrace.client.loader.loop_turns import Loop, Turns
 from headrace.client.loader.parent_watch import end_with_main_process
+from headrace.client.loader.prepared import refuse_prepared
 from headrace.client.loader.progress import Progress
 from headrace.client.loader.worker_plan import Begin, Share, share_of_worker
-from headrace.client.loader.worker_share import ShareSource, WorkerSide
+from headrace.client.loader.worker_share import ShareSource, WorkerSide, results_are_opened
 from headrace.client.options.access import Access, access_of, was_forked_after_use
 from headrace.client.options.addresses import addresses_of
 from headrace.client.options.arguments import (
@@ -67,6 +72,9 @@ from headrace.errors import BadArgumentError
 from headrace.order import NUMBER_LIMIT, EpochPlan, decode_token
 from headrace.v1 import shard_service_pb2 as pb
 
+_END: Final = object()
+"""In place of a batch, of which a transformation may have made None."""
+
 
 class RemoteDataset(IterableDataset[Batch]):
     """Iterate over the batches of one rank, prefetched from a headrace server.
@@ -79,6 +87,18 @@ class RemoteDataset(IterableDataset[Batch]):
 
     In the workers of a DataLoader it reads each worker's share, so that the loader gives the same
     batches in the same order; there, handed over is what the loop has looked at.
+
+    Example:
+        >>> dataset = RemoteDataset(address, "numbers", batch_size=4, end="uneven", epochs=1)
+        >>> for batch in dataset:
+        ...     print(batch["x"])
+        tensor([9, 1, 8, 3])
+        tensor([6, 7, 0, 2])
+        tensor([4, 5])
+        >>> state = dataset.state_dict()
+        >>> len(dataset)
+        3
+        >>> dataset.close()
     """
 
     def __init__(
@@ -100,6 +120,7 @@ class RemoteDataset(IterableDataset[Batch]):
         skips: str | Sequence[int] | None = None,
         allow_new_skips: bool = False,
         steps: Sequence[Step] = (),
+        transform: Callable[[Batch], Any] | None = None,
         restart: bool = False,
         token: bytes | None = None,
         device: str | torch.device | None = None,
@@ -110,6 +131,7 @@ class RemoteDataset(IterableDataset[Batch]):
         hedge: Hedge | None = None,
         fallback: Fallback | None = None,
         private: PrivateServer | None = None,
+        stats_log: StatsLog | Callable[[dict[str, float]], Any] | None = None,
     ) -> None:
         """Describe what to read; no server is asked, or started, before the first batch.
 
@@ -138,6 +160,9 @@ class RemoteDataset(IterableDataset[Batch]):
                 ``skips``.
             steps: What the server does with each batch before it sends it, in this order: `Cast`,
                 `Pad`, `Stack`, `DecodeImage`, `Transform`, `Pack`.
+            transform: Called with each batch; what it returns is what the loop gets. It runs in
+                the thread that reads ahead, or in the worker, and with ``device=`` in the loop's
+                own, on its stream, as the batch is handed over.
             restart: Start the same epoch again with each ``for``: for validation.
             token: Where to begin: `Batch.token` of some run.
             device: Where the batches' tensors are when the loop gets them, ``"cuda"`` or
@@ -154,6 +179,8 @@ class RemoteDataset(IterableDataset[Batch]):
                 answers; None to wait for one. Needs the ``[server]`` extra.
             private: What a private server is started with, be it for ``target=None`` or for
                 ``fallback``; None for `PrivateServer()`.
+            stats_log: A function to be called with `stats` now and then, as `StatsLog` says; such
+                as ``wandb.log``. Not for DataLoader workers.
 
         Raises:
             BadArgumentError: An argument is out of range, or the ranks are half given.
@@ -175,10 +202,9 @@ class RemoteDataset(IterableDataset[Batch]):
         rank, world_size = resolve_ranks(rank, world_size)
         replication = whole("replication", replication, low=1)
         options = order_of(order)
-        spec = options.spec(seed=seed, shuffle=shuffle)
         self._reading = Reading(
             subject=subject,
-            order=spec,
+            order=options.spec(seed=seed, shuffle=shuffle),
             unit_is_free=options.unit is None,
             batch_size=batch_size,
             global_batch_size=global_batch_size,
@@ -203,9 +229,14 @@ class RemoteDataset(IterableDataset[Batch]):
         )
         self._restart, self._deadlines = flag("restart", restart), deadlines
         self._hedge = instance_or_none("hedge", hedge, Hedge, wanted="a Hedge(…), or None")
+        self._on_batches = on_batches_of(transform, self._reading.group_count)
         self._live = LiveStream(
-            self._transport.prefetch_bytes, None if device is None else checked_device(device)
+            self._transport.prefetch_bytes,
+            None if device is None else checked_device(device),
+            self._on_batches if device is None else None,
         )
+        self._reporter = reporter_of(stats_log)
+        self._has_log = self._reporter is not None
         self._progress = Progress()
         self._turns = Turns()
         self._classes: Classes | None = None
@@ -224,9 +255,12 @@ class RemoteDataset(IterableDataset[Batch]):
         Raises:
             HeadraceError: No batch can be had any more; the next ``for`` tries again from there.
         """
+        refuse_prepared()
         share = share_of_worker()
         # Workers agree on the place now, before one of them hands a batch over.
-        return self._rest_of_epoch() if share is None else self._share_of_epoch(share)
+        if share is None:
+            return self._rest_of_epoch()
+        return cast("Iterator[Batch]", self._share_of_epoch(share))
 
     def _rest_of_epoch(self) -> Iterator[Batch]:
         if self._restart:
@@ -237,7 +271,7 @@ class RemoteDataset(IterableDataset[Batch]):
         while True:
             unread = progress.unread
             try:
-                batch = self._next_batch(loop)
+                found = self._next_result(loop)
             except BaseException:
                 # Ctrl-C may come between any two instructions: what was taken for this loop, and
                 # did not reach it, comes again. Nothing is called here, for it may come twice.
@@ -245,12 +279,14 @@ class RemoteDataset(IterableDataset[Batch]):
                     self._live.is_broken = True
                     progress.unread = unread
                 raise
-            if batch is None:
+            if found is _END:
                 return
-            yield batch
+            yield cast("Batch", found)
+            if self._reporter is not None:
+                self._reporter.note(progress.unread, self.stats)
 
-    def _next_batch(self, loop: Loop) -> Batch | None:
-        """Hand the next batch over to a loop; None at the end of its epoch."""
+    def _next_result(self, loop: Loop) -> object:
+        """Hand the next batch, or what became of it, over to a loop; `_END` after its epoch."""
         self._turns.take(loop)
         try:
             progress = self._progress
@@ -258,19 +294,42 @@ class RemoteDataset(IterableDataset[Batch]):
                 loop.epoch, loop.moves = progress.place.epoch, progress.moves
             while (event := self._live.next_event(self._make_reader)) is not None:
                 if isinstance(event, BatchEvent):
-                    batch = Batch(event, group_count=self._reading.group_count)
+                    found = (
+                        Batch(event, group_count=self._reading.group_count)
+                        if self._on_batches is None
+                        else self._transformed(event)
+                    )
                     progress.unread = event.mark
-                    return batch
+                    return found
                 # An older epoch ended while nobody looked: its last batch was the last one handed
                 # over before a `break`.
                 if event.epoch >= loop.epoch:
                     progress.place = place_after(event.resume_token)
-                    return None
-            return None
+                    return _END
+            return _END
         finally:
             self._turns.end()
 
-    def _share_of_epoch(self, share: Share) -> Iterator[Batch]:
+    def _transformed(self, event: BatchEvent) -> object:
+        if isinstance(event, TransformedEvent):
+            return event.result
+        # On a device: what the function starts there must be on the loop's stream.
+        assert self._on_batches is not None
+        return called(self._on_batches, event)
+
+    def _share_of_epoch(self, share: Share) -> Iterator[Batch | Carried]:
+        self._refuse_in_worker()
+        end_with_main_process()
+        source = ShareSource(
+            next_event=self._next_of_share,
+            close=self.close,
+            batch_count=lambda position: self._plan(position).batch_count,
+            group_count=self._reading.group_count,
+            restart=self._restart,
+        )
+        return self._side.iterate(share, self._progress.begin(), source)
+
+    def _refuse_in_worker(self) -> None:
         if self._live.device is not None:
             raise BadArgumentError(
                 f"device={str(self._live.device)!r} inside a DataLoader worker, whose batches "
@@ -284,21 +343,30 @@ class RemoteDataset(IterableDataset[Batch]):
                 "multiprocessing_context='forkserver') or 'spawn', or headrace.client.BatchLoader",
                 field="multiprocessing_context",
             )
-        end_with_main_process()
-        source = ShareSource(
-            next_event=self._next_of_share,
-            close=self.close,
-            batch_count=lambda position: self._plan(position).batch_count,
-            group_count=self._reading.group_count,
-            restart=self._restart,
-        )
-        return self._side.iterate(share, self._progress.begin(), source)
+        if self._on_batches is not None and not results_are_opened():
+            raise BadArgumentError(
+                "transform= in the workers of a DataLoader, which cannot tell the dataset which "
+                "of its results the loop got; expected headrace.client.BatchLoader, or no workers",
+                field="transform",
+            )
+        if self._has_log:
+            raise BadArgumentError(
+                "stats_log= in the workers of a DataLoader, each of which has statistics of its "
+                "own; expected no stats_log, or no workers",
+                field="stats_log",
+            )
 
     def _next_of_share(self, place: Place, share: Share) -> Event | None:
         def make(landing: Landing) -> BatchReader:
             return self._make_reader(landing, place=place, share=share)
 
         return self._live.next_event(make)
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise TypeError(
+            f"a RemoteDataset has no place {index!r}: it is iterated, `for batch in dataset`; "
+            "`headrace cat URL --ids ID` shows single samples"
+        )
 
     def __len__(self) -> int:
         """Count the batches of a whole epoch; asks the server once.
@@ -307,6 +375,25 @@ class RemoteDataset(IterableDataset[Batch]):
             HeadraceError: No server answers, or it has no such dataset.
         """
         return self._plan(0).batch_count
+
+    @property
+    def batches_left(self) -> int:
+        """Batches that the next ``for`` yields if it is not left early; asks the server once.
+
+        Raises:
+            HeadraceError: No server answers, or it has no such dataset.
+        """
+        if self._restart:
+            return len(self)
+        place, end = self._progress.place, self._reading.end_epoch
+        if end is not None and place.epoch >= end:
+            return 0
+        return self._plan(place.position).batch_count
+
+    @property
+    def transform(self) -> Callable[[Batch], Any] | None:
+        """The function that each batch passes before the loop gets it, or None."""
+        return None if self._on_batches is None else self._on_batches.function
 
     @property
     def classes(self) -> Classes:
@@ -388,6 +475,10 @@ class RemoteDataset(IterableDataset[Batch]):
         if get_spawning_popen() is None:
             state["_key"] = uuid.uuid4().hex
             state["_side"] = None
+        else:
+            refuse_prepared()
+            # What it calls is of this process.
+            state["_reporter"] = None
         return state
 
     def __setstate__(self, state: dict[str, object]) -> None:

@@ -6,75 +6,40 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 
+from headrace.client.api.stats import ClientStats
+from headrace.client.batch.transformed import Transformation, TransformingReader
 from headrace.client.device.cuda_copy import copies_to
 from headrace.client.device.device_ring import DeviceRing, MovingReader
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.transport import Landing, TransportState
-from headrace.client.feeds.wait_times import HopSeconds
 from headrace.client.reader.prefetch import Prefetcher, Reader
 from headrace.client.reader.reader import BatchReader
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import BufferPool
 
 
-@dataclass(frozen=True, slots=True)
-class ClientStats:
-    """What a dataset has been through, in this process.
-
-    Attributes:
-        waited_s: Seconds the loop waited for batches; beside the loop's own time this is how
-            starved it was.
-        reconnect_count: How often it was tried to open the stream again; a server that is away
-            for a while costs several tries, so this counts no faults.
-        waited_on: The hops that ``waited_s`` went to; what is missing to the sum went to the
-            handover between threads.
-        transport: How batches come at the moment, or came last: ``ring``, shared memory with a
-            server on this host, or ``grpc``; empty before the first stream.
-        transport_reason: Why not through a ring, or why that is smaller than was asked for; else
-            empty.
-        ring_batch_count: Batches that came through a ring.
-        hedge_count: Late batches that a second server was asked for (``hedge=``).
-        hedge_won_count: Those that came from it first.
-    """
-
-    waited_s: float = 0.0
-    reconnect_count: int = 0
-    waited_on: HopSeconds = field(default_factory=HopSeconds)
-    transport: str = ""
-    transport_reason: str = ""
-    ring_batch_count: int = 0
-    hedge_count: int = 0
-    hedge_won_count: int = 0
-
-    def __add__(self, other: ClientStats) -> ClientStats:
-        latest = other if other.transport else self
-        return ClientStats(
-            self.waited_s + other.waited_s,
-            self.reconnect_count + other.reconnect_count,
-            self.waited_on + other.waited_on,
-            latest.transport,
-            latest.transport_reason,
-            self.ring_batch_count + other.ring_batch_count,
-            self.hedge_count + other.hedge_count,
-            self.hedge_won_count + other.hedge_won_count,
-        )
-
-
 class LiveStream:
     """Own the prefetcher of one process; threads and connections never travel to another."""
 
-    def __init__(self, prefetch_bytes: int, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        prefetch_bytes: int,
+        device: torch.device | None = None,
+        transformation: Transformation | None = None,
+    ) -> None:
         """Begin with nothing running.
 
         Args:
             prefetch_bytes: Most payload bytes to hold ready; as many may idle for reuse.
             device: Where batches go; None to leave them in the memory they are received in.
+            transformation: Is called with each batch in the thread that reads ahead. None to hand
+                batches over as they are.
         """
         self.device = device
+        self._transformation = transformation
         self._prefetch_bytes = prefetch_bytes
         self._process = _process
         self._ready: deque[BatchEvent] = deque()
@@ -86,9 +51,11 @@ class LiveStream:
         self._finalizer: weakref.finalize[[], LiveStream] | None = None
         self._past = ClientStats()
 
-    def __reduce__(self) -> tuple[type[LiveStream], tuple[int, torch.device | None]]:
+    def __reduce__(
+        self,
+    ) -> tuple[type[LiveStream], tuple[int, torch.device | None, Transformation | None]]:
         """Arrive elsewhere with nothing running."""
-        return LiveStream, (self._prefetch_bytes, self.device)
+        return LiveStream, (self._prefetch_bytes, self.device, self._transformation)
 
     def next_event(self, make_reader: Callable[[Landing], BatchReader]) -> Event | None:
         """Take the next event, or None at the end; begin to read if nothing runs.
@@ -101,20 +68,21 @@ class LiveStream:
         """
         if self._process is not _process:
             # Forked: the parent's thread and connection did not come along, and are the parent's.
-            self.__init__(self._prefetch_bytes, self.device)  # type: ignore[misc] # the same class, always
+            self.__init__(*self.__reduce__()[1])  # type: ignore[misc] # the same class, always
         if self.is_broken:
             self.close()
         if self._ready:
             return self._ready.popleft()
         if self._running is None:
             self._transport = TransportState()
-            reader = self._reader(make_reader)
+            # Transfers to a device are begun ahead by us alone, and so are transformations.
+            is_plain = self.device is None and self._transformation is None
             self._running = Prefetcher(
-                reader,
+                self._reader(make_reader),
                 budget_bytes=self._prefetch_bytes,
                 limit=self._transport.ready_bytes,
-                # Transfers to a device are begun ahead by us alone.
-                is_ahead=self._transport.has_ring if self.device is None else None,
+                is_ahead=self._transport.has_ring if is_plain else None,
+                loop_may_lead=self._transformation is None,
             )
             self._finalizer = weakref.finalize(self, self._running.close)
         try:
@@ -135,6 +103,9 @@ class LiveStream:
         return event
 
     def _reader(self, make_reader: Callable[[Landing], BatchReader]) -> Reader:
+        if self._transformation is not None:
+            reader = make_reader(Landing(self._pool.take, None, self._transport))
+            return TransformingReader(reader, self._transformation)
         if self.device is None:
             return make_reader(Landing(self._pool.take, None, self._transport, takes_runs=True))
         if self._ring is None:

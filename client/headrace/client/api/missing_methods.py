@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NoReturn
 
 _ADVICE = {
-    "map": "call the function on each batch in the loop, or register it on the server and give "
-    "steps=[Transform(name)]",
+    "map": "give transform=function, which is called with each batch, or register it on the server "
+    "and give steps=[Transform(name)]",
     "filter": "leave samples out with skips=, or when the dataset is converted",
     "shuffle": "batches come shuffled already, by seed= and order=",
     "batch": "batches come whole, of batch_size= samples",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 from headrace.arguments import whole
 from headrace.client.api.missing_methods import raise_missing
 from headrace.client.batch.classes import Classes
+from headrace.client.batch.transformed import (
+    TransformedEvent,
+    TransformingReader,
+    transform_of,
+)
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import Landing, TransportState
@@ -31,8 +36,9 @@ from headrace.client.options.settings import (
     Deadlines,
     deadlines_of,
 )
+from headrace.client.options.steps import Step, steps_of
 from headrace.client.options.transport import Transport, transport_of
-from headrace.client.reader.prefetch import Prefetcher
+from headrace.client.reader.prefetch import Prefetcher, Reader
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.endpoints import PrivateEndpoints, fixed_endpoints
 from headrace.client.servers.private_server import name_of_source, private_server
@@ -42,11 +48,13 @@ from headrace.client.state.token_places import place_after
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import BufferPool
 from headrace.client.wire.payload_layout import ColumnView
+from headrace.errors import BadArgumentError
 from headrace.order import decode_token
 from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.v1 import shard_service_pb2 as pb
 
 Arrays = dict[str, NDArray[Any]]
+_T = TypeVar("_T")
 
 _COUNT_LIMIT = 1 << 31
 
@@ -59,6 +67,13 @@ class NumpyDataset:
     ragged columns are object arrays of `str`, `bytes` and arrays, with `None` for null. A column
     of numbers that may hold nulls has a second entry ``name.valid``. The memory of a batch is the
     loop's for as long as it keeps an array of it.
+
+    Example:
+        >>> with NumpyDataset(address, "numbers", batch_size=5, shuffle=False, epochs=1) as dataset:
+        ...     for batch in dataset:
+        ...         print(batch["x"])
+        [0 1 2 3 4]
+        [5 6 7 8 9]
     """
 
     def __init__(
@@ -74,6 +89,8 @@ class NumpyDataset:
         world_size: int = 1,
         epochs: int | None = None,
         end: Literal["drop_last", "uneven", "pad"] = "drop_last",
+        steps: Sequence[Step] = (),
+        transform: Callable[[Arrays], Any] | None = None,
         token: bytes | None = None,
         order: Order | None = None,
         access: Access | None = None,
@@ -94,6 +111,9 @@ class NumpyDataset:
             world_size: Number of ranks.
             epochs: Epochs of the run; None to go on for ever.
             end: What becomes of an incomplete last batch, as for `RemoteDataset`.
+            steps: What the server does with each batch, as for `RemoteDataset`.
+            transform: Called with each batch's arrays, in the thread that reads ahead; what it
+                returns is what the loop gets.
             token: Where to begin: `token` of another dataset, or `Batch.token`.
             order: How far samples are shuffled; None for `Order()`.
             access: TLS and a bearer token; None for plain text without one.
@@ -123,6 +143,7 @@ class NumpyDataset:
             end=end_mode(end),
             columns=column_names(columns),
             end_epoch=epoch_limit(epochs),
+            steps=steps_of(steps),
         )
         self._endpoints = (
             PrivateEndpoints(
@@ -136,6 +157,7 @@ class NumpyDataset:
             )
         )
         self._deadlines = deadlines_of(deadlines)
+        self._transform = transform_of(transform)
         self._transport = TransportState()
         self._loop: Loop | None = None
         self._running: Prefetcher | None = None
@@ -152,6 +174,11 @@ class NumpyDataset:
     def token(self) -> bytes | None:
         """The resume token after the last batch handed over; None before the first."""
         return self._place.token
+
+    @property
+    def transform(self) -> Callable[[Arrays], Any] | None:
+        """The function that each batch passes before the loop gets it, or None."""
+        return self._transform
 
     @property
     def transport(self) -> str:
@@ -190,34 +217,57 @@ class NumpyDataset:
         Raises:
             HeadraceError: No batch can be had any more; the next ``for`` tries again from there.
         """
+        if self._transform is not None:
+            return self._rest_of_epoch(_result_of)
         return (arrays_of(columns) for columns in self.views())
 
     def views(self) -> Generator[dict[str, ColumnView], None, None]:
-        """Yield the same as views of the batches' memory, strings and bytes undecoded."""
+        """Return the same as views of the batches' memory, strings and bytes undecoded.
+
+        Raises:
+            BadArgumentError: The dataset has a transform, which makes something else of them.
+        """
+        if self._transform is not None:
+            raise BadArgumentError(
+                "views() of a dataset with transform=, whose batches are what that returns; "
+                "expected a dataset without it, or a loop over the dataset itself",
+                field="transform",
+            )
+        return self._rest_of_epoch(_columns_of)
+
+    def _rest_of_epoch(self, value_of: Callable[[BatchEvent], _T]) -> Generator[_T, None, None]:
         if self._options.end_epoch is not None and self._place.epoch >= self._options.end_epoch:
             return
         loop = self._loop = Loop(self._place.epoch, 0)
         transport = self._transport = TransportState()
-        prefetcher = self._running = Prefetcher(
-            self._open(self._wanted_transport, transport),
-            budget_bytes=self._wanted_transport.prefetch_bytes,
-            limit=transport.ready_bytes,
-            is_ahead=transport.has_ring,
-        )
+        prefetcher = self._running = self._prefetcher(transport)
         try:
             while (event := prefetcher.get()) is not None:
-                columns = event.columns if isinstance(event, BatchEvent) else None
+                found = [value_of(event)] if isinstance(event, BatchEvent) else []
                 place = place_after(_token_of(event))
                 # From here to the `yield` nothing is called, so that nothing comes between, neither
                 # another loop nor Ctrl-C.
                 if self._loop is not loop:
                     raise overtaken()
                 self._place = place
-                if columns is None:
+                if not found:
                     return
-                yield columns
+                yield found.pop()
         finally:
             prefetcher.close()
+
+    def _prefetcher(self, transport: TransportState) -> Prefetcher:
+        reader: Reader = self._open(self._wanted_transport, transport)
+        transform = self._transform
+        if transform is not None:
+            reader = TransformingReader(reader, lambda event: transform(arrays_of(event.columns)))
+        return Prefetcher(
+            reader,
+            budget_bytes=self._wanted_transport.prefetch_bytes,
+            limit=transport.ready_bytes,
+            is_ahead=transport.has_ring if transform is None else None,
+            loop_may_lead=transform is None,
+        )
 
     def close(self) -> None:
         """Drop the connection and what was prefetched; the next ``for`` goes on all the same."""
@@ -256,6 +306,15 @@ class NumpyDataset:
             allocate=landing.allocate,
             open_feed=RingFeeds(wanted, landing, silence_s=self._deadlines.silence_s),
         )
+
+
+def _columns_of(event: BatchEvent) -> dict[str, ColumnView]:
+    return event.columns
+
+
+def _result_of(event: BatchEvent) -> Any:
+    assert isinstance(event, TransformedEvent)
+    return event.result
 
 
 def _token_of(event: Event) -> bytes:

@@ -39,6 +39,12 @@ def tf_dataset(dataset: NumpyDataset) -> tf.data.Dataset:
             "the same batches: tf_dataset(NumpyDataset(target, name, batch_size=…))",
             field="dataset",
         )
+    if dataset.transform is not None:
+        raise BadArgumentError(
+            "dataset has a transform, and TensorFlow must know beforehand which types it gives; "
+            "expected a NumpyDataset without it, and tf_dataset(…).map(function)",
+            field="transform",
+        )
     try:
         import tensorflow as tf  # noqa: PLC0415 - not every trainer has it
     except ModuleNotFoundError as error:

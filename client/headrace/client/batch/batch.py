@@ -19,7 +19,7 @@ from headrace.client.feeds.ring_batch import SlotEvent
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.column_spans import ColumnSpan, span_of, tensor_of, view_of
 from headrace.client.wire.payload_layout import ColumnView
-from headrace.errors import BadArgumentError
+from headrace.errors import BadArgumentError, ConfigurationError
 from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -242,7 +242,18 @@ class Batch(MutableMapping[str, Value]):
         Args:
             device: Where to, such as ``"cuda"``. Tensors that are there already are not copied.
             non_blocking: Whether copies out of pinned memory may still run on return.
+
+        Raises:
+            BadArgumentError: There is no such kind of device.
         """
+        try:
+            device = torch.device(device)
+        except RuntimeError as error:
+            raise BadArgumentError(
+                f"device is {str(device)!r}; expected one of torch's, such as 'cuda', 'cuda:0' or "
+                "'cpu'",
+                field="device",
+            ) from error
         ids = self.sample_ids
         moved = copy(self)
         moved.__dict__.update(
@@ -253,12 +264,25 @@ class Batch(MutableMapping[str, Value]):
                 for name, value in self._look().items()
             },
             sample_ids=None if ids is None else ids.to(device, non_blocking=non_blocking),
-            _device=torch.device(device),
+            _device=device,
         )
         return moved
 
     def pin_memory(self) -> Self:
-        """Return the batch in pinned memory, as ``DataLoader(pin_memory=True)`` wants it."""
+        """Return the batch in pinned memory, as ``DataLoader(pin_memory=True)`` wants it.
+
+        Raises:
+            ConfigurationError: This process sees no device to copy to.
+        """
+        try:
+            return self._pinned()
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"the batch cannot be pinned ({error}); pinned memory is for copies to a device: "
+                "leave pin_memory() out where there is none"
+            ) from error
+
+    def _pinned(self) -> Self:
         packed = self._packed
         if packed is None:
             _, (packed,) = self.__reduce__()
@@ -294,7 +318,12 @@ class Batch(MutableMapping[str, Value]):
         return jax_arrays(self)
 
     def __getitem__(self, column: str) -> Value:
-        return (self._values or self._look())[column]
+        values = self._values or self._look()
+        try:
+            return values[column]
+        except KeyError:
+            known = ", ".join(map(str, values))
+            raise KeyError(f"there is no column {column!r}; the batch has {known}") from None
 
     def __setitem__(self, column: str, value: Value) -> None:
         self._values = {**self._look(), column: value}

@@ -35,7 +35,7 @@ class Classes(Mapping[str, tuple[str, ...]]):
                 mixture do not agree in them.
         """
         if column not in self._columns:
-            known = ", ".join(sorted(self._columns)) or "no column"
+            known = ", ".join(sorted(self._columns)) or "no column of this dataset"
             raise KeyError(f"column {column!r} has no classes; there are those of {known}")
         longest: tuple[str, ...] = ()
         holder = ""

@@ -43,6 +43,7 @@ class _Lazy(ABC, Generic[_T]):
     _valid: NDArray[np.bool_] | None
     _source: _Source | None = None
     _name: str
+    _ADVICE = "it is no tensor, but a sequence of samples"
 
     def __init__(self, view: ColumnView) -> None:
         assert view.offsets is not None
@@ -72,7 +73,9 @@ class _Lazy(ABC, Generic[_T]):
         def __getattr__(self, name: str) -> object:
             # Asked only for what is not there: the views, until somebody looks.
             if name not in _VIEWS or self._source is None:
-                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+                raise AttributeError(
+                    f"{type(self).__name__!r} has no attribute {name!r}: {self._ADVICE}"
+                )
             self._take(self._source.view_of(self._name))
             return self.__dict__[name]
 
@@ -139,12 +142,19 @@ class _Lazy(ABC, Generic[_T]):
 class BytesColumn(_Lazy[bytes]):
     """Byte strings, or None where null."""
 
+    _ADVICE = (
+        "it is a sequence of bytes, and no tensor; the server decodes JPEG and PNG with "
+        "steps=[DecodeImage(column, height, width)]"
+    )
+
     def _decode(self, edges: list[int]) -> list[bytes]:
         return _cut(self._values[edges[0] : edges[-1]].tobytes(), edges)
 
 
 class StringColumn(_Lazy[str]):
     """Strings, or None where null."""
+
+    _ADVICE = "it is a sequence of str, and no tensor; make one in transform=, or store numbers"
 
     def _decode(self, edges: list[int]) -> list[str]:
         whole = self._values[edges[0] : edges[-1]].tobytes()
@@ -156,6 +166,10 @@ class StringColumn(_Lazy[str]):
 
 class RaggedColumn(_Lazy[torch.Tensor]):
     """One-dimensional tensors of differing length that share the batch's memory, or None."""
+
+    _ADVICE = (
+        "its samples differ in length, so it is no tensor; to_padded() or to_nested() makes one"
+    )
 
     _moved: tuple[torch.Tensor, torch.Tensor] | None = None
 

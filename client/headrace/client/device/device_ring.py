@@ -25,9 +25,7 @@ from numpy.typing import NDArray
 
 from headrace.client.device.cuda_copy import Copies, Copy
 from headrace.client.feeds.feed import Event
-from headrace.client.feeds.wait_times import HopClock
-from headrace.client.reader.hedging import HedgeCounts
-from headrace.client.reader.prefetch import Reader
+from headrace.client.reader.prefetch import Reader, ReaderAround
 from headrace.client.wire.assembler import BatchEvent
 from headrace.client.wire.buffers import BufferPool
 from headrace.client.wire.column_spans import ColumnSpan, span_of
@@ -102,7 +100,7 @@ class DeviceRing:
             self._flying.popleft()
 
 
-class MovingReader:
+class MovingReader(ReaderAround):
     """A reader whose batches are on a device."""
 
     def __init__(self, reader: Reader, ring: DeviceRing) -> None:
@@ -112,23 +110,8 @@ class MovingReader:
             reader: Its payloads come from ``ring.take``.
             ring: Closed when the events end.
         """
-        self._reader = reader
+        super().__init__(reader)
         self._ring = ring
-
-    @property
-    def reconnect_count(self) -> int:
-        """How often the reader had to reconnect."""
-        return self._reader.reconnect_count
-
-    @property
-    def hedges(self) -> HedgeCounts:
-        """What became of hedges."""
-        return self._reader.hedges
-
-    @property
-    def clock(self) -> HopClock:
-        """What the reader is busy with; here, the copies too."""
-        return self._reader.clock
 
     def events(self) -> Generator[Event, None, None]:
         """Yield the reader's events, batches moved."""
@@ -137,10 +120,6 @@ class MovingReader:
                 yield self._moved(event) if isinstance(event, BatchEvent) else event
         finally:
             self._ring.close()
-
-    def close(self) -> None:
-        """End the reading."""
-        self._reader.close()
 
     def _moved(self, event: BatchEvent) -> MovedEvent:
         self.clock.enter("copy")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Hop = Literal["store", "server", "network", "client", "copy", "rest"]
+Hop = Literal["store", "server", "network", "client", "copy", "transform", "rest"]
 """``rest`` is a reader that waits for the loop, or for nothing."""
 
 
@@ -30,6 +30,7 @@ class HopSeconds:
         network: The connection was made, or bytes of a batch were on their way.
         client: Batches were put together and verified in this process.
         copy: Batches were copied to the device.
+        transform: The function given as ``transform=`` was at work.
     """
 
     store: float = 0.0
@@ -37,6 +38,7 @@ class HopSeconds:
     network: float = 0.0
     client: float = 0.0
     copy: float = 0.0
+    transform: float = 0.0
 
     def __add__(self, other: HopSeconds) -> HopSeconds:
         return HopSeconds(
@@ -45,6 +47,7 @@ class HopSeconds:
             self.network + other.network,
             self.client + other.client,
             self.copy + other.copy,
+            self.transform + other.transform,
         )
 
 
@@ -60,7 +63,7 @@ class HopClock:
         self._now = now
         self._lock = threading.Lock()
         self._waited: dict[Hop, float] = dict.fromkeys(
-            ("store", "server", "network", "client", "copy", "rest"), 0.0
+            ("store", "server", "network", "client", "copy", "transform", "rest"), 0.0
         )
         self._is_awaited = False
         self._hop: Hop = "rest"
@@ -113,4 +116,5 @@ class HopClock:
             seconds["network"],
             seconds["client"],
             seconds["copy"],
+            seconds["transform"],
         )

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from headrace.client.batch.batch import Batch
 from headrace.client.batch.handover import Origin
+from headrace.client.batch.results import Carried
+from headrace.client.batch.transformed import TransformedEvent
 from headrace.client.feeds.feed import Event
 from headrace.client.loader.worker_plan import Begin, Share, SharedPlace
 from headrace.client.reader.reader import Place
@@ -50,7 +52,7 @@ class WorkerSide:
         self._has_ended = False
         self._has_loaded = False
 
-    def iterate(self, share: Share, own: Begin, source: ShareSource) -> Iterator[Batch]:
+    def iterate(self, share: Share, own: Begin, source: ShareSource) -> Iterator[Batch | Carried]:
         """Yield this worker's batches of the rest of an epoch.
 
         The place is agreed on before this returns.
@@ -106,7 +108,9 @@ class WorkerSide:
             source.close()
         return replace(place, offset=share.index)
 
-    def _batches(self, share: Share, origin: Origin, source: ShareSource) -> Iterator[Batch]:
+    def _batches(
+        self, share: Share, origin: Origin, source: ShareSource
+    ) -> Iterator[Batch | Carried]:
         assert self.place is not None
         epoch, begin, count = self.place.epoch, self.place.position, 0
         while (event := source.next_event(self.place, share)) is not None:
@@ -116,7 +120,10 @@ class WorkerSide:
                 offset = share.count - 1 if after.epoch == epoch else share.index
                 self.place = replace(after, offset=offset)
                 self._has_ended = after.epoch > epoch
-                yield Batch(event, group_count=source.group_count, origin=origin)
+                if isinstance(event, TransformedEvent):
+                    yield Carried(event.result, event.header.resume_token, origin)
+                else:
+                    yield Batch(event, group_count=source.group_count, origin=origin)
             elif event.epoch >= epoch:
                 self.place = replace(place_after(event.resume_token), offset=share.index)
                 # An empty rest of an epoch hands nothing over that the main process could note:
@@ -125,3 +132,22 @@ class WorkerSide:
                     break
                 epoch, begin = epoch + 1, 0
         self._has_ended = True
+
+
+_results_are_opened = False
+
+
+def expect_opened(worker: int) -> None:
+    """Note, in a worker, that its loader opens what a transformation's results are carried in.
+
+    Args:
+        worker: Its number, which DataLoader gives to what it calls first in a worker.
+    """
+    global _results_are_opened  # noqa: PLW0603 - a worker serves one loader
+    del worker
+    _results_are_opened = True
+
+
+def results_are_opened() -> bool:
+    """Say whether this worker's loader opens what results are carried in."""
+    return _results_are_opened

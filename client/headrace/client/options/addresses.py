@@ -85,7 +85,14 @@ def _fault_of_url(address: str, scheme: str, rest: str) -> tuple[str, str]:
         if _HOST_PORT.fullmatch(host):
             return "a URL", f"pass {host!r}"
         return "a URL without a port", f"pass '{host or 'host'}:{DEFAULT_PORT}', or its own port"
-    return "a URL", f"to read {address!r} without a server of your own, pass it as dataset"
+    return "a URL", _without_server(address)
+
+
+def _without_server(address: str) -> str:
+    return (
+        f"to read {address!r} without a server of your own, pass it as dataset; "
+        "`headrace inspect` shows what it holds"
+    )
 
 
 def _fault_of_path(address: str) -> tuple[str, str]:
@@ -95,7 +102,7 @@ def _fault_of_path(address: str) -> tuple[str, str]:
         is_socket = False
     if is_socket:
         return "a path", f"pass 'unix:{address}'"
-    return "a path", f"to read {address!r} without a server of your own, pass it as dataset"
+    return "a path", _without_server(address)
 
 
 def _fault_of_host_port(name: str) -> tuple[str, str] | None:

@@ -99,6 +99,11 @@ class Mixture:
         epoch_size: Samples of an epoch if proportions or a schedule rule; 0 means as many as all
             datasets have.
         schedule: Weights over the run, in samples since its start, in place of proportions.
+
+    Example:
+        >>> web, own = MixtureEntry("web", proportion=3), MixtureEntry("numbers", proportion=1)
+        >>> Mixture((web, own)).title
+        'web + numbers'
     """
 
     datasets: tuple[MixtureEntry, ...]
@@ -246,7 +251,11 @@ def read_mixture(text: str) -> Mixture:
     try:
         return mixture_from(json.loads(text))
     except ValueError as error:
-        raise BadArgumentError(f"the mixture is no JSON: {error}", field="mixture") from error
+        raise BadArgumentError(
+            f"the mixture is no JSON: {error}; expected one such as "
+            '{"datasets": [{"name": "web", "proportion": 0.7}, …]}',
+            field="mixture",
+        ) from error
 
 
 def mixture_from(fields: Mapping[str, Any]) -> Mixture:

@@ -66,7 +66,7 @@ class ReadOptions:
             (self.mixture is None) == bool(self.dataset),
             "dataset",
             repr(self.dataset),
-            "a name, or a mixture and no name",
+            "a name, such as `headrace list` shows, or a mixture and no name",
         )
         _require(self.world_size >= 1, "world_size", self.world_size, ">= 1")
         _require(

@@ -245,7 +245,8 @@ def steps_of(steps: object) -> tuple[Step, ...]:
     for at, step in enumerate(found):
         if not isinstance(step, Step):
             raise BadArgumentError(
-                f"steps[{at}] is {shown(step)}, of type {type(step).__name__}; expected {wanted}",
+                f"steps[{at}] is {shown(step)}, of type {type(step).__name__}; expected {wanted}"
+                + (". A function of your own goes to transform=" if callable(step) else ""),
                 field="steps",
             )
     return found

@@ -91,6 +91,37 @@ class Reader(Protocol):
         """End the reading, from any thread."""
 
 
+class ReaderAround:
+    """A reader that does something with the events of another; `events` says what."""
+
+    def __init__(self, reader: Reader) -> None:
+        """Read from another reader.
+
+        Args:
+            reader: The other one.
+        """
+        self._reader = reader
+
+    @property
+    def reconnect_count(self) -> int:
+        """How often the reader had to reconnect."""
+        return self._reader.reconnect_count
+
+    @property
+    def hedges(self) -> HedgeCounts:
+        """What became of hedges."""
+        return self._reader.hedges
+
+    @property
+    def clock(self) -> HopClock:
+        """What the reader is busy with; here, with its events too."""
+        return self._reader.clock
+
+    def close(self) -> None:
+        """End the reading."""
+        self._reader.close()
+
+
 class Prefetcher:
     """Owns a reader and the thread that drains it."""
 
@@ -101,6 +132,7 @@ class Prefetcher:
         budget_bytes: int,
         limit: Callable[[int], int] | None = None,
         is_ahead: Callable[[], bool] | None = None,
+        loop_may_lead: bool = True,
     ) -> None:
         """Prepare to read; `get` begins.
 
@@ -109,6 +141,7 @@ class Prefetcher:
             budget_bytes: Most payload bytes to hold ready, >= 0.
             limit: Returns how many of them may be held at the moment; None for all.
             is_ahead: Says whether events are made ahead without our reading; None for never.
+            loop_may_lead: Whether the reader may be run in the loop's thread; else in ours alone.
         """
         self._reader, self._clock = reader, reader.clock
         self._source = reader.events()
@@ -122,7 +155,7 @@ class Prefetcher:
         self._is_cut_short = False
         self._is_reading = False
         # The first batch is needed at once, so the loop fetches it.
-        self._loop_leads = True
+        self._loop_may_lead = self._loop_leads = loop_may_lead
         self._left_at = time.monotonic()
         self._awaited_since: float | None = None
         # Held by itself: a condition's own `with` is two calls of Python a time.
@@ -238,7 +271,8 @@ class Prefetcher:
 
     def _choose_leader(self, wait_s: float, away_s: float) -> None:
         """Decide who reads next, from a wait that ends and how long the loop was away before."""
-        self._loop_leads = away_s <= _HANDOVER_S or away_s <= wait_s * _LEADING_SHARE
+        leads = away_s <= _HANDOVER_S or away_s <= wait_s * _LEADING_SHARE
+        self._loop_leads = leads and self._loop_may_lead
         if not (self._loop_leads or self._is_ahead()):
             self._changed.notify_all()
 

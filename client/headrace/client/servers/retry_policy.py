@@ -34,6 +34,9 @@ from headrace.errors import (
 
 _log = logging.getLogger(__name__)
 
+# For how long a server that may just be starting is waited for without a word (arbitrary).
+_PATIENT_S = 2.0
+
 _HOPS: tuple[tuple[type[HeadraceError], str], ...] = (
     (ServerUnreachableError, "the connection to the server"),
     (StoreUnavailableError, "the server's object store"),
@@ -62,6 +65,7 @@ class Patience:
         self._since: float | None = None
         self._tried: Counter[str] = Counter()
         self._is_logged = False
+        self._is_told = False
         self.attempt = 0
         self.moves = 0
 
@@ -125,6 +129,15 @@ class Patience:
             raise self._gave_up(error, now - since) from error
         if self.attempt == 1:
             self._log_first(error)
+        elif not (self._has_heard or self._is_told) and now - since >= _PATIENT_S:
+            self._is_told = True
+            _log.warning(
+                "no answer for %.0f s, reading %r; trying for up to %g s (%s)",
+                now - since,
+                self._reading,
+                limit,
+                error,
+            )
         return min(self._wait_s(error), max(0.0, since + limit - now))
 
     def _wait_s(self, error: HeadraceError) -> float:

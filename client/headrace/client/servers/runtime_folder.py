@@ -22,8 +22,8 @@ from pathlib import Path
 
 from headrace.errors import ConfigurationError
 
-_MOST_PATH_BYTES = 107
-"""Of the path of a unix socket: Linux has 108 bytes with the end."""
+_MOST_PATH_BYTES = 107 if sys.platform == "linux" else 103
+"""Of the path of a unix socket: Linux has 108 bytes with the end, others 104."""
 
 _LAUNCHERS = (
     ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"),

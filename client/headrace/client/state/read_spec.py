@@ -77,7 +77,8 @@ class Reading:
             return self.global_batch_size
         if self.batch_size is None:
             raise BadArgumentError(
-                "neither batch_size nor global_batch_size is given, and no state was loaded",
+                "neither batch_size nor global_batch_size is given, and no state was loaded; pass "
+                "batch_size=, the samples of a batch of this rank",
                 field="batch_size",
             )
         return self.batch_size * self.group_count

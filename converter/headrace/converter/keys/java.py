@@ -9,6 +9,7 @@ from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped] # p
 from pyspark.sql import SparkSession
 
 OBJECT = "java.lang.Object"
+_KNOWN: dict[tuple[str, str], bool] = {}
 
 
 def class_of(thing: Any) -> str:
@@ -21,9 +22,18 @@ def items_of(sequence: Any) -> Iterator[Any]:
     return (sequence.apply(index) for index in range(sequence.size()))
 
 
-def is_a(session: SparkSession, thing: Any, kind: str) -> bool:
-    """Tell whether an object is of a class or one below it."""
-    return bool(is_instance_of(_gateway_of(session), thing, kind))
+def is_a(session: SparkSession, thing: Any, kind: str, *, name: str) -> bool:
+    """Tell whether an object is of a class or one below it.
+
+    Args:
+        session: Of the JVM.
+        thing: The object.
+        kind: Name of a class.
+        name: `class_of` the object; the JVM is asked once for all objects of a class.
+    """
+    if (name, kind) not in _KNOWN:
+        _KNOWN[name, kind] = bool(is_instance_of(_gateway_of(session), thing, kind))
+    return _KNOWN[name, kind]
 
 
 def jvm_of(session: SparkSession) -> Any:

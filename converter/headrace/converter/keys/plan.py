@@ -93,7 +93,7 @@ class Plan:
             return self._special[name](thing)
         if name in CLASSES or name.startswith("scala.Tuple"):
             return self._product(thing, name)
-        if name.startswith(_TYPES) and is_a(self._session, thing, f"{_TYPES}DataType"):
+        if name.startswith(_TYPES) and is_a(self._session, thing, f"{_TYPES}DataType", name=name):
             return Node("type", (str(thing.json()),))
         if name.startswith(_COLLECTIONS):
             return self._collection(thing, name)
@@ -102,7 +102,7 @@ class Plan:
     def _product(self, thing: Any, name: str) -> object:
         if name not in self._arities:
             # A class may have arguments that are not counted as its parts.
-            if is_a(self._session, thing, _TREE) and thing.otherCopyArgs().size():
+            if is_a(self._session, thing, _TREE, name=name) and thing.otherCopyArgs().size():
                 return self._stranger(thing, name)
             self._arities[name] = int(thing.productArity())
         self.draws_by_partition |= name in BY_PARTITION
@@ -110,9 +110,9 @@ class Plan:
         return Node(name, tuple(thing.productElement(index) for index in range(arity)))
 
     def _collection(self, thing: Any, name: str) -> object:
-        if is_a(self._session, thing, "scala.collection.Seq"):
+        if is_a(self._session, thing, "scala.collection.Seq", name=name):
             return tuple(items_of(thing))
-        if is_a(self._session, thing, "scala.collection.Map"):
+        if is_a(self._session, thing, "scala.collection.Map", name=name):
             found = dict(map(_pair, items_of(thing.toSeq())))
             if all(isinstance(part, str) for pair in found.items() for part in pair):
                 return found
@@ -120,10 +120,10 @@ class Plan:
 
     def _stranger(self, thing: Any, name: str) -> Node:
         self.unknown.append(name.rpartition(".")[2])
-        if not is_a(self._session, thing, _TREE):
+        if not is_a(self._session, thing, _TREE, name=name):
             return Node("unknown", (name,))
         parts = [items_of(thing.children())]
-        if is_a(self._session, thing, _PLAN):
+        if is_a(self._session, thing, _PLAN, name=name):
             parts += [items_of(thing.expressions()), items_of(thing.output())]
         return Node("unknown", (name, *(tuple(part) for part in parts)))
 

@@ -145,10 +145,10 @@ class AlmostTyped:
         nulls = " ".join(f"--null-value {shlex.quote(value)}" for value in self.found)
         numbers = f"--type {shlex.quote(column)}=float64 to have numbers"
         if not is_decimal:
-            return f"pass {nulls} to read it as null"
+            return f"pass {nulls} for null in all columns"
         if not nulls:
             return f"the number prints in another way, pass {numbers}"
-        return f"pass {nulls} to read it as null, and {numbers}"
+        return f"pass {nulls} for null in all columns, and {numbers}"
 
 
 def _exceptions(text: Array, keys: Sequence[str]) -> Exceptions:

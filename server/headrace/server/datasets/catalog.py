@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import bisect
+import difflib
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -60,8 +62,10 @@ class Catalog:
             raise BadArgumentError("no dataset is named; name one", field="dataset")
         served = self._datasets.get(name) if caller.may_read(name) else None
         if served is None:
+            near = _near(name, (each for each in self._datasets if caller.may_read(each)))
             raise DatasetNotFoundError(
-                f"there is no dataset {name!r} here; list the datasets to see which there are",
+                f"there is no dataset {name[:_LONGEST_COMPARED]!r} here{near}; `headrace list "
+                "HOST:PORT` names those that you may read",
                 dataset=name,
             )
         return served
@@ -241,3 +245,16 @@ def _fingerprint(request: BatchesRequest) -> str:
     if request.fingerprint or request.WhichOneof("start") != "resume_token":
         return request.fingerprint
     return decode_token(request.resume_token).fingerprint
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """Return which names a caller may have meant, of some that it may know of."""
+    if "/" in name:
+        return ", and names are no URLs: `headrace serve NAME=URL` gives one its name"
+    few = list(itertools.islice(known, _MOST_COMPARED))
+    near = difflib.get_close_matches(name[:_LONGEST_COMPARED], few)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+_MOST_COMPARED, _LONGEST_COMPARED = 100, 100
+"""Names, and letters of what was asked for: to compare them takes a millisecond."""

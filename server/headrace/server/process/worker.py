@@ -15,6 +15,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, cast
 
 from headrace.errors import HeadraceError
@@ -58,7 +59,8 @@ class _Worker:
         settings: dict[str, Any] = start.settings
         self.config = ServerConfig(**settings)
         self.source = start.source
-        self.asked = threading.Event()
+        # A queue, since an event's lock may be held by what a signal's handler interrupts.
+        self.asked: SimpleQueue[None] = SimpleQueue()
         self.is_lost = False
         self.reloader: Reloader | None = None
         self.metrics = Metrics()
@@ -86,7 +88,15 @@ class _Worker:
         """Do what the supervisor says; its end is the worker's."""
         self.cache.listen(self._obey)
         self.is_lost = True
-        self.asked.set()
+        self.asked.put(None)
+
+    def is_asked(self, *, within_s: float) -> bool:
+        """Whether it was asked to end, as soon as that is known."""
+        try:
+            self.asked.get(timeout=within_s)
+        except Empty:
+            return False
+        return True
 
     def report(self) -> None:
         """Tell the supervisor how things are."""
@@ -106,7 +116,7 @@ class _Worker:
             case Reload() if self.reloader is not None:
                 self.reloader.request()
             case Drain():
-                self.asked.set()
+                self.asked.put(None)
             case _:
                 pass
 
@@ -122,7 +132,7 @@ def main(fd: int) -> int:
     memory = [Shared(recv_handle(connection), size) for size in start.sizes]
     worker = _Worker(start, connection, memory)
     start_logging(worker.config.log_level, worker.config.log_format)
-    signal.signal(signal.SIGTERM, lambda *_: worker.asked.set())
+    signal.signal(signal.SIGTERM, lambda *_: worker.asked.put(None))
     threading.Thread(target=worker.listen, name="headrace-supervisor", daemon=True).start()
     try:
         worker.server.start()
@@ -134,7 +144,7 @@ def main(fd: int) -> int:
     with ExitStack() as stack:
         if worker.source is not None:
             worker.reloader = stack.enter_context(_reloader(worker.source, worker))
-        while not worker.asked.wait(_REPORT_S):
+        while not worker.is_asked(within_s=_REPORT_S):
             worker.report()
     if worker.is_lost:
         _log.error("the supervisor is gone; this worker ends")

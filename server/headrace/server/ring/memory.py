@@ -13,7 +13,7 @@ from headrace.server.cache.memory.shared_memory import Shared
 # Nobody can make a mapping shorter than its reader believes, nor take these promises back. Writing
 # stays allowed: tensors are writable by promise. A private mapping would allow it too, but would
 # go on showing what a client wrote after the slot is written again, and cannot be pinned.
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_SEAL")  # by name: Linux alone has them
 
 IS_SUPPORTED = hasattr(os, "memfd_create") and hasattr(os, "eventfd")
 
@@ -35,7 +35,8 @@ class RingMemory:
     def __init__(self, size: int) -> None:
         self.shared = Shared.create("headrace-ring", size)
         self.array = self.shared.map()
-        fcntl.fcntl(self.shared.fd, fcntl.F_ADD_SEALS, _SEALS)
+        seals = sum(getattr(fcntl, name) for name in _SEALS)
+        fcntl.fcntl(self.shared.fd, fcntl.F_ADD_SEALS, seals)
         self._free = ExtentAllocator(size)
         self._lent: dict[int, tuple[int, int]] = {}
         self._generation = 0

@@ -268,6 +268,12 @@ def start_server(config: ServerConfig) -> Server:
     Raises:
         ConfigurationError: An address cannot be had.
         HeadraceError: A dataset cannot be opened; `headrace.storage.open_dataset` says how.
+
+    Example:
+        >>> config = ServerConfig(datasets={"numbers": url}, listen="127.0.0.1:0")
+        >>> with start_server(config) as server:
+        ...     print(server.address)
+        127.0.0.1:...
     """
     # Of the whole process, and before the cache has threads.
     keep_freed_memory()

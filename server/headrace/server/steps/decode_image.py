@@ -174,7 +174,8 @@ class DecodeImage:
     def _failure(self, row: int, why: str) -> StepFailedError:
         return StepFailedError(
             f"decode_image: row {row} of column {self._name!r} is no JPEG or PNG that can be "
-            f"decoded: {why[:200]}",
+            # Pillow names the object that holds the bytes.
+            f"decoded: {why.partition(' <')[0][:200]}",
             column=self._name,
             row=row,
         )

@@ -6,7 +6,9 @@ Each is imported when it is first asked: a server of our own shards pays for no 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from headrace.errors import BadArgumentError, NotADatasetError
 from headrace.storage.source.source import OpenDataset, Place, Source, SourceOptions
@@ -35,6 +37,13 @@ def open_dataset(
         ManifestCorruptError: The manifest is damaged or of an unknown version.
         StoreRefusedError: The store refuses.
         StoreUnavailableError: The store cannot be reached.
+
+    Example:
+        >>> with open_dataset(url) as dataset:
+        ...     print(dataset.sample_count, dataset.shard_count)
+        ...     print(dataset.read_block(0).column("x").to_pylist())
+        10 2
+        [0, 1, 2, 3, 4]
     """
     chosen = source_options or SourceOptions()
     store_options = options or StoreOptions()
@@ -97,8 +106,26 @@ def _found(place: Place, candidates: Mapping[str, Callable[[], Source]]) -> Sour
         if source.detect(place):
             return source
         marks.append(f"no {source.MARK}")
+    url = place.store.url
     raise NotADatasetError(
-        f"{place.store.url} holds no dataset: there is {', '.join(marks)} in it; check the "
-        "URL, or write one there with `headrace convert`",
-        url=place.store.url,
+        f"{url} holds no dataset: there is {', '.join(marks)} in it; {_advice(url)}", url=url
     )
+
+
+def _advice(url: str) -> str:
+    """Return what to do in place of opening what is no dataset."""
+    name = url.rpartition("/")[2]
+    if re.fullmatch(r"[\w.-]+:\d+", name):
+        return f"{name} looks like the address of a server, which `headrace list {name}` asks"
+    if "#" in name:
+        return (
+            "what follows # must be the fingerprint of a version, 32 hexadecimal digits, as "
+            "`headrace inspect URL` shows them"
+        )
+    inner = sorted(found.parent.name for found in Path(url).glob("*/headrace.json"))
+    if inner:
+        shown = ", ".join(inner[:9]) + (", …" if len(inner) > 9 else "")  # noqa: PLR2004 - a line
+        return f"there are datasets in folders of it, {shown}: add the name of one to the URL"
+    if Path(url).is_file():
+        return f"it is a file: `headrace convert {url} FOLDER` writes a dataset of it"
+    return "check the URL, or write one there with `headrace convert`"

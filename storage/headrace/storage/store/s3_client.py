@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, MutableMapping
-from typing import TYPE_CHECKING, Literal, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
-import boto3
-import botocore.session
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.loaders import Loader, create_loader
+from botocore.session import Session
 
 from headrace.errors import BadArgumentError, ConfigurationError
 from headrace.storage.store.options import StoreOptions, options_with_environment
@@ -36,16 +37,10 @@ class S3Requests:
     def __init__(self, options: StoreOptions, *, place: str) -> None:
         self._options = options_with_environment(options)
         try:
-            core = botocore.session.Session(profile=self._options.profile)
-            self._session = boto3.Session(
-                botocore_session=core,
-                aws_access_key_id=self._options.access_key,
-                aws_secret_access_key=self._options.secret_key,
-                aws_session_token=self._options.session_token,
-                region_name=self._options.region,
-            )
+            self._session = _session(self._options)
             self.client: S3Client = _client(self._session, self._options)
-            self._gets = S3Gets(self.client, self._keys, settings=_settings(core, self._options))
+            settings = _settings(self._session, self._options)
+            self._gets = S3Gets(self.client, self._keys, settings=settings)
         except BotoCoreError as error:
             raise translate(error, place=place, credential=self._credential()) from error
         except ValueError as error:
@@ -114,12 +109,28 @@ class S3Requests:
         return f"access key {found.access_key} (from {found.method})"
 
 
-def _client(session: boto3.Session, options: StoreOptions) -> S3Client:
+@cache
+def _loader(search_path: str | None) -> Loader:
+    # What boto3 knows of S3 takes a tenth of a second to read, and each session would read it.
+    return create_loader(search_path)
+
+
+def _session(options: StoreOptions) -> Session:
+    session = Session(profile=options.profile)
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    if options.region:
+        session.set_config_variable("region", options.region)
+    if options.access_key and options.secret_key:
+        session.set_credentials(options.access_key, options.secret_key, options.session_token)
+    return session
+
+
+def _client(session: Session, options: StoreOptions) -> S3Client:
     if options.ca_bundle is not None and options.endpoint and options.endpoint.startswith("http:"):
         raise ConfigurationError(
             f"ca_bundle is given, but the endpoint {options.endpoint} has no TLS"
         )
-    client: S3Client = session.client(
+    made = session.create_client(
         "s3",
         endpoint_url=options.endpoint,
         verify=options.ca_bundle,
@@ -136,12 +147,13 @@ def _client(session: boto3.Session, options: StoreOptions) -> S3Client:
             response_checksum_validation="when_required",
         ),
     )
+    client = cast("S3Client", made)
     if options.requester_pays:
         client.meta.events.register("before-call.s3.*", _pay_as_requester)
     return client
 
 
-def _settings(session: botocore.session.Session, options: StoreOptions) -> SessionSettings:
+def _settings(session: Session, options: StoreOptions) -> SessionSettings:
     return SessionSettings(
         verify=options.ca_bundle
         or session.get_config_variable("ca_bundle")

@@ -192,6 +192,14 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
 
     Raises:
         BadArgumentError: The URL has no root, or its scheme is not known or not installed.
+
+    Example:
+        >>> store = open_store("notes")
+        >>> store.write("a/note.txt", b"hello")
+        >>> list(store.list())
+        ['a/note.txt']
+        >>> store.read("a/note.txt", offset=1, length=3)
+        b'ell'
     """
     chosen = options or StoreOptions()
     url = _mounted(url)

@@ -30,6 +30,8 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import ConfigurationError
+
 # F_SEAL_FUTURE_WRITE of Linux 5.1, which Python names only since 3.13: who maps the memory from
 # now on cannot write to it.
 _SEAL_FUTURE_WRITE = 0x0010
@@ -58,7 +60,16 @@ class Shared:
 
     @classmethod
     def create(cls, name: str, size: int) -> Shared:
-        """Make memory; the name shows in lists of open files."""
+        """Make memory; the name shows in lists of open files.
+
+        Raises:
+            ConfigurationError: The system has no such memory.
+        """
+        if not hasattr(os, "memfd_create"):
+            raise ConfigurationError(
+                "this system has no memfd, through which the processes of --workers share the "
+                "cache: leave --workers out, and one process serves"
+            )
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size)
         return cls(fd, size)

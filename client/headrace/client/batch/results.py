@@ -1,0 +1,69 @@
+"""What a user's function makes of batches, on its way to the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from headrace.client.batch.batch import Batch
+from headrace.client.batch.handover import Origin, note_look
+from headrace.client.batch.transformed import transform_of
+from headrace.client.wire.assembler import BatchEvent
+
+
+@dataclass(frozen=True, slots=True)
+class OnBatches:
+    """Calls a function with batches as loops see them.
+
+    Attributes:
+        function: The user's.
+        group_count: World size divided by replication.
+    """
+
+    function: Callable[[Batch], Any]
+    group_count: int
+
+    def __call__(self, event: BatchEvent) -> object:
+        """Return what the function makes of a batch."""
+        return self.function(Batch(event, group_count=self.group_count))
+
+
+def on_batches_of(function: Callable[[Batch], Any] | None, group_count: int) -> OnBatches | None:
+    """Return what calls the function given as ``transform=``.
+
+    Args:
+        function: The user's.
+        group_count: World size divided by replication.
+
+    Raises:
+        BadArgumentError: It cannot be called.
+    """
+    function = transform_of(function)
+    return None if function is None else OnBatches(function, group_count)
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A result that travels from a worker; alone, it does not tell which batch it came from.
+
+    Attributes:
+        result: What the function returned.
+        token: The batch's.
+        origin: Whom to tell in the main process.
+    """
+
+    result: object
+    token: bytes
+    origin: Origin
+
+    def opened(self) -> object:
+        """Return the result, and tell the dataset that the loop has got it."""
+        note_look(self.origin, self.token)
+        return self.result
+
+    def pin_memory(self) -> Self:
+        """Return it in pinned memory, as far as torch knows how to pin it."""
+        return replace(self, result=pin_memory(self.result))  # type: ignore[no-untyped-call] # torch leaves it so

@@ -1,0 +1,124 @@
+"""A user's function on each batch, in the thread that reads ahead.
+
+Contract:
+
+1. The function gets each batch once, in order, and the loop gets what it returns, also None.
+2. Position: an event keeps the mark of its batch, whatever the function returned or changed, so a
+   state is that of the last result that was handed over.
+3. Failure: anything that the function raises, `StopIteration` too, comes out after all results
+   before it, as a `StepFailedError` that names the batch; the next `for` begins with that batch.
+4. Memory: what the function does not keep of a batch is free when the next one is read. While its
+   results wait they count as many bytes as their batches had.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from headrace.arguments import shown
+from headrace.client.feeds.feed import Event
+from headrace.client.reader.prefetch import Reader, ReaderAround
+from headrace.client.wire.assembler import BatchEvent, Mark, header_of
+from headrace.errors import BadArgumentError, StepFailedError
+from headrace.v1 import shard_service_pb2 as pb
+
+Transformation = Callable[[BatchEvent], object]
+"""Makes of a batch what the loop gets."""
+
+
+class TransformedEvent(BatchEvent):
+    """What came of a batch; the batch's memory is not kept.
+
+    Attributes:
+        mark: The batch's.
+        result: What the function returned.
+    """
+
+    __slots__ = ("mark", "result", "sample_count")
+    mark: Mark
+    sample_count: int
+
+    def __init__(self, mark: Mark, header: pb.BatchHeader, result: object) -> None:
+        self.mark, self.result = mark, result
+        self.header, self.sample_count = header, header.sample_count
+        self.columns, self.payload, self.ahead = {}, _NOTHING, None
+
+
+_NOTHING = np.empty(0, np.uint8)
+
+
+class TransformingReader(ReaderAround):
+    """A reader whose batches have passed a function.
+
+    Closing does not end a function that runs; whoever joins the thread waits for it.
+    """
+
+    def __init__(self, reader: Reader, transformation: Transformation) -> None:
+        """Call a function with what a reader reads.
+
+        Args:
+            reader: Its batches come one by one.
+            transformation: Makes what the loop gets.
+        """
+        super().__init__(reader)
+        self._transformation = transformation
+
+    def events(self) -> Generator[Event, None, None]:
+        """Yield the reader's events, batches transformed."""
+        # Closed here: the traceback of a function's error would keep the stream open.
+        with closing(self._reader.events()) as source:
+            for event in source:
+                yield self._transformed(event) if isinstance(event, BatchEvent) else event
+
+    def _transformed(self, event: BatchEvent) -> TransformedEvent:
+        self.clock.enter("transform")
+        mark = event.mark
+        header = header_of(mark)
+        result = called(self._transformation, event, header)
+        self.clock.enter("rest")
+        return TransformedEvent(mark, header, result)
+
+
+def called(
+    transformation: Transformation, event: BatchEvent, header: pb.BatchHeader | None = None
+) -> object:
+    """Return what came of a batch.
+
+    Raises:
+        StepFailedError: The function raised something; that is its cause.
+    """
+    try:
+        return transformation(event)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        head = event.header if header is None else header
+        raise StepFailedError(
+            f"the function given as transform= failed with the batch of step {head.step} (epoch "
+            f"{head.epoch}, position {head.position}): {type(error).__name__}: {shown(error)}; "
+            "its own traceback is above. The next `for` begins with this batch",
+            step=head.step,
+            epoch=head.epoch,
+            position=head.position,
+        ) from error
+
+
+def transform_of(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Return what was given as ``transform=``.
+
+    Raises:
+        BadArgumentError: It cannot be called.
+    """
+    if function is None or callable(function):
+        return function
+    raise BadArgumentError(
+        f"transform is {shown(function)}, of type {type(function).__name__}; expected a function "
+        "of a batch, or None. What the server does with a batch goes to steps=[…]",
+        field="transform",
+    )

@@ -1,0 +1,38 @@
+"""Loaders that Hugging Face Accelerate prepared, which would give other samples than they should.
+
+Where nothing else is said, such a loader reads in the first process alone and cuts its batches up
+for all; and it always reads one batch ahead of the loop, so that a state would be a batch too late.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+from headrace.errors import BadArgumentError
+
+_MODULE = "accelerate.data_loader"
+
+
+def refuse_prepared() -> None:
+    """Refuse to be read by such a loader.
+
+    Raises:
+        BadArgumentError: One of them is on the way from the loop to here.
+    """
+    if _MODULE not in sys.modules:
+        return
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_name == "__iter__" and frame.f_globals.get("__name__") == _MODULE:
+            raise BadArgumentError(
+                "a RemoteDataset is read through a DataLoader that accelerate prepared, which "
+                "would cut one rank's batches up for all, and read one ahead of the loop; "
+                "expected accelerator.prepare(model, optimizer), and a loop over the dataset "
+                "itself or a headrace.client.BatchLoader, which prepare() leaves as it is, with "
+                "rank=accelerator.process_index and world_size=accelerator.num_processes. In a "
+                "Trainer override get_train_dataloader, as examples/recipes/with_hf_trainer.py "
+                "does",
+                field="dataset",
+            )
+        frame = frame.f_back

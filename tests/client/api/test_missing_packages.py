@@ -1,0 +1,31 @@
+"""Where a package is missing, the message names the extra that brings it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CASES = [
+    ("torch", "from headrace.client import RemoteDataset", "headrace[torch]"),
+    ("torch", "import headrace.client as c; c.BatchLoader", "NumpyDataset needs none"),
+    ("pyarrow", "import headrace.storage", "headrace[storage]"),
+    ("pyarrow", "import headrace.server", "headrace[server]"),
+    ("pyarrow", "import headrace.converter", "headrace[converter]"),
+    ("click", "from headrace.cli.main import main; main()", "headrace[cli]"),
+]
+
+
+@pytest.mark.parametrize(("package", "line", "wanted"), CASES)
+def test_a_missing_package_is_named_with_its_extra(package: str, line: str, wanted: str) -> None:
+    """In the last line of what is seen, with what to type."""
+    program = f"import sys; sys.modules[{package!r}] = None; {line}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False
+    )
+
+    assert 1 == done.returncode
+    last = done.stderr.splitlines()[-1]
+    assert package in last
+    assert wanted in last

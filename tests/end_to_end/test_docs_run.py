@@ -1,0 +1,552 @@
+"""The blocks of README and docs/ run as they are printed, or are listed here with the reason."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import trustme
+import yaml
+
+import headrace.client
+from headrace.server import ConfigSource, ServerConfig, start_server
+from headrace.server.access.callers import read_tokens
+from headrace.storage import OpenDataset, SourceOptions, open_dataset, open_store
+from headrace.storage.mds import MdsWriter, commit_mds
+from headrace.v1 import shard_service_pb2 as pb
+from storage.mds.mds_make import texts
+from support.page_world import World, flights, parsed, torch_parts, world
+from support.pages import Block, Command, blocks, commands, pages
+from support.private import end_servers
+from support.s3 import S3
+from support.served import read
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_GOLDEN = Path(__file__).parents[1] / "converter" / "golden"
+
+_FORMULA = "a formula"
+_THEIRS = "theirs, quoted from their documentation"
+_DRAWING = "a drawing"
+_MAKE = "run by those who develop headrace, and by .ci/run"
+_INSTALL = "tests/end_to_end/test_install.py does so in environments of their own"
+_BENCHMARK = "a measurement that takes minutes"
+_LAYOUT = "names of files and what they are"
+_WIRE = "messages on a wire"
+_OURS = "tests/end_to_end/test_migrating.py runs them one after another"
+
+NOT_RUN = {
+    ("README.md", "Spark DataFrame ──converter──▶ shards + manifest (object sto"): _DRAWING,
+    (
+        "README.md",
+        "make demo    # two real data sets, converted, served, traine",
+    ): _MAKE,
+    (
+        "README.md",
+        "pip install .                   # the thin client; your torc",
+    ): _INSTALL,
+    ("README.md", "make dist"): _INSTALL,
+    (
+        "docs/cache.md",
+        "PYTHONPATH=tests python tests/benchmarks/bench_cold_epoch.py",
+    ): _BENCHMARK,
+    (
+        "docs/client.md",
+        "from headrace.client import NumpyDataset, tf_dataset",
+    ): "TensorFlow is no dependency; tests/client/api runs it where there is one",
+    (
+        "docs/convert.md",
+        "dep_time stays text: 'NA' in flights.csv:840; pass --null-va",
+    ): "printed by a command: tests/edges/test_almost_typed.py",
+    (
+        "docs/decisions/order-version-2.md",
+        "python tests/benchmarks/bench_order_absence.py",
+    ): _BENCHMARK,
+    (
+        "docs/format.md",
+        "headrace.json                                      which ver",
+    ): _LAYOUT,
+    ("docs/format.md", "headrace.json                       version 2; written last"): _LAYOUT,
+    (
+        "docs/index.md",
+        "Spark DataFrame ──converter──▶ shards + manifest (object sto",
+    ): _DRAWING,
+    ("docs/index.md", "pip install '.[all]'"): _INSTALL,
+    (
+        "docs/operations.md",
+        "idle + cache_bytes + fetch_threads × R + payload_bytes + str",  # noqa: RUF001
+    ): _FORMULA,
+    ("docs/operations.md", "D = N × s × B        bytes a second"): _FORMULA,  # noqa: RUF001
+    ("docs/order.md", "mix(z):  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9"): _FORMULA,
+    (
+        "docs/order.md",
+        "absorb(key, word)      = mix(key ^ mix(word + 0x9E3779B97F4A",
+    ): _FORMULA,
+    ("docs/order.md", "BATCHING EPOCH_SIZE"): _FORMULA,
+    ("docs/order.md", "network(key, n, p):"): _FORMULA,
+    ("docs/order.md", "size = max(1, (run_bytes + s u // 2) // (s u)) u     if u > "): _FORMULA,
+    ("docs/order.md", "low, size, level = f, m, 0"): _FORMULA,
+    ("docs/order.md", "above, below = 0, 1"): _FORMULA,
+    (
+        "docs/order.md",
+        "t step + ((i A + (draw(key(E, PHASES), m) >> 32)) % 2^32) (s",
+    ): _FORMULA,
+    (
+        "docs/order.md",
+        "i + low + draw(key(key(R, DATASET, d), CHOICE, shard), k) % ",
+    ): _FORMULA,
+    ("docs/protocol.md", "ReadBatches(request)"): _WIRE,
+    (
+        "docs/ring.md",
+        "AttachRing(read, ring_bytes, check_payload)          over gR",
+    ): _WIRE,
+    ("docs/shuffle-quality.md", "python tests/benchmarks/bench_order_absence.py"): _BENCHMARK,
+    (
+        "docs/sources.md",
+        "<schema>\\t<samples>\\t<raw bytes>\\t<raw basename>\\t<raw hashe",
+    ): "a line of a file",
+}
+"""Blocks that nothing here runs, by page and first line, and why."""
+
+
+LONG_PAGES = {"docs/converter.md", "docs/datasets.md", "docs/loadtest.md"}
+LONG = {
+    ("README.md", "headrace doctor localhost:50051 flights --need 5000/s       "),
+    *((page, block.first) for page in LONG_PAGES for block in blocks(page)),
+}
+"""Commands that take longer than `make test` has; there their options alone are looked at."""
+
+
+def _why_not(block: Block) -> str | None:
+    """Return why a block is not run here."""
+    if block.page == "docs/migrating.md":
+        return _THEIRS if block.language == "text" else _OURS
+    return NOT_RUN.get((block.page, block.first))
+
+
+# What pages take for granted.
+
+
+def _readme(here: World, spark: SparkSession | None) -> None:
+    assert spark is not None
+    pq.write_table(flights(20_000), "flights.parquet")
+    here.names |= {"df": spark.read.parquet(str(here.folder / "flights.parquet")), **torch_parts()}
+    labels = np.repeat(np.arange(10), 40)
+    here.dataset("imagenet", pa.table({"label": labels, "image": [b"x" * 500] * len(labels)}))
+    Path("domains.jsonl").write_text("".join(f'{{"text": "{at}"}}\n' for at in range(100)))
+
+
+def _client(here: World, _: SparkSession | None) -> None:
+    here.images("photos", count=256)
+    here.command(Command(("convert", "photos", f"{here.bucket}/photos")))
+    words = pa.table({"text": [f"word {at}" for at in range(600)]})
+    tokens = pa.table({"tokens": [list(range(at % 700)) for at in range(400)]})
+    line = pa.table({"x": [[float(at)] * 8 for at in range(512)], "y": np.arange(512.0)})
+    types = pa.schema([pa.field("x", pa.list_(pa.float32(), 8)), pa.field("y", pa.float32())])
+    here.serve(
+        flights=here.dataset("flights", flights()),
+        photos=f"{here.bucket}/photos",
+        texts=here.dataset("texts", tokens),
+        line=here.dataset("line", line.cast(types)),
+        **{name: here.dataset(name, words) for name in ("web", "books", "code")},
+    )
+    here.names |= torch_parts()
+
+
+def _convert(here: World, _: SparkSession | None) -> None:
+    Path("flights.csv").write_text("carrier,dep_time\nA,1\nB,NA\n")
+    here.images("photos")
+    table = pa.table({"tokens": ["a b", "c"] * 20, "label": list(range(40))})
+    store = open_store(f"{here.bucket}/mosaic")
+    with MdsWriter(store, table.schema, hashes=()) as writer:
+        writer.append(table.to_batches()[0])
+        commit_mds(store, writer.close())
+    store.close()
+    shutil.copytree(_GOLDEN / "hugging_face", "hugging-face-folder")
+    Path("domains.jsonl").write_text("".join(f'{{"text": "{at}"}}\n' for at in range(100)))
+
+
+def _converter(here: World, spark: SparkSession | None) -> None:
+    assert spark is not None
+    rows = {
+        "content": [b"\xff\xd8\xff\xe0"] * 600,
+        "mask": [[1] * 784] * 600,
+        "label": [at % 2 for at in range(600)],
+        "text": ["some words"] * 600,
+        "fold": ["first", "second"] * 300,
+        "distance": list(range(600)),
+        "arr_delay": list(range(600)),
+    }
+    pq.write_table(pa.table(rows), "rows.parquet")
+    here.names |= {
+        "df": spark.read.parquet(str(here.folder / "rows.parquet")),
+        "make_tokenizer": lambda: lambda text: [len(word) for word in text.split()],
+        **torch_parts(),
+    }
+
+
+def _parquet(url: str) -> None:
+    sink = io.BytesIO()
+    pq.write_table(flights(), sink)
+    store = open_store(url)
+    store.write("trips.parquet", sink.getvalue())
+    store.close()
+
+
+def _datasets(here: World, _: SparkSession | None) -> None:
+    for name in ("flights.csv", "more.csv"):
+        Path(name).write_text("origin,delay\n" + f"{name},1\n" * 120)
+    here.command(Command(("convert", "flights.csv", f"{here.bucket}/flights")))
+    with open_dataset(f"{here.bucket}/flights") as dataset:
+        here.fingerprint = dataset.fingerprint
+    here.images("photos")
+    here.command(Command(("convert", "photos", f"{here.bucket}/photos")))
+    _parquet(f"{here.bucket}/warehouse/trips")
+
+
+def _loadtest(here: World, _: SparkSession | None) -> None:
+    names = ("web", "books")
+    urls = {name: here.dataset(name, pa.table({"x": np.arange(10_000)})) for name in names}
+    here.serve(flights=here.dataset("flights", flights(40_000)), **urls)
+    mixture = {"datasets": [{"name": name} for name in names]}
+    Path("mixture.json").write_text(json.dumps(mixture))
+
+
+def _operations(here: World, _: SparkSession | None) -> None:
+    here.names |= {"pyarrow": pa}
+
+
+def _protocol(here: World, _: SparkSession | None) -> None:
+    here.serve(flights=here.dataset("flights", flights()))
+
+
+def _sources(here: World, spark: SparkSession | None) -> None:
+    assert spark is not None
+    table = texts(100)
+    here.names |= {
+        "MdsWriter": MdsWriter,
+        "commit_mds": commit_mds,
+        "store": open_store(str(here.folder / "mds")),
+        "schema": table.schema,
+        "batches": table.to_batches(),
+        "table": table,
+        "pq": pq,
+        "df": spark.range(10),
+        "OpenDataset": OpenDataset,
+        "SourceOptions": SourceOptions,
+        "Place": Any,
+    }
+
+
+_PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
+    "README.md": _readme,
+    "docs/client.md": _client,
+    "docs/convert.md": _convert,
+    "docs/converter.md": _converter,
+    "docs/datasets.md": _datasets,
+    "docs/loadtest.md": _loadtest,
+    "docs/operations.md": _operations,
+    "docs/protocol.md": _protocol,
+    "docs/ring.md": _protocol,
+    "docs/sources.md": _sources,
+}
+_BY_SPARK = {"README.md", "docs/converter.md", "docs/sources.md"}
+
+
+# What single blocks take for granted, or mean.
+
+
+def _at_a_tls_server(here: World, block: Block) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path("ca.pem")
+    for name, place in (("trainer", "trainer"), ("localhost", "server")):
+        issued = authority.issue_cert(name)
+        issued.cert_chain_pems[0].write_to_path(f"{place}.pem")
+        issued.private_key_pem.write_to_path(f"{place}.key")
+    token = "a-secret-of-16-characters-or-more"  # noqa: S105 - of this test
+    Path("tokens.json").write_text(
+        json.dumps({"tokens": [{"name": "team-a", "token": token, "datasets": ["flights"]}]})
+    )
+    Path("tokens.json").chmod(0o600)
+    config = ServerConfig(
+        datasets={"flights": f"{here.bucket}/flights"},
+        listen="localhost:0",
+        tls_cert="server.pem",
+        tls_key="server.key",
+        tls_client_ca="ca.pem",
+        tokens="tokens.json",
+    )
+    server = here.stack.enter_context(start_server(config))
+    before = dict(here.places)
+    here.serve_at(f"localhost:{server.address.rpartition(':')[2]}")
+    here.names["read_token"] = lambda: token
+    here.python(block)
+    here.places = before
+
+
+def _loggers(here: World, block: Block) -> None:
+    """Put in loggers that keep what they are given: neither package is one of ours."""
+    kept: list[dict[str, float]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "mlflow", SimpleNamespace(log_metrics=kept.append))
+        keep = SimpleNamespace(log=lambda found, **_: kept.append(found))
+        patch.setitem(sys.modules, "wandb", keep)
+        here.python(block)
+
+
+def _gradients(here: World, block: Block) -> None:
+    made = headrace.client.RemoteDataset(here.names["server"], "line", batch_size=64, epochs=1)
+    here.names["dataset"] = made
+    here.python(block)
+    assert 8 == here.read[made]
+
+
+def _bad_lines(here: World, block: Block) -> None:
+    good = "a,1\n"
+    lines = ["name,number\n", *[good] * 15, "a,1,2\n", *[good] * 22, '"x"y,1\n']
+    Path("flights.csv").write_text("".join(lines))
+    here.shell(block)
+
+
+def _elsewhere(here: World, block: Block) -> None:
+    """Give each of these blocks a place of its own: they do not continue one another."""
+    here.names["url"] = f"{here.bucket}/line-{block.line}"
+    here.python(block)
+
+
+def _lost_manifest(here: World, block: Block) -> None:
+    """Leave nothing but the shards of two conversions, whose tags take the places of the page's."""
+    store = open_store(f"{here.bucket}/flights")
+    for entry in list(store.list_entries()):
+        if not entry.name.startswith("shards/"):
+            store.delete(entry.name)
+    tags = sorted({name.rpartition("-")[2].removesuffix(".arrow") for name in store.list()})
+    store.close()
+    assert 2 == len(tags)
+    here.places |= dict(zip(("9f3c2a7b", "b1e4407d"), tags, strict=True))
+    here.shell(block)
+
+
+def _settings(here: World, block: Block) -> None:
+    secret = here.folder / "run" / "secrets" / "trips"
+    secret.parent.mkdir(parents=True)
+    secret.write_text("secret-of-trips")
+    path = Path("headrace.yaml")
+    path.write_text(here.put_in(block.text))
+    config = ConfigSource(file=path, environment={"TRIPS_KEY": "key-of-trips"}).load()
+
+    assert set(yaml.safe_load(block.text)["datasets"]) == set(config.datasets)
+    trips = config.datasets["trips"]
+    assert not isinstance(trips, str)
+    assert trips.store is not None
+    assert ("key-of-trips", "secret-of-trips") == (trips.store.access_key, trips.store.secret_key)
+    assert (32 << 30, 12) == (config.cache_bytes, trips.source.table_version)
+
+
+def _callers(_: World, block: Block) -> None:
+    path = Path("tokens.json")
+    path.write_text(block.text.replace("d74f…64 hexadecimal digits", "d7" * 32))
+
+    assert ["team-a", "team-b", "operator"] == [entry.caller.name for entry in read_tokens(path)]
+
+
+def _as_written(here: World, block: Block) -> None:
+    """Compare the names in a printed file with those in one that is written now."""
+    url = here.dataset(f"line-{block.line}", flights(200))
+    if '"parquet"' in block.text:
+        source, url = f"{here.bucket}/warehouse/trips", f"{here.bucket}/indexed"
+        _parquet(source)
+        here.command(Command(("index", source, "--to", url)))
+    store = open_store(url)
+    written = json.loads(store.read("headrace.json"))
+    store.close()
+
+    assert _names(written) == _names(json.loads(block.text))
+
+
+def _names(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _names(part) for name, part in value.items()}
+    return [_names(part) for part in value] if isinstance(value, list) else type(value)
+
+
+def _decoder(here: World, block: Block) -> None:
+    """Decode the page's example, and a batch of a server, by what the page says."""
+    here.python(block)
+    columns = here.names["columns"]
+    kinds = (
+        (pb.COLUMN_KIND_STRING, pb.ELEMENT_TYPE_UINT8),
+        (pb.COLUMN_KIND_TENSOR, pb.ELEMENT_TYPE_INT16),
+    )
+    (string, uint8), (tensor, int16) = kinds
+    start = pb.StreamStart(
+        columns=[
+            pb.Column(name="a", kind=string, element_type=uint8, nullable=True),
+            pb.Column(name="b", kind=tensor, element_type=int16, item_shape=[2]),
+        ]
+    )
+    header = pb.BatchHeader(sample_count=3, buffer_bytes=[3, 32, 5, 12])
+    payload = bytearray(204)
+    payload[:3] = bytes([1, 0, 1])
+    payload[64:96] = np.array([0, 2, 2, 5], "<i8").tobytes()
+    payload[128:133] = b"abcde"
+    payload[192:] = np.array([1, 2, 3, 4, 5, 6], "<i2").tobytes()
+    found = columns(start, header, bytes(payload))
+    assert ([0, 2, 2, 5], [True, False, True]) == tuple(part.tolist() for part in found["a"][1:])
+    assert [[1, 2], [3, 4], [5, 6]] == found["b"][0].tolist()
+
+    request = pb.ReadBatchesRequest(
+        dataset="flights",
+        order=pb.OrderSpec(shuffle=False),
+        global_batch_size=64,
+        world_size=1,
+        epoch_start=pb.EpochStart(),
+        epoch_count=1,
+    )
+    with grpc.insecure_channel(here.names["server"]) as channel:
+        seen = read(channel, request)
+    served = columns(seen.start, seen.batches[0].header, seen.batches[0].payload)
+    assert flights()["distance"][:64].to_pylist() == served["distance"][0].tolist()
+
+
+def _ring(here: World, block: Block) -> None:
+    here.python(block)
+    assert "ring" == here.names["dataset"].stats().transport
+
+
+def _one_or_the_other(here: World, block: Block) -> None:
+    """Run each line of a block alone: they are two ways to do one thing."""
+    for number, line in enumerate(block.text.splitlines()):
+        here.names["path"] = str(here.folder / f"{number}.parquet")
+        here.python(Block(block.page, block.line + number, block.language, line))
+
+
+def _served(here: World, block: Block) -> None:
+    here.serve_really(block)
+
+
+_OWN: dict[tuple[str, str], Callable[[World, Block], None]] = {
+    ("README.md", "headrace serve flights=s3://bucket/flights --listen 0.0.0.0:"): _served,
+    ("docs/index.md", "headrace serve flights=./flights --listen 127.0.0.1:50051"): _served,
+    ("docs/client.md", "from headrace.client import Access, TlsConfig"): _at_a_tls_server,
+    ("docs/client.md", "for batch in dataset:"): _gradients,
+    ("docs/client.md", "import mlflow"): _loggers,
+    ("docs/convert.md", "$ headrace convert flights.csv /data/flights"): _bad_lines,
+    ("docs/converter.md", "from headrace.converter import WriteOptions"): _elsewhere,
+    ("docs/converter.md", "from headrace.converter import Function"): _elsewhere,
+    (
+        "docs/datasets.md",
+        "headrace verify s3://bucket/flights --repair-manifest --shar",
+    ): _lost_manifest,
+    ("docs/format.md", "{"): _as_written,
+    ("docs/operations.md", "listen: [0.0.0.0:50051]"): _settings,
+    ("docs/protocol.md", "import numpy as np"): _decoder,
+    ("docs/ring.md", "from headrace.client import RemoteDataset"): _ring,
+    (
+        "docs/sources.md",
+        "pq.write_table(table, path, row_group_size=2_000, write_page",
+    ): _one_or_the_other,
+    ("docs/security.md", '{"tokens": ['): _callers,
+}
+
+
+def _run_page(here: World, page: str, *, long: bool) -> None:
+    for block in blocks(page):
+        key = (page, block.first)
+        if _why_not(block) is not None:
+            continue
+        if key in LONG and not long:
+            for command in commands(here.put_in(block.text)):
+                parsed(command.words)
+        elif key in _OWN:
+            _OWN[key](here, block)
+        elif block.language == "python":
+            here.python(block)
+        else:
+            here.shell(block)
+
+
+def _has_more(page: str) -> bool:
+    return any(_why_not(block) is None for block in blocks(page))
+
+
+_PAGES = [page for page in pages() if _has_more(page)]
+
+
+@pytest.fixture
+def here(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A world of its own for a page; private servers are ended afterwards."""
+    runtime, folder = tmp_path / "run", tmp_path / "here"
+    runtime.mkdir(mode=0o700)
+    (folder / "data").mkdir(parents=True)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    with world(folder, s3.url("bucket"), monkeypatch) as made:
+        yield made
+    end_servers(runtime)
+
+
+def _start(here: World, page: str, request: pytest.FixtureRequest) -> None:
+    spark = request.getfixturevalue("spark") if page in _BY_SPARK else None
+    if page in _PREPARED:
+        _PREPARED[page](here, spark)
+
+
+@pytest.mark.parametrize("page", [page for page in _PAGES if page not in LONG_PAGES])
+def test_a_page_runs_as_printed(here: World, page: str, request: pytest.FixtureRequest) -> None:
+    """One block after another, in one Python and one folder, against real servers and a store."""
+    _start(here, page, request)
+    _run_page(here, page, long=False)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", sorted({page for page, _ in LONG}))
+def test_a_page_runs_whole(here: World, page: str, request: pytest.FixtureRequest) -> None:
+    """The same of pages that take long, and of commands that do."""
+    _start(here, page, request)
+    _run_page(here, page, long=True)
+
+
+@pytest.mark.parametrize("page", sorted(LONG_PAGES))
+def test_a_long_page_can_be_typed(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Python compiles, and its commands and their options are those of the command line."""
+    monkeypatch.chdir(tmp_path)
+    Path("mixture.json").write_text("{}")
+    for block in blocks(page):
+        if block.language == "python":
+            compile(block.text, page, "exec")
+        else:
+            for command in commands(block.text):
+                parsed(command.words[: [*command.words, "|"].index("|")])
+
+
+def test_every_block_is_run_or_has_a_reason() -> None:
+    """A block that goes, or changes its first line, takes its entries along."""
+    printed = {(block.page, block.first): block for page in pages() for block in blocks(page)}
+    unknown = [
+        (block.page, block.line)
+        for block in printed.values()
+        if _why_not(block) is None
+        and (block.page, block.first) not in _OWN
+        and block.language != "python"
+        and not commands(block.text)
+    ]
+
+    assert [] == unknown, "run them here, or list them in NOT_RUN with the reason"
+    assert [] == sorted({*NOT_RUN, *LONG, *_OWN} - set(printed)), "these are printed no more"
+    assert set() == {*NOT_RUN} & {*LONG, *_OWN}
+    assert set() == set(_PREPARED) - set(_PAGES)

@@ -1,0 +1,390 @@
+"""Eighty mistakes of a first hour, and what the answer to each must say.
+
+An answer says what was found, what was wanted, and the next thing to type.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.client import Batch, BatchLoader, Cast, NumpyDataset, RemoteDataset, tf_dataset
+from headrace.client.state.state import State
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What there is to make mistakes with.
+
+    Attributes:
+        places: What stands for a word in braces: ``{ADDR}`` a server of the dataset ``small``,
+            ``{FREE}`` an address where nobody listens, ``{URL}`` the dataset, ``{DIR}`` a folder
+            with some files.
+        batch: A batch of it.
+        state: The state after that batch.
+    """
+
+    places: dict[str, str]
+    batch: Batch
+    state: State
+    made: list[RemoteDataset] = field(default_factory=list)
+
+    def dataset(self, target: Any = None, name: Any = "small", **options: Any) -> RemoteDataset:
+        """A dataset of the server, in batches of 8 unless something else is said."""
+        given = options if options.keys() & {"batch_size", "global_batch_size"} else None
+        sizes: dict[str, Any] = {} if given is not None else {"batch_size": 8}
+        self.made.append(RemoteDataset(target or self.places["ADDR"], name, **sizes, **options))
+        return self.made[-1]
+
+    def first(self, name: Any = "small", **options: Any) -> object:
+        """The first batch of such a dataset."""
+        return next(iter(self.dataset(name=name, **options)))
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What somebody types, and fragments of the answer.
+
+    Attributes:
+        typed: A command line behind ``headrace``, or a call.
+        found: What the answer says of what was typed.
+        wanted: What it says should have been.
+        following: The next thing to type.
+        code: The exit code of a command.
+        title: Tells the call's test from others.
+    """
+
+    typed: str | Callable[[Stage], object]
+    found: str
+    wanted: str
+    following: str
+    code: int = 2
+    title: str = ""
+
+    def __str__(self) -> str:
+        return self.title or str(self.typed)
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Set some variables for a while."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _with(variables: dict[str, str]) -> Callable[[Stage], object]:
+    def make(stage: Stage) -> object:
+        with environment(**variables):
+            return stage.dataset()
+
+    return make
+
+
+_ADDRESS = "'host:port'"
+_HELP = "--help`"
+_NO_DATASET = "holds no dataset"
+_EVIDENCE = "there is no headrace.json"
+
+COMMANDS = [
+    Mistake("lits", "'lits'", "Did you mean 'list'", f"headrace {_HELP}"),
+    Mistake("--vresion", "'--vresion'", "'--version'", f"headrace {_HELP}"),
+    Mistake("read", "Missing argument", "'TARGET'", f"headrace read {_HELP}"),
+    Mistake("read {ADDR}", "dataset is ''", "expected a name", "`headrace list`"),
+    Mistake("read {ADDR} smal", "'smal'", "did you mean 'small'", "`headrace list", code=1),
+    Mistake("read {ADDR} {URL}", "{URL}", "names are no URLs", "`headrace serve NAME=URL`", code=1),
+    Mistake("read small {ADDR}", "'small'", _ADDRESS, "pass 'small:50051'"),
+    Mistake("read h small", "'h', without a port", _ADDRESS, "pass 'h:50051'"),
+    Mistake("read http://h:50051 small", "'http://h:50051'", _ADDRESS, "pass 'h:50051'"),
+    Mistake("read grpc://h:50051 small", "'grpc://h:50051'", _ADDRESS, "pass 'h:50051'"),
+    Mistake("read h:99999 small", "port 99999", "1 to 65535", _ADDRESS),
+    Mistake("read ::1:50051 small", "without brackets", _ADDRESS, "pass '[::1]:50051'"),
+    Mistake("read {ADDR} small --colums number", "'--colums'", "'--columns'", _HELP),
+    Mistake("read {ADDR} small --columns nmber", "'nmber'", "the dataset has", "number"),
+    Mistake("read {ADDR} small --rank 2 --world-size 2", "rank is 2", "[0, 2)", "world size"),
+    Mistake("read {ADDR} small --batch-size 0", "0", "x>=1", _HELP),
+    Mistake("read {ADDR} small --batch-size many", "'many'", "whole number", _HELP),
+    Mistake("read {ADDR} small --batch-size 1000", "600 samples", "smaller", "end='uneven'"),
+    Mistake("read {ADDR} small --end drop", "'drop'", "'drop_last'", _HELP),
+    Mistake("read {ADDR} small --token AAAA", "'000000'", "expected", "`headrace read` printed"),
+    Mistake("read {ADDR} small --token !!!", "no base64", "expected", "`headrace read` printed"),
+    Mistake("read {ADDR} --mixture {DIR}/broken.json", "no JSON", "expected", '"datasets"'),
+    Mistake("read {ADDR} --mixture {DIR}/absent.json", "absent.json", "No such file", _HELP),
+    Mistake(
+        "read {ADDR} small --token-file {DIR}/absent",
+        "absent",
+        "No such file",
+        "give a file",
+        code=1,
+    ),
+    Mistake(
+        "read {ADDR} small --tls-ca {DIR}/absent", "absent", "No such file", "a PEM file", code=1
+    ),
+    Mistake("list {FREE}", "{FREE}", "no headrace server answers", "`headrace serve", code=1),
+    Mistake("list {ADDR} --tls", "{ADDR}", "does not speak TLS", "leave tls= out", code=1),
+    Mistake("list {URL}", "a path", _ADDRESS, "pass it as dataset"),
+    Mistake("health {FREE}", "{FREE}", "no headrace server answers", "`headrace serve", code=1),
+    Mistake(
+        "health {ADDR} --service smal", "'smal'", "serves no dataset", "`headrace list", code=1
+    ),
+    Mistake("serve", "no dataset", "at least one", "NAME=URL"),
+    Mistake("serve d", "'d'", "NAME=URL", "flowers=s3://bucket/flowers"),
+    Mistake("serve {URL}", "{URL}", "NAME=URL", "pass small={URL}"),
+    Mistake("serve d={URL} d={URL}", "'d'", "two datasets", _HELP),
+    Mistake("serve d={DIR}/empty", "empty", _NO_DATASET, "`headrace convert`", code=1),
+    Mistake(
+        "serve d={DIR}/a.csv", "it is a file", _NO_DATASET, "`headrace convert {DIR}/a.csv", code=1
+    ),
+    Mistake("serve d={URL}#123", "{URL}#123", "32 hexadecimal", "`headrace inspect URL`", code=1),
+    Mistake("serve d={URL} --listen {ADDR}", "{ADDR}", "in use", "choose another address", code=1),
+    Mistake("serve d={URL} --listen nowhere", "'nowhere'", "HOST:PORT", _HELP),
+    Mistake("serve d={URL} --cache-bytes lots", "'lots'", "MiB or GiB", _HELP),
+    Mistake("serve d={URL} --cahce-bytes 1", "'--cahce-bytes'", "'--cache-bytes'", _HELP),
+    Mistake("serve --config {DIR}/absent.yaml", "absent.yaml", "No such file", "operations.md"),
+    Mistake("serve --config {DIR}/typo.yaml", "'datsets'", "did you mean datasets", _HELP),
+    Mistake("serve --config {DIR}/broken.yaml", "no YAML at line 2", "expected", "operations.md"),
+    Mistake("convert {DIR}/absent.csv {DIR}/x", "absent.csv", "does not exist", "a file or folder"),
+    Mistake("convert {DIR}/a.csv", "Missing argument", "'DST'", f"headrace convert {_HELP}"),
+    Mistake("convert {DIR}/a.csv {URL}", "holds a dataset already", "elsewhere", "--mode", code=1),
+    Mistake("convert {DIR}/a.csv {DIR}/a.csv", "is a file", "expected a folder", "s3://bucket"),
+    Mistake(
+        "convert {DIR}/empty.csv {DIR}/x", "the file is empty", "expected a line", "--no-header"
+    ),
+    Mistake("convert {DIR}/ragged.csv {DIR}/x", "1 field", "expected 2", "--on-error skip"),
+    Mistake("convert {DIR}/a.xyz {DIR}/x", "a.xyz", "one of csv", "say --format"),
+    Mistake("convert {DIR}/a.csv {DIR}/x --format parket", "'parket'", "'parquet'", _HELP),
+    Mistake("convert {DIR}/a.csv {DIR}/x --columns nope", "'nope'", "there are", "x, y"),
+    Mistake("convert {DIR}/a.csv {DIR}/x --type x=int46", "'int46'", "expected a name", "int32"),
+    Mistake("convert {DIR}/a.csv {DIR}/x --split train=0.5", "0.5", "fractions", "whose sum is 1"),
+    Mistake("inspect {DIR}/empty", _EVIDENCE, _NO_DATASET, "`headrace convert`", code=1),
+    Mistake(
+        "inspect {ADDR}", "{ADDR}", "the address of a server", "`headrace list {ADDR}`", code=1
+    ),
+    Mistake("inspect {URL} --fingerprint 123", "no version 123", "the latest", "are ", code=1),
+    Mistake("cat {URL} --ids 99999", "99999", "is not in", "[0, 600)"),
+    Mistake("cat {URL} --ids abc", "'abc'", "no id and no span", "100-110"),
+    Mistake("cat {URL} --ids 5-3", "'5-3'", "runs backwards", "pass 3-5"),
+    Mistake("cat {URL} --columns nope", "'nope'", "there are", "number"),
+    Mistake("cat {URL} --png {DIR}/x.png", "hold no images", "expected a column", "--html FILE"),
+    Mistake("verify {DIR}/empty", _EVIDENCE, _NO_DATASET, "`headrace convert`", code=1),
+    Mistake("order {URL}", "Missing option", "'--global-batch-size'", f"headrace order {_HELP}"),
+    Mistake("shuffle {URL} --label nope", "'nope'", "there are", "number"),
+    Mistake("gc {DIR}/empty", "no headrace.json", "which files are needed", "--repair", code=1),
+    Mistake("loadtest {ADDR} small --rescale 8", "'8'", "OLD:NEW@P%", "8:6@50%"),
+    Mistake("loadtest {ADDR} small --picture {DIR}/no/x.png", "no folder", "to write x.png", _HELP),
+    Mistake("doctor {ADDR} small --need fast", "'fast'", "samples/s", "5000/s"),
+]
+
+CALLS = [
+    Mistake(
+        lambda stage: next(iter(RemoteDataset(stage.places["ADDR"], "small"))),
+        "neither batch_size",
+        "the samples of a batch",
+        "pass batch_size=",
+        title="no batch size",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(batch_size="32"),
+        "'32', of type str",
+        "an int",
+        "pass 32",
+        title="a text for a number",
+    ),
+    Mistake(
+        lambda stage: stage.dataset("small", stage.places["ADDR"]),
+        "target is 'small'",
+        _ADDRESS,
+        "exchange the two",
+        title="target and dataset exchanged",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(columns="number"),
+        "'number', of type str",
+        "a list of column names",
+        "pass ['number']",
+        title="a name for a list of names",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(rank=1),
+        "rank=1 and world_size=None",
+        "both",
+        "or neither",
+        title="a rank alone",
+    ),
+    Mistake(_with({"RANK": "1"}), "RANK='1'", "no WORLD_SIZE", "torchrun", title="half of ranks"),
+    Mistake(
+        lambda stage: stage.dataset(end="drop"),
+        "'drop'",
+        "one of",
+        "'drop_last'",
+        title="an end that is none",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(steps=[len]),
+        "of type builtin_function",
+        "a list of steps",
+        "transform=",
+        title="a function for a step",
+    ),
+    Mistake(
+        lambda stage: stage.first(steps=[Cast("numbr", "int64")]),
+        "'numbr'",
+        "there are",
+        "number",
+        title="a step for a column that is not there",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(transform="flip"),
+        "'flip', of type str",
+        "a function of a batch",
+        "steps=[",
+        title="a name for a function",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(order="random"),
+        "'random', of type str",
+        "expected",
+        "Order(shuffle_bytes=",
+        title="a name for an order",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(transport="ring"),
+        "'ring', of type str",
+        "expected",
+        "Transport('ring')",
+        title="a name for a transport",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(device="gpu"),
+        "'gpu'",
+        "expected",
+        "'cuda'",
+        title="a device that is none",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(token=b"abc"),
+        "begin with '616263'",
+        "no headrace token",
+        "Batch.token",
+        title="a token that is none",
+    ),
+    Mistake(
+        lambda stage: stage.dataset().map(len),  # type: ignore[attr-defined] # the mistake
+        "no attribute 'map'",
+        "called with each batch",
+        "transform=",
+        title="map",
+    ),
+    Mistake(
+        lambda stage: stage.dataset().shuffle(),  # type: ignore[attr-defined] # the mistake
+        "no attribute 'shuffle'",
+        "shuffled already",
+        "seed=",
+        title="shuffle",
+    ),
+    Mistake(
+        lambda stage: stage.dataset()[0],
+        "no place 0",
+        "for batch in dataset",
+        "`headrace cat",
+        title="an index",
+    ),
+    Mistake(
+        lambda stage: stage.batch["nmber"],
+        "'nmber'",
+        "the batch has",
+        "number",
+        title="a column that a batch lacks",
+    ),
+    Mistake(
+        lambda stage: stage.batch["blob"].float(),  # type: ignore[union-attr] # the mistake
+        "no attribute 'float'",
+        "no tensor",
+        "DecodeImage(",
+        title="bytes as a tensor",
+    ),
+    Mistake(
+        lambda stage: stage.batch["name"].to("cpu"),  # type: ignore[union-attr] # the mistake
+        "no attribute 'to'",
+        "no tensor",
+        "transform=",
+        title="text as a tensor",
+    ),
+    Mistake(
+        lambda stage: stage.batch.to("gpu"),
+        "'gpu'",
+        "expected one of torch's",
+        "'cuda'",
+        title="a batch to no device",
+    ),
+    Mistake(
+        lambda stage: stage.dataset().load_state_dict({}),
+        "keys []",
+        "expected",
+        "state_dict()",
+        title="no state",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(seed=5).load_state_dict(stage.state),
+        "seed: 5 requested",
+        "the token has 0",
+        "the options of the run",
+        title="a state of another seed",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(batch_size=9).load_state_dict(stage.state),
+        "batch_size=9",
+        "the state has 8",
+        "give batch_size=8",
+        title="a state of another size",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(name=["web", "books"]),
+        "'web'",
+        "pairs of name and weight",
+        '[("web", 0.7), ("books", 0.3)]',
+        title="names without weights",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(name=[("web", 1), ("web", 2)]),
+        "'web'",
+        "share the name",
+        "each once",
+        title="a name twice in a mixture",
+    ),
+    Mistake(
+        lambda stage: tf_dataset(stage.dataset()),  # type: ignore[arg-type] # the mistake
+        "type RemoteDataset",
+        "a NumpyDataset",
+        "tf_dataset(NumpyDataset(",
+        title="torch's dataset for TensorFlow",
+    ),
+    Mistake(
+        lambda stage: BatchLoader(stage.dataset(), num_workers=0, prefetch_factor=2),
+        "prefetch_factor=2",
+        "expected workers",
+        "prefetch_bytes",
+        title="prefetch_factor without workers",
+    ),
+    Mistake(
+        lambda stage: stage.dataset(stats_log="wandb"),
+        "'wandb', of type str",
+        "expected StatsLog",
+        "wandb.log",
+        title="a name for a log",
+    ),
+    Mistake(
+        lambda stage: NumpyDataset(stage.places["ADDR"], "small", batch_size=0),
+        "batch_size is 0",
+        "expected an int",
+        "[1, ",
+        title="batches of nothing",
+    ),
+]
