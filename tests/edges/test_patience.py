@@ -68,6 +68,17 @@ def test_a_server_that_does_not_answer_is_named_before_the_time_is_over(
     assert [f"no answer for 2 s, reading 'd'; trying for up to 30 s ({error})"] == warned
 
 
+def test_a_wait_that_is_nearly_over_is_not_announced(caplog: pytest.LogCaptureFixture) -> None:
+    """Who waits for 3 s hears of it by the error alone: one line, and not two in a second."""
+    patience = Patience(Deadlines(connect_s=3), Backoff(), reading="d")
+    error = ServerUnreachableError("h:1: connection refused")
+
+    for now in (0.0, 1.0, 2.5):
+        patience.fail(error, asked="h:1", now=now)
+
+    assert not [one for one in caplog.records if one.levelno == logging.WARNING]
+
+
 class _Failing:
     """Fails some calls, as a server does that goes away."""
 

@@ -129,7 +129,10 @@ class Patience:
             raise self._gave_up(error, now - since) from error
         if self.attempt == 1:
             self._log_first(error)
-        elif not (self._has_heard or self._is_told) and now - since >= _PATIENT_S:
+        elif (
+            not (self._has_heard or self._is_told)
+            and _PATIENT_S <= now - since <= limit - _PATIENT_S
+        ):
             self._is_told = True
             _log.warning(
                 "no answer for %.0f s, reading %r; trying for up to %g s (%s)",
