@@ -215,7 +215,7 @@ def test_giving_up_says_hop_time_and_tries(url: str) -> None:
         server.stop()
         with pytest.raises(
             ServerUnreachableError,
-            match=r"no batch for .* s, since 20.* UTC, in \d+ tries at .* \(\d+\).*"
+            match=r"no batch for .* s, since 20.* UTC, in \d+ (try|tries) at .* \(\d+\).*"
             r"what fails is the connection to the server",
         ) as error:
             list(batches)

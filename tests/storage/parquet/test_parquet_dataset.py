@@ -134,6 +134,17 @@ def test_open_dataset_knows_parquet(tmp_path: Path) -> None:
         open_dataset(str(path), source_options=SourceOptions(table_version=3))
 
 
+def test_files_without_rows_are_refused(tmp_path: Path) -> None:
+    """One file or several that hold a schema alone are told as such, each in its number."""
+    one = write_file(tmp_path / "one.parquet", table_of(range(0)))
+
+    with pytest.raises(NotADatasetError, match=r"the Parquet file at .* has no samples; .* least"):
+        open_dataset(str(one))
+    write_file(tmp_path / "two.parquet", table_of(range(0)))
+    with pytest.raises(NotADatasetError, match=r"the 2 Parquet files at .* have no samples"):
+        open_dataset(str(tmp_path))
+
+
 def test_other_fingerprint_is_refused(tmp_path: Path) -> None:
     """Asking for a version by fingerprint gives that version or an error with both."""
     path = write_file(tmp_path / "one.parquet", table_of(range(20)))

@@ -129,6 +129,17 @@ def test_what_is_no_sample_is_left_out(tmp_path: Path) -> None:
     assert [{"__key__": "0", "txt": ""}] == _read(tmp_path)
 
 
+def test_tar_files_without_samples_are_refused(tmp_path: Path) -> None:
+    """One file or several in which no member is a sample are told as such, each in its number."""
+    write_tar(tmp_path / "a.tar", {"README": b""})
+
+    with pytest.raises(NotADatasetError, match=r"the tar file at .* has no samples; .* at least"):
+        build_index(LocalStore(str(tmp_path)))
+    write_tar(tmp_path / "b.tar", {"README": b""})
+    with pytest.raises(NotADatasetError, match=r"the 2 tar files at .* have no samples"):
+        build_index(LocalStore(str(tmp_path)))
+
+
 def test_the_fingerprint_names_the_content(tmp_path: Path) -> None:
     """Copies have the same one; another name, member or order has another."""
     write_tar(tmp_path / "1" / "a.tar", samples(0, 9))

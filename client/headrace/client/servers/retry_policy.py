@@ -164,9 +164,10 @@ class Patience:
         hop = next((name for cls, name in _HOPS if isinstance(error, cls)), "the server")
         since = datetime.now(UTC) - timedelta(seconds=seconds)
         tries = ", ".join(f"{asked} ({count})" for asked, count in self._tried.items())
+        noun = "try" if self.attempt == 1 else "tries"
         return type(error)(
             f"{what} for {seconds:.1f} s, since {since:%Y-%m-%d %H:%M:%S} UTC, in {self.attempt} "
-            f"tries at {tries}, reading {self._reading!r}; what fails is {hop}: {error.message}",
+            f"{noun} at {tries}, reading {self._reading!r}; what fails is {hop}: {error.message}",
             **{
                 **error.metadata,
                 "targets": ", ".join(self._tried),

@@ -62,6 +62,10 @@ def open_parquet(
 
 def _check_not_empty(index: ParquetIndex, url: str) -> None:
     if not len(index.row_groups):
+        count = len(index.files)
+        what = "the Parquet file" if count == 1 else f"the {count} Parquet files"
         raise NotADatasetError(
-            f"the {len(index.files)} Parquet files at {url} hold no samples", url=url
+            f"{what} at {url} {'has' if count == 1 else 'have'} no samples; a dataset holds "
+            "at least one: check what wrote there",
+            url=url,
         )

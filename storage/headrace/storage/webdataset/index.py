@@ -126,8 +126,12 @@ def build_index(files: Store, *, progress: Progress | None = None) -> WebDataset
             if progress is not None:
                 progress(len(shards), len(entries))
     if not any(shard.sample_count for shard in shards):
+        count = len(shards)
+        what = "the tar file" if count == 1 else f"the {count} tar files"
         raise NotADatasetError(
-            f"the {len(shards)} tar files at {files.url} hold no samples", url=files.url
+            f"{what} at {files.url} {'has' if count == 1 else 'have'} no samples; a dataset holds "
+            "at least one: check what wrote there",
+            url=files.url,
         )
     return index_of(shards)
 
