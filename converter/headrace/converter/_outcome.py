@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.converter._commit import Commits, Written, check_target, commit_splits
 from headrace.converter._formats import schema_with_formats
-from headrace.converter._merge import Group, jobs_of, plan_merges, put_merged
 from headrace.converter._sinks import Entry, remove_objects, stored_name
 from headrace.converter._splits import ByFraction
 from headrace.converter._tasks import SamplePlan, ShardTask, entry_of, split_url
@@ -58,11 +57,7 @@ def make_task(
 
 
 def write_task(
-    task: ShardTask,
-    run: Callable[[], Sequence[Row | Mapping[str, Any]]],
-    *,
-    mode: Mode,
-    merge: Callable[[tuple[Group, ...]], Sequence[Row | Mapping[str, Any]]] | None = None,
+    task: ShardTask, run: Callable[[], Sequence[Row | Mapping[str, Any]]], *, mode: Mode
 ) -> dict[str, Written]:
     """Run a task over all partitions and commit its shards; the head of the module says how.
 
@@ -70,7 +65,6 @@ def write_task(
         task: What is run.
         run: Runs it over each partition and returns the rows of `ROW_SCHEMA` that it yielded.
         mode: As for `write_shards`.
-        merge: Merges groups of small shards and returns the rows of them; `None` leaves them.
     """
     with contextlib.ExitStack() as stack:
         stores = _Stores(task, stack)
@@ -81,10 +75,6 @@ def write_task(
         try:
             rows = run()
             _sort_in(rows, shards)
-            if merge is not None:
-                groups = plan_merges(shards, shard_bytes=task.plan.writing.shard_bytes)
-                for job in reversed(jobs_of(groups)):
-                    put_merged(shards, job, merge(job))
             commit_splits(
                 commits,
                 {split: stores.at(split) for split in shards},

@@ -6,7 +6,6 @@ What success, failure and a killed driver leave is the contract of `headrace.con
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
 
 from headrace.converter._arguments import (
@@ -21,7 +20,6 @@ from headrace.converter._commit import Written
 from headrace.converter._function import Function
 from headrace.converter._handover import bounded_handover, plain_handover
 from headrace.converter._job import context_of, make_counters, run_job
-from headrace.converter._merge import Group, MergeTask
 from headrace.converter._outcome import make_task, write_task
 from headrace.converter._plan import Wanted
 from headrace.converter._plan_rows import plan_rows
@@ -116,8 +114,7 @@ def write_shards(
     holds no null items. ``docs/converter.md`` says what each type becomes.
 
     Args:
-        df: Any DataFrame; its partitions are written in parallel, each into shards of its own; then
-            many small neighbours among these are merged, in their order.
+        df: Any DataFrame; its partitions are written in parallel, each into shards of its own.
         url: Where the dataset is or will be: a path that all executors share, or a URL such as
             ``s3://bucket/name``. Executors upload by themselves; Hadoop needs no S3 connector.
             With ``splits``, the folder of the datasets.
@@ -205,10 +202,4 @@ def write_rows(
             job = handover.df.mapInArrow(task, ROW_SCHEMA)
             return run_job(job, properties=handover.properties, counters=counters, progress=tell)
 
-        def merge(groups: tuple[Group, ...]) -> Sequence[Row]:
-            session = df.sparkSession
-            merging = MergeTask(replace(task, count=None), groups)
-            numbers = session.range(0, len(groups), 1, len(groups))
-            return run_job(numbers.mapInArrow(merging, ROW_SCHEMA))
-
-        return write_task(task, run, mode=wanted.mode, merge=merge)
+        return write_task(task, run, mode=wanted.mode)
