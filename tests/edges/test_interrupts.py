@@ -68,7 +68,9 @@ def _interrupted(address: str, rounds: int, seed: int) -> None:
         assert _number(state) == _number(following)
 
 
-@pytest.mark.parametrize("address", ["grpc", "ring"], indirect=True)
+@pytest.mark.parametrize(
+    "address", [pytest.param("grpc", marks=pytest.mark.long), "ring"], indirect=True
+)
 def test_two_interrupts_are_a_keyboard_interrupt(address: str) -> None:
     """However close they come: no batch is lost or comes twice, and no thread stays."""
     _interrupted(address, 8, 1)

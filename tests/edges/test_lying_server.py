@@ -358,7 +358,7 @@ def _described(name: str, lie: object) -> str:
     with scripted_server(lambda *_: iter(())) as server:
         setattr(server.dataset, name, lie)
         # Such an answer may be a relay's fault, so the server is asked until the time is over.
-        deadlines = Deadlines(connect_s=2)
+        deadlines = Deadlines(connect_s=1)
         dataset = RemoteDataset(server.address, "d", batch_size=4, deadlines=deadlines)
         with pytest.raises(StreamCorruptError) as caught:
             len(dataset)

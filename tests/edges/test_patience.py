@@ -152,7 +152,7 @@ def test_one_that_hangs_does_not_take_the_time_of_the_others(order: slice) -> No
     released = threading.Event()
     with scripted_server(_epoch) as well, scripted_server(_epoch, describe=_hang(released)) as ill:
         targets = [ill.address, well.address][order]
-        dataset = RemoteDataset(targets, "d", batch_size=4, deadlines=Deadlines(connect_s=4))
+        dataset = RemoteDataset(targets, "d", batch_size=4, deadlines=Deadlines(connect_s=3))
 
         assert 3 == len(dataset)
         released.set()

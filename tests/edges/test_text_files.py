@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +143,7 @@ def test_of_a_packed_file_all_is_read_or_nothing(tmp_path: Path, suffix: str, da
         _convert(tmp_path / f"x.csv.{suffix}", tmp_path / "out")
 
 
+@pytest.mark.long
 def test_a_large_packed_file_is_read_whole(tmp_path: Path) -> None:
     """Streams of many blocks, larger than a read, and one that is empty."""
     lines = [f"{number},{number * 7919 % 100_003}\n" for number in range(300_000)]
@@ -189,9 +191,11 @@ def test_what_is_left_out_is_counted_and_listed(tmp_path: Path) -> None:
     """With `--on-error skip`; without it nothing is written, and both lines are named."""
     (tmp_path / "x.csv").write_bytes(b"a,b\n1,x\n2\n3,\xff\n4,y\n")
     source, target = str(tmp_path / "x.csv"), str(tmp_path / "out")
-    refused = run("convert", source, target)
-    existed = Path(target).exists()
-    done = run("convert", source, target, "--on-error", "skip", "--json")
+    with ThreadPoolExecutor() as at_once:
+        running = at_once.submit(run, "convert", source, f"{target}-refused")
+        done = run("convert", source, target, "--on-error", "skip", "--json")
+        refused = running.result()
+    existed = Path(f"{target}-refused").exists()
 
     assert (2, False, 1) == (refused.returncode, existed, refused.stderr.count("\n"))
     assert "x.csv:3: has 1 field, expected 2; x.csv:4: holds the byte ff" in refused.stderr
@@ -210,12 +214,17 @@ def test_what_is_left_out_is_listed_where_nothing_is_left(tmp_path: Path) -> Non
     (tmp_path / "x.csv").write_bytes(b"a,b\n1,2,3\n")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.png").write_bytes(b"no image")
-    for name, listed in (
-        ("x.csv", "left out 1 record:\n  x.csv:2: has 3 fields, expected 2\n"),
-        ("in", "left out 1 file (no whole image): x.png (it begins as no image does"),
-    ):
-        done = run("convert", str(tmp_path / name), str(tmp_path / "out"), "--on-error", "skip")
+    expected = {
+        "x.csv": "left out 1 record:\n  x.csv:2: has 3 fields, expected 2\n",
+        "in": "left out 1 file (no whole image): x.png (it begins as no image does",
+    }
 
+    def skip(name: str) -> subprocess.CompletedProcess[str]:
+        return run("convert", str(tmp_path / name), f"{tmp_path}/of-{name}", "--on-error", "skip")
+
+    with ThreadPoolExecutor() as at_once:
+        ended = list(at_once.map(skip, expected))
+    for listed, done in zip(expected.values(), ended, strict=True):
         assert (2, True) == (done.returncode, listed in done.stderr), done.stderr
         assert "no samples to write" in done.stderr
 
