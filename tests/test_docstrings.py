@@ -47,7 +47,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 def test_an_example_gives_what_it_shows(
     given: dict[str, Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each by itself, in an empty folder."""
+    """Run by itself, in an empty folder, an example prints what its docstring says."""
     monkeypatch.chdir(tmp_path)
     example = _EXAMPLES[name]
     example.globs |= given

@@ -1,6 +1,6 @@
 """Take from Python what it has on Linux alone, in this process and all that it starts.
 
-Put the folder on PYTHONPATH. It is what can be had of a Mac without one: `sys.platform`, the C
+Put the folder on PYTHONPATH. It comes as near to a Mac as Linux can: `sys.platform`, the C
 library and ``/proc`` stay Linux's.
 """
 
