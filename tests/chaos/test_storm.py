@@ -10,6 +10,7 @@ from chaos.storm import run_storm
 from support.s3 import S3
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_nothing_is_lost_in_a_storm(tmp_path: Path, s3: S3) -> None:
     """Servers and trainers killed, a store that throttles, two rescales: digests are equal."""
