@@ -62,10 +62,10 @@ _ENTRY_POINTS = {
     "client/headrace/client/api/dataset.py: RemoteDataset.__init__",
     "client/headrace/client/api/numpy_dataset.py: NumpyDataset.__init__",
     "client/headrace/client/reader/reader.py: BatchReader.__init__",
-    "converter/headrace/converter/_conversion.py: Conversion.dataset",
-    "converter/headrace/converter/_convert.py: convert_files",
-    "converter/headrace/converter/_make_converter.py: make_converter",
-    "converter/headrace/converter/_write.py: write_shards",
+    "converter/headrace/converter/api/conversion.py: Conversion.dataset",
+    "converter/headrace/converter/api/convert_files.py: convert_files",
+    "converter/headrace/converter/api/make_converter.py: make_converter",
+    "converter/headrace/converter/api/write_shards.py: write_shards",
 }
 # Numba compiles for arrays, one by one: a structure of them costs more than the call.
 _KERNELS = {

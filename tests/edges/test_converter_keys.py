@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as sf
 
 from headrace.converter import Function, make_converter
-from headrace.converter._make_converter import _type_told
+from headrace.converter.api.make_converter import _type_told
 from headrace.converter.keys import conversion_key
 from headrace.converter.keys.encoding import Node, digest, tokens
 from headrace.converter.keys.files import Files, settle

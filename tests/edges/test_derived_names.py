@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.client import NumpyDataset, Pad, RemoteDataset
 from headrace.client.wire.payload_layout import PayloadLayout
-from headrace.converter._derived_names import refuse_derived_names
-from headrace.converter._schema import plan_columns
+from headrace.converter.columns.derived_names import refuse_derived_names
+from headrace.converter.plan.schema import plan_columns
 from headrace.errors import StreamCorruptError, UnsupportedColumnError
 from headrace.server.layout.wire_columns import choose_columns, refuse_taken_names, split_schema
 from headrace.v1 import shard_service_pb2 as pb

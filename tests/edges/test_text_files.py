@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from headrace.converter import Progress, WriteOptions, convert_files, write_shards
+from headrace.converter.spark.text_rows import rows_on_spark
 from headrace.converter.text import LeftOut, TextOptions, TextPieces, text_pieces
-from headrace.converter.text.on_spark import rows_on_spark
 from headrace.converter.text.survey import Sizes
 from headrace.errors import BadArgumentError, ColumnNotFoundError
 from headrace.storage import StoreOptions, open_dataset, open_store

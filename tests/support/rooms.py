@@ -26,7 +26,7 @@ PACKAGES = (
     "headrace.arguments",
     "headrace.errors",
 )
-ROOMY = ("headrace.server", "headrace.client", "headrace.storage")
+ROOMY = ("headrace.server", "headrace.client", "headrace.converter", "headrace.storage")
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 FIRST, LAST = "<!-- rooms: drawn by tests/support/rooms.py -->", "<!-- end of rooms -->"
 

@@ -97,8 +97,8 @@ def text_rows(
     Returns:
         What to give to `write_shards`, and what is left out.
     """
+    from headrace.converter.spark.text_rows import rows_on_spark  # noqa: PLC0415 - as above
     from headrace.converter.text import TextOptions  # noqa: PLC0415 - needs the [converter] extra
-    from headrace.converter.text.on_spark import rows_on_spark  # noqa: PLC0415 - as above
 
     how = TextOptions(**text)
     return rows_on_spark(spark, source, kind, how=how, settings=settings, progress=progress)

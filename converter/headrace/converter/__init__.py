@@ -19,19 +19,19 @@ except ModuleNotFoundError as error:
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from headrace.converter._arguments import SourceFormat
-from headrace.converter._convert import convert_files
-from headrace.converter._function import Function, Over
-from headrace.converter._progress import Progress
-from headrace.converter._sinks import Format
-from headrace.converter._splits import Splits
-from headrace.converter._write_options import DEFAULT_SHARD_BYTES, Shape, WriteOptions
+from headrace.converter.api.arguments import SourceFormat
+from headrace.converter.api.convert_files import convert_files
 from headrace.converter.images import FilesLeftOut, ImageOptions
+from headrace.converter.plan.write_options import DEFAULT_SHARD_BYTES, Shape, WriteOptions
+from headrace.converter.progress.progress import Progress
+from headrace.converter.samples.function import Function, Over
+from headrace.converter.samples.splits import Splits
+from headrace.converter.tasks.sinks import Format
 
 if TYPE_CHECKING:
-    from headrace.converter._conversion import Conversion
-    from headrace.converter._make_converter import CACHE_SETTING, make_converter
-    from headrace.converter._write import Settings, write_shards
+    from headrace.converter.api.conversion import Conversion
+    from headrace.converter.api.make_converter import CACHE_SETTING, make_converter
+    from headrace.converter.api.write_shards import Settings, write_shards
 
 __all__ = [
     "CACHE_SETTING",
@@ -54,11 +54,11 @@ __all__ = [
 ]
 
 _WITH_SPARK = {
-    "CACHE_SETTING": "_make_converter",
-    "Conversion": "_conversion",
-    "Settings": "_write",
-    "make_converter": "_make_converter",
-    "write_shards": "_write",
+    "CACHE_SETTING": "api.make_converter",
+    "Conversion": "api.conversion",
+    "Settings": "api.write_shards",
+    "make_converter": "api.make_converter",
+    "write_shards": "api.write_shards",
 }
 
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from headrace.converter._splits import SPLIT_NAMES
 from headrace.converter.images.listing import Listing
 from headrace.converter.images.options import ImageOptions, Label
+from headrace.converter.samples.splits import SPLIT_NAMES
 from headrace.errors import BadArgumentError
 
 IMAGE_FORMATS = {

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.converter._job import context_of
 from headrace.converter.keys.encoding import Node, digest
 from headrace.converter.keys.files import Files, changed_file, settle
 from headrace.converter.keys.java import class_of, items_of
 from headrace.converter.keys.plan import Plan
 from headrace.converter.keys.settings import parallelism_of, settings_of, strange_extensions
+from headrace.converter.spark.job import context_of
 from headrace.errors import BadArgumentError
 
 if TYPE_CHECKING:

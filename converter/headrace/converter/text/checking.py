@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from headrace.converter._progress import Progress
+from headrace.converter.progress.progress import Progress
 from headrace.converter.text.files import TextFile
 
 _EVERY_S = 0.2  # arbitrary: what a progress bar needs

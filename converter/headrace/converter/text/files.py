@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from headrace.converter._splits import SPLIT_NAMES
+from headrace.converter.samples.splits import SPLIT_NAMES
 from headrace.converter.text.options import TextKind
 from headrace.errors import BadArgumentError, ObjectNotFoundError
 from headrace.storage import Store, StoreOptions, open_store

@@ -49,7 +49,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class TextPieces:
-    """Files of text as `headrace.converter._pieces.Pieces`. Picklable.
+    """Files of text as `headrace.converter.sources.pieces.Pieces`. Picklable.
 
     Attributes:
         schema: Of every batch.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import pyarrow as pa
 import xxhash
 
-from headrace.converter._progress import Progress
+from headrace.converter.progress.progress import Progress
 from headrace.converter.text.almost_typed import AlmostTyped, Exceptions, StaysText
 from headrace.converter.text.checking import Checking
 from headrace.converter.text.chunks import MAX_RECORD_BYTES, Chunk, chunks_of

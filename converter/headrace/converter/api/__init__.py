@@ -1,0 +1,1 @@
+"""What users call: conversions of DataFrames and files, and what is done with their results."""

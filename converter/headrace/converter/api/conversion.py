@@ -1,0 +1,192 @@
+"""A DataFrame that was converted, to be read at once or deleted.
+
+Reading it is the client's work. This module alone of the converter knows the client, and imports it
+when a reader is asked for: drivers that only write need none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from headrace.arguments import mapping_or_none
+from headrace.converter.api.conversions_folder import ConversionCache
+from headrace.storage import StoreOptions
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from headrace.client import NumpyDataset, RemoteDataset
+
+End = Literal["drop_last", "uneven", "pad"]
+
+
+class Reading(TypedDict, total=False):
+    """Arguments of `NumpyDataset` that a conversion passes on."""
+
+    seed: int
+    shuffle: bool
+    columns: Sequence[str]
+    epochs: int | None
+    end: End
+    rank: int
+    world_size: int
+    steps: Sequence[Any]
+    transform: Callable[[Any], Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A DataFrame that was converted. Picklable, and small: a URL and two numbers.
+
+    ``len()`` is the number of samples.
+
+    Attributes:
+        url: Where the dataset is; everything else that reads datasets reads it, too.
+        fingerprint: Of the dataset.
+        sample_count: Samples.
+        key: The name of the conversion in its cache.
+        cache_dir: The cache.
+        options: How to reach it, as they were given; what is not set is the environment's of
+            whoever reads.
+    """
+
+    url: str
+    fingerprint: str
+    sample_count: int
+    key: str
+    cache_dir: str
+    options: StoreOptions = field(repr=False)
+
+    def __len__(self) -> int:
+        return self.sample_count
+
+    def dataset(
+        self,
+        *,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        columns: Sequence[str] = (),
+        epochs: int | None = None,
+        end: End = "drop_last",
+        rank: int | None = None,
+        world_size: int | None = None,
+        dtypes: Mapping[str, str] | None = None,
+        steps: Sequence[Any] = (),
+        transform: Callable[[Any], Any] | None = None,
+        restart: bool = False,
+        device: str | None = None,
+    ) -> RemoteDataset:
+        """Return its batches as torch tensors, from a private server on this machine.
+
+        ``with conversion.dataset(...) as dataset`` closes it at the end.
+
+        The server starts with the first batch, reaches the store by `options`, and ends with the
+        job. For what is not here, or for a server of your own, make a
+        `headrace.client.RemoteDataset` of `url`.
+
+        Args:
+            batch_size: As for `RemoteDataset`, and so are the others.
+            global_batch_size: As there.
+            seed: As there.
+            shuffle: As there.
+            columns: As there.
+            epochs: As there.
+            end: As there.
+            rank: As there.
+            world_size: As there.
+            dtypes: Types that columns of numbers shall have in batches, such as
+                ``{"features": "float32"}``: a `headrace.client.Cast` for each, after ``steps``.
+            steps: As there.
+            transform: As there.
+            restart: As there.
+            device: As there.
+        """
+        from headrace.client import PrivateServer, RemoteDataset  # noqa: PLC0415 - see above
+
+        return RemoteDataset(
+            None,
+            self.url,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            columns=columns,
+            epochs=epochs,
+            end=end,
+            rank=rank,
+            world_size=world_size,
+            steps=_with_casts(steps, dtypes),
+            transform=transform,
+            restart=restart,
+            device=device,
+            private=PrivateServer(store=self._store()),
+        )
+
+    def numpy_dataset(
+        self,
+        *,
+        batch_size: int,
+        dtypes: Mapping[str, str] | None = None,
+        **reading: Unpack[Reading],
+    ) -> NumpyDataset:
+        """Return the same batches as NumPy arrays; needs no torch.
+
+        Args:
+            batch_size: As for `headrace.client.NumpyDataset`.
+            dtypes: As for `dataset`.
+            reading: As for `headrace.client.NumpyDataset`.
+        """
+        from headrace.client import NumpyDataset, PrivateServer  # noqa: PLC0415 - see above
+
+        private = PrivateServer(store=self._store())
+        reading["steps"] = _with_casts(reading.get("steps", ()), dtypes)
+        return NumpyDataset(None, self.url, batch_size=batch_size, private=private, **reading)
+
+    def tf_dataset(
+        self,
+        *,
+        batch_size: int,
+        dtypes: Mapping[str, str] | None = None,
+        **reading: Unpack[Reading],
+    ) -> tf.data.Dataset:
+        """Return the same batches as a ``tf.data.Dataset``; an iteration is an epoch.
+
+        Args:
+            batch_size: As for `numpy_dataset`.
+            dtypes: As there.
+            reading: As there.
+
+        Raises:
+            ConfigurationError: TensorFlow is not installed.
+        """
+        from headrace.client import tf_dataset  # noqa: PLC0415 - see above
+
+        return tf_dataset(self.numpy_dataset(batch_size=batch_size, dtypes=dtypes, **reading))
+
+    def delete(self) -> None:
+        """Remove the conversion from the cache, for all who share it.
+
+        Whoever is reading it gets an error at the next block. Again is no error.
+
+        Raises:
+            StoreRefusedError: The store refuses.
+            StoreUnavailableError: The store cannot be reached.
+        """
+        ConversionCache(self.cache_dir, options=self.options).remove(self.key)
+
+    def _store(self) -> dict[str, object] | None:
+        # Without options of its own it shares the server of all who read this URL.
+        return None if self.options == StoreOptions() else asdict(self.options)
+
+
+def _with_casts(steps: Sequence[Any], dtypes: Mapping[str, str] | None) -> Sequence[Any]:
+    from headrace.client import Cast  # noqa: PLC0415 - see above
+
+    mapping_or_none("dtypes", dtypes, wanted='types by column, such as {"features": "float32"}')
+    if not dtypes:
+        return steps
+    return (*steps, *(Cast(column, dtype) for column, dtype in dtypes.items()))

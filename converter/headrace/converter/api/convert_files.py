@@ -1,0 +1,262 @@
+"""Convert what lies in a folder or bucket, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from headrace.arguments import shown as argument_shown
+from headrace.converter.api.arguments import (
+    SourceFormat,
+    check_means,
+    check_place,
+    check_reading,
+    check_seeds,
+    check_source,
+    check_spill,
+    check_splits,
+    columns_of,
+)
+from headrace.converter.api.image_folders import Folder, open_folder, own_splits, write_folder
+from headrace.converter.columns.type_names import named_type
+from headrace.converter.images import FilesLeftOut, ImageOptions
+from headrace.converter.local.convert_pieces import write_pieces
+from headrace.converter.plan.plan import Wanted
+from headrace.converter.plan.write_options import WriteOptions, write_options_of
+from headrace.converter.progress.bar import shown
+from headrace.converter.progress.progress import Progress
+from headrace.converter.samples.splits import Splits
+from headrace.converter.sources.hugging_face import find_splits, hugging_face_pieces
+from headrace.converter.sources.pieces import Pieces, dataset_pieces
+from headrace.converter.tasks.commit import Written
+from headrace.converter.tasks.shard_task import split_url
+from headrace.converter.tasks.sinks import Format
+from headrace.converter.text import LeftOut, TextOptions, text_pieces
+from headrace.converter.text.declared import read_types
+from headrace.converter.text.options import TextKind
+from headrace.converter.text.survey import default_threads
+from headrace.errors import BadArgumentError, NotADatasetError
+from headrace.storage import (
+    Mode,
+    SourceOptions,
+    StoreOptions,
+    options_with_environment,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SOURCES = {
+    "delta": "parquet",
+    "headrace": "arrow",
+    "mds": "mds",
+    "parquet": "parquet",
+    "webdataset": "webdataset",
+}
+
+
+def convert_files(
+    source: str,
+    url: str,
+    *,
+    source_format: SourceFormat,
+    source_options: SourceOptions | None = None,
+    text: TextOptions | None = None,
+    images: ImageOptions | None = None,
+    left_out: Callable[[LeftOut | FilesLeftOut], None] | None = None,
+    columns: Sequence[str] | Mapping[str, str] | None = None,
+    splits: Splits | None = None,
+    split_seed: int = 0,
+    format: Format = "arrow",  # noqa: A002 - as in write_shards
+    write: WriteOptions | None = None,
+    mode: Mode = "error",
+    options: StoreOptions | None = None,
+    progress: Callable[[Progress], None] | Literal["bar"] | None = None,
+    threads: int | None = None,
+    spark: SparkSession | None = None,
+    shuffle_seed: int | None = None,
+    spill_folder: str | None = None,
+    notice: Callable[[str], None] | None = None,
+) -> dict[str, Written]:
+    """Write the samples at ``source`` as a dataset at ``url``; needs neither Spark nor Java.
+
+    Types are kept as they are, also those that Spark lacks. Parts of ``source`` are converted side
+    by side on this machine; ``docs/convert.md`` says what each format becomes.
+
+    Args:
+        source: A local path, or a URL such as ``s3://bucket/name``.
+        url: Where the dataset is or will be; with splits, the folder of the datasets.
+        source_format: What lies there: ``mds`` (MosaicML Streaming), ``huggingface`` (a folder
+            that ``save_to_disk`` wrote, also of a ``DatasetDict``), ``images`` (files, in folders
+            of their classes and splits), ``parquet`` (files, a folder of them, partitions),
+            ``delta``, ``webdataset`` (tar files), ``csv``, ``json`` (objects) or ``text``
+            (lines), or ``headrace`` (a dataset of ours, to write it again).
+        source_options: How it is read.
+        text: How CSV, JSON and text are read.
+        images: How folders of images are read.
+        left_out: Called once with what is not read of CSV, JSON and text, before anything is
+            written; of images at the end, also of a failure, once for each reason.
+        columns: As for `write_shards`.
+        splits: As for `write_shards`; not for a ``DatasetDict`` or a folder that has splits.
+        split_seed: As for `write_shards`.
+        format: As for `write_shards`.
+        write: As for `write_shards`; its names of classes beside those that the source notes.
+        mode: As for `write_shards`.
+        options: How to reach both stores; what is not set is taken from the ``AWS_`` variables.
+        progress: As for `write_shards`.
+        threads: Parts to convert side by side; `None` is one a core, of text at most 8.
+        spark: A session whose executors convert images; `None` does it on this machine.
+        shuffle_seed: Write the samples in a random order, which follows from the seed and from
+            what is read alone; ``None`` keeps theirs. Without ``spark`` it takes two passes, and
+            the disk of this machine as many bytes as the samples have, until all is written.
+        spill_folder: Where it takes them; `None` is the folder for temporary files.
+        notice: Called with a sentence each on what a shuffle spills, before it begins, and on the
+            column that the samples come sorted by, at the end; without ``spark``.
+
+    Returns:
+        The manifest (``mds``: the index) of what was written, by split; ``""`` without splits.
+
+    Raises:
+        NotADatasetError: ``source`` holds nothing of that format.
+        HeadraceError: As `write_shards`.
+
+    Example:
+        >>> with open("flights.csv", "w") as file:
+        ...     print("from,minutes", "EWR,227", "JFK,160", sep=chr(10), file=file)
+        >>> written = convert_files("flights.csv", "flights", source_format="csv")
+        >>> written[""].sample_count
+        2
+    """
+    check_place(url, mode=mode)
+    check_source(source, source_format, threads=threads)
+    check_splits(splits)
+    check_seeds(shuffle_seed=shuffle_seed, split_seed=split_seed)
+    check_means(options=options, progress=progress, left_out=left_out, notice=notice)
+    check_spill(spill_folder)
+    check_reading(source_options=source_options, text=text, images=images)
+    write = write_options_of(write)
+    wanted = Wanted(
+        columns=columns_of(columns),
+        write=write,
+        shuffle_seed=shuffle_seed,
+        spill_folder=spill_folder,
+        splits=splits,
+        split_seed=split_seed,
+        writing=write.writing(format),
+        mode=mode,
+        options=options_with_environment(options or StoreOptions()),
+    )
+    _check_spark(spark, source_format, images or ImageOptions())
+    if source_format == "images":
+        folder = open_folder(
+            source,
+            url,
+            wanted=wanted,
+            how=images or ImageOptions(),
+            keeps_bytes=write.compression is None,
+        )
+        with _telling(folder, left_out):
+            return write_folder(
+                folder, url, spark=spark, progress=progress, notice=notice, threads=threads
+            )
+    how = source_options or SourceOptions()
+    parts: Mapping[str, Pieces]
+    written: dict[str, Written] = {}
+    with shown(progress) as tell:
+        if source_format in {"csv", "json", "text"}:
+            threads = threads or default_threads()
+            pieces = _text(
+                source,
+                source_format,
+                how=text or TextOptions(),
+                wanted=wanted,
+                left_out=left_out,
+                threads=threads,
+                progress=tell,
+            )
+            parts = {"": pieces}
+        else:
+            parts = _parts(source, source_format, how, wanted.options)
+        if splits is not None and "" not in parts:
+            raise own_splits(source, list(parts))
+        for name, pieces in parts.items():
+            place = split_url(url, name)
+            done = write_pieces(
+                pieces, place, wanted=wanted, progress=tell, notice=notice, threads=threads
+            )
+            written |= {name or split: part for split, part in done.items()}
+    return written
+
+
+@contextmanager
+def _telling(folder: Folder, left_out: Callable[[FilesLeftOut], None] | None) -> Iterator[None]:
+    """Tell at the end what was left out, also of a conversion that fails."""
+    try:
+        yield
+    finally:
+        if left_out is not None:
+            for what in folder.left_out:
+                left_out(what)
+
+
+def _text(
+    source: str,
+    kind: TextKind,
+    *,
+    how: TextOptions,
+    wanted: Wanted,
+    left_out: Callable[[LeftOut], None] | None,
+    threads: int | None,
+    progress: Callable[[Progress], None] | None,
+) -> Pieces:
+    pieces = text_pieces(
+        source,
+        kind,
+        how=how,
+        types=read_types(
+            {name: named_type(text, column=name) for name, text in wanted.write.types.items()},
+            wanted.columns,
+        ),
+        options=wanted.options,
+        threads=threads,
+        progress=progress,
+    )
+    if left_out is not None:
+        left_out(pieces.left_out)
+    return pieces
+
+
+def _check_spark(
+    spark: SparkSession | None, source_format: SourceFormat, how: ImageOptions
+) -> None:
+    if spark is not None and not hasattr(spark, "sparkContext") and not hasattr(spark, "range"):
+        raise BadArgumentError(
+            f"spark is {argument_shown(spark)}; expected a session of Spark, or None", field="spark"
+        )
+    if spark is not None and (source_format != "images" or how.on_error != "refuse"):
+        raise BadArgumentError(
+            f"spark is given for {source_format} with on_error={how.on_error!r}; expected images "
+            "and 'refuse', or no spark (on the command line: no --master)",
+            field="spark",
+        )
+
+
+def _parts(
+    source: str, source_format: SourceFormat, how: SourceOptions, reach: StoreOptions
+) -> dict[str, Pieces]:
+    if source_format != "huggingface":
+        kind = SourceOptions(
+            source=_SOURCES[source_format],
+            allow_pickle=how.allow_pickle,
+            table_version=how.table_version,
+        )
+        return {"": dataset_pieces(source, options=reach, source_options=kind)}
+    found = find_splits(source, options=reach)
+    if not found:
+        raise NotADatasetError(
+            f"{source} holds no dataset of Hugging Face: neither dataset_dict.json nor state.json "
+            "with files in it; expected a folder that save_to_disk wrote",
+            url=source,
+        )
+    return {name: hugging_face_pieces(at, options=reach) for name, at in found.items()}

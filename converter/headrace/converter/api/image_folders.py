@@ -1,0 +1,238 @@
+"""A folder of images as the jobs that convert it: classes numbered, splits known, targets free.
+
+Contract:
+
+1. What names and targets tell is refused before an image is read.
+2. Splits whose columns are the same are one job, and are committed together when all were written.
+   Splits without labels beside splits with labels are a second one.
+3. A class keeps its number: an append takes the numbers of the dataset and adds new ones behind
+   them. Where another append adds others in the meantime, the commit refuses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from headrace.converter.images import (
+    FilesLeftOut,
+    FolderPlan,
+    ImageOptions,
+    ImagePieces,
+    SkippedFiles,
+    image_pieces,
+    list_files,
+    plan_folder,
+)
+from headrace.converter.images.pieces import SPLIT_COLUMN
+from headrace.converter.local.convert_pieces import write_pieces
+from headrace.converter.plan.plan import Wanted
+from headrace.converter.progress.bar import shown
+from headrace.converter.progress.progress import Progress
+from headrace.converter.sources.pieces import ReadPieces
+from headrace.converter.tasks.commit import Written, check_target
+from headrace.converter.tasks.shard_task import split_url
+from headrace.errors import BadArgumentError, NotADatasetError, ObjectNotFoundError
+from headrace.storage import classes_of, merged_classes, open_dataset, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder of images, ready to be converted.
+
+    Attributes:
+        plan: What it becomes.
+        jobs: What to read, and how to write it; one after another.
+        skipped: Takes note of files that are no whole images, if they are left out.
+    """
+
+    plan: FolderPlan
+    jobs: tuple[tuple[ImagePieces, Wanted], ...]
+    skipped: SkippedFiles | None
+
+    @property
+    def left_out(self) -> tuple[FilesLeftOut, ...]:
+        """What is in no dataset; complete after the jobs."""
+        return (*self.plan.left_out, *(self.skipped.left_out if self.skipped else ()))
+
+
+def open_folder(
+    source: str,
+    url: str,
+    *,
+    wanted: Wanted,
+    how: ImageOptions,
+    keeps_bytes: bool = False,
+) -> Folder:
+    """List a folder of images, and settle what becomes of it; reads names and sizes.
+
+    Args:
+        source: The folder.
+        url: Where the dataset, or the folder of its splits, is to be.
+        wanted: What the caller asked for.
+        how: How it is read.
+        keeps_bytes: Whether images whose own formats compress are not compressed again.
+
+    Raises:
+        BadArgumentError: The names leave open what is meant, or there is nothing to convert.
+        DatasetExistsError: The mode is ``error`` and there is a dataset.
+    """
+    listing = list_files(source, options=wanted.options)
+    plan = plan_folder(listing, place=source, how=how)
+    has_splits = "" not in plan.splits
+    if has_splits and wanted.splits is not None:
+        raise own_splits(source, list(plan.splits))
+    targets = list(plan.splits) if has_splits else _targets(wanted)
+    _check_targets(url, targets, wanted)
+    if wanted.mode == "append" and plan.classes:
+        known = _known_classes(url, targets, wanted)
+        plan = plan_folder(listing, place=source, known=known, how=how)
+    skipped = SkippedFiles() if how.on_error == "skip" else None
+    pieces = image_pieces(source, plan, options=wanted.options, skipped=skipped)
+    chosen = _with_split_column(wanted) if has_splits else wanted
+    jobs = tuple((each, _suited(chosen, each) if keeps_bytes else chosen) for each in pieces)
+    return Folder(plan, jobs, skipped)
+
+
+def write_folder(
+    folder: Folder,
+    url: str,
+    *,
+    spark: SparkSession | None = None,
+    progress: Callable[[Progress], None] | Literal["bar"] | None = None,
+    notice: Callable[[str], None] | None = None,
+    threads: int | None = None,
+) -> dict[str, Written]:
+    """Run the jobs of a folder.
+
+    Args:
+        folder: What `open_folder` returned.
+        url: As there.
+        spark: A session whose executors do it; `None` is this machine.
+        progress: As for `convert_files`.
+        notice: As for `convert_files`.
+        threads: As for `convert_files`; not with ``spark``.
+
+    Returns:
+        What was written, by split; ``""`` without splits.
+
+    Raises:
+        HeadraceError: As `write_shards`.
+    """
+    written: dict[str, Written] = {}
+    for pieces, wanted in folder.jobs:
+        if spark is None:
+            with shown(progress) as tell:
+                done = write_pieces(
+                    pieces, url, wanted=wanted, progress=tell, notice=notice, threads=threads
+                )
+        else:
+            done = _write_with_spark(spark, pieces, url, wanted, progress)
+        written |= done
+    return written
+
+
+def _write_with_spark(
+    spark: SparkSession,
+    pieces: ImagePieces,
+    url: str,
+    wanted: Wanted,
+    progress: Callable[[Progress], None] | Literal["bar"] | None,
+) -> dict[str, Written]:
+    from headrace.converter.api.write_shards import write_rows  # noqa: PLC0415 - needs Spark
+
+    kinds = {pa.binary(): "binary", pa.int64(): "bigint", pa.string(): "string"}
+    columns = ", ".join(f"{field.name} {kinds[field.type]}" for field in pieces.schema)
+    numbers = spark.range(0, pieces.count, 1, pieces.count)
+    frame = numbers.mapInArrow(ReadPieces(pieces), columns)
+    names = {field.name: classes_of(field) for field in pieces.schema}
+    stored = _stored_names(wanted, pieces.schema.names)
+    classes = {stored[old]: found for old, found in names.items() if found and old in stored}
+    write = replace(wanted.write, classes={**classes, **wanted.write.classes})
+    return write_rows(frame, url, wanted=replace(wanted, write=write), progress=progress)
+
+
+def _stored_names(wanted: Wanted, names: Sequence[str]) -> Mapping[str, str]:
+    """Return what columns are called in the dataset, by their names in the source."""
+    columns = names if wanted.columns is None else wanted.columns
+    return columns if isinstance(columns, Mapping) else {name: name for name in columns}
+
+
+def _suited(wanted: Wanted, pieces: ImagePieces) -> Wanted:
+    if wanted.writing.format == "arrow" and pieces.is_compressed:
+        return replace(wanted, writing=replace(wanted.writing, compression="none"))
+    return wanted
+
+
+def own_splits(source: str, names: Sequence[str]) -> BadArgumentError:
+    """Make the error for splits that are asked for where there are some."""
+    return BadArgumentError(
+        f"{source} has splits of its own, {', '.join(names)}; convert without other ones, or "
+        f"one of them: {source.rstrip('/')}/{names[0]}",
+        field="splits",
+    )
+
+
+def _targets(wanted: Wanted) -> list[str]:
+    """Return the splits whose datasets are known before the job; ``""`` is all of it."""
+    if wanted.splits is None:
+        return [""]
+    return [] if isinstance(wanted.splits, str) else list(wanted.splits)
+
+
+def _check_targets(url: str, targets: Sequence[str], wanted: Wanted) -> None:
+    for split in targets:
+        with contextlib.closing(open_store(split_url(url, split), options=wanted.options)) as store:
+            check_target(store, wanted.mode, wanted.writing.format)
+
+
+def _known_classes(url: str, targets: Sequence[str], wanted: Wanted) -> tuple[str, ...]:
+    """Return the classes of the datasets that are appended to, which must go together."""
+    if wanted.writing.format == "mds":
+        raise BadArgumentError(
+            "format='mds' keeps no names of classes, so that nothing tells what the numbers in the "
+            "dataset mean that is appended to; expected mode='overwrite', label='none', or our own "
+            "format",
+            field="mode",
+        )
+    known: tuple[str, ...] = ()
+    for split in targets:
+        place = split_url(url, split)
+        found = _classes_at(place, wanted)
+        known = merged_classes(known, found, column="label", place=place)
+    return known
+
+
+def _classes_at(place: str, wanted: Wanted) -> tuple[str, ...]:
+    column = _stored_names(wanted, ["label"]).get("label", "label")
+    try:
+        with open_dataset(place, options=wanted.options) as dataset:
+            at = dataset.schema.get_field_index(column)
+            names = classes_of(dataset.schema.field(at)) if at >= 0 else None
+            kind = str(dataset.schema.field(at).type) if at >= 0 else "missing"
+    except (NotADatasetError, ObjectNotFoundError):
+        return ()
+    if names is None:
+        raise BadArgumentError(
+            f"column {column!r} of the dataset {place} is {kind} and has no names of classes, so "
+            "that numbers of classes cannot be appended; write a new dataset",
+            field="mode",
+        )
+    return names
+
+
+def _with_split_column(wanted: Wanted) -> Wanted:
+    """Ask for the column that names the splits, also where others are chosen."""
+    columns = wanted.columns
+    if isinstance(columns, Mapping):
+        columns = {**columns, SPLIT_COLUMN: SPLIT_COLUMN}
+    elif columns is not None:
+        columns = [*columns, SPLIT_COLUMN]
+    return replace(wanted, columns=columns, splits=SPLIT_COLUMN)

@@ -1,0 +1,224 @@
+"""Convert a DataFrame once, and find the result again by what the DataFrame computes.
+
+Contract of `make_converter`:
+
+1. The same plan over the same files with the same settings is converted once for all drivers that
+   share the cache, until it expires or is deleted. What is equal says `headrace.converter.keys`.
+2. Of two drivers that convert the same at the same moment both go on with one result.
+3. What expired is converted again, and removed by whoever calls `make_converter` there next.
+4. Failure or interrupt: as `write_shards`; the cache holds no half conversion, and none of files
+   that changed while they were read.
+5. What nobody can look into is converted by each call, unless the caller names it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.arguments import number, text
+from headrace.converter.api.arguments import (
+    check_frame,
+    check_means,
+    columns_of,
+)
+from headrace.converter.api.conversion import Conversion
+from headrace.converter.api.conversions_folder import ConversionCache, Record
+from headrace.converter.api.write_shards import Settings, write_shards
+from headrace.converter.columns.type_names import named_type
+from headrace.converter.keys import ConversionKey, conversion_key, refuse_changed_files
+from headrace.converter.plan.write_options import WriteOptions, write_options_of
+from headrace.converter.progress.progress import Progress
+from headrace.converter.samples.function import Function
+from headrace.errors import (
+    BadArgumentError,
+    CommitConflictError,
+    ConfigurationError,
+    NotADatasetError,
+)
+from headrace.storage import (
+    StoreOptions,
+    open_dataset,
+    options_with_environment,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LOG = logging.getLogger(__name__)
+CACHE_SETTING = "spark.headrace.cacheDir"
+"""The setting of Spark that names the cache where ``cache_dir`` does not."""
+
+
+def make_converter(
+    df: DataFrame,
+    *,
+    key: str | None = None,
+    cache_dir: str | None = None,
+    expire_after_s: float | None = None,
+    columns: Sequence[str] | Mapping[str, str] | None = None,
+    function: Function | None = None,
+    write: WriteOptions | None = None,
+    options: StoreOptions | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Conversion:
+    """Convert ``df``, or find the conversion of an equal one.
+
+    Two DataFrames are equal here if they compute the same of the same files, unchanged since, with
+    the same settings of Spark. Where nobody can look into what is computed (functions of users,
+    RDDs, tables of other systems, what Spark has cached, Spark Connect), each call converts, and a
+    warning of the logger ``headrace.converter`` says why.
+
+    Args:
+        df: Any DataFrame; its partitions become shards.
+        key: Your name for all of ``df`` and ``function`` that nobody can look into, such as
+            ``"tokens-v3"``; change it whenever they compute something else. What can be looked
+            into is compared all the same.
+        cache_dir: A folder or URL that all executors share, for any number of conversions. `None`
+            is the setting ``spark.headrace.cacheDir``, or for Spark in local mode
+            ``~/.cache/headrace/conversions``.
+        expire_after_s: Seconds from now after which it is converted again and removed; `None` for
+            never. An equal conversion that is there already keeps its own.
+        columns: As for `write_shards`.
+        function: As for `write_shards`. What it computes shows in no plan, so the conversion is
+            found again by ``key`` alone.
+        write: As for `write_shards`.
+        options: How to reach the cache; what is not set is taken from the driver's ``AWS_``
+            variables, and by those who read the conversion from theirs.
+        progress: As for `write_shards`; not called where nothing is converted.
+
+    Raises:
+        BadArgumentError: ``key`` is empty, or a file changed while it was converted.
+        ConfigurationError: There is no ``cache_dir``, and Spark is not in local mode.
+        HeadraceError: As `write_shards`.
+    """
+    check_frame(df)
+    if cache_dir is not None:
+        text("cache_dir", cache_dir, wanted="a folder or a URL as a str, or None")
+    if expire_after_s is not None:
+        number("expire_after_s", expire_after_s, least=0)
+    write = write_options_of(write)
+    check_means(options=options, progress=progress, function=function)
+    columns = columns_of(columns)
+    if key is not None and not (isinstance(key, str) and key):
+        raise BadArgumentError(f"key is {key!r}, expected a text, or None", field="key")
+    now_s = time.time()
+    place = cache_dir or _default_place(df.sparkSession)
+    given = options or StoreOptions()
+    shipped = options_with_environment(given)
+    cache = ConversionCache(place, options=shipped)
+    cache.remove_expired(now_s)
+    named = conversion_key(
+        df,
+        _stored_as(columns, function, write),
+        name=key,
+        unknown=() if function is None else ("nobody can look into its function",),
+    )
+    _warn_of(named.unknown)
+    url = cache.url_of(named.text)
+    record = cache.read(named.text)
+    if record is not None and not record.is_expired(now_s):
+        # Unless it was removed by another hand: then it is converted again.
+        with contextlib.suppress(NotADatasetError):
+            return _opened(url, key=named.text, place=place, options=given)
+    settings: Settings = {
+        "columns": columns,
+        "function": function,
+        "write": write,
+        "mode": "overwrite",
+        "options": shipped,
+        "progress": progress,
+    }
+    _convert(df, named, cache, settings)
+    expires_s = None if expire_after_s is None else now_s + expire_after_s
+    cache.write(Record(key=named.text, made_s=now_s, expires_s=expires_s))
+    return _opened(url, key=named.text, place=place, options=given)
+
+
+def _convert(df: DataFrame, named: ConversionKey, cache: ConversionCache, how: Settings) -> None:
+    # After a conflict somebody else has converted the same in the meantime.
+    with contextlib.suppress(CommitConflictError):
+        write_shards(df, cache.url_of(named.text), **how)
+    try:
+        refuse_changed_files(named)
+    except BadArgumentError:
+        cache.remove(named.text)
+        raise
+
+
+def _warn_of(unknown: Sequence[str]) -> None:
+    if unknown:
+        _LOG.warning(
+            "this conversion will not be found again: %s; give make_converter a key= that names "
+            "what it computes",
+            "; ".join(unknown),
+        )
+
+
+def _stored_as(
+    columns: Sequence[str] | Mapping[str, str] | None,
+    function: Function | None,
+    write: WriteOptions,
+) -> dict[str, object]:
+    """Return what tells two conversions of one DataFrame apart."""
+    return {
+        "columns": tuple(columns.items()) if isinstance(columns, Mapping) else columns,
+        "types": {name: _type_told(name, kind) for name, kind in write.types.items()},
+        "shapes": {
+            name: sides if isinstance(sides, str) else tuple(int(side) for side in sides)
+            for name, sides in write.shapes.items()
+        },
+        "formats": dict(write.formats),
+        "classes": {name: tuple(names) for name, names in write.classes.items()},
+        "function": _function_told(function),
+        "writing": asdict(write.writing("arrow")),
+    }
+
+
+def _function_told(function: Function | None) -> tuple[str, str | bytes] | None:
+    """Return what can be known of a function: what it takes and what it yields."""
+    if function is None:
+        return None
+    schema = function.schema
+    if isinstance(schema, pa.Schema):
+        return function.over, schema.serialize().to_pybytes()
+    return function.over, schema if isinstance(schema, str) else schema.json()
+
+
+def _type_told(name: str, kind: str | pa.DataType) -> bytes:
+    # A type's text is not enough: names of fields in it may hold anything.
+    return pa.schema([pa.field("", named_type(kind, column=name))]).serialize().to_pybytes()
+
+
+def _opened(url: str, *, key: str, place: str, options: StoreOptions) -> Conversion:
+    with open_dataset(url, options=options) as dataset:
+        return Conversion(
+            url=dataset.url,
+            fingerprint=dataset.fingerprint,
+            sample_count=dataset.sample_count,
+            key=key,
+            cache_dir=place,
+            options=options,
+        )
+
+
+def _default_place(spark: SparkSession) -> str:
+    named = spark.conf.get(CACHE_SETTING, "")
+    if named:
+        return named
+    master = spark.conf.get("spark.master", "")
+    if master and master.startswith("local"):
+        return str(Path.home() / ".cache" / "headrace" / "conversions")
+    raise ConfigurationError(
+        "make_converter needs a place for conversions that all executors share, and Spark's "
+        f"master is {master or 'not known'}; give cache_dir='s3://bucket/conversions', or set "
+        f"{CACHE_SETTING} for all",
+        field="cache_dir",
+    )

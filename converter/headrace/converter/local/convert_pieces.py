@@ -1,0 +1,199 @@
+"""Convert datasets of other layouts on this machine: no Spark, no Java, one thread a core.
+
+It runs the tasks that Spark would run (`ShardTask`) over the pieces of `Pieces`, so that options,
+shards, commits and errors are the same. Reading, checksums and compression give the interpreter
+lock free, so threads are enough.
+
+Contract of `write_pieces`: as `write_shards`; after a failure or an interrupt no further piece is
+begun, and those that are under way are waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.converter.local.shuffle import ShuffledPieces
+from headrace.converter.local.sortedness import Sortedness
+from headrace.converter.local.spill_file import free_space, spill_folder_of
+from headrace.converter.local.threads import watch
+from headrace.converter.plan.plan import Wanted, plan_samples
+from headrace.converter.progress.progress import Progress
+from headrace.converter.samples.function import FunctionPlan
+from headrace.converter.sources.pieces import Pieces, ReadPieces, selected
+from headrace.converter.tasks.commit import Written
+from headrace.converter.tasks.outcome import make_task, write_task
+from headrace.converter.tasks.shard_task import SamplePlan, ShardTask
+
+
+def write_pieces(
+    pieces: Pieces,
+    url: str,
+    *,
+    wanted: Wanted,
+    progress: Callable[[Progress], None] | None = None,
+    notice: Callable[[str], None] | None = None,
+    threads: int | None = None,
+) -> dict[str, Written]:
+    """Write all pieces as one dataset, or as one a split.
+
+    Args:
+        pieces: What to read.
+        url: Where to.
+        wanted: What to make of their samples.
+        progress: Called a few times a second, and once when all is done.
+        notice: Called with what a shuffle spills, before it begins, and in the end with what the
+            storage order is sorted by.
+        threads: How many pieces to convert at once; `None` is one a core.
+
+    Returns:
+        What was written, by split; ``""`` without splits.
+
+    Raises:
+        HeadraceError: As `write_shards`.
+    """
+    chosen = selected(pieces, wanted.columns)
+    workers = threads or os.cpu_count() or 1
+    write = partial(
+        _write,
+        url=url,
+        samples=plan_samples(chosen.schema, wanted),
+        wanted=wanted,
+        threads=workers,
+        tell=progress or _tell_nobody,
+    )
+    if wanted.shuffle_seed is None:
+        sortedness = Sortedness(chosen.schema)
+        written = write(sortedness.watched(chosen))
+        if notice is not None and sortedness.advice is not None:
+            notice(sortedness.advice)
+        return written
+    folder = spill_folder_of(wanted.spill_folder)
+    with ShuffledPieces(
+        chosen, seed=wanted.shuffle_seed, folder=folder, threads=workers
+    ) as shuffled:
+
+        def scatter() -> None:
+            free_bytes = free_space(folder, chosen.raw_bytes)
+            if notice is not None:
+                notice(_spill_text(folder, chosen.raw_bytes, free_bytes))
+            shuffled.scatter(partial(_tell_first_pass, progress or _tell_nobody, chosen.count))
+
+        return write(shuffled, prepare=scatter)
+
+
+def _write(
+    pieces: Pieces,
+    *,
+    url: str,
+    samples: SamplePlan,
+    wanted: Wanted,
+    threads: int,
+    tell: Callable[[Progress], None],
+    prepare: Callable[[], None] | None = None,
+) -> dict[str, Written]:
+    """Write pieces, which are there once they are prepared."""
+    plan = replace(samples, function=FunctionPlan(ReadPieces(pieces), "arrow", pieces.schema))
+    tally = _Tally(tell)
+    task = make_task(plan, url, options=wanted.options, count=tally.add)
+
+    def run() -> list[Mapping[str, Any]]:
+        if prepare is not None:
+            prepare()
+        return _run(task, tally, pieces.count, threads)
+
+    return write_task(task, run, mode=wanted.mode)
+
+
+def _tell_first_pass(
+    tell: Callable[[Progress], None], total: int, read: int, read_bytes: int, spilled_bytes: int
+) -> None:
+    """Say how far the first pass of a shuffle is: of ``total`` pieces ``read`` are read."""
+    if read_bytes:
+        tell(Progress(read, total, 0, 0, 0, shuffled_bytes=read_bytes, spilled_bytes=spilled_bytes))
+
+
+def _spill_text(folder: str, raw_bytes: int, free_bytes: int) -> str:
+    amount = f"up to {_mebibytes(raw_bytes)}" if raw_bytes else "as much as it reads"
+    return (
+        f"shuffling spills {amount} to {folder}, where {_mebibytes(free_bytes)} are free, until "
+        "the dataset is written"
+    )
+
+
+def _mebibytes(count: int) -> str:
+    return f"{-(-count // 2**20):,} MiB"
+
+
+def _tell_nobody(progress: Progress) -> None:
+    del progress
+
+
+class _Tally:
+    """Counts what is done, from any thread, and tells of it in the caller's."""
+
+    def __init__(self, tell: Callable[[Progress], None]) -> None:
+        self._lock = threading.Lock()
+        self._total = 0
+        self._tell = tell
+        self._done = self._shards = self._samples = self._raw_bytes = 0
+
+    def add(self, sample_count: int, raw_bytes: int) -> None:
+        with self._lock:
+            self._shards += 1
+            self._samples += sample_count
+            self._raw_bytes += raw_bytes
+
+    def begin(self, total: int) -> None:
+        self._total = total
+
+    def end_piece(self) -> None:
+        with self._lock:
+            self._done += 1
+
+    def tell(self) -> None:
+        with self._lock:
+            now = Progress(
+                tasks_done=self._done,
+                tasks_total=self._total,
+                shard_count=self._shards,
+                sample_count=self._samples,
+                raw_bytes=self._raw_bytes,
+            )
+        self._tell(now)
+
+
+def _run(task: ShardTask, tally: _Tally, count: int, threads: int) -> list[Mapping[str, Any]]:
+    stop = threading.Event()
+    tally.begin(count)
+
+    def convert(piece: int) -> list[Mapping[str, Any]]:
+        rows: list[Mapping[str, Any]] = []
+        numbers = pa.record_batch({"piece": pa.array([piece], pa.int64())})
+        stem = f"{piece:05d}-{task.job}0000"
+        # Closed where it is not used up: it removes its shards then.
+        with contextlib.closing(task.rows(iter([numbers]), partition=piece, stem=stem)) as made:
+            for row in made:
+                if stop.is_set():
+                    return []
+                rows += row.to_pylist()
+        tally.end_piece()
+        return rows
+
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-convert")
+    running = [pool.submit(convert, piece) for piece in range(count)]
+    try:
+        watch(running, tally.tell)
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+    tally.tell()
+    return [row for future in running for row in future.result()]

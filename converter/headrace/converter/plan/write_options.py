@@ -1,0 +1,137 @@
+"""How columns are stored and files written, for every way to convert."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+import pyarrow as pa
+
+from headrace.arguments import (
+    instance_or_none,
+    mapping_or_none,
+    text,
+    texts,
+    whole,
+    whole_or_none,
+)
+from headrace.converter.tasks.sinks import Format, Writing, mds_compression
+from headrace.errors import BadArgumentError
+from headrace.storage import DEFAULT_BLOCK_BYTES, check_blocks
+from headrace.storage.mds import DEFAULT_HASHES, check_writing
+
+Shape: TypeAlias = tuple[int, ...] | Literal["ragged"]
+
+DEFAULT_SHARD_BYTES = 64 << 20  # large enough that listing and opening cost nothing beside it
+_BYTES_LIMIT = 1 << 42
+_LEVEL_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """How columns are stored, and how the files are written that hold them.
+
+    Attributes:
+        types: To cast stored columns to, such as ``{"label": "int32", "image": "uint8"}``; for an
+            array, the type of its innermost items. A value that does not fit is an error.
+        shapes: Sides of tensors by stored column, such as ``{"image": (28, 28)}``, row-major; or
+            ``"ragged"`` for lists that must stay lists.
+        formats: What the bytes of stored columns are, such as ``{"image": "jpeg"}``; readers get
+            it with the column.
+        classes: Names of the values of stored columns of integers, such as
+            ``{"label": ["cat", "dog"]}``: 0 is a cat. Values are in [0, names), or -1 for none.
+            With ``mode="append"`` the dataset's own names come first, in their order.
+        compression: Of each block: ``lz4``, ``zstd`` or ``none``. In ``mds``, of each shard:
+            ``none``, ``br``, ``bz2``, ``gz``, ``snappy`` or ``zstd``. `None` is ``lz4``, in
+            ``mds`` and for images whose own formats compress ``none``.
+        compression_level: As the compression has them; `None` is its default.
+        hashes: Of each file of ``mds``, by the names that MosaicML Streaming's ``validate_hash``
+            takes; `None` is ``["xxh3_64"]``, and ``[]`` is none: then nobody notices damage.
+        shard_bytes: Most raw bytes of a shard, unless one sample has more.
+        block_bytes: Raw bytes of a block, about; not for ``mds``. All blocks of a shard but the
+            last hold the same number of samples, and at most four times these bytes beside the
+            largest one. `None` is 1 MiB, or ``shard_bytes`` where that is less.
+
+    Raises:
+        BadArgumentError: A value is of another type, or out of range.
+    """
+
+    types: Mapping[str, str | pa.DataType] = field(default_factory=dict)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    formats: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    compression: str | None = None
+    compression_level: int | None = None
+    hashes: Sequence[str] | None = None
+    shard_bytes: int = DEFAULT_SHARD_BYTES
+    block_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what nobody can mean, whatever the format is."""
+        for name in ("types", "shapes", "formats", "classes"):
+            said = getattr(self, name)
+            mapping_or_none(name, said, wanted="a mapping by the name of the column")
+            object.__setattr__(self, name, said or {})
+        for column, names in self.classes.items():
+            texts(f"classes[{column!r}]", names, wanted="a list of the names of its classes")
+        if self.compression is not None:
+            text("compression", self.compression, wanted="the name of a compression, or None")
+        level = self.compression_level
+        whole_or_none("compression_level", level, low=-_LEVEL_LIMIT, high=_LEVEL_LIMIT)
+        if self.hashes is not None:
+            texts("hashes", self.hashes, wanted="a list of names of hashes, or None")
+        whole("shard_bytes", self.shard_bytes, low=1, high=_BYTES_LIMIT)
+        whole_or_none("block_bytes", self.block_bytes, low=1, high=_BYTES_LIMIT)
+
+    def writing(self, file_format: Format) -> Writing:
+        """Return how shards of a format are to be written, with the defaults that follow.
+
+        Raises:
+            BadArgumentError: There is no such format, or it cannot be written so.
+        """
+        if file_format not in get_args(Format):
+            wanted = ", ".join(get_args(Format))
+            raise BadArgumentError(
+                f"format is {file_format!r}, expected one of {wanted}", field="format"
+            )
+        return self._mds() if file_format == "mds" else self._arrow()
+
+    def _mds(self) -> Writing:
+        stored = None if self.compression in {None, "none"} else self.compression
+        hashes = DEFAULT_HASHES if self.hashes is None else tuple(self.hashes)
+        writing = Writing(
+            "mds", stored, self.compression_level, self.shard_bytes, DEFAULT_BLOCK_BYTES, hashes
+        )
+        check_writing(
+            compression=mds_compression(writing), hashes=hashes, size_limit=self.shard_bytes
+        )
+        return writing
+
+    def _arrow(self) -> Writing:
+        if self.hashes:
+            raise BadArgumentError(
+                f"hashes is {list(self.hashes)!r}, which is for format='mds'; blocks of 'arrow' "
+                "have checksums always, so leave it out",
+                field="hashes",
+            )
+        compression = self.compression or "lz4"
+        in_block = self.block_bytes or min(DEFAULT_BLOCK_BYTES, self.shard_bytes)
+        check_blocks(compression, in_block, self.compression_level)
+        if self.shard_bytes < in_block:
+            raise BadArgumentError(
+                f"shard_bytes is {self.shard_bytes}, expected at least block_bytes, {in_block}; "
+                "leave block_bytes out to have it follow",
+                field="shard_bytes",
+            )
+        return Writing("arrow", compression, self.compression_level, self.shard_bytes, in_block)
+
+
+def write_options_of(write: WriteOptions | None) -> WriteOptions:
+    """Return the options that an argument means; `None` for the defaults.
+
+    Raises:
+        BadArgumentError: It is something else.
+    """
+    wanted = "WriteOptions(compression='zstd', …), or None"
+    return instance_or_none("write", write, WriteOptions, wanted=wanted) or WriteOptions()

@@ -1,0 +1,1 @@
+"""How far a conversion is, and the bar that shows it."""

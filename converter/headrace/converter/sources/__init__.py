@@ -1,0 +1,1 @@
+"""Datasets of other layouts as numbered pieces, which tasks read in Arrow."""

@@ -1,0 +1,222 @@
+"""Run a Spark job, watch it, and turn its failure into one of our errors.
+
+Classic Spark runs it in a thread of its own; Spark Connect in the caller's, since its client
+tells of progress and hears of cancellation while it waits.
+
+Contract of `run_job`:
+
+1. Success: the rows of all partitions, each partition once.
+2. Failure: the error that a task raised, as itself if it is one of ours.
+3. Cancel: an interrupt of the caller cancels the job and goes on.
+4. After 2 and 3 no task of the job runs any more, as far as Spark can tell in a minute: a job
+   that failed or was cancelled is over for its driver while its tasks are still writing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # py4j has no stubs
+from pyspark.errors import PySparkException
+
+from headrace.converter.progress.progress import Progress
+from headrace.converter.tasks.failure import error_in
+from headrace.errors import ConfigurationError, HeadraceError
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator, SparkContext, SparkStageInfo
+    from pyspark.sql import DataFrame, Row
+
+_POLL_S = 0.2  # arbitrary: what a progress bar needs
+_CANCEL_S = 60.0
+_FLUSH_S = 1.0  # Spark's counts of running tasks are up to this old (spark.ui.liveUpdate.*)
+_MAX_CAUSE = 600  # characters of Spark's own words in an error
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What tasks count for the driver. Picklable: in a task it only adds."""
+
+    shards: Accumulator[int]
+    samples: Accumulator[int]
+    raw_bytes: Accumulator[int]
+
+    def __call__(self, samples: int, raw_bytes: int) -> None:
+        """Count a finished shard."""
+        self.shards.add(1)
+        self.samples.add(samples)
+        self.raw_bytes.add(raw_bytes)
+
+
+def context_of(df: DataFrame) -> SparkContext | None:
+    """Return the context of a classic session, or nothing for Spark Connect."""
+    try:
+        return df.sparkSession.sparkContext
+    except (AttributeError, PySparkException):
+        return None
+
+
+def make_counters(context: SparkContext | None) -> Counters | None:
+    """Return counters where there is a context to count in."""
+    if context is None:
+        return None
+    return Counters(*(context.accumulator(0) for _ in range(3)))
+
+
+def run_job(
+    df: DataFrame,
+    *,
+    properties: Mapping[str, str] | None = None,
+    counters: Counters | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Row]:
+    """Collect ``df``.
+
+    Args:
+        df: Small when collected; one row a shard, with its ``partition``.
+        properties: Settings of Spark for this job alone, unless the session has set them; not for
+            Connect, which has none.
+        counters: What the job's tasks count with.
+        progress: Called in the caller's thread a few times a second.
+
+    Raises:
+        HeadraceError: A task raised it, or Spark failed.
+    """
+    context = context_of(df)
+    if context is None:
+        return _run_connected(df, progress)
+    job = _Job(df, context, properties or {})
+    job.start()
+    try:
+        while not job.wait(_POLL_S):
+            if progress is not None:
+                progress(_progress_of(context, job.group, counters))
+        rows = job.result()
+    except BaseException:
+        job.end()
+        raise
+    if progress is not None:
+        progress(_progress_of(context, job.group, counters))
+    return rows
+
+
+class _Job:
+    """A collect in a thread of its own, so that the caller can watch and cancel it."""
+
+    def __init__(self, df: DataFrame, context: SparkContext, properties: Mapping[str, str]) -> None:
+        self.group = f"headrace-{uuid.uuid4().hex}"
+        self._df = df
+        self._context = context
+        self._properties = properties
+        self._rows: list[Row] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="headrace-spark-job", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> bool:
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def end(self) -> None:
+        """Cancel what still runs, and wait until it has ended."""
+        deadline = time.monotonic() + _CANCEL_S
+        self._context.cancelJobGroup(self.group)
+        self._thread.join(_CANCEL_S)
+        time.sleep(_FLUSH_S)
+        while _running_tasks(self._context, self.group) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def result(self) -> list[Row]:
+        if self._error is not None:
+            raise self._error
+        return self._rows
+
+    def _run(self) -> None:
+        try:
+            # Group and properties belong to the thread that starts the job, which ends with it.
+            self._context.setJobGroup(self.group, "headrace: write shards", interruptOnCancel=True)
+            for key, text in self._properties.items():
+                self._context.setLocalProperty(key, text)
+            self._rows = _collect(self._df)
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            self._error = error
+
+
+def _collect(df: DataFrame) -> list[Row]:
+    try:
+        return df.collect()
+    except (PySparkException, Py4JJavaError) as error:
+        raise _ours(str(error)) from error
+
+
+def _run_connected(df: DataFrame, progress: Callable[[Progress], None] | None) -> list[Row]:
+    """Collect in Spark Connect, where a tag is what can be cancelled."""
+    session: Any = df.sparkSession  # the class of Connect, whose stubs say less than it has
+    tag = f"headrace-{uuid.uuid4().hex}"
+
+    tasks_known = 0
+
+    def tell(stages: Iterable[Any], **_: object) -> None:
+        nonlocal tasks_known
+        known = list(stages)
+        tasks_known = sum(stage.num_tasks for stage in known)
+        if progress is not None:
+            done = sum(stage.num_completed_tasks for stage in known)
+            progress(Progress(done, tasks_known, 0, 0, 0))
+
+    # Spark 3.5 has no such handlers.
+    watched = progress is not None and hasattr(session, "registerProgressHandler")
+    session.addTag(tag)
+    if watched:
+        session.registerProgressHandler(tell)
+    try:
+        rows = _collect(df)
+    except BaseException:
+        session.interruptTag(tag)
+        raise
+    finally:
+        session.removeTag(tag)
+        if watched:
+            session.removeProgressHandler(tell)
+    if progress is not None:
+        # The server tells every few seconds, so of a short job it may have told nothing yet.
+        tasks = max(tasks_known, len({row["partition"] for row in rows}))
+        progress(Progress(tasks, tasks, len(rows), 0, 0))
+    return rows
+
+
+def _ours(text: str) -> HeadraceError:
+    """Find the error that a task raised in what Spark says of it."""
+    return error_in(text) or ConfigurationError(
+        "the Spark job failed, and no dataset was written; Spark's log has the whole story: "
+        + text.strip()[:_MAX_CAUSE]
+    )
+
+
+def _stages_of(context: SparkContext, group: str) -> list[SparkStageInfo]:
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    return [stage for stage in stages if stage]
+
+
+def _running_tasks(context: SparkContext, group: str) -> int:
+    return sum(stage.numActiveTasks for stage in _stages_of(context, group))
+
+
+def _progress_of(context: SparkContext, group: str, counters: Counters | None) -> Progress:
+    stages = _stages_of(context, group)
+    return Progress(
+        tasks_done=sum(stage.numCompletedTasks for stage in stages),
+        tasks_total=sum(stage.numTasks for stage in stages),
+        shard_count=counters.shards.value if counters else 0,
+        sample_count=counters.samples.value if counters else 0,
+        raw_bytes=counters.raw_bytes.value if counters else 0,
+    )

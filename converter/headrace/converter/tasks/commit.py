@@ -1,0 +1,147 @@
+"""Make the shards of a job's tasks datasets, one a split.
+
+Contract of `commit_splits`:
+
+1. What can be refused is refused before the first commit: a split without samples, one whose
+   dataset is there already, and shards that are gone again.
+2. Each split's commit is all or nothing. Where one fails after others were committed, those stay,
+   and the error says which.
+3. A commit whose answer was lost keeps its shards: it may have happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast
+
+import pyarrow as pa
+
+from headrace.converter.tasks.sinks import Entry, Format, stored_name
+from headrace.errors import (
+    BadArgumentError,
+    HeadraceError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+)
+from headrace.storage import (
+    SHARD_FOLDER,
+    Manifest,
+    Mode,
+    ShardEntry,
+    Store,
+    check_mode,
+    commit_dataset,
+)
+from headrace.storage.mds import Index, MdsShardEntry, check_mds_mode, commit_mds
+
+Written: TypeAlias = Manifest | Index
+
+
+@dataclass(slots=True)
+class Commits:
+    """What has become of a job's shards.
+
+    Attributes:
+        written: What was committed, by split.
+        maybe: Splits whose commit may have happened.
+    """
+
+    written: dict[str, Written] = field(default_factory=dict)
+    maybe: set[str] = field(default_factory=set)
+
+
+def check_target(store: Store, mode: Mode, file_format: Format) -> None:
+    """Refuse what a commit would refuse at the end of a long job.
+
+    Raises:
+        BadArgumentError: There is no such mode.
+        DatasetExistsError: The mode is ``error`` and there is a dataset, or there is one of
+            another kind, whatever the mode.
+    """
+    check = check_mds_mode if file_format == "mds" else check_mode
+    check(store, mode)
+
+
+def commit_splits(
+    commits: Commits,
+    stores: Mapping[str, Store],
+    shards: Mapping[str, Sequence[Entry]],
+    *,
+    schema: pa.Schema,
+    mode: Mode,
+    file_format: Format,
+) -> None:
+    """Commit one dataset after another.
+
+    Args:
+        commits: What is done is entered here, also where this raises.
+        stores: Of the datasets, by split, in the order of the commits.
+        shards: Of each split, in the order that sample ids follow.
+        schema: What the shards were written with.
+        mode: What to do where a dataset is.
+        file_format: Of the shards.
+
+    Raises:
+        ObjectNotFoundError: Shards are gone again.
+        HeadraceError: As `commit_dataset` and `commit_mds` say.
+    """
+    _refuse_empty(stores, shards)
+    for split, store in stores.items():
+        check_target(store, mode, file_format)
+        _refuse_lost(store, shards[split])
+    for split, store in stores.items():
+        try:
+            commits.written[split] = _commit(store, shards[split], schema, mode)
+        except StoreUnavailableError as error:
+            commits.maybe.add(split)
+            raise _with_others(error, commits) from error
+        except HeadraceError as error:
+            raise _with_others(error, commits) from error
+
+
+def _commit(store: Store, shards: Sequence[Entry], schema: pa.Schema, mode: Mode) -> Written:
+    if shards and isinstance(shards[0], MdsShardEntry):
+        return commit_mds(store, cast("Sequence[MdsShardEntry]", shards), mode=mode)
+    return commit_dataset(store, schema, cast("Sequence[ShardEntry]", shards), mode=mode)
+
+
+def _refuse_empty(stores: Mapping[str, Store], shards: Mapping[str, Sequence[Entry]]) -> None:
+    empty = [split for split in stores if not shards[split]]
+    if empty and (len(stores) > 1 or empty[0]):
+        counts = {
+            split: sum(entry.sample_count for entry in entries) for split, entries in shards.items()
+        }
+        raise BadArgumentError(
+            f"no samples for the split {', '.join(map(repr, empty))}, of all splits {counts}; "
+            "nothing was written: give it a larger fraction, or leave it out",
+            field="splits",
+        )
+
+
+def _refuse_lost(store: Store, shards: Sequence[Entry]) -> None:
+    """Refuse to name shards that are gone again: a bucket was emptied, or a disk was changed.
+
+    Stores make folders and some make buckets as they are written to, so no write told of it.
+    """
+    names = {stored_name(entry) for entry in shards}
+    mine = isinstance(shards[0], ShardEntry) if shards else True
+    lost = names - set(store.list(f"{SHARD_FOLDER}/" if mine else ""))
+    if lost:
+        raise ObjectNotFoundError(
+            f"{len(lost)} of {len(names)} shards that tasks wrote to {store.url} are gone again, "
+            f"{min(lost)} among them; nothing was committed: find out what removes them, and "
+            "convert again",
+            url=store.url,
+            name=min(lost),
+        )
+
+
+def _with_others(error: HeadraceError, commits: Commits) -> HeadraceError:
+    if not commits.written:
+        return error
+    return type(error)(
+        f"{error.message} (before it, these splits were committed, and stay: "
+        f"{', '.join(commits.written)})",
+        **error.metadata,
+    )

@@ -1,0 +1,147 @@
+"""Run a task over all its partitions, and commit or sweep what it wrote.
+
+Contract of `write_task`:
+
+1. Success: one commit a dataset at the end, so a reader sees that of before or the whole new one.
+2. Failure, conflict or interrupt before the commit: every dataset is what it was, and shards of
+   this job are removed as far as they can be found.
+3. Killed driver: as 2, but the shards stay until they are swept; no manifest names them.
+4. A commit whose answer was lost keeps its shards: it may have happened.
+5. With splits, each is committed for itself, one after another, when all have been written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.converter.samples.splits import ByFraction
+from headrace.converter.tasks.binary_formats import schema_with_formats
+from headrace.converter.tasks.commit import Commits, Written, check_target, commit_splits
+from headrace.converter.tasks.shard_task import SamplePlan, ShardTask, entry_of, split_url
+from headrace.converter.tasks.sinks import Entry, remove_objects, stored_name
+from headrace.errors import HeadraceError
+from headrace.storage import SHARD_FOLDER, Mode, Store, StoreOptions, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+
+_MAX_SWEEPS = 4  # arbitrary: more than one means that a worker was still writing
+_SWEEP_PAUSE_S = 0.5  # arbitrary: in which a worker notices that its task is gone
+
+
+def make_task(
+    plan: SamplePlan,
+    url: str,
+    *,
+    options: StoreOptions,
+    names: tuple[str, ...] = (),
+    count: Callable[[int, int], None] | None,
+) -> ShardTask:
+    """Return the task of a new job.
+
+    Args:
+        plan: What becomes of the rows.
+        url: As the user wrote it; tasks get it whole.
+        options: How tasks reach the store.
+        names: As `ShardTask` has it.
+        count: As `ShardTask` has it.
+    """
+    with contextlib.closing(open_store(url, options=options)) as store:
+        place = store.url
+    return ShardTask(uuid.uuid4().hex[:8], place, options, plan, names, count)
+
+
+def write_task(
+    task: ShardTask, run: Callable[[], Sequence[Row | Mapping[str, Any]]], *, mode: Mode
+) -> dict[str, Written]:
+    """Run a task over all partitions and commit its shards; the head of the module says how.
+
+    Args:
+        task: What is run.
+        run: Runs it over each partition and returns the rows of `ROW_SCHEMA` that it yielded.
+        mode: As for `write_shards`.
+    """
+    with contextlib.ExitStack() as stack:
+        stores = _Stores(task, stack)
+        commits = Commits()
+        shards: dict[str, list[Entry]] = {split: [] for split in stores.known}
+        for split in stores.known:
+            check_target(stores.at(split), mode, task.plan.writing.format)
+        try:
+            rows = run()
+            _sort_in(rows, shards)
+            commit_splits(
+                commits,
+                {split: stores.at(split) for split in shards},
+                shards,
+                schema=schema_with_formats(
+                    task.plan.schema, [json.loads(row["formats"]) for row in rows]
+                ),
+                mode=mode,
+                file_format=task.plan.writing.format,
+            )
+        finally:
+            done = commits.written.keys() | commits.maybe
+            keep = {
+                stored_name(entry) if not split else f"{split}/{stored_name(entry)}"
+                for split in done
+                for entry in shards[split]
+            }
+            # Shards of one arrow dataset are in one folder; all others lie about.
+            alone = task.plan.writing.format == "arrow" and task.plan.splitter is None
+            folder = f"{SHARD_FOLDER}/" if alone else ""
+            _sweep(stores.root, task.job, folder=folder, keep=keep)
+        return commits.written
+
+
+class _Stores:
+    """The stores of the datasets of one job, opened when they are asked for."""
+
+    def __init__(self, task: ShardTask, stack: contextlib.ExitStack) -> None:
+        self._task = task
+        self._stack = stack
+        self._open: dict[str, Store] = {}
+        self.root = self.at("")
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Splits that are known before the job."""
+        splitter = self._task.plan.splitter
+        if isinstance(splitter, ByFraction):
+            return splitter.names
+        return () if splitter else ("",)
+
+    def at(self, split: str) -> Store:
+        if split not in self._open:
+            store = open_store(split_url(self._task.url, split), options=self._task.options)
+            self._stack.callback(store.close)
+            self._open[split] = store
+        return self._open[split]
+
+
+def _sort_in(rows: Sequence[Row | Mapping[str, Any]], shards: dict[str, list[Entry]]) -> None:
+    """Enter the shards of all tasks by split, in the order that sample ids follow."""
+    ordered = sorted(rows, key=lambda row: (row["split"], row["partition"], row["sequence"]))
+    for row in ordered:
+        shards.setdefault(row["split"], []).append(entry_of(row))
+
+
+def _sweep(store: Store, job: str, *, folder: str, keep: Iterable[str]) -> None:
+    """Remove shards of this job that no manifest names: those of failed and killed tasks.
+
+    A Python worker outlives its task by moments and may publish one shard more, so a sweep that
+    found something is followed by another.
+    """
+    kept = set(keep)
+    with contextlib.suppress(HeadraceError):
+        for _ in range(_MAX_SWEEPS):
+            found = [name for name in store.list(folder) if f"-{job}" in name and name not in kept]
+            if not found:
+                return
+            remove_objects(store, found)
+            time.sleep(_SWEEP_PAUSE_S)
