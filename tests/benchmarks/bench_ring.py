@@ -61,11 +61,10 @@ _BATCH_SIZES = {"rows": 4096, "tokens": 32, "texts": 1024, "images": 256}
 # From here on NumPy copies rows faster one by one.
 _ROW_BY_ROW_BYTES = 4096
 _WARM_S = 2.0
-# What each way wants of a dataset.
-_WAYS: dict[str, dict[str, Any]] = {
-    "ring": {"transport": "ring"},
-    "hashed": {"transport": "ring", "check_ring": True},
-    "grpc": {"transport": "grpc"},
+_WAYS = {
+    "ring": Transport("ring"),
+    "hashed": Transport("ring", check_ring=True),
+    "grpc": Transport("grpc"),
 }
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -136,7 +135,7 @@ def _measure(case: Case, folder: Path, sockets: Path, given: argparse.Namespace)
                 bare, _ = stack.enter_context(_process(_serve_bare, *others))
                 ways[name] = partial(_bare, bare)
             else:
-                ways[name] = partial(_ours, case, ours, **_WAYS[name])
+                ways[name] = partial(_ours, case, ours, transport=_WAYS[name])
         # Until the server has loaded its compiled loops, and all pages are touched.
         _rate(ways["ring"](), _WARM_S, server.pid)
         rounds: list[dict[str, _Found]] = []
@@ -180,14 +179,16 @@ def _drain(sizes: Sizes, seconds: float) -> tuple[int, float]:
     return received, time.perf_counter() - began
 
 
-def _ours(case: Case, address: str, *, rank: int = 0, ranks: int = 1, **options: Any) -> Sizes:
+def _ours(
+    case: Case, address: str, *, transport: Transport, rank: int = 0, ranks: int = 1
+) -> Sizes:
     share: dict[str, Any] = {"batch_size": case.batch_size, "rank": rank, "world_size": ranks}
-    dataset = RemoteDataset(address, case.name, seed=7, **share, **options)
+    dataset = RemoteDataset(address, case.name, seed=7, transport=transport, **share)
     sample = _sample_bytes(case)
     with closing(dataset):
         batches = itertools.chain.from_iterable(itertools.repeat(dataset))
         yield next(batches).sample_count * sample
-        assert dataset.stats().transport == options["transport"].kind, dataset.stats()
+        assert dataset.stats().transport == transport.kind, dataset.stats()
         for batch in batches:
             _take(batch)
             yield batch.sample_count * sample
