@@ -77,10 +77,7 @@ NOT_RUN = {
         "headrace.json                                      which ver",
     ): _LAYOUT,
     ("docs/format.md", "headrace.json                       version 2; written last"): _LAYOUT,
-    (
-        "docs/index.md",
-        "Spark DataFrame ──converter──▶ shards + manifest (object sto",
-    ): _DRAWING,
+    ("docs/index.md", "Spark or files ──convert──▶ shards in object storage ──▶ hea"): _DRAWING,
     ("docs/index.md", "pip install '.[all]'"): _INSTALL,
     (
         "docs/operations.md",
