@@ -1,19 +1,21 @@
-"""`headrace index`: store once what opening a source reads."""
+"""`headrace index`: store once what opening a source reads, or what packing documents needs."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from headrace.cli._progress import shard_progress
+from headrace.cli._row_counter import row_counter
 from headrace.cli._show import size
 
 
 @click.command(name="index")
 @click.argument("source", metavar="SRC")
-@click.option("--to", "url", metavar="URL", required=True, help="Where the index goes.")
+@click.option("--to", "url", metavar="URL", help="Where the index goes.")
 @click.option(
     "--source",
     "source_name",
@@ -21,20 +23,63 @@ from headrace.cli._show import size
     help="What SRC is; found out if left out.",
 )
 @click.option("--table-version", type=click.IntRange(min=0), help="Version of a Delta table.")
+@click.option(
+    "--pack-length",
+    type=click.IntRange(min=1),
+    help="Store what packing documents into rows of this many tokens needs.",
+)
+@click.option("--column", help="The column of documents; the only list of numbers if left out.")
+@click.option("--alike", multiple=True, help="A column of equal lengths that is packed alike.")
+@click.option(
+    "--cut",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Cut documents that fit nowhere where a row has room for this many tokens.",
+)
+@click.option("--bos", type=click.IntRange(min=0), help="Token to put before each document.")
+@click.option("--eos", type=click.IntRange(min=0), help="Token to put after each document.")
+@click.option(
+    "--fill", type=click.IntRange(min=0), default=0, show_default=True, help="Token of padding."
+)
+@click.option("--refuse-longer", is_flag=True, help="Refuse documents longer than a row.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    *, source: str, url: str, source_name: str | None, table_version: int | None, as_json: bool
+    *,
+    source: str,
+    url: str | None,
+    source_name: str | None,
+    table_version: int | None,
+    pack_length: int | None,
+    as_json: bool,
+    **packing: Any,
 ) -> None:
-    """Store the index of the MDS dataset, Parquet files, Delta table or WebDataset tars at SRC.
+    """Store once what opening a dataset reads, or what packing its documents needs.
 
+    With --to, the index of the MDS dataset, Parquet files, Delta table or WebDataset tars at SRC.
     URL is then a dataset like any other, with the samples of SRC: opening it reads no footers
     and no headers. It stays what it is: a file of SRC that changes is an error that names it, and
     files that are added are left out until the index is stored again.
 
+    With --pack-length, the lengths of the documents of URL, or of SRC, and how many rows they make.
+    A server of the dataset NAME then serves its rows as NAME:LENGTH. Run it again after an append:
+    what is known is not read again.
+
     \b
     headrace index s3://bucket/warehouse/trips --to s3://bucket/trips
-    headrace serve trips=s3://bucket/trips
+    headrace index s3://bucket/corpus --pack-length 8192 --eos 2
     """
+    if url is None and pack_length is None:
+        raise click.UsageError("give --to URL, --pack-length L, or both")
+    options = (source_name, table_version)
+    if url is not None:
+        _store_index(source, url, options, as_json=as_json)
+    if pack_length is not None:
+        _store_packing(url or source, options, pack_length, packing, as_json=as_json)
+
+
+def _store_index(
+    source: str, url: str, options: tuple[str | None, int | None], *, as_json: bool
+) -> None:
     from headrace.storage import (  # noqa: PLC0415 - needs the [storage] extra
         SourceOptions,
         store_index,
@@ -44,7 +89,7 @@ def command(
         pointer = store_index(
             source,
             url,
-            source_options=SourceOptions(source=source_name, table_version=table_version),
+            source_options=SourceOptions(source=options[0], table_version=options[1]),
             progress=progress,
         )
     if as_json:
@@ -53,4 +98,42 @@ def command(
     click.echo(
         f"{url}: {pointer.sample_count:,} samples of {pointer.target} ({pointer.source}), index of "
         f"{size(pointer.index.stored_bytes)}, fingerprint {pointer.fingerprint}"
+    )
+
+
+def _store_packing(
+    url: str,
+    options: tuple[str | None, int | None],
+    length: int,
+    packing: dict[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    from headrace.storage import (  # noqa: PLC0415 - needs the [storage] extra
+        RowOptions,
+        SourceOptions,
+        index_packing,
+    )
+
+    if packing["alike"] and not packing["column"]:
+        raise click.UsageError("--alike needs --column, the column of documents")
+    wanted = {name: packing[name] for name in ("cut", "bos", "eos", "fill")}
+    with shard_progress("counting rows") as progress:
+        pointer = index_packing(
+            url,
+            RowOptions(length, **wanted),
+            count_rows=row_counter(),
+            columns=[packing["column"], *packing["alike"]] if packing["column"] else (),
+            refuse_longer=packing["refuse_longer"],
+            source_options=SourceOptions(source=options[0], table_version=options[1]),
+            progress=progress,
+        )
+    if as_json:
+        click.echo(json.dumps(asdict(pointer)))
+        return
+    (table,) = (each for each in pointer.rows if each.options.length == length)
+    empty = f", {pointer.empty_count:,} of them empty" if pointer.empty_count else ""
+    click.echo(
+        f"{url}: {pointer.sample_count:,} documents{empty} make {table.row_count:,} rows of "
+        f"{length:,} of {pointer.column!r}; serve the dataset as NAME and read NAME:{length}"
     )

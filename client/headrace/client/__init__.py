@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from headrace.client.api.dataset import RemoteDataset
     from headrace.client.batch.batch import Batch
     from headrace.client.batch.columns import BytesColumn, RaggedColumn, StringColumn
+    from headrace.client.batch.varlen import cu_seqlens
 
 __all__ = [
     "Access",
@@ -79,6 +80,7 @@ __all__ = [
     "Transform",
     "Transport",
     "TransportState",
+    "cu_seqlens",
     "fetch_dataset",
     "read_mixture",
     "tf_dataset",
@@ -91,6 +93,7 @@ _NEED_TORCH = {
     "RaggedColumn": "headrace.client.batch.columns",
     "RemoteDataset": "headrace.client.api.dataset",
     "StringColumn": "headrace.client.batch.columns",
+    "cu_seqlens": "headrace.client.batch.varlen",
 }
 
 

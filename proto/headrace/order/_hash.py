@@ -36,6 +36,7 @@ class Stream(enum.IntEnum):
     DEAL = 15
     STEP = 16
     SKIPS = 17
+    PACKING = 18
 
 
 def derive(key: int, *words: int) -> int:

@@ -28,8 +28,11 @@ from headrace.storage.dataset.manifest import Manifest
 from headrace.storage.dataset.pointer import IndexPointer
 from headrace.storage.dataset.versions import DatasetVersion, list_versions
 from headrace.storage.open.indexed import store_index
+from headrace.storage.open.packed import index_packing
 from headrace.storage.open.sources import open_dataset
 from headrace.storage.open.trial import TRIAL_TIMEOUT_S, Trial, try_datasets
+from headrace.storage.packing.pointer import PackingPointer, RowOptions, RowTable
+from headrace.storage.packing.stored import StoredLengths, read_packing, read_row_counts
 from headrace.storage.shard.block import BLOCK_DTYPE, BlockPlace
 from headrace.storage.shard.block_cutter import BlockCutter, Cut
 from headrace.storage.shard.classes import (
@@ -98,10 +101,13 @@ __all__ = [
     "ObjectEntry",
     "ObjectWriter",
     "OpenDataset",
+    "PackingPointer",
     "Place",
     "ReadBlock",
     "RepairReport",
     "RetryPolicy",
+    "RowOptions",
+    "RowTable",
     "ShardCheck",
     "ShardEntry",
     "ShardWriter",
@@ -110,6 +116,7 @@ __all__ = [
     "Starts",
     "Store",
     "StoreOptions",
+    "StoredLengths",
     "Stretches",
     "Trial",
     "Unfinished",
@@ -121,12 +128,15 @@ __all__ = [
     "collect_garbage",
     "commit_dataset",
     "holds_classes",
+    "index_packing",
     "list_versions",
     "merged_classes",
     "open_dataset",
     "open_store",
     "options_with_environment",
     "plan_gc",
+    "read_packing",
+    "read_row_counts",
     "repair_manifest",
     "safe_url",
     "sample_bytes",

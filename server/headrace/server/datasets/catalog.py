@@ -17,6 +17,7 @@ from headrace.server.access.callers import ANYBODY, Caller
 from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.datasets.served_mixture import Mixtures, ServedMixture
+from headrace.server.datasets.served_rows import ServedRows, refuse_by_id, split_name
 from headrace.server.plan.mixture_request import MAX_DATASETS, check_mixture, mixture_spec
 from headrace.server.plan.skip_lists import mixture_skips
 from headrace.server.plan.stream_request import BatchesRequest, wanted_order
@@ -70,6 +71,19 @@ class Catalog:
             )
         return served
 
+    def served(self, name: str, caller: Caller = ANYBODY) -> ServedDataset | ServedRows:
+        """Return the dataset of a name, or the rows of one that ``NAME:LENGTH`` names.
+
+        Raises:
+            BadArgumentError: The name is empty.
+            DatasetNotFoundError: There is none of that name that the caller may know of.
+        """
+        parts = None if name in self._datasets else split_name(name)
+        if parts is None or parts[0] not in self._datasets or not caller.may_read(parts[0]):
+            return self.get(name, caller)
+        base, length = parts
+        return self._datasets[base].rows.get(length)
+
     def page(self, *, size: int, token: str, caller: Caller = ANYBODY) -> pb.ListDatasetsResponse:
         """Return one page of the list.
 
@@ -98,9 +112,9 @@ class Catalog:
     def close(self) -> None:
         """Give up the connections to the stores."""
         for served in self._datasets.values():
-            for older in served.versions.older if served.versions else ():
-                older.dataset.close()
-            served.dataset.close()
+            for one in (served, *(served.versions.older if served.versions else ())):
+                one.rows.close()
+                one.dataset.close()
 
 
 # The token is the last name of its page, so that pages stay right when datasets come and go.
@@ -147,11 +161,12 @@ def find(
         if request.datasets:
             _refuse_both(request, other="datasets")
             return _joined(request, catalog, caller)
+        refuse_by_id(catalog.served(request.dataset, caller))
         return catalog.get(request.dataset, caller).version(request.fingerprint)
     if request.HasField("mixture"):
         _refuse_both(request, other="mixture")
         return _mixture(request, catalog, mixtures, caller)
-    return catalog.get(request.dataset, caller).version(_fingerprint(request))
+    return catalog.served(request.dataset, caller).version(_fingerprint(request))
 
 
 def names_of(request: Request) -> frozenset[str]:

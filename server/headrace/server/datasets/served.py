@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headrace.order import OrderSpec, Skips, Token
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.source import Blocks
+from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.plan.find_samples import Finder, Locator
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.v1 import shard_service_pb2 as pb
@@ -63,6 +64,14 @@ class Served(Protocol):
     @property
     def dataset(self) -> Stored:
         """Where its samples lie."""
+
+    @property
+    def packed(self) -> PackedColumns | None:
+        """What rows hold, if the items of its order are rows of documents."""
+
+    @property
+    def samples_an_item(self) -> int:
+        """How many samples are read for one item of the order, about."""
 
     @property
     def retirements(self) -> tuple[Retirement, ...]:

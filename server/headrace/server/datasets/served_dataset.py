@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
 from headrace.server.cache.source import Blocks, DatasetBlocks
 from headrace.server.datasets.class_messages import class_messages
 from headrace.server.datasets.served import Part
+from headrace.server.datasets.served_rows import RowsOf
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import split_schema
 from headrace.server.plan.find_in_steps import StepFinder
@@ -165,8 +166,15 @@ class ServedDataset:
         table: What its order is made of.
         skip_lists: The lists of samples to leave out that are stored for it, by digest.
         versions: Its other versions; None if there are none to be had.
+        packed: None: the items of its order are samples.
+        samples_an_item: 1.
+        config: Where it is and how it is read; None if nobody said.
+        rows: Its documents, packed.
         retirement: Whether it is still served, under this name and in any version.
     """
+
+    packed: Final = None
+    samples_an_item: Final = 1
 
     def __init__(
         self,
@@ -210,6 +218,8 @@ class ServedDataset:
         self.table = table_of(dataset.stretches())
         self._finders: OrderedDict[tuple[OrderSpec, str], StepFinder] = OrderedDict()
         self._lock = threading.Lock()
+        self.config = config
+        self.rows = RowsOf(self)
         self.versions: Versions[ServedDataset] | None = None
 
     @functools.cached_property
@@ -258,6 +268,7 @@ class ServedDataset:
         """Free its blocks and close its stores, in all versions; no stream may read it any more."""
         for one in (self, *(self.versions.older if self.versions else ())):
             cache.remove_source(one.source)
+            one.rows.close()
             one.dataset.close()
 
     @property

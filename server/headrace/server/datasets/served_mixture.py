@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,6 +91,8 @@ class ServedMixture:
     """
 
     name = "mixture"
+    packed: Final = None
+    samples_an_item: Final = 1
 
     def __init__(
         self,

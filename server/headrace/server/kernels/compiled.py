@@ -21,6 +21,7 @@ from headrace.server.kernels.compiler import (
 )
 from headrace.server.kernels.find_dealt import find_dealt
 from headrace.server.kernels.gather_rows import copy_spans, gather
+from headrace.server.kernels.pack_rows import best_fit, place_spans
 from headrace.server.kernels.permute import (
     network_tables,
     sorting_words,
@@ -34,6 +35,7 @@ __all__ = [
     "BLOCK_BYTES",
     "FIRST_SUMS",
     "ask",
+    "best_fit",
     "copy_spans",
     "copy_spans_to_parts",
     "distinct",
@@ -46,6 +48,7 @@ __all__ = [
     "network_tables",
     "pin",
     "pin_all",
+    "place_spans",
     "sorting_words",
     "unpin",
     "walk",

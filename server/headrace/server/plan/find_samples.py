@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import OrderSpec, walk_tables
+from headrace.order.packing import Fitted, best_fit
 from headrace.server.kernels.loader import KERNELS
 from headrace.storage import Dataset, Starts, search_starts
 
@@ -71,8 +72,13 @@ class Found(NamedTuple):
     touched_end: int
 
     @property
+    def item_ids(self) -> NDArray[np.int64]:
+        """Return what the order deals: the samples, ``(samples,) int64``."""
+        return self.together.sample_ids[self.begin : self.end]
+
+    @property
     def sample_ids(self) -> NDArray[np.int64]:
-        """Return the samples, ``(samples,) int64``."""
+        """Return the samples that are read, ``(samples,) int64``."""
         return self.together.sample_ids[self.begin : self.end]
 
     @property
@@ -280,6 +286,21 @@ def walk(
     out = np.empty(places.size, np.int64)
     kernels.walk(tables, width, count, places, out)
     return out
+
+
+def fit(
+    documents: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    limits: tuple[int, int, int],
+) -> Fitted | None:
+    """Do what `headrace.order.packing.best_fit` does."""
+    kernels = KERNELS.module
+    if kernels is None:
+        return best_fit(documents, begins, sizes, limits)
+    out = np.empty((documents.size + limits[2], 4), np.int64)
+    count, rows = kernels.best_fit(documents, begins, sizes, *limits, out)
+    return None if count < 0 else Fitted(out[:count], rows)
 
 
 def search(

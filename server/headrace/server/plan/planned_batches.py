@@ -46,7 +46,7 @@ class PlannedBatch(NamedTuple):
 
     @property
     def sample_count(self) -> int:
-        """Return how many samples it has."""
+        """Return how many samples it has, or rows of packed ones."""
         return self.found.end - self.found.begin
 
     def is_alike(self, other: PlannedBatch) -> bool:
@@ -157,7 +157,7 @@ class _Epoch:
             if dataset_sample_counts.size:
                 # Of several batches at once: a mixture's tally takes longer to call than to do.
                 dataset_sample_counts += self.tally(
-                    np.concatenate([batch.found.sample_ids for batch in batches])
+                    np.concatenate([batch.found.item_ids for batch in batches])
                 )
             yield batches
             at += size

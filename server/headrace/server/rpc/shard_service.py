@@ -156,7 +156,7 @@ class ShardService:
         return self._catalog.page(size=request.page_size, token=request.page_token, caller=caller)
 
     def _get_dataset(self, request: pb.GetDatasetRequest, caller: Caller) -> pb.GetDatasetResponse:
-        served = self._catalog.get(request.name, caller).version(request.fingerprint)
+        served = self._catalog.served(request.name, caller).version(request.fingerprint)
         transforms = map(transform_message, self._transforms.configs.values())
         return pb.GetDatasetResponse(
             dataset=served.to_proto(),

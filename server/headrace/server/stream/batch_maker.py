@@ -25,12 +25,15 @@ from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_writer import BatchWriter, Measured
 from headrace.server.batch.compiled_writer import CompiledWriter
 from headrace.server.batch.numpy_writer import NumpyWriter
+from headrace.server.batch.packed_writer import PackedWriter, RowPlaces
 from headrace.server.batch.targets import Finished, Outlet, Places
 from headrace.server.cache.gather import Rows
 from headrace.server.cache.source import BlockRows, Blocks
 from headrace.server.kernels.loader import KERNELS, Loader
 from headrace.server.layout.block_layout import projection_of
 from headrace.server.layout.wire_columns import refuse_large
+from headrace.server.plan.find_samples import Found
+from headrace.server.plan.packed_rows import FoundRows
 from headrace.server.plan.planned_batches import PlannedBatch
 from headrace.server.stream.stream_setup import Contents, batch_header
 
@@ -95,8 +98,9 @@ class BatchMaker:
         self._claim = claim
         self._kernels = kernels
         self._most_bytes = min(contents.max_chunk_bytes, max_batch_bytes)
-        names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
+        names = _gathered(contents)
         self.projection = projection_of(blocks.layout, names)
+        self._rows_writer: PackedWriter | None = None
         self._numpy: NumpyWriter | None = None
         self._compiled: BatchWriter[Rows] | None = None
         ragged = sum(not entry.column.is_tensor for entry in self.projection.fields)
@@ -141,10 +145,11 @@ class BatchMaker:
             BadArgumentError: A payload would pass the limit.
             ShortError: There is no memory for them.
         """
-        sample_ids = batches[0].found.up_to(batches[-1].found).sample_ids
+        found = batches[0].found.up_to(batches[-1].found)
+        sample_ids = found.sample_ids
         beside += self._row_bytes * sample_ids.size
-        writer = self._writer(rows)
-        if isinstance(writer, NumpyWriter) and beside > _WORTH_CLAIMING_BYTES:
+        writer = self._writer(rows, found)
+        if not isinstance(writer, CompiledWriter) and beside > _WORTH_CLAIMING_BYTES:
             self._claim(beside)
         measured = writer.measure(rows, sample_ids.size, len(batches))
         largest = max(measured.sizes)
@@ -157,12 +162,16 @@ class BatchMaker:
         self._claim(beside + copies * sum(measured.sizes))
         places = self._outlet.places()
         self._place(batches, measured, places)
-        shown = self._contents.shown_ids(sample_ids)
+        shown = self._contents.shown_ids(
+            sample_ids if self._contents.packed is None else found.item_ids
+        )
         writer.write(rows, shown, measured, places.find())
         return Made(places.finish(), measured.sizes, measured.buffer_bytes)
 
-    def _writer(self, rows: Rows) -> BatchWriter[Rows]:
+    def _writer(self, rows: Rows, found: Found) -> BatchWriter[Rows]:
         kernels = self._kernels.module
+        if self._contents.packed is not None:
+            return self._rows_of(cast("FoundRows", found))
         if kernels is None or not isinstance(rows, BlockRows):
             if self._numpy is None:
                 self._numpy = NumpyWriter(self._contents.columns, self.projection)
@@ -172,6 +181,16 @@ class BatchMaker:
             # It is given `BlockRows` alone.
             self._compiled = cast("BatchWriter[Rows]", made)
         return self._compiled
+
+    def _rows_of(self, found: FoundRows) -> PackedWriter:
+        if self._rows_writer is None or self._rows_writer.kernels is not self._kernels.module:
+            packed = self._contents.packed
+            assert packed is not None
+            self._rows_writer = PackedWriter(
+                self._kernels.module, self._contents.columns, self.projection, packed
+            )
+        self._rows_writer.expect(RowPlaces(found.sample_ids, found.counts, found.table))
+        return self._rows_writer
 
     def _place(self, batches: Sequence[PlannedBatch], measured: Measured, places: Places) -> None:
         """Take a place for each batch; one head serves all, since they differ in little."""
@@ -188,3 +207,13 @@ class BatchMaker:
                 header.buffer_bytes[:] = last = lengths
                 header.payload_bytes = size
             places.add(header, lengths)
+
+
+def _gathered(contents: Contents) -> list[str]:
+    """Return the names of the dataset's columns that a stream reads."""
+    names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
+    if contents.packed is None:
+        return names
+    # The documents themselves whatever is wanted: their lengths are looked at.
+    first, *alike = (source.name for source in contents.packed.sources)
+    return [first, *(name for name in alike if name in names)]

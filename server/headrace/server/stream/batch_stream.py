@@ -378,7 +378,7 @@ class BatchStream:
         self._lookahead.advance()
         staged = StagedRows(
             self._maker.projection,
-            planned.sample_count,
+            planned.found.blocks.size,
             max_bytes=self._limits.max_batch_bytes,
             claim=self._share.claim,
         )

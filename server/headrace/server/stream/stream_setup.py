@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.order import OrderSpec
 from headrace.server.datasets.served import Served
+from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.layout.wire_columns import WireColumn, refuse_taken_names
 from headrace.server.plan.planned_batches import (
     FORESEEN_SAMPLES,
@@ -48,6 +49,7 @@ class Contents:
         blocks_of_runs: As `Lookahead` takes it.
         foreseen_samples: As `Lookahead` takes it.
         need: What it needs of the cache; None where nothing is shuffled.
+        packed: What rows hold, if samples are rows of documents.
     """
 
     title: str
@@ -63,6 +65,7 @@ class Contents:
     blocks_of_runs: BlocksOfRuns | None = None
     foreseen_samples: int = 0
     need: CacheNeed | None = None
+    packed: PackedColumns | None = None
 
 
 def stream_contents(
@@ -205,15 +208,17 @@ def _contents(
         spec.columns,
         plans,
         spec.max_chunk_bytes,
-        greatest_rows(spec, served.readable),
+        greatest_rows(spec, served.readable) * served.samples_an_item,
         served.shown_ids,
         max_group_bytes=spec.max_group_bytes,
         job=job,
         pipeline=pipeline,
         blocks_of_runs=finder.blocks_of_runs,
         # Together the streams of a job look ahead as far.
-        foreseen_samples=FORESEEN_SAMPLES // (spec.world_size * spec.batch_stride),
+        foreseen_samples=FORESEEN_SAMPLES
+        // (spec.world_size * spec.batch_stride * served.samples_an_item),
         need=CacheNeed(job, _lanes(spec), finder.lane_bytes) if finder.lane_bytes else None,
+        packed=served.packed,
     )
 
 

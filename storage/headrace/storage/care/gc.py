@@ -30,6 +30,7 @@ from headrace.errors import (
 from headrace.storage.dataset.pointer import IndexPointer, Pointer, VersionEntry
 from headrace.storage.dataset.publish import MANIFEST_FOLDER, write_pointer
 from headrace.storage.dataset.read_manifest import read_any_pointer, read_manifest
+from headrace.storage.packing.pointer import PACKING_FOLDER
 from headrace.storage.shard.shard_writer import SHARD_FOLDER
 from headrace.storage.source.kinds import POINTER_NAME
 from headrace.storage.store.store import MARKER_FOLDER, ObjectEntry, Store, Unfinished, Version
@@ -112,6 +113,7 @@ def plan_gc(
     kept, dropped = split_versions(listed, keep=keep, cutoff_s=cutoff_s)
     named = {pointer.index.name} if isinstance(pointer, IndexPointer) else _named(store, kept)
     entries = [entry for folder in _FOLDERS for entry in store.list_entries(folder)]
+    entries += _packings_of_none(store, pointer, kept)
     unnamed = [entry for entry in entries if entry.name not in named]
     old = older(unnamed, cutoff_s)
     return GarbagePlan(
@@ -251,6 +253,23 @@ def _named(store: Store, versions: Collection[VersionEntry]) -> set[str]:
         shards = read_manifest(store, version).names.to_pylist()
         named |= {f"{SHARD_FOLDER}/{name}" for name in shards}
     return named
+
+
+def _packings_of_none(
+    store: Store, pointer: Pointer | IndexPointer, kept: Sequence[VersionEntry]
+) -> list[ObjectEntry]:
+    """Return what was stored for packing the documents of versions that do not stay."""
+    fingerprints = (
+        [pointer.fingerprint]
+        if isinstance(pointer, IndexPointer)
+        else [version.fingerprint for version in kept]
+    )
+    stay = tuple(f"{PACKING_FOLDER}/{fingerprint}/" for fingerprint in fingerprints)
+    return [
+        entry
+        for entry in store.list_entries(f"{PACKING_FOLDER}/")
+        if not entry.name.startswith(stay)
+    ]
 
 
 def _is_ours(unfinished: Unfinished) -> bool:

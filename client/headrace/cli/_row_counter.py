@@ -1,0 +1,39 @@
+"""Count the rows that documents make, with the server's compiled loop where it is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.order.packing import Fit, Packing, best_fit, group_row_count
+
+if TYPE_CHECKING:
+    from headrace.storage import RowOptions
+
+# Longer than compiling takes the first time; what cannot be had by then is done without.
+_COMPILED_S = 120.0
+
+
+def row_counter() -> Callable[[NDArray[np.int64], RowOptions], int]:
+    """Return what `headrace.storage.index_packing` takes."""
+    fit = _fit()
+
+    def count_rows(lengths: NDArray[np.int64], options: RowOptions) -> int:
+        packing = Packing(options.length, options.cut, options.marks)
+        return group_row_count(lengths, packing, fit=fit)
+
+    return count_rows
+
+
+def _fit() -> Fit:
+    try:
+        from headrace.server.kernels.loader import KERNELS  # noqa: PLC0415 - the [server] extra
+        from headrace.server.plan.find_samples import fit  # noqa: PLC0415 - the same
+    except ModuleNotFoundError:
+        return best_fit
+    KERNELS.load()
+    KERNELS.wait(_COMPILED_S)
+    return fit

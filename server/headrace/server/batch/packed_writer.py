@@ -1,0 +1,340 @@
+"""Write batches of packed rows: documents from wherever they lie to their places in rows.
+
+Contract:
+
+1. Before anything is written each document is held against the length that its row was packed with;
+   a length that lies is an error that names the sample.
+2. Every place of a row that no document has is filled, and is a segment of its own.
+3. Batches are the same whether compiled loops make them or NumPy, and whether samples lie in pinned
+   blocks or were copied out of them.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import InternalError, StepFailedError
+from headrace.payload import SAMPLE_ID_COLUMN, layout_of
+from headrace.server.batch.batch_writer import Measured
+from headrace.server.batch.payload_out import PayloadOut, payload_out
+from headrace.server.batch.targets import Target
+from headrace.server.cache.gather import Rows, spans
+from headrace.server.cache.memory.arena import Memory
+from headrace.server.layout.block_layout import Projection
+from headrace.server.layout.packed_columns import IGNORED_LABEL, PackedColumns
+from headrace.server.layout.wire_columns import WireColumn
+
+_INT64_BYTES = 8
+_INT32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowPlaces:
+    """Where the pieces of documents lie in the rows of one or several batches.
+
+    Attributes:
+        sample_ids: ``(pieces,) int64``: the document of each.
+        counts: ``(rows,) int64``: pieces of each row.
+        table: ``(pieces, 4) int64``: where the piece begins in its document, its elements, the
+            document's elements, marks included, and where the piece lies in its row.
+    """
+
+    sample_ids: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    table: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Segments:
+    """What rows consist of, end to end: pieces, and what is filled.
+
+    Attributes:
+        begins: ``(segments,) int64``: where each begins, in elements from the first row on.
+        lengths: ``(segments,) int64``.
+        owners: ``(segments,) int64``: the piece that it is, or -1 for what is filled.
+        edges: ``(rows + 1,) int64``: the first segment of each row, and the end.
+    """
+
+    begins: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    owners: NDArray[np.int64]
+    edges: NDArray[np.int64]
+
+    def of_rows(self, first: int, stop: int, length: int) -> _Segments:
+        """Return those of some rows, which begin at 0."""
+        own = slice(int(self.edges[first]), int(self.edges[stop]))
+        return _Segments(
+            self.begins[own] - first * length,
+            self.lengths[own],
+            self.owners[own],
+            self.edges[first : stop + 1] - own.start,
+        )
+
+
+class PackedWriter:
+    """Writes the batches of one stream of rows; see `headrace.server.batch.batch_writer`.
+
+    Args:
+        kernels: The compiled functions, if they are there.
+        columns: The columns in the order wanted, the server's own included.
+        projection: The dataset's columns that they are made of.
+        packed: What rows hold.
+
+    Attributes:
+        kernels: The compiled functions, if they are there.
+    """
+
+    def __init__(
+        self,
+        kernels: ModuleType | None,
+        columns: Sequence[WireColumn],
+        projection: Projection,
+        packed: PackedColumns,
+    ) -> None:
+        self.kernels = kernels
+        self._columns = tuple(columns)
+        self._projection = projection
+        self._packed = packed
+        self._row_bytes = projection.layout.parts[0].row_bytes
+        self._has_labels = any(each.name == f"{packed.name}.labels" for each in columns)
+        none = np.zeros(0, np.int64)
+        self._places = RowPlaces(none, none, np.zeros((0, 4), np.int64))
+        self._segments = _segments(self._places, packed.length)
+        # By source: where the elements of each piece's document lie, and their bytes.
+        self._spans: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+
+    def expect(self, places: RowPlaces) -> None:
+        """Take what the batches are that are measured and written next."""
+        self._places = places
+        self._segments = _segments(places, self._packed.length)
+
+    def measure(self, rows: Rows, row_count: int, batch_count: int) -> Measured:
+        """Lay out batches of equally many rows.
+
+        Args:
+            rows: The documents of their pieces, one batch after the other.
+            row_count: Pieces of all of them.
+            batch_count: How many they are.
+
+        Raises:
+            StepFailedError: A document is not as long as it was packed.
+        """
+        packed = np.empty((row_count, self._row_bytes), np.uint8)
+        rows.packed(packed)
+        for entry in self._projection.fields:
+            begins, lengths = spans(packed, entry)
+            self._check(entry.column, lengths)
+            self._spans[entry.column.name] = begins, lengths
+        count = len(self._places.counts) // batch_count
+        edges = self._segments.edges[::count] if count else np.zeros(batch_count + 1, np.int64)
+        segment_counts = np.diff(edges).tolist()
+        layouts = [
+            layout_of(self._columns, count, list(self._ragged_bytes(count, segments)))
+            for segments in segment_counts
+        ]
+        return Measured(
+            np.array([layout.begins for layout in layouts], np.int64),
+            np.array([layout.lengths for layout in layouts], np.int64),
+            [layout.lengths for layout in layouts],
+            [layout.size for layout in layouts],
+        )
+
+    def write(
+        self,
+        rows: Rows,
+        sample_ids: NDArray[np.int64],
+        measured: Measured,
+        targets: Sequence[Target],
+    ) -> None:
+        """Write the batches that were measured last, their heads and their hashes.
+
+        Args:
+            rows: As they were measured.
+            sample_ids: ``(rows,) int64``: ids of rows; or ``(rows, 2)`` in mixtures.
+            measured: What was found.
+            targets: Where each batch goes. All of it is written.
+
+        Raises:
+            InternalError: The tables of the cache point outside of it.
+        """
+        memory = rows.memory
+        count = len(self._places.counts) // len(targets)
+        for batch, target in enumerate(targets):
+            own = slice(batch * count, (batch + 1) * count)
+            segments = self._segments.of_rows(own.start, own.stop, self._packed.length)
+            out = payload_out(target)
+            self._write(memory, segments, sample_ids[own], out, measured.begins[batch].tolist())
+            out.end()
+
+    def _write(
+        self,
+        memory: Memory,
+        segments: _Segments,
+        ids: NDArray[np.int64],
+        out: PayloadOut,
+        begins: list[int],
+    ) -> None:
+        size, places = (len(segments.edges) - 1) * self._packed.length, iter(begins)
+        main = self._packed.sources[0]
+        # Its elements are needed for the labels too.
+        documents = np.empty(size, main.dtype)
+        if self._has_labels:
+            self._assemble(memory, main, segments, documents.view(np.uint8))
+        for column in self._columns:
+            at = next(places)
+            if column.name == SAMPLE_ID_COLUMN:
+                out.put(at, np.ascontiguousarray(ids).reshape(-1).view(np.uint8))
+            elif column.name == main.name and self._has_labels:
+                out.put(at, documents.view(np.uint8))
+            elif column.name in self._spans:
+                source = self._projection.layout.by_name[column.name].column
+                place = out.take(at, size * source.dtype.itemsize)
+                self._assemble(memory, source, segments, place)
+            else:
+                for part, made in enumerate(self._made(column, segments, documents)):
+                    out.put(at if part == 0 else next(places), made.view(np.uint8))
+
+    def _assemble(
+        self, memory: Memory, source: WireColumn, segments: _Segments, out: NDArray[np.uint8]
+    ) -> None:
+        """Write the rows of one source."""
+        item, marks = source.dtype.itemsize, self._packed
+        is_piece = segments.owners >= 0
+        own, at = segments.owners[is_piece], segments.begins[is_piece]
+        begins, sizes, totals, _ = self._places.table[own].T
+        is_first, is_last = begins == 0, begins + sizes == totals
+        has_bos, has_eos = marks.bos is not None, marks.eos is not None
+        skipped = (is_first & has_bos).astype(np.int64)
+        copied = sizes - skipped - (is_last & has_eos)
+        where, _ = self._spans[source.name]
+        first = np.maximum(begins - has_bos, 0)
+        self._copy(
+            memory,
+            where[own] + first * item,
+            copied * item,
+            (at + skipped) * item,
+            out,
+        )
+        is_main = source.name == marks.name
+        elements = out.view(source.dtype)
+        if has_bos:
+            elements[at[is_first]] = marks.bos if is_main else 0
+        if has_eos:
+            elements[(at + sizes - 1)[is_last]] = marks.eos if is_main else 0
+        fill = marks.fill if is_main else 0
+        for begin, length in zip(
+            segments.begins[~is_piece].tolist(), segments.lengths[~is_piece].tolist(), strict=True
+        ):
+            elements[begin : begin + length] = fill
+
+    def _copy(
+        self,
+        memory: Memory,
+        begins: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        places: NDArray[np.int64],
+        out: NDArray[np.uint8],
+    ) -> None:
+        if self.kernels is not None:
+            if not self.kernels.place_spans(memory.array, begins, lengths, places, out):
+                raise InternalError(
+                    "the tables of the cache point outside of it; restart the server"
+                )
+            return
+        for begin, length, place in zip(
+            begins.tolist(), lengths.tolist(), places.tolist(), strict=True
+        ):
+            out[place : place + length] = memory.array[begin : begin + length]
+
+    def _made(
+        self, column: WireColumn, segments: _Segments, documents: NDArray[np.generic]
+    ) -> Iterator[NDArray[np.generic]]:
+        """Yield the buffers of a column that is made of where documents lie."""
+        begins, lengths, owners = segments.begins, segments.lengths, segments.owners
+        part = column.name.removeprefix(f"{self._packed.name}.")
+        firsts, counts = segments.edges[:-1], np.diff(segments.edges)
+        if part == "labels":
+            yield _labels(documents, segments)
+        elif part == "positions":
+            positions = np.arange(documents.size, dtype=np.int32)
+            positions -= np.repeat(begins.astype(np.int32), lengths)
+            yield positions
+        elif part == "documents":
+            numbers = np.arange(owners.size) - np.repeat(firsts, counts)
+            numbers[owners < 0] = -1
+            yield np.repeat(numbers.astype(np.int32), lengths)
+        elif part == "samples":
+            yield segments.edges
+            found = np.full(owners.size, -1, np.int64)
+            found[owners >= 0] = self._places.sample_ids[owners[owners >= 0]]
+            yield found
+        else:
+            yield segments.edges + np.arange(segments.edges.size)
+            rows = np.repeat(np.arange(counts.size), counts)
+            edges = np.zeros(owners.size + counts.size, np.int32)
+            edges[np.arange(owners.size) + rows + 1] = begins + lengths - rows * self._packed.length
+            yield edges
+
+    def _ragged_bytes(self, row_count: int, segment_count: int) -> Iterator[int]:
+        for column in self._columns:
+            if not column.is_tensor:
+                is_samples = column.name.endswith(".samples")
+                yield (
+                    segment_count * _INT64_BYTES
+                    if is_samples
+                    else (segment_count + row_count) * _INT32_BYTES
+                )
+
+    def _check(self, column: WireColumn, lengths: NDArray[np.int64]) -> None:
+        expected = self._places.table[:, 2] - self._packed.marks
+        wrong = np.flatnonzero(lengths != expected * column.dtype.itemsize)
+        if wrong.size:
+            piece = int(wrong[0])
+            raise StepFailedError(
+                f"sample {self._places.sample_ids[piece]} has "
+                f"{lengths[piece] // column.dtype.itemsize} elements in column {column.name!r}, "
+                f"and {expected[piece]} in the lengths that it was packed by; make them again with "
+                "`headrace index --pack-length`",
+                column=column.name,
+                sample_id=str(self._places.sample_ids[piece]),
+            )
+
+
+def _segments(places: RowPlaces, length: int) -> _Segments:
+    """Return what rows consist of: pieces in their order, and whatever is between them."""
+    row_count, count = places.counts.size, places.sample_ids.size
+    rows = np.repeat(np.arange(row_count), places.counts)
+    begins = rows * length + places.table[:, 3]
+    # Where each piece begins and ends and where each row ends, in order.
+    edges = np.zeros(2 * count + row_count + 1, np.int64)
+    at = 2 * np.arange(count) + rows + 1
+    edges[at], edges[at + 1] = begins, begins + places.table[:, 1]
+    row_ends = 2 * np.cumsum(places.counts) + np.arange(row_count) + 1
+    edges[row_ends] = (np.arange(row_count) + 1) * length
+    owners = np.full(edges.size, -1, np.int64)
+    owners[at] = np.arange(count)
+    lengths = np.diff(edges)
+    is_segment = lengths > 0
+    begins, lengths, owners = edges[:-1][is_segment], lengths[is_segment], owners[:-1][is_segment]
+    firsts = np.searchsorted(begins, np.arange(row_count + 1) * length)
+    return _Segments(begins, lengths, owners, firsts)
+
+
+def _labels(documents: NDArray[np.generic], segments: _Segments) -> NDArray[np.int32]:
+    """Return the element that follows each one in its document."""
+    labels = np.empty(documents.size, np.int32)
+    np.copyto(labels[:-1], documents[1:], casting="unsafe")
+    labels[segments.begins + segments.lengths - 1] = IGNORED_LABEL
+    is_filled = segments.owners < 0
+    for begin, length in zip(
+        segments.begins[is_filled].tolist(), segments.lengths[is_filled].tolist(), strict=True
+    ):
+        labels[begin : begin + length] = IGNORED_LABEL
+    return labels

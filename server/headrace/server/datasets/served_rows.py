@@ -1,0 +1,329 @@
+"""The documents of a dataset, packed into rows: served as a dataset whose samples are rows.
+
+Contract:
+
+1. ``NAME:LENGTH`` is the dataset NAME, packed into rows of LENGTH elements. It can be had as soon
+   as what packing needs is stored, and by whoever may read NAME.
+2. Its fingerprint names the version of the dataset, the options of packing, the lengths and the
+   row counts: equal fingerprints are equal rows, and tokens hold it.
+3. A token of rows of an earlier version opens that version, as with any dataset.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDatasetChangedError
+from headrace.order import Order, OrderSpec, Skips, Token
+from headrace.order.packing import PackedRows, Packing
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.source import Blocks
+from headrace.server.datasets.served import Part
+from headrace.server.layout.packed_columns import packed_columns
+from headrace.server.plan.find_samples import fit, walk
+from headrace.server.plan.packed_rows import PackedFinder
+from headrace.server.plan.stream_request import BatchesRequest, Readable
+from headrace.storage import (
+    OpenDataset,
+    PackingPointer,
+    RowTable,
+    Store,
+    StoredLengths,
+    open_store,
+    read_packing,
+    read_row_counts,
+)
+from headrace.v1 import shard_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from headrace.server.datasets.served_dataset import Retirement, ServedDataset
+
+_DIGEST_BYTES = 16
+# Orders of one length kept open; jobs that share a seed share one.
+_MAX_ORDERS = 16
+
+
+class ServedRows:
+    """The rows of one length of a dataset.
+
+    Args:
+        base: The dataset.
+        pointer: What is stored for packing it.
+        table: The row counts of the length.
+        store: Where both lie.
+
+    Attributes:
+        name: Under which they are served.
+        readable: What requests are checked against.
+        packed: What rows hold.
+        samples_an_item: About how many documents a row has.
+        table: What their order is made of.
+
+    Raises:
+        BadArgumentError: The columns are not what can be packed.
+        ManifestCorruptError: What is stored is damaged.
+    """
+
+    def __init__(
+        self, base: ServedDataset, pointer: PackingPointer, table: RowTable, store: Store
+    ) -> None:
+        options = table.options
+        self.name: Final = f"{base.name}:{options.length}"
+        self._base = base
+        lengths = StoredLengths(store, pointer)
+        groups = lengths.groups
+        self.packed: Final = packed_columns(
+            base.readable.columns,
+            (pointer.column, *pointer.alike),
+            length=options.length,
+            bos=options.bos,
+            eos=options.eos,
+            fill=options.fill,
+        )
+        self._rows = PackedRows(
+            Packing(options.length, options.cut, options.marks),
+            document_counts=groups["sample_count"].astype(np.int64),
+            row_counts=read_row_counts(store, table, group_count=len(groups)),
+            raw_bytes=groups["raw_bytes"].astype(np.int64),
+            lengths=lengths.of_group,
+            fit=fit,
+        )
+        self.table: Final = self._rows.table
+        self.samples_an_item: Final = max(1, pointer.sample_count // max(1, self._rows.row_count))
+        self.readable: Final = Readable(
+            fingerprint=rows_fingerprint(pointer, table),
+            sample_count=self._rows.row_count,
+            columns=self.packed.columns,
+            refused={},
+            max_batch_bytes=base.readable.max_batch_bytes,
+        )
+        self._finders: OrderedDict[tuple[OrderSpec, str], PackedFinder] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def base(self) -> ServedDataset:
+        """Return the dataset that the documents are of."""
+        return self._base
+
+    @property
+    def dataset(self) -> OpenDataset:
+        """Return where the documents lie."""
+        return self._base.dataset
+
+    @property
+    def classes(self) -> list[pb.ColumnClasses]:
+        """Return nothing: documents have no labels."""
+        return []
+
+    @property
+    def retirements(self) -> tuple[Retirement, ...]:
+        """Return the retirement of all that a stream of it reads."""
+        return self._base.retirements
+
+    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
+        """Return the documents that a request leaves out.
+
+        Raises:
+            HeadraceError: As for the dataset.
+        """
+        return self._base.skips(request, token)
+
+    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> PackedFinder:
+        """Return what finds rows in the order of a spec; streams with equal specs share it."""
+        key = (spec, "" if skips is None else skips.digest)
+        with self._lock:
+            finder = self._finders.get(key)
+            if finder is None:
+                finder = self._finders[key] = PackedFinder(
+                    Order(spec, self.table, walk=walk),
+                    self._rows,
+                    self._base.dataset,
+                    fingerprint=self.readable.fingerprint,
+                    skips=skips,
+                )
+            self._finders.move_to_end(key)
+            if len(self._finders) > _MAX_ORDERS:
+                self._finders.popitem(last=False)
+        return finder
+
+    def blocks(self, cache: BlockCache) -> Blocks:
+        """Return the blocks of the documents for a stream."""
+        return self._base.blocks(cache)
+
+    def describe(self, start: pb.StreamStart) -> None:
+        """Describe the rows in the first message of a stream."""
+        start.dataset.CopyFrom(self.to_proto())
+
+    def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
+        """Give the documents of a batch back as they are."""
+        yield from self._base.parts(sample_ids)
+
+    def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ids of rows as they are."""
+        return sample_ids
+
+    def joined_ids(
+        self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return ids of documents as they are.
+
+        Raises:
+            BadArgumentError: One is outside of the dataset.
+        """
+        return self._base.joined_ids(indices, sample_ids)
+
+    def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return nothing: there are no datasets to tell apart."""
+        return sample_ids[:0]
+
+    def version(self, fingerprint: str) -> ServedRows:
+        """Return the rows of a fingerprint; these if it is empty.
+
+        Raises:
+            TokenDatasetChangedError: No version of the dataset that the store has, has them.
+        """
+        if fingerprint in {"", self.readable.fingerprint}:
+            return self
+        versions = self._base.versions
+        for candidate in () if versions is None else versions.candidates():
+            if candidate == self._base.dataset.fingerprint:
+                continue
+            older = self._base.version(candidate)
+            found = older.rows.find(self.packed.length)
+            if found is not None and found.readable.fingerprint == fingerprint:
+                return found
+        raise TokenDatasetChangedError(
+            f"rows with the fingerprint {fingerprint[:100]} are requested, and {self.name!r} has "
+            f"{self.readable.fingerprint}; the dataset, its lengths or the options of packing have "
+            "changed since: restore them, or start over",
+            token_fingerprint=fingerprint[:100],
+            dataset_fingerprint=self.readable.fingerprint,
+        )
+
+    def to_proto(self) -> pb.Dataset:
+        """Return the rows as the wire describes a dataset."""
+        described = self._base.to_proto()
+        described.name = self.name
+        described.fingerprint = self.readable.fingerprint
+        described.sample_count = self.readable.sample_count
+        described.ClearField("columns")
+        described.columns.extend(column.to_proto() for column in self.readable.columns)
+        return described
+
+
+class RowsOf:
+    """The rows of a dataset, by their length; each is opened once. Safe for several threads.
+
+    Args:
+        base: The dataset.
+    """
+
+    def __init__(self, base: ServedDataset) -> None:
+        self._base = base
+        self._lock = threading.Lock()
+        self._open: dict[int, ServedRows] = {}
+
+    @functools.cached_property
+    def _store(self) -> Store | None:
+        config = self._base.config
+        return None if config is None else open_store(config.place[0], options=config.store)
+
+    def get(self, length: int) -> ServedRows:
+        """Return the rows of a length.
+
+        Raises:
+            DatasetNotFoundError: What packing needs is not stored for it; names what is.
+            HeadraceError: It is, and cannot be read.
+        """
+        found = self.find(length)
+        if found is None:
+            pointer = self._pointer()
+            lengths = [] if pointer is None else [each.options.length for each in pointer.rows]
+            known = f"lengths {', '.join(map(str, lengths))} are" if lengths else "no length is"
+            raise DatasetNotFoundError(
+                f"{known} stored for packing {self._base.name!r}; store {length} with `headrace "
+                f"index URL --pack-length {length}`",
+                dataset=f"{self._base.name}:{length}",
+            )
+        return found
+
+    def find(self, length: int) -> ServedRows | None:
+        """Return the rows of a length; None if what packing needs is not stored for it.
+
+        Raises:
+            HeadraceError: It is, and cannot be read.
+        """
+        with self._lock:
+            found = self._open.get(length)
+            if found is None:
+                pointer = self._pointer()
+                tables = () if pointer is None else pointer.rows
+                for table in tables:
+                    if table.options.length == length:
+                        assert pointer is not None
+                        assert self._store is not None
+                        found = ServedRows(self._base, pointer, table, self._store)
+                        self._open[length] = found
+        return found
+
+    def close(self) -> None:
+        """Give the connections to the store back."""
+        if "_store" in self.__dict__ and self._store is not None:
+            self._store.close()
+
+    def _pointer(self) -> PackingPointer | None:
+        if self._store is None:
+            return None
+        return read_packing(self._store, self._base.dataset.fingerprint)
+
+
+def rows_fingerprint(pointer: PackingPointer, table: RowTable) -> str:
+    """Return what names the rows of a length: BLAKE2b-128 of all that decides what they hold."""
+    options = table.options
+    lines = [
+        pointer.dataset,
+        " ".join(map(str, (options.length, options.cut, options.bos, options.eos, options.fill))),
+        pointer.lengths.digest,
+        pointer.groups.digest,
+        table.counts.digest,
+        pointer.column,
+        *pointer.alike,
+    ]
+    content = "".join(f"{line}\n" for line in lines).encode()
+    hashed = hashlib.blake2b(content, digest_size=_DIGEST_BYTES, person=b"headrace-rows")
+    return hashed.hexdigest()
+
+
+def split_name(name: str) -> tuple[str, int] | None:
+    """Return a dataset's name and a length of rows, if a name is of both."""
+    base, _, length = name.rpartition(":")
+    if not base or not length.isascii() or not length.isdecimal() or len(length) > _MOST_DIGITS:
+        return None
+    return base, int(length)
+
+
+_MOST_DIGITS = 7
+
+
+def refuse_by_id(served: object) -> None:
+    """Refuse to read rows by id, for they differ from epoch to epoch.
+
+    Raises:
+        BadArgumentError: It is rows that would be read.
+    """
+    if isinstance(served, ServedRows):
+        raise BadArgumentError(
+            f"the rows of {served.name!r} differ from epoch to epoch, so none can be asked for by "
+            f"id; ask {served.base.name!r} for its documents",
+            field="dataset",
+        )

@@ -1,0 +1,120 @@
+"""The columns of packed rows: what they are made of, and how they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from headrace.errors import BadArgumentError
+from headrace.server.layout.wire_columns import WireColumn
+from headrace.v1 import shard_service_pb2 as pb
+
+IGNORED_LABEL = -100
+"""What loss functions leave out: PyTorch's ``ignore_index``."""
+
+_INT32 = np.dtype("<i4")
+_INT64 = np.dtype("<i8")
+
+
+@dataclass(frozen=True, slots=True)
+class PackedColumns:
+    """What the rows of documents hold.
+
+    Attributes:
+        length: Elements of a row.
+        bos: What is put before each document, or None.
+        eos: What is put after it, or None.
+        fill: What fills a row up.
+        sources: The dataset's columns that are packed, the one of documents first.
+        columns: All columns that can be asked for.
+    """
+
+    length: int
+    bos: int | None
+    eos: int | None
+    fill: int
+    sources: tuple[WireColumn, ...]
+    columns: tuple[WireColumn, ...]
+
+    @property
+    def name(self) -> str:
+        """The column of documents."""
+        return self.sources[0].name
+
+    @property
+    def marks(self) -> int:
+        """Elements that are put around each document."""
+        return (self.bos is not None) + (self.eos is not None)
+
+
+def packed_columns(
+    columns: Sequence[WireColumn],
+    names: Sequence[str],
+    *,
+    length: int,
+    bos: int | None,
+    eos: int | None,
+    fill: int,
+) -> PackedColumns:
+    """Return the columns of rows of documents.
+
+    Args:
+        columns: Of the dataset, as they travel.
+        names: Those that are packed, the one of documents first.
+        length: Elements of a row.
+        bos: What is put before each document, or None.
+        eos: What is put after it, or None.
+        fill: What fills a row up.
+
+    Raises:
+        BadArgumentError: A column cannot be packed, cannot hold a mark or the filling, or one
+            would come twice.
+    """
+    by_name = {column.name: column for column in columns}
+    sources = []
+    for name in names:
+        source = by_name.get(name)
+        if source is None or source.kind != pb.COLUMN_KIND_RAGGED:
+            raise BadArgumentError(
+                f"column {name!r} is packed, and the dataset serves no lists of that name; make "
+                "the lengths again with `headrace index --pack-length`",
+                field="dataset",
+            )
+        sources.append(source)
+    main = sources[0]
+    if main.dtype.kind not in "iu":
+        raise BadArgumentError(
+            f"column {main.name!r} holds {main.dtype.name}; only documents of integers are packed",
+            field="dataset",
+        )
+    most = (1 << 8 * main.dtype.itemsize - (main.dtype.kind == "i")) - 1
+    for mark in (bos, eos, fill):
+        if mark is not None and mark > most:
+            raise BadArgumentError(
+                f"column {main.name!r} of {main.dtype.name} cannot hold {mark}, which marks or "
+                "fills its rows",
+                field="dataset",
+            )
+    made = [
+        *(
+            replace(source, kind=pb.COLUMN_KIND_TENSOR, item_shape=(length,), nullable=False)
+            for source in sources
+        ),
+        *(_made(main.name, part, (length,)) for part in ("labels", "positions", "documents")),
+        _made(main.name, "boundaries"),
+        replace(_made(main.name, "samples"), element_type=pb.ELEMENT_TYPE_INT64, dtype=_INT64),
+    ]
+    twice = {column.name for column in made if column.name in by_name} - set(names)
+    if twice:
+        raise BadArgumentError(
+            f"packing makes a column {min(twice)!r}, and the dataset has one; rename it",
+            field="dataset",
+        )
+    return PackedColumns(length, bos, eos, fill, tuple(sources), tuple(made))
+
+
+def _made(name: str, part: str, shape: tuple[int, ...] = ()) -> WireColumn:
+    kind = pb.COLUMN_KIND_TENSOR if shape else pb.COLUMN_KIND_RAGGED
+    return WireColumn(f"{name}.{part}", kind, pb.ELEMENT_TYPE_INT32, _INT32, shape)

@@ -1,0 +1,210 @@
+"""Find packed rows by their positions: first the rows, then the documents that lie in them.
+
+Contract:
+
+1. Positions are those of rows, in the order of a table whose shards are groups of documents.
+2. What is found of a batch is its documents, one for each piece of one, row after row; a document
+   that two rows of a batch have parts of comes twice.
+3. A skipped document is left out, and nothing else changes: its place in its row stays empty.
+4. Lengths of documents may be read from a store while rows are looked for; what fails there ends
+   the stream between two batches.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.order import Order, Skips
+from headrace.order.packing import PackedRows, Pieces, packing_key
+from headrace.server.kernels.loader import KERNELS
+from headrace.server.plan.find_samples import (
+    Found,
+    FoundTogether,
+    Located,
+    Locator,
+    Range,
+    distinct_each,
+    lane_bytes,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsTogether(FoundTogether):
+    """The rows of several batches that were found at once, one batch after the other.
+
+    Attributes:
+        row_ids: ``(rows,) int64``.
+        starts: ``(rows + 1,) int64``: where the pieces of each row begin, and the last end; they
+            are what samples are elsewhere.
+        table: ``(pieces, 4) int64``: as `headrace.order.packing.Pieces` has it.
+    """
+
+    row_ids: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    table: NDArray[np.int64]
+
+    def cut(self, ends: Iterable[int], touched_ends: Iterable[int]) -> list[Found]:
+        """Return each batch.
+
+        Args:
+            ends: Where the rows of each end.
+            touched_ends: Where its blocks end.
+        """
+        edges = pairwise([0, *ends])
+        touched_edges = pairwise([0, *touched_ends])
+        return [
+            FoundRows(self, *edge, *touched)
+            for edge, touched in zip(edges, touched_edges, strict=True)
+        ]
+
+
+class FoundRows(Found):
+    """The rows of one batch, or of several that follow one another.
+
+    Of what `Found` has, `begin` and `end` count rows; all else is of their pieces.
+    """
+
+    __slots__ = ()
+
+    @property
+    def rows(self) -> RowsTogether:
+        """Return those of all that were found at once."""
+        return cast("RowsTogether", self.together)
+
+    @property
+    def pieces(self) -> slice:
+        """Return which pieces are theirs."""
+        starts = self.rows.starts
+        return slice(int(starts[self.begin]), int(starts[self.end]))
+
+    @property
+    def item_ids(self) -> NDArray[np.int64]:
+        """Return the rows, ``(rows,) int64``."""
+        return self.rows.row_ids[self.begin : self.end]
+
+    @property
+    def sample_ids(self) -> NDArray[np.int64]:
+        """Return the document of each piece."""
+        return self.together.sample_ids[self.pieces]
+
+    @property
+    def blocks(self) -> NDArray[np.int64]:
+        """Return the block of each."""
+        return self.together.blocks[self.pieces]
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Return the place of each in its block."""
+        return self.together.offsets[self.pieces]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Return how many pieces each row has."""
+        return np.diff(self.rows.starts[self.begin : self.end + 1])
+
+    @property
+    def table(self) -> NDArray[np.int64]:
+        """Return where each piece lies."""
+        return self.rows.table[self.pieces]
+
+    def up_to(self, last: Found) -> FoundRows:
+        """Return the rows of this batch and of those that follow, up to another."""
+        return FoundRows(self.together, self.begin, last.end, self.touched_begin, last.touched_end)
+
+
+class PackedFinder:
+    """Finds rows of documents; the contract is above.
+
+    Args:
+        order: Of the rows.
+        rows: How documents make them.
+        locator: Where the documents lie.
+        fingerprint: Names the rows.
+        skips: Documents to leave out.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        rows: PackedRows,
+        locator: Locator,
+        *,
+        fingerprint: str,
+        skips: Skips | None = None,
+    ) -> None:
+        self._order = order
+        self._rows = rows
+        self._locator = Located(locator)
+        self._skips = skips
+        self.fingerprint = fingerprint
+        self.sample_count = order.sample_count
+        raw_bytes = int(rows.table.raw_bytes.sum())
+        self.lane_bytes = lane_bytes(
+            order.spec, order.memory_samples, order.sample_count, raw_bytes
+        )
+
+    def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
+        """Return the rows at the positions of each batch, which may be several ranges."""
+        ids = [np.empty(0, np.int64)]
+        ids += [self._order.sample_ids(epoch, *each) for each in chain.from_iterable(batches)]
+        row_ids = np.concatenate(ids)
+        pieces = self._kept(self._rows.pieces(packing_key(self._order.spec.seed, epoch), row_ids))
+        starts = np.zeros(row_ids.size + 1, np.int64)
+        np.cumsum(pieces.counts, out=starts[1:])
+        blocks, offsets = self._locator.locate(pieces.sample_ids)
+        ends = list(accumulate(sum(stop - first for first, stop in batch) for batch in batches))
+        touched = distinct_each(
+            blocks, starts[np.array(ends, np.int64)].tolist(), kernels=KERNELS.module
+        )
+        together = RowsTogether(
+            pieces.sample_ids,
+            blocks,
+            offsets,
+            np.concatenate([*touched, blocks[:0]]),
+            row_ids,
+            starts,
+            pieces.table,
+        )
+        return together.cut(ends, accumulate(own.size for own in touched))
+
+    def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
+        """Return that nothing stands in the place of a skipped document."""
+        del epoch
+        return np.zeros(stop - start, np.bool_)
+
+    def positions(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return all positions of an epoch at which rows come that hold each of some documents."""
+        key = packing_key(self._order.spec.seed, epoch)
+        is_skipped = np.zeros(sample_ids.size, np.bool_)
+        if self._skips is not None:
+            is_skipped = self._skips.contains(sample_ids)
+        found = []
+        for sample_id, is_out in zip(sample_ids.tolist(), is_skipped.tolist(), strict=True):
+            rows = self._rows.rows_of(key, sample_id)
+            found.append(np.sort(self._order.positions(epoch, rows[:0] if is_out else rows)))
+        return found
+
+    def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return all blocks of the groups that documents are in, ascending."""
+        firsts = self._rows.first_documents
+        groups = np.unique(np.searchsorted(firsts, sample_ids, side="right") - 1)
+        begins, _ = self._locator.locate(firsts[groups])
+        lasts, _ = self._locator.locate(firsts[groups + 1] - 1)
+        ranges = [np.arange(begin, last + 1) for begin, last in zip(begins, lasts, strict=True)]
+        return np.unique(np.concatenate(ranges))
+
+    def _kept(self, pieces: Pieces) -> Pieces:
+        if self._skips is None or not len(self._skips):
+            return pieces
+        is_kept = ~self._skips.contains(pieces.sample_ids)
+        rows = np.repeat(np.arange(pieces.counts.size), pieces.counts)
+        counts = np.bincount(rows[is_kept], minlength=pieces.counts.size)
+        return Pieces(counts, pieces.sample_ids[is_kept], pieces.table[is_kept])

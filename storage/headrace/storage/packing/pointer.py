@@ -1,0 +1,243 @@
+"""The codec of ``packing.json``: what is stored so that a version's documents can be packed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from headrace.errors import BadArgumentError, ManifestCorruptError
+from headrace.storage.store.names import name_problem
+
+PACKING_FOLDER = "packing"
+PACKING_VERSION = 1
+MAX_ROW_LENGTH = 1 << 22
+MAX_ROW_OPTIONS = 64
+_MAX_POINTER_BYTES = 1 << 20
+_MAX_FILE_BYTES = 1 << 46
+_TOKEN_LIMIT = 1 << 31
+_DIGEST = re.compile("[0-9a-f]{32}")
+
+
+def packing_name(fingerprint: str) -> str:
+    """Return where ``packing.json`` of a dataset's version lies."""
+    return f"{PACKING_FOLDER}/{fingerprint}/packing.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file beside ``packing.json``.
+
+    Attributes:
+        name: In the store.
+        stored_bytes: Its size.
+        digest: BLAKE2b-128 of its bytes, 32 hexadecimal digits; of the lengths, which are read in
+            parts that have hashes of their own, it only names them.
+    """
+
+    name: str
+    stored_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """How documents become rows.
+
+    Attributes:
+        length: Elements of a row, in [1, `MAX_ROW_LENGTH`].
+        cut: A document that no row has room for is cut where a row has room for this many
+            elements; 0 cuts only what is longer than a row.
+        bos: The token that is put before each document, in [0, 2**31), or None.
+        eos: The token that is put after it, or None.
+        fill: The token that fills rows up, in [0, 2**31).
+
+    Raises:
+        BadArgumentError: One is out of range.
+    """
+
+    length: int
+    cut: int = 0
+    bos: int | None = None
+    eos: int | None = None
+    fill: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what is out of range."""
+        _check("length", self.length, low=1, high=MAX_ROW_LENGTH + 1)
+        _check("cut", self.cut, low=0, high=self.length + 1)
+        for name, token in (("bos", self.bos), ("eos", self.eos), ("fill", self.fill)):
+            _check(name, 0 if token is None else token, low=0, high=_TOKEN_LIMIT)
+
+    @property
+    def marks(self) -> int:
+        """Tokens that are put around each document."""
+        return (self.bos is not None) + (self.eos is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class RowTable:
+    """The row counts of all groups, for some options.
+
+    Attributes:
+        options: The options.
+        row_count: Rows of all groups.
+        counts: ``(groups,)`` little-endian uint32.
+    """
+
+    options: RowOptions
+    row_count: int
+    counts: StoredFile
+
+
+@dataclass(frozen=True, slots=True)
+class PackingPointer:
+    """What ``packing.json`` says.
+
+    Attributes:
+        dataset: Fingerprint of the version.
+        column: The column whose lengths they are.
+        alike: Other columns, whose rows are as long.
+        sample_count: Documents.
+        empty_count: Those of them that have no elements.
+        lengths: Of all documents, group after group.
+        groups: The table of groups.
+        rows: The row counts, at most one for each length of rows.
+    """
+
+    dataset: str
+    column: str
+    alike: tuple[str, ...]
+    sample_count: int
+    empty_count: int
+    lengths: StoredFile
+    groups: StoredFile
+    rows: tuple[RowTable, ...] = field(default=())
+
+
+def encode_packing(pointer: PackingPointer) -> bytes:
+    """Return the text of ``packing.json``."""
+    content = {
+        "format": "headrace-packing",
+        "version": PACKING_VERSION,
+        "dataset": pointer.dataset,
+        "column": pointer.column,
+        "alike": list(pointer.alike),
+        "sample_count": pointer.sample_count,
+        "empty_count": pointer.empty_count,
+        "lengths": _file_object(pointer.lengths),
+        "groups": _file_object(pointer.groups),
+        "rows": [
+            {
+                "length": table.options.length,
+                "cut": table.options.cut,
+                "bos": table.options.bos,
+                "eos": table.options.eos,
+                "fill": table.options.fill,
+                "row_count": table.row_count,
+                "counts": _file_object(table.counts),
+            }
+            for table in pointer.rows
+        ],
+    }
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def decode_packing(content: bytes, *, fingerprint: str, place: str) -> PackingPointer:
+    """Return what ``packing.json`` says.
+
+    Args:
+        content: The file.
+        fingerprint: Of the version that it is for.
+        place: Where it is, for the error.
+
+    Raises:
+        ManifestCorruptError: It is damaged, hostile, of another version of the dataset, or of an
+            unknown format.
+    """
+    try:
+        pointer = _decode(content, fingerprint)
+    except (ValueError, TypeError, KeyError, RecursionError, BadArgumentError) as error:
+        raise ManifestCorruptError(
+            f"{place}: {error!s:.300}; make it again with `headrace index --pack-length`",
+            place=place,
+        ) from error
+    return pointer
+
+
+def _decode(content: bytes, fingerprint: str) -> PackingPointer:
+    folder = f"{PACKING_FOLDER}/{fingerprint}/"
+    if len(content) > _MAX_POINTER_BYTES:
+        raise ValueError(f"more than {_MAX_POINTER_BYTES} bytes")
+    top = _mapping(json.loads(content.decode()))
+    if top["format"] != "headrace-packing" or top["version"] != PACKING_VERSION:
+        raise ValueError(f"version {top['version']!s:.50} found, {PACKING_VERSION} expected")
+    if top["dataset"] != fingerprint:
+        raise ValueError(f"dataset {top['dataset']!s:.50} found, {fingerprint} expected")
+    rows = tuple(_row_table(_mapping(each), folder) for each in _list(top["rows"]))
+    lengths = [table.options.length for table in rows]
+    if len(rows) > MAX_ROW_OPTIONS or len(set(lengths)) != len(lengths):
+        raise ValueError(f"rows of the lengths {lengths!s:.100}, each may come once")
+    return PackingPointer(
+        dataset=fingerprint,
+        column=_text(top["column"]),
+        alike=tuple(_text(name) for name in _list(top["alike"])),
+        sample_count=_count(top["sample_count"]),
+        empty_count=_count(top["empty_count"]),
+        lengths=_file(top["lengths"], folder),
+        groups=_file(top["groups"], folder),
+        rows=rows,
+    )
+
+
+def _row_table(found: Mapping[str, object], folder: str) -> RowTable:
+    bos, eos = (None if found[key] is None else _count(found[key]) for key in ("bos", "eos"))
+    options = RowOptions(
+        _count(found["length"]), _count(found["cut"]), bos, eos, _count(found["fill"])
+    )
+    return RowTable(options, _count(found["row_count"]), _file(found["counts"], folder))
+
+
+def _file(value: object, folder: str) -> StoredFile:
+    found = _mapping(value)
+    name, digest = _text(found["name"]), _text(found["digest"])
+    if name_problem(name) or not name.startswith(folder) or not _DIGEST.fullmatch(digest):
+        raise ValueError(f"a file {name[:100]!r} with the digest {digest[:40]!r}")
+    return StoredFile(name, _count(found["stored_bytes"]), digest)
+
+
+def _file_object(file: StoredFile) -> dict[str, object]:
+    return {"name": file.name, "stored_bytes": file.stored_bytes, "digest": file.digest}
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!s:.50} found, an object expected")
+    return cast("Mapping[str, object]", value)
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!s:.50} found, a list expected")
+    return cast("list[object]", value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!s:.50} found, a text expected")
+    return value
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < _MAX_FILE_BYTES:
+        raise ValueError(f"{value!s:.50} found, a count expected")
+    return value
+
+
+def _check(field_name: str, value: int, *, low: int, high: int) -> None:
+    if not low <= value < high:
+        raise BadArgumentError(
+            f"{field_name} is {value}, must be in [{low}, {high})", field=field_name
+        )

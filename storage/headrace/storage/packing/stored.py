@@ -1,0 +1,129 @@
+"""What is stored of a version, so that its documents can be packed, open for reading."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ManifestCorruptError, ObjectNotFoundError
+from headrace.storage.packing.groups import decode_groups, decode_page, page_edges
+from headrace.storage.packing.pointer import (
+    PackingPointer,
+    RowTable,
+    StoredFile,
+    decode_packing,
+    packing_name,
+)
+from headrace.storage.store.store import Store
+
+_DIGEST_BYTES = 16
+_MAX_TABLE_BYTES = 1 << 32
+# Of 64 KiB as they are stored and twice or four times as much in memory.
+_KEPT_PAGES = 128
+
+
+def read_packing(store: Store, fingerprint: str) -> PackingPointer | None:
+    """Return what is stored of a version; None if nothing is.
+
+    Raises:
+        ManifestCorruptError: It is damaged.
+    """
+    name = packing_name(fingerprint)
+    try:
+        content = store.read(name, length=(1 << 20) + 1)
+    except ObjectNotFoundError:
+        return None
+    return decode_packing(content, fingerprint=fingerprint, place=f"{store.url}/{name}")
+
+
+class StoredLengths:
+    """The lengths of a version's documents; safe to call from several threads.
+
+    Args:
+        store: Where they lie.
+        pointer: What is stored.
+
+    Attributes:
+        groups: The table of groups.
+
+    Raises:
+        ManifestCorruptError: The table is damaged or gone.
+    """
+
+    def __init__(self, store: Store, pointer: PackingPointer) -> None:
+        self._store = store
+        self._file = pointer.lengths
+        content = read_checked(store, pointer.groups)
+        self.groups = decode_groups(
+            content, sample_count=pointer.sample_count, place=f"{store.url}/{pointer.groups.name}"
+        )
+        self._edges = page_edges(self.groups)
+        if self._edges[-1] != pointer.lengths.stored_bytes:
+            raise ManifestCorruptError(
+                f"{store.url}/{pointer.lengths.name} has {pointer.lengths.stored_bytes} bytes, and "
+                f"its groups {self._edges[-1]}",
+                place=f"{store.url}/{pointer.lengths.name}",
+            )
+        self.of_group = functools.lru_cache(_KEPT_PAGES)(self.read_group)
+
+    def read_group(self, group: int) -> NDArray[np.int64]:
+        """Read the lengths of one group by one ranged read; `of_group` keeps the last ones.
+
+        Raises:
+            ManifestCorruptError: They are damaged or gone.
+        """
+        begin, end = self._edges[group : group + 2].tolist()
+        place = f"{self._store.url}/{self._file.name} at byte {begin}"
+        try:
+            content = self._store.read(self._file.name, offset=begin, length=end - begin)
+        except ObjectNotFoundError as error:
+            raise ManifestCorruptError(f"{place}: it is gone", place=place) from error
+        return decode_page(content, self.groups[group], place=place)
+
+
+def read_row_counts(store: Store, table: RowTable, *, group_count: int) -> NDArray[np.int64]:
+    """Return the rows of each group, ``(groups,) int64``.
+
+    Raises:
+        ManifestCorruptError: They are damaged or gone.
+    """
+    counts = np.frombuffer(read_checked(store, table.counts), "<u4").astype(np.int64)
+    if len(counts) != group_count or int(counts.sum()) != table.row_count:
+        place = f"{store.url}/{table.counts.name}"
+        raise ManifestCorruptError(
+            f"{place} holds {len(counts)} counts with the sum {counts.sum()}, expected "
+            f"{group_count} with the sum {table.row_count}",
+            place=place,
+        )
+    return counts
+
+
+def read_checked(store: Store, file: StoredFile) -> bytes:
+    """Return a whole file, verified.
+
+    Raises:
+        ManifestCorruptError: It is damaged or gone.
+    """
+    place = f"{store.url}/{file.name}"
+    if file.stored_bytes > _MAX_TABLE_BYTES:
+        raise ManifestCorruptError(f"{place} is to have {file.stored_bytes} bytes", place=place)
+    try:
+        content = store.read(file.name, length=file.stored_bytes + 1)
+    except ObjectNotFoundError as error:
+        raise ManifestCorruptError(f"{place} is gone", place=place) from error
+    found = digest_of(content)
+    if len(content) != file.stored_bytes or found != file.digest:
+        raise ManifestCorruptError(
+            f"{place}: {len(content)} bytes with the digest {found} found, {file.stored_bytes} "
+            f"with {file.digest} expected; make it again with `headrace index --pack-length`",
+            place=place,
+        )
+    return content
+
+
+def digest_of(content: bytes) -> str:
+    """Return BLAKE2b-128 of some bytes, 32 hexadecimal digits."""
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
