@@ -247,6 +247,7 @@ def _sources(here: World, spark: SparkSession | None) -> None:
 
 _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "README.md": _readme,
+    "docs/augmentation.md": _client,
     "docs/client.md": _client,
     "docs/convert.md": _convert,
     "docs/converter.md": _converter,

@@ -103,6 +103,12 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
     ("heartbeat_s", float, "5", "Seconds between two signs of life while a stream waits."),
     ("store_timeout_s", float, "120", "Seconds without a block until STORE_UNAVAILABLE."),
     ("step_timeout_s", float, "60", "Seconds that any other step may work on one batch."),
+    (
+        "step_threads",
+        click.IntRange(min=0),
+        "0",
+        "Most threads that decode images; 0 for one a processor.",
+    ),
     ("transform_workers", _COUNT, "2", "Most processes of each transform."),
     ("transform_timeout_s", float, "30", "Seconds that a transform may work on one batch."),
     ("metrics_listen", str, "none", "HOST:PORT for Prometheus metrics."),

@@ -18,6 +18,16 @@ from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.feeds.wait_times import HopSeconds
 from headrace.client.options.access import Access, TlsConfig
+from headrace.client.options.images import (
+    CenterCrop,
+    ColorJitter,
+    Normalize,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    Resize,
+)
 from headrace.client.options.mixture import Mixture, MixtureEntry, read_mixture
 from headrace.client.options.order import Order
 from headrace.client.options.private import Fallback, PrivateServer
@@ -50,7 +60,9 @@ __all__ = [
     "BufferPool",
     "BytesColumn",
     "Cast",
+    "CenterCrop",
     "ClientStats",
+    "ColorJitter",
     "ColumnView",
     "Deadlines",
     "DecodeImage",
@@ -62,6 +74,7 @@ __all__ = [
     "Landing",
     "Mixture",
     "MixtureEntry",
+    "Normalize",
     "NumpyDataset",
     "Order",
     "Pack",
@@ -70,8 +83,13 @@ __all__ = [
     "Prefetcher",
     "PrivateServer",
     "RaggedColumn",
+    "RandomErasing",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "RandomVerticalFlip",
     "ReadOptions",
     "RemoteDataset",
+    "Resize",
     "RingFeeds",
     "Stack",
     "StatsLog",

@@ -5,7 +5,8 @@
 
 from headrace.order._amounts import epoch_positions
 from headrace.order._dealing import LINE_INVERSES
-from headrace.order._hash import sample_keys
+from headrace.order._hash import sample_keys, transform_keys, uniform_draws
+from headrace.order._images import AUGMENTATION_VERSION, IMAGES, images_title, split_images
 from headrace.order._listing import batch_sample_ids, rank_batches
 from headrace.order._mixture import (
     Batching,
@@ -43,8 +44,10 @@ from headrace.order._token import (
 )
 
 __all__ = [
+    "AUGMENTATION_VERSION",
     "DEFAULT_RUN_BYTES",
     "DEFAULT_SHUFFLE_BYTES",
+    "IMAGES",
     "LINE_INVERSES",
     "NETWORK_ROUNDS",
     "NUMBER_LIMIT",
@@ -80,6 +83,7 @@ __all__ = [
     "encode_token",
     "epoch_positions",
     "find_rows",
+    "images_title",
     "linear",
     "load_mixture",
     "mixture_differences",
@@ -88,6 +92,9 @@ __all__ = [
     "rank_batches",
     "sample_keys",
     "spec_differences",
+    "split_images",
     "table_of",
+    "transform_keys",
+    "uniform_draws",
     "walk_tables",
 ]

@@ -37,6 +37,7 @@ class Stream(enum.IntEnum):
     STEP = 16
     SKIPS = 17
     PACKING = 18
+    AUGMENT = 19
 
 
 def derive(key: int, *words: int) -> int:
@@ -105,6 +106,25 @@ def sample_keys(seed: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[
         (n,) uint64; two positions of an epoch never share one.
     """
     return draw(derive(0, seed, epoch, Stream.SAMPLE), positions.astype(np.uint64))
+
+
+def transform_keys(keys: NDArray[np.uint64], step: int, place: int) -> NDArray[np.uint64]:
+    """Return the keys of one random transform of some samples: docs/augmentation.md.
+
+    Args:
+        keys: (n,) uint64, as `sample_keys` gives them.
+        step: The step's place in the request, >= 0.
+        place: The transform's place in the step, >= 0.
+    """
+    return derive_each(keys, int(Stream.AUGMENT), step, place)
+
+
+def uniform_draws(keys: NDArray[np.uint64], count: int) -> NDArray[np.float64]:
+    """Return (n, count) float64 in [0, 1): draw i of each key, multiples of 2^-53."""
+    counters = np.broadcast_to(np.arange(count, dtype=np.uint64), (len(keys), count)).ravel()
+    drawn = draw_each(np.repeat(keys, count), counters)
+    found = (drawn >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return found.reshape(len(keys), count)
 
 
 def draw_each(

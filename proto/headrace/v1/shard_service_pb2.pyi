@@ -56,6 +56,12 @@ class ImageFit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     IMAGE_FIT_COVER: _ClassVar[ImageFit]
     IMAGE_FIT_CONTAIN: _ClassVar[ImageFit]
     IMAGE_FIT_STRETCH: _ClassVar[ImageFit]
+
+class ImageLayout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    IMAGE_LAYOUT_UNSPECIFIED: _ClassVar[ImageLayout]
+    IMAGE_LAYOUT_HWC: _ClassVar[ImageLayout]
+    IMAGE_LAYOUT_CHW: _ClassVar[ImageLayout]
 COLUMN_KIND_UNSPECIFIED: ColumnKind
 COLUMN_KIND_TENSOR: ColumnKind
 COLUMN_KIND_BYTES: ColumnKind
@@ -89,6 +95,9 @@ IMAGE_FIT_UNSPECIFIED: ImageFit
 IMAGE_FIT_COVER: ImageFit
 IMAGE_FIT_CONTAIN: ImageFit
 IMAGE_FIT_STRETCH: ImageFit
+IMAGE_LAYOUT_UNSPECIFIED: ImageLayout
+IMAGE_LAYOUT_HWC: ImageLayout
+IMAGE_LAYOUT_CHW: ImageLayout
 
 class ListDatasetsRequest(_message.Message):
     __slots__ = ("page_size", "page_token")
@@ -281,18 +290,124 @@ class Stack(_message.Message):
     def __init__(self, column: _Optional[str] = ..., item_shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DecodeImage(_message.Message):
-    __slots__ = ("column", "height", "width", "channels", "fit")
+    __slots__ = ("column", "height", "width", "channels", "fit", "transforms", "layout")
     COLUMN_FIELD_NUMBER: _ClassVar[int]
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
     CHANNELS_FIELD_NUMBER: _ClassVar[int]
     FIT_FIELD_NUMBER: _ClassVar[int]
+    TRANSFORMS_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
     column: str
     height: int
     width: int
     channels: int
     fit: ImageFit
-    def __init__(self, column: _Optional[str] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ..., fit: _Optional[_Union[ImageFit, str]] = ...) -> None: ...
+    transforms: _containers.RepeatedCompositeFieldContainer[ImageTransform]
+    layout: ImageLayout
+    def __init__(self, column: _Optional[str] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ..., fit: _Optional[_Union[ImageFit, str]] = ..., transforms: _Optional[_Iterable[_Union[ImageTransform, _Mapping]]] = ..., layout: _Optional[_Union[ImageLayout, str]] = ...) -> None: ...
+
+class ImageTransform(_message.Message):
+    __slots__ = ("resize", "center_crop", "random_resized_crop", "random_horizontal_flip", "random_vertical_flip", "color_jitter", "random_erasing", "normalize")
+    RESIZE_FIELD_NUMBER: _ClassVar[int]
+    CENTER_CROP_FIELD_NUMBER: _ClassVar[int]
+    RANDOM_RESIZED_CROP_FIELD_NUMBER: _ClassVar[int]
+    RANDOM_HORIZONTAL_FLIP_FIELD_NUMBER: _ClassVar[int]
+    RANDOM_VERTICAL_FLIP_FIELD_NUMBER: _ClassVar[int]
+    COLOR_JITTER_FIELD_NUMBER: _ClassVar[int]
+    RANDOM_ERASING_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
+    resize: Resize
+    center_crop: CenterCrop
+    random_resized_crop: RandomResizedCrop
+    random_horizontal_flip: RandomHorizontalFlip
+    random_vertical_flip: RandomVerticalFlip
+    color_jitter: ColorJitter
+    random_erasing: RandomErasing
+    normalize: Normalize
+    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., center_crop: _Optional[_Union[CenterCrop, _Mapping]] = ..., random_resized_crop: _Optional[_Union[RandomResizedCrop, _Mapping]] = ..., random_horizontal_flip: _Optional[_Union[RandomHorizontalFlip, _Mapping]] = ..., random_vertical_flip: _Optional[_Union[RandomVerticalFlip, _Mapping]] = ..., color_jitter: _Optional[_Union[ColorJitter, _Mapping]] = ..., random_erasing: _Optional[_Union[RandomErasing, _Mapping]] = ..., normalize: _Optional[_Union[Normalize, _Mapping]] = ...) -> None: ...
+
+class Resize(_message.Message):
+    __slots__ = ("size", "max_size")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_SIZE_FIELD_NUMBER: _ClassVar[int]
+    size: _containers.RepeatedScalarFieldContainer[int]
+    max_size: int
+    def __init__(self, size: _Optional[_Iterable[int]] = ..., max_size: _Optional[int] = ...) -> None: ...
+
+class CenterCrop(_message.Message):
+    __slots__ = ("height", "width")
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    height: int
+    width: int
+    def __init__(self, height: _Optional[int] = ..., width: _Optional[int] = ...) -> None: ...
+
+class RandomResizedCrop(_message.Message):
+    __slots__ = ("height", "width", "least_scale", "greatest_scale", "least_ratio", "greatest_ratio")
+    HEIGHT_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    LEAST_SCALE_FIELD_NUMBER: _ClassVar[int]
+    GREATEST_SCALE_FIELD_NUMBER: _ClassVar[int]
+    LEAST_RATIO_FIELD_NUMBER: _ClassVar[int]
+    GREATEST_RATIO_FIELD_NUMBER: _ClassVar[int]
+    height: int
+    width: int
+    least_scale: float
+    greatest_scale: float
+    least_ratio: float
+    greatest_ratio: float
+    def __init__(self, height: _Optional[int] = ..., width: _Optional[int] = ..., least_scale: _Optional[float] = ..., greatest_scale: _Optional[float] = ..., least_ratio: _Optional[float] = ..., greatest_ratio: _Optional[float] = ...) -> None: ...
+
+class RandomHorizontalFlip(_message.Message):
+    __slots__ = ("p",)
+    P_FIELD_NUMBER: _ClassVar[int]
+    p: float
+    def __init__(self, p: _Optional[float] = ...) -> None: ...
+
+class RandomVerticalFlip(_message.Message):
+    __slots__ = ("p",)
+    P_FIELD_NUMBER: _ClassVar[int]
+    p: float
+    def __init__(self, p: _Optional[float] = ...) -> None: ...
+
+class ColorJitter(_message.Message):
+    __slots__ = ("brightness", "contrast", "saturation", "hue")
+    BRIGHTNESS_FIELD_NUMBER: _ClassVar[int]
+    CONTRAST_FIELD_NUMBER: _ClassVar[int]
+    SATURATION_FIELD_NUMBER: _ClassVar[int]
+    HUE_FIELD_NUMBER: _ClassVar[int]
+    brightness: _containers.RepeatedScalarFieldContainer[float]
+    contrast: _containers.RepeatedScalarFieldContainer[float]
+    saturation: _containers.RepeatedScalarFieldContainer[float]
+    hue: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, brightness: _Optional[_Iterable[float]] = ..., contrast: _Optional[_Iterable[float]] = ..., saturation: _Optional[_Iterable[float]] = ..., hue: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class RandomErasing(_message.Message):
+    __slots__ = ("p", "least_scale", "greatest_scale", "least_ratio", "greatest_ratio", "value")
+    P_FIELD_NUMBER: _ClassVar[int]
+    LEAST_SCALE_FIELD_NUMBER: _ClassVar[int]
+    GREATEST_SCALE_FIELD_NUMBER: _ClassVar[int]
+    LEAST_RATIO_FIELD_NUMBER: _ClassVar[int]
+    GREATEST_RATIO_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    p: float
+    least_scale: float
+    greatest_scale: float
+    least_ratio: float
+    greatest_ratio: float
+    value: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, p: _Optional[float] = ..., least_scale: _Optional[float] = ..., greatest_scale: _Optional[float] = ..., least_ratio: _Optional[float] = ..., greatest_ratio: _Optional[float] = ..., value: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class Normalize(_message.Message):
+    __slots__ = ("mean", "std", "element_type")
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    STD_FIELD_NUMBER: _ClassVar[int]
+    ELEMENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    mean: _containers.RepeatedScalarFieldContainer[float]
+    std: _containers.RepeatedScalarFieldContainer[float]
+    element_type: ElementType
+    def __init__(self, mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ..., element_type: _Optional[_Union[ElementType, str]] = ...) -> None: ...
 
 class Transform(_message.Message):
     __slots__ = ("name", "version")
@@ -331,7 +446,7 @@ class BatchStep(_message.Message):
     def __init__(self, cast: _Optional[_Union[Cast, _Mapping]] = ..., pad: _Optional[_Union[Pad, _Mapping]] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ..., decode_image: _Optional[_Union[DecodeImage, _Mapping]] = ..., transform: _Optional[_Union[Transform, _Mapping]] = ..., pack: _Optional[_Union[Pack, _Mapping]] = ...) -> None: ...
 
 class ReadBatchesRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "steps", "max_group_bytes")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "steps", "max_group_bytes", "allow_decoder_change")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +469,7 @@ class ReadBatchesRequest(_message.Message):
     TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     MAX_GROUP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_DECODER_CHANGE_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -376,7 +492,8 @@ class ReadBatchesRequest(_message.Message):
     token_skips: SkipList
     steps: _containers.RepeatedCompositeFieldContainer[BatchStep]
     max_group_bytes: int
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ...) -> None: ...
+    allow_decoder_change: bool
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ..., allow_decoder_change: bool = ...) -> None: ...
 
 class ReadBatchesResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "epoch_end", "heartbeat", "messages", "payload")
@@ -525,7 +642,7 @@ class RingOffer(_message.Message):
     def __init__(self, version: _Optional[int] = ..., ticket: _Optional[bytes] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class GetBatchRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "steps")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "steps", "allow_decoder_change")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -544,6 +661,7 @@ class GetBatchRequest(_message.Message):
     ALLOW_NEW_SKIPS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_DECODER_CHANGE_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -562,7 +680,8 @@ class GetBatchRequest(_message.Message):
     allow_new_skips: bool
     token_skips: SkipList
     steps: _containers.RepeatedCompositeFieldContainer[BatchStep]
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ...) -> None: ...
+    allow_decoder_change: bool
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., allow_decoder_change: bool = ...) -> None: ...
 
 class GetBatchResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "heartbeat", "payload")

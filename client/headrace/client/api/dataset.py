@@ -120,6 +120,7 @@ class RemoteDataset(IterableDataset[Batch]):
         skips: str | Sequence[int] | None = None,
         allow_new_skips: bool = False,
         steps: Sequence[Step] = (),
+        allow_decoder_change: bool = False,
         transform: Callable[[Batch], Any] | None = None,
         restart: bool = False,
         token: bytes | None = None,
@@ -160,6 +161,8 @@ class RemoteDataset(IterableDataset[Batch]):
                 ``skips``.
             steps: What the server does with each batch before it sends it, in this order: `Cast`,
                 `Pad`, `Stack`, `DecodeImage`, `Transform`, `Pack`.
+            allow_decoder_change: Whether a loaded state may be of images that other versions of
+                the server's image libraries decoded, whose pixels may differ.
             transform: Called with each batch; what it returns is what the loop gets. It runs in
                 the thread that reads ahead, or in the worker, and with ``device=`` in the loop's
                 own, on its stream, as the batch is handed over.
@@ -200,8 +203,7 @@ class RemoteDataset(IterableDataset[Batch]):
             skips=skips,
         )
         rank, world_size = resolve_ranks(rank, world_size)
-        replication = whole("replication", replication, low=1)
-        options = order_of(order)
+        options, replication = order_of(order), whole("replication", replication, low=1)
         self._reading = Reading(
             subject=subject,
             order=options.spec(seed=seed, shuffle=shuffle),
@@ -216,6 +218,7 @@ class RemoteDataset(IterableDataset[Batch]):
             with_ids=flag("with_ids", with_ids),
             steps=steps_of(steps),
             allow_new_skips=flag("allow_new_skips", allow_new_skips),
+            allow_decoder_change=flag("allow_decoder_change", allow_decoder_change),
             end_epoch=epoch_limit(epochs),
         )
         self._endpoints = choose_endpoints(

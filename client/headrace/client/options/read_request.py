@@ -40,6 +40,7 @@ class ReadOptions:
         token_skips: The list that the token was made with, for a server that does not have it.
         allow_new_skips: Whether ``skips`` may be another list than the token's, that holds it.
         steps: What the server does with each batch before it sends it.
+        allow_decoder_change: Whether other versions than the token's may decode images.
     """
 
     dataset: str
@@ -59,6 +60,7 @@ class ReadOptions:
     token_skips: SkipChoice | None = None
     allow_new_skips: bool = False
     steps: tuple[Step, ...] = ()
+    allow_decoder_change: bool = False
 
     def __post_init__(self) -> None:
         """Refuse coordinates that name no slice, before anything travels."""
@@ -116,6 +118,7 @@ class ReadOptions:
             batch_offset=self.batch_offset,
             allow_new_skips=self.allow_new_skips,
             steps=[step.to_message() for step in self.steps],
+            allow_decoder_change=self.allow_decoder_change,
         )
         if self.mixture is not None:
             request.mixture.CopyFrom(self.mixture.to_message())

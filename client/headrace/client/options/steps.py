@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.arguments import flag, instance, number, one_of, shown, text, whole
+from headrace.client.options.images import ImageTransform, image_transforms_of
 from headrace.errors import BadArgumentError
+from headrace.order import images_title
 from headrace.v1 import shard_service_pb2 as pb
 
 _TYPES = {
@@ -32,6 +34,7 @@ _FITS = {
     "contain": pb.IMAGE_FIT_CONTAIN,
     "stretch": pb.IMAGE_FIT_STRETCH,
 }
+_LAYOUTS = {"HWC": pb.IMAGE_LAYOUT_HWC, "CHW": pb.IMAGE_LAYOUT_CHW}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,37 +127,73 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class DecodeImage:
-    """Make a column of JPEG or PNG files a uint8 tensor ``(samples, height, width, channels)``.
+    """Make a column of files of images a tensor ``(samples, height, width, channels)``.
+
+    With `transforms` each JPEG, PNG, WebP or AVIF is decoded whole, turned as it says, and goes
+    through them, as in ``DecodeImage("image", transforms=[RandomResizedCrop(224)])``. Without them
+    JPEG and PNG are decoded no larger than need be and made `height` x `width`, which takes less
+    time and gives slightly other pixels.
 
     Attributes:
         column: The column.
-        height: Rows of pixels.
-        width: Pixels of a row.
+        height: Rows of pixels; not with `transforms`, which say it.
+        width: Pixels of a row; not with `transforms`.
         channels: 3 for red, green and blue, 1 for luminance.
         fit: Scaled to ``cover`` the size and cut to its middle, to lie within it amid zeros
             (``contain``), or to the size, its proportions lost (``stretch``).
+        transforms: What is done to each image, in this order: `Resize`, `CenterCrop`,
+            `RandomResizedCrop`, `RandomHorizontalFlip`, `RandomVerticalFlip`, `ColorJitter`,
+            `RandomErasing` and `Normalize`.
+        layout: ``CHW`` puts channels first, with `transforms` alone.
     """
 
     column: str
-    height: int
-    width: int
+    height: int | None = None
+    width: int | None = None
     channels: Literal[1, 3] = 3
     fit: Literal["cover", "contain", "stretch"] = "cover"
+    transforms: Sequence[ImageTransform] = ()
+    layout: Literal["HWC", "CHW"] = "HWC"
 
     def __post_init__(self) -> None:
         """Refuse what no server could do."""
         text("DecodeImage.column", self.column, wanted=_COLUMN)
-        for name in ("height", "width", "channels"):
-            _set_whole(self, name)
+        object.__setattr__(self, "transforms", image_transforms_of(self.transforms))
+        _set_whole(self, "channels")
         if self.channels not in (1, 3):
             raise BadArgumentError(
                 f"DecodeImage.channels is {self.channels}; expected 3 for colours, or 1",
                 field="steps",
             )
         one_of("DecodeImage.fit", self.fit, tuple(_FITS))
+        one_of("DecodeImage.layout", self.layout, tuple(_LAYOUTS))
+        if not self.transforms:
+            for name in ("height", "width"):
+                _set_whole(self, name)
+        elif self.height is not None or self.width is not None or self.fit != "cover":
+            raise BadArgumentError(
+                "DecodeImage has transforms, and height, width or fit beside them; give the size "
+                "to a transform, such as Resize((224, 224))",
+                field="steps",
+            )
+        if self.layout != "HWC" and not self.transforms:
+            raise BadArgumentError(
+                f"DecodeImage.layout is {self.layout!r} without transforms; give "
+                "transforms=[Resize(...)] instead of height and width",
+                field="steps",
+            )
 
     def to_message(self) -> pb.BatchStep:
         """Write the step down for the wire."""
+        if self.transforms:
+            return pb.BatchStep(
+                decode_image=pb.DecodeImage(
+                    column=self.column,
+                    channels=self.channels,
+                    transforms=[each.to_message() for each in self.transforms],
+                    layout=_LAYOUTS[self.layout],
+                )
+            )
         return pb.BatchStep(
             decode_image=pb.DecodeImage(
                 column=self.column,
@@ -271,4 +310,11 @@ def transforms_text(steps: Sequence[Step]) -> str:
                 "can be made before the first batch; give its version, or take the state later",
                 field="steps",
             )
-    return ",".join(f"{step.name}@{step.version}" for step in found)
+    titles = [f"{step.name}@{step.version}" for step in found]
+    # Which decoder it will be is the server's to say, with the first batch.
+    images = images_title(
+        (place, step.to_message().decode_image.SerializeToString(deterministic=True))
+        for place, step in enumerate(steps)
+        if isinstance(step, DecodeImage) and step.transforms
+    )
+    return ",".join([*titles, *([images] if images else [])])

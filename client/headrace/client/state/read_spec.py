@@ -39,6 +39,7 @@ class Reading:
         with_ids: Whether batches carry sample ids.
         steps: What the server does with each batch.
         allow_new_skips: Whether a token may be of a shorter list of skips.
+        allow_decoder_change: Whether a token may be of images that others decoded.
         end_epoch: First epoch not to read, or None.
     """
 
@@ -55,6 +56,7 @@ class Reading:
     with_ids: bool
     steps: tuple[Step, ...]
     allow_new_skips: bool
+    allow_decoder_change: bool
     end_epoch: int | None
 
     @property
@@ -103,6 +105,7 @@ class Reading:
             skips=self.subject.skips,
             token_skips=self.subject.token_skips,
             allow_new_skips=self.allow_new_skips,
+            allow_decoder_change=self.allow_decoder_change,
             steps=self.steps,
             order=order,
             global_batch_size=size,

@@ -214,7 +214,7 @@ class _Epoch:
                 sample_count=0,
                 mixture=self.spec.mixture,
                 skips=self.spec.skips_digest,
-                transforms=transforms_text(self.spec.transforms) if self.spec.transforms else "",
+                transforms=transforms_text(self.spec.transforms, self.spec.images),
             )
         )
 

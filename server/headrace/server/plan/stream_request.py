@@ -180,6 +180,7 @@ class StreamSpec:
         mixture: Digest of the mixture, for tokens; empty for one dataset.
         skips: Samples to leave out.
         transforms: Those that samples go through.
+        images: What a token says of what is done to images, and by which decoder.
         global_batch_size: Samples of one batch over all ranks.
         rank: In [0, `world_size`).
         world_size: Number of ranks.
@@ -201,6 +202,7 @@ class StreamSpec:
     mixture: str
     skips: Skips | None
     transforms: tuple[TransformConfig, ...]
+    images: str
     global_batch_size: int
     rank: int
     world_size: int
@@ -259,15 +261,13 @@ def stream_spec(
     if request.with_ids:
         columns += (readable.id_column,)
     epoch, position = _start(request, token, readable)
+    configs, images = wanted_transforms(request, token, transforms)
     spec = StreamSpec(
         order=wanted.order,
         mixture=readable.mixture,
         skips=served.skips(request, token),
-        transforms=(
-            wanted_transforms(request.steps, token, transforms)
-            if request.steps or token is not None
-            else ()
-        ),
+        transforms=configs,
+        images=images,
         global_batch_size=wanted.global_batch_size,
         rank=request.rank,
         world_size=request.world_size,

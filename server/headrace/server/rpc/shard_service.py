@@ -33,6 +33,7 @@ from headrace.server.rpc.timers import Alarm, Alarms, CallEnd, Repeated
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.settings.transform_config import transform_configs
 from headrace.server.shares import Budget, Share
+from headrace.server.steps.row_pool import RowPool, allowed_processors
 from headrace.server.steps.transform_pool import TransformPool
 from headrace.server.stream.batch_stream import BatchStream, StreamLimits
 from headrace.server.stream.encode_thread import Ahead, Messages
@@ -128,11 +129,13 @@ class ShardService:
         )
         self._turns = Turns()
         self._step_turns = Turns(_STEPS_AT_ONCE)
+        self._rows = RowPool(config.step_threads or allowed_processors())
         self._send_turns = SendTurns()
 
     def close(self) -> None:
         """End what works for the calls, of which none runs any more."""
         self._transforms.close()
+        self._rows.close()
         self._alarms.close()
 
     def methods(self) -> dict[str, Method]:
@@ -252,7 +255,7 @@ class ShardService:
             limits=limits,
             observer=tally,
             outlet=outlet,
-            turns=StreamTurns(self._turns.of(name), self._step_turns.of(name)),
+            turns=StreamTurns(self._turns.of(name), self._step_turns.of(name), self._rows),
             share=opened.share,
         )
         opened.end.stream = stream

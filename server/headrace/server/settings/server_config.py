@@ -78,6 +78,8 @@ class ServerConfig:
             ``STORE_UNAVAILABLE``.
         step_timeout_s: How long a step that is no transform may work on one batch. The default is
             arbitrary: no loop waits so long for a batch.
+        step_threads: Most threads that decode images, of all streams together; 0 is as many as the
+            process may use processors.
         otlp_endpoint: ``http://host:port`` of an OpenTelemetry collector that traces are sent to;
             empty for none. Needs the packages of the ``[otel]`` extra.
         transforms: Functions that requests may name, each as ``NAME=module:function@version``;
@@ -117,6 +119,7 @@ class ServerConfig:
     heartbeat_s: float = 5.0
     store_timeout_s: float = 120.0
     step_timeout_s: float = 60.0
+    step_threads: int = 0
     otlp_endpoint: str = ""
     transforms: tuple[str, ...] = ()
     transform_workers: int = 2
@@ -203,6 +206,7 @@ class ServerConfig:
             ("max_streams_per_peer", 0),
             ("max_batch_bytes", 1),
             ("payload_bytes", 1),
+            ("step_threads", 0),
             ("transform_workers", 1),
             ("max_stream_s", 0),
             ("drain_s", 0),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.errors import ConfigurationError
+from headrace.order import IMAGES
 
 _STATED = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,39})="
@@ -55,6 +56,10 @@ def transform_configs(stated: Iterable[str]) -> dict[str, TransformConfig]:
                 "name of up to 40 and a version of up to 20 letters, digits, '.', '_' and '-'"
             )
         config = TransformConfig(**match.groupdict())
+        if config.name == IMAGES:
+            raise ConfigurationError(
+                f"a transform is called {IMAGES!r}, which tokens call the server's own; rename it"
+            )
         if config.name in found:
             raise ConfigurationError(f"two transforms are called {config.name!r}; rename one")
         found[config.name] = config

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from headrace.errors import StepFailedError, TokenSpecChangedError
-from headrace.order import TRANSFORMS_LIMIT_BYTES, Token
+from headrace.order import TRANSFORMS_LIMIT_BYTES, Token, images_title, split_images
 from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_values import Batch, Claim
+from headrace.server.images.files import decoder_versions
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.settings.transform_config import TransformConfig
 from headrace.server.steps.arrow_values import arrow_batch, arrow_columns, arrow_field, arrow_values
@@ -79,33 +80,66 @@ class TransformStep:
 
 
 def wanted_transforms(
-    steps: Sequence[pb.BatchStep], token: Token | None, pool: TransformPool
-) -> tuple[TransformConfig, ...]:
-    """Return the transforms of a request's steps, in order.
+    request: pb.ReadBatchesRequest, token: Token | None, pool: TransformPool
+) -> tuple[tuple[TransformConfig, ...], str]:
+    """Return the transforms of a request's steps, in order, and what a token says of images.
 
     Raises:
         BadArgumentError: One is not registered, or they are too many for a token.
+        ConfigurationError: Images are to be decoded, and what decodes them is missing.
         TokenSpecChangedError: They are not those of the token.
     """
+    steps = request.steps
     found = tuple(_wanted(step.transform, pool) for step in steps if step.HasField("transform"))
-    text = transforms_text(found)
-    if token is not None and token.transforms != text:
+    images = images_title_of(steps)
+    text = transforms_text(found, images)
+    if token is None or token.transforms == text:
+        return found, images
+    (others, digest, decoder), wanted = split_images(token.transforms), split_images(text)
+    if others != wanted[0]:
         raise TokenSpecChangedError(
-            f"the token is of the transforms [{token.transforms}], and [{text}] are requested; ask "
+            f"the token is of the transforms [{others}], and [{wanted[0]}] are requested; ask "
             "for the token's, in the same order, or start over",
-            token_transforms=token.transforms,
-            transforms=text,
+            token_transforms=others,
+            transforms=wanted[0],
         )
-    return found
+    if digest != wanted[1]:
+        raise TokenSpecChangedError(
+            f"the token is of images that went through other steps ({digest or 'none'}) than those "
+            f"requested ({wanted[1] or 'none'}); ask for the same image transforms, at the same "
+            "places in steps, or start over",
+            token_transforms=digest,
+            transforms=wanted[1],
+        )
+    # A token of before the first batch names no decoder.
+    if decoder not in {"", wanted[2]} and not request.allow_decoder_change:
+        raise TokenSpecChangedError(
+            f"this server decodes images with {decoder_versions()}, the token's with other "
+            "versions, whose pixels may differ; ask a server that has those, or accept it with "
+            "allow_decoder_change",
+            token_transforms=decoder,
+            transforms=wanted[2],
+        )
+    return found, images
 
 
-def transforms_text(configs: Sequence[TransformConfig]) -> str:
+def images_title_of(steps: Sequence[pb.BatchStep]) -> str:
+    """Return what a token says of what is done to images, and by which decoder."""
+    with_transforms = [
+        (place, step.decode_image.SerializeToString(deterministic=True))
+        for place, step in enumerate(steps)
+        if step.decode_image.transforms
+    ]
+    return images_title(with_transforms, decoder_versions()) if with_transforms else ""
+
+
+def transforms_text(configs: Sequence[TransformConfig], images: str = "") -> str:
     """Return what a token says of transforms.
 
     Raises:
         TokenSpecChangedError: It would be too long.
     """
-    text = ",".join(config.title for config in configs)
+    text = ",".join([*(config.title for config in configs), *([images] if images else [])])
     if len(text) > TRANSFORMS_LIMIT_BYTES:
         raise TokenSpecChangedError(
             f"the transforms {text} have {len(text)} letters together, "

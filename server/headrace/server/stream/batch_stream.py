@@ -48,6 +48,7 @@ from headrace.server.cache.source import Blocks
 from headrace.server.kernels.loader import KERNELS, WORTH_LOADING_BYTES
 from headrace.server.plan.planned_batches import Lookahead, PlannedBatch, PlannedEnd, plan_bytes
 from headrace.server.shares import Budget, Share, ShortError
+from headrace.server.steps.row_pool import RowPool
 from headrace.server.stream.batch_maker import BatchMaker, Made
 from headrace.server.stream.fair_turns import StreamTurns, Turns
 from headrace.server.stream.pipeline import Pipeline
@@ -132,7 +133,7 @@ class BatchStream:
     ) -> None:
         self._contents = contents
         self._share = Share(Budget(_NO_LIMIT)) if share is None else share
-        self._turns = turns or StreamTurns(Turns().of(""), Turns().of(""))
+        self._turns = turns or StreamTurns(Turns().of(""), Turns().of(""), RowPool(1))
         self._dataset = dataset
         self._blocks = blocks
         self._limits = limits
@@ -322,7 +323,7 @@ class BatchStream:
             planned,
             payload,
             gathered.buffer_bytes[0],
-            turns=self._turns.steps,
+            turns=self._turns,
             timeout_s=self._limits.step_timeout_s,
             claim=claim,
         )

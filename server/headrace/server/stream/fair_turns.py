@@ -38,6 +38,8 @@ from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+from headrace.server.steps.row_pool import RowPool
+
 # Python runs one thread at a time, and another while that one copies; more than some find nothing
 # to do (two measured, on two processors; four for larger machines is arbitrary).
 _MOST = 4
@@ -221,10 +223,12 @@ class StreamTurns:
     Attributes:
         batches: At making batches.
         steps: At the steps of batches, which may take a second a row.
+        rows: Works on the rows of images, and has turns of its own.
     """
 
     batches: CallerTurns
     steps: CallerTurns
+    rows: RowPool
 
 
 class Turn:

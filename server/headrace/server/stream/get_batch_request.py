@@ -102,6 +102,7 @@ def _stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
         max_chunk_bytes=request.max_chunk_bytes,
         allow_new_skips=request.allow_new_skips,
         steps=request.steps,
+        allow_decoder_change=request.allow_decoder_change,
     )
     if request.HasField("order"):
         wanted.order.CopyFrom(request.order)

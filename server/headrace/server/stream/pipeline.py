@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +24,16 @@ from headrace.server.batch.batch_values import (
 from headrace.server.batch.targets import Finished, Places
 from headrace.server.layout.wire_columns import WireColumn, refuse_large
 from headrace.server.plan.planned_batches import PlannedBatch
+from headrace.server.steps.augment_image import AugmentImage
 from headrace.server.steps.column_steps import Cast, Pad, Stack, Step, Work
 from headrace.server.steps.decode_image import DecodeImage
 from headrace.server.steps.pack import Pack
 from headrace.server.steps.transform_pool import TransformPool
 from headrace.server.steps.transform_step import TransformStep
-from headrace.server.stream.fair_turns import CallerTurns
+from headrace.server.stream.fair_turns import CallerTurns, StreamTurns
 from headrace.v1 import shard_service_pb2 as pb
+
+AnyStep: TypeAlias = Step | TransformStep | AugmentImage
 
 _MAX_STEPS = 64
 # Rows that take less together have one turn (arbitrary: a signal of life costs nothing then).
@@ -50,7 +54,7 @@ class Pipeline:
 
     before: tuple[WireColumn, ...]
     after: tuple[WireColumn, ...]
-    steps: tuple[Step | TransformStep, ...]
+    steps: tuple[AnyStep, ...]
     seed: int
     max_batch_bytes: int
 
@@ -60,7 +64,7 @@ class Pipeline:
         payload: memoryview,
         buffer_bytes: Sequence[int],
         *,
-        turns: CallerTurns,
+        turns: StreamTurns,
         timeout_s: float,
         claim: Claim,
     ) -> Generator[None, None, Batch]:
@@ -70,7 +74,7 @@ class Pipeline:
             planned: The batch.
             payload: Its columns as they were gathered.
             buffer_bytes: The length of each of their buffers.
-            turns: Of the caller; as many streams work as there are processors.
+            turns: Of the stream; as many work as there are processors.
             timeout_s: How long each step may work on it; transforms have a time of their own.
             claim: Is told how much memory the steps take besides, before they take it.
 
@@ -84,9 +88,17 @@ class Pipeline:
             made = made_bytes(batch, payload)
             if isinstance(step, TransformStep):
                 batch = yield from step.run(batch, claim=_added(claim, made))
+            elif isinstance(step, AugmentImage):
+                batch = yield from step.run(
+                    batch,
+                    pool=turns.rows,
+                    caller=turns.steps,
+                    timeout_s=timeout_s,
+                    claim=_added(claim, made),
+                )
             else:
                 claim(made + step.cost(batch))
-                batch = yield from _in_time(step, batch, turns, timeout_s)
+                batch = yield from _in_time(step, batch, turns.steps, timeout_s)
         return batch
 
     def _keys(self, planned: PlannedBatch) -> NDArray[np.uint64]:
@@ -187,9 +199,9 @@ def make_pipeline(
     """
     _check_places(messages, end)
     now = {column.name: column for column in columns}
-    steps: list[Step | TransformStep] = []
-    for message in messages:
-        step = _step(message, transforms)
+    steps: list[AnyStep] = []
+    for place, message in enumerate(messages):
+        step = _step(message, place, transforms)
         _check_own(message)
         now = step.columns(now)
         if isinstance(step, Pack):
@@ -200,7 +212,7 @@ def make_pipeline(
     return Pipeline(tuple(columns), tuple(now.values()), tuple(steps), seed, max_batch_bytes)
 
 
-def _step(message: pb.BatchStep, transforms: TransformPool) -> Step | TransformStep:
+def _step(message: pb.BatchStep, place: int, transforms: TransformPool) -> AnyStep:  # noqa: PLR0911 - one for each kind
     kind = message.WhichOneof("step")
     if kind == "cast":
         return Cast(message.cast)
@@ -208,6 +220,8 @@ def _step(message: pb.BatchStep, transforms: TransformPool) -> Step | TransformS
         return Pad(message.pad)
     if kind == "stack":
         return Stack(message.stack)
+    if kind == "decode_image" and message.decode_image.transforms:
+        return AugmentImage(message.decode_image, place)
     if kind == "decode_image":
         return DecodeImage(message.decode_image)
     if kind == "transform":

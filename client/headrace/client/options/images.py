@@ -1,0 +1,338 @@
+"""What the server does with each image: the transforms of `DecodeImage`.
+
+Names, parameters and defaults are those of torchvision.transforms.v2; docs/augmentation.md has the
+arithmetic, and what the random ones draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from headrace.arguments import number, one_of, shown, whole, whole_or_none
+from headrace.errors import BadArgumentError
+from headrace.v1 import shard_service_pb2 as pb
+
+_SIDE_LIMIT = (1 << 14) + 1
+_LEAST_RATIO, _GREATEST_RATIO = 1 / 64, 64.0
+_FLOATS = {"float16": pb.ELEMENT_TYPE_FLOAT16, "float32": pb.ELEMENT_TYPE_FLOAT32}
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Scale an image, antialiased.
+
+    Attributes:
+        size: ``(height, width)``; or one number, the length of the shorter side, the longer one in
+            proportion.
+        max_size: Most pixels of the longer side, where `size` is one number.
+    """
+
+    size: int | tuple[int, ...]
+    max_size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        _set(self, size=_size("Resize.size", self.size))
+        whole_or_none("Resize.max_size", self.max_size, low=1, high=_SIDE_LIMIT)
+
+    def to_message(self) -> pb.ImageTransform:
+        """Write the transform down for the wire."""
+        return pb.ImageTransform(resize=pb.Resize(size=_tuple(self.size), max_size=self.max_size))
+
+
+@dataclass(frozen=True, slots=True)
+class CenterCrop:
+    """Keep the middle of an image; where it is smaller there are zeros around it.
+
+    Attributes:
+        size: ``(height, width)``, or one number for both.
+    """
+
+    size: int | tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        _set(self, size=_size("CenterCrop.size", self.size))
+
+    def to_message(self) -> pb.ImageTransform:
+        """Write the transform down for the wire."""
+        height, width = _pair(self.size)
+        return pb.ImageTransform(center_crop=pb.CenterCrop(height=height, width=width))
+
+
+@dataclass(frozen=True, slots=True)
+class RandomResizedCrop:
+    """Keep a random part of an image, and scale it, antialiased.
+
+    Attributes:
+        size: ``(height, width)``, or one number for both.
+        scale: Bounds of the part's area, as a share of the image's.
+        ratio: Bounds of its width over its height.
+    """
+
+    size: int | tuple[int, ...]
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        _set(
+            self,
+            size=_size("RandomResizedCrop.size", self.size),
+            scale=_scale("RandomResizedCrop", self.scale),
+            ratio=_ratio("RandomResizedCrop", self.ratio),
+        )
+
+    def to_message(self) -> pb.ImageTransform:
+        """Write the transform down for the wire."""
+        height, width = _pair(self.size)
+        return pb.ImageTransform(
+            random_resized_crop=pb.RandomResizedCrop(
+                height=height, width=width, **_bounds(self.scale, self.ratio)
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RandomHorizontalFlip:
+    """Swap left and right.
+
+    Attributes:
+        p: With which probability.
+    """
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse what is no probability."""
+        _set(self, p=number("RandomHorizontalFlip.p", self.p, least=0, most=1))
+
+    def to_message(self) -> pb.ImageTransform:
+        """Write the transform down for the wire."""
+        return pb.ImageTransform(random_horizontal_flip=pb.RandomHorizontalFlip(p=self.p))
+
+
+@dataclass(frozen=True, slots=True)
+class RandomVerticalFlip:
+    """Swap top and bottom.
+
+    Attributes:
+        p: With which probability.
+    """
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse what is no probability."""
+        _set(self, p=number("RandomVerticalFlip.p", self.p, least=0, most=1))
+
+    def to_message(self) -> pb.ImageTransform:
+        """Write the transform down for the wire."""
+        return pb.ImageTransform(random_vertical_flip=pb.RandomVerticalFlip(p=self.p))
+
+
+@dataclass(frozen=True, slots=True)
+class ColorJitter:
+    """Change brightness, contrast, saturation and hue in a random order, each by a random factor.
+
+    Attributes:
+        brightness: Bounds of the factor; one number b stands for ``(max(0, 1 - b), 1 + b)``, and
+            0 for no change.
+        contrast: Likewise.
+        saturation: Likewise.
+        hue: Bounds of what is added, in turns, in [-0.5, 0.5]; one number h for ``(-h, h)``.
+    """
+
+    brightness: float | tuple[float, float] = 0.0
+    contrast: float | tuple[float, float] = 0.0
+    saturation: float | tuple[float, float] = 0.0
+    hue: float | tuple[float, float] = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        for name in ("brightness", "contrast", "saturation", "hue"):
+            field, given = f"ColorJitter.{name}", getattr(self, name)
+            if name == "hue":
+                low, high, middle = -0.5, 0.5, 0.0
+            else:
+                low, high, middle = 0.0, float("inf"), 1.0
+            if isinstance(given, Iterable):
+                found = _range(field, given, low, high)
+            else:
+                spread = number(field, given, least=0.0, most=high)
+                found = (max(low, middle - spread), middle + spread)
+            _set(self, **{name: found})
+
+    def to_message(self) -> pb.ImageTransform:
+        """Write the transform down for the wire."""
+        ranges: dict[str, Any] = {}
+        for name in ("brightness", "contrast", "saturation", "hue"):
+            middle = 0.0 if name == "hue" else 1.0
+            found = getattr(self, name)
+            ranges[name] = () if found == (middle, middle) else found
+        return pb.ImageTransform(color_jitter=pb.ColorJitter(**ranges))
+
+
+@dataclass(frozen=True, slots=True)
+class RandomErasing:
+    """Overwrite a random part of an image.
+
+    Attributes:
+        p: With which probability.
+        scale: Bounds of the part's area, as a share of the image's.
+        ratio: Bounds of its height over its width.
+        value: What is written: one number, or one for each channel.
+    """
+
+    p: float = 0.5
+    scale: tuple[float, float] = (0.02, 0.33)
+    ratio: tuple[float, float] = (0.3, 3.3)
+    value: float | tuple[float, ...] = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        _set(
+            self,
+            p=number("RandomErasing.p", self.p, least=0, most=1),
+            scale=_scale("RandomErasing", self.scale),
+            ratio=_ratio("RandomErasing", self.ratio),
+            value=_numbers("RandomErasing.value", self.value),
+        )
+
+    def to_message(self) -> pb.ImageTransform:
+        """Write the transform down for the wire."""
+        bounds = _bounds(self.scale, self.ratio)
+        return pb.ImageTransform(
+            random_erasing=pb.RandomErasing(p=self.p, value=_tuple(self.value), **bounds)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Normalize:
+    """Divide pixels by 255, subtract the mean and divide by the deviation.
+
+    It is torchvision's ``ToDtype(torch.float32, scale=True)`` and ``Normalize`` together.
+
+    Attributes:
+        mean: For each channel.
+        std: For each channel.
+        dtype: What the results are rounded to.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    dtype: Literal["float16", "float32"] = "float32"
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        _set(
+            self,
+            mean=_tuple(_numbers("Normalize.mean", self.mean)),
+            std=_tuple(_numbers("Normalize.std", self.std)),
+        )
+        one_of("Normalize.dtype", self.dtype, tuple(_FLOATS))
+
+    def to_message(self) -> pb.ImageTransform:
+        """Write the transform down for the wire."""
+        return pb.ImageTransform(
+            normalize=pb.Normalize(mean=self.mean, std=self.std, element_type=_FLOATS[self.dtype])
+        )
+
+
+ImageTransform: TypeAlias = (
+    Resize
+    | CenterCrop
+    | RandomResizedCrop
+    | RandomHorizontalFlip
+    | RandomVerticalFlip
+    | ColorJitter
+    | RandomErasing
+    | Normalize
+)
+
+
+def image_transforms_of(transforms: object) -> tuple[ImageTransform, ...]:
+    """Return the transforms that an argument means, in order.
+
+    Raises:
+        BadArgumentError: It is one transform, or something in it is none.
+    """
+    wanted = "a list of transforms, such as [RandomResizedCrop(224)]"
+    if isinstance(transforms, ImageTransform | str) or not isinstance(transforms, Iterable):
+        raise BadArgumentError(
+            f"DecodeImage.transforms is {shown(transforms)}; expected {wanted}", field="steps"
+        )
+    found = tuple(transforms)
+    for at, each in enumerate(found):
+        if not isinstance(each, ImageTransform):
+            raise BadArgumentError(
+                f"DecodeImage.transforms[{at}] is {shown(each)}, of type {type(each).__name__}; "
+                f"expected {wanted}, of headrace.client",
+                field="steps",
+            )
+    return found
+
+
+def _set(transform: object, **values: object) -> None:
+    for name, value in values.items():
+        object.__setattr__(transform, name, value)
+
+
+def _size(field: str, given: object) -> int | tuple[int, ...]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        return whole(field, given, low=1, high=_SIDE_LIMIT)
+    found = tuple(
+        whole(f"{field}[{at}]", each, low=1, high=_SIDE_LIMIT) for at, each in enumerate(given)
+    )
+    if len(found) not in {1, 2}:
+        raise BadArgumentError(
+            f"{field} is {shown(given)}; expected one number, or height and width", field="steps"
+        )
+    return found
+
+
+def _tuple(given: Any) -> tuple[Any, ...]:
+    return given if isinstance(given, tuple) else (given,)
+
+
+def _pair(size: int | tuple[int, ...]) -> tuple[int, int]:
+    found = _tuple(size)
+    return found[0], found[-1]
+
+
+def _numbers(field: str, given: object) -> float | tuple[float, ...]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        return number(field, given)
+    return tuple(number(f"{field}[{at}]", each) for at, each in enumerate(given))
+
+
+def _range(field: str, given: Iterable[object], low: float, high: float) -> tuple[float, float]:
+    found = tuple(
+        number(f"{field}[{at}]", each, least=low, most=high) for at, each in enumerate(given)
+    )
+    if len(found) != 2 or found[0] > found[1]:  # noqa: PLR2004 - the ends of a range
+        raise BadArgumentError(
+            f"{field} is {found}; expected two numbers, the smaller one first", field="steps"
+        )
+    return found[0], found[1]
+
+
+def _scale(transform: str, given: Iterable[object]) -> tuple[float, float]:
+    found = _range(f"{transform}.scale", given, 0.0, 1.0)
+    number(f"{transform}.scale[0]", found[0], above=0.0)
+    return found
+
+
+def _ratio(transform: str, given: Iterable[object]) -> tuple[float, float]:
+    return _range(f"{transform}.ratio", given, _LEAST_RATIO, _GREATEST_RATIO)
+
+
+def _bounds(scale: tuple[float, float], ratio: tuple[float, float]) -> dict[str, Any]:
+    return {
+        "least_scale": scale[0],
+        "greatest_scale": scale[1],
+        "least_ratio": ratio[0],
+        "greatest_ratio": ratio[1],
+    }

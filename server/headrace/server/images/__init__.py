@@ -1,0 +1,1 @@
+"""Images: decoded, cropped, scaled and recoloured, as pure functions of a file and of draws."""

@@ -1,0 +1,97 @@
+"""What becomes of the geometry of an image: crops, a scaling and flips, done in one pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.server.images.resample import Part, resample
+
+Box = tuple[int, int, int, int]
+"""Top, left, height and width."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """An image as it will be painted.
+
+    Attributes:
+        pixels: ``(height, width, 4)`` or ``(height, width, 1)``, what it is made of.
+        box: The part of them that is scaled.
+        size: Height and width that the box is scaled to.
+        window: What is kept of that; beyond its borders there are zeros.
+        flips: Whether top and bottom, and left and right, of the window are swapped.
+        is_cut: Whether a window was cut, or the box scaled.
+    """
+
+    pixels: NDArray[np.uint8]
+    box: Box
+    size: tuple[int, int]
+    window: Box
+    flips: tuple[bool, bool] = (False, False)
+    is_cut: bool = False
+
+    @property
+    def height(self) -> int:
+        """Return the rows that it has."""
+        return self.window[2]
+
+    @property
+    def width(self) -> int:
+        """Return the columns that it has."""
+        return self.window[3]
+
+    def flipped(self, *, rows: bool = False, columns: bool = False) -> Frame:
+        """Return it with top and bottom, or left and right, swapped."""
+        return replace(self, flips=(self.flips[0] ^ rows, self.flips[1] ^ columns))
+
+    def cropped(self, box: Box) -> Frame:
+        """Return a part of it, which may pass its borders."""
+        top, left, height, width = box
+        if self.flips[0]:
+            top = self.height - top - height
+        if self.flips[1]:
+            left = self.width - left - width
+        is_inside = top >= 0 and left >= 0 and top + height <= self.height
+        if self.is_cut or not is_inside or left + width > self.width:
+            window = (self.window[0] + top, self.window[1] + left, height, width)
+            return replace(self, window=window, is_cut=True)
+        kept = (self.box[0] + top, self.box[1] + left, height, width)
+        return replace(self, box=kept, size=(height, width), window=(0, 0, height, width))
+
+    def scaled(self, height: int, width: int) -> Frame:
+        """Return it in another size; once, and before what is cut passes its borders."""
+        assert not self.is_cut
+        return replace(self, size=(height, width), window=(0, 0, height, width), is_cut=True)
+
+    def paint(self, out: NDArray[np.uint8]) -> None:
+        """Write it.
+
+        Args:
+            out: ``(height, width, channels)``, contiguous.
+        """
+        top, left, height, width = self.window
+        first, begin = max(top, 0), max(left, 0)
+        rows = min(top + height, self.size[0]) - first
+        columns = min(left + width, self.size[1]) - begin
+        if (rows, columns) == (height, width):
+            resample(self.pixels, Part(self.box, self.size, self.window, self.flips), out)
+            return
+        out[...] = 0
+        if rows <= 0 or columns <= 0:
+            return
+        inner = np.empty((rows, columns, out.shape[2]), np.uint8)
+        window = (first, begin, rows, columns)
+        resample(self.pixels, Part(self.box, self.size, window, (False, False)), inner)
+        out[first - top : first - top + rows, begin - left : begin - left + columns] = inner
+        flip_rows, flip_columns = self.flips
+        out[...] = out[:: -1 if flip_rows else 1, :: -1 if flip_columns else 1].copy()
+
+
+def frame_of(pixels: NDArray[np.uint8]) -> Frame:
+    """Return pixels as they are: ``(height, width, 4)`` or ``(height, width, 1)``."""
+    height, width, _ = pixels.shape
+    whole = (0, 0, height, width)
+    return Frame(pixels, whole, (height, width), whole)

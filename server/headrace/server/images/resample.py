@@ -1,0 +1,105 @@
+"""Scale a part of an image, antialiased, as docs/augmentation.md says: in integers, to the bit.
+
+Columns of pixels are weighed first and then rows, each by triangles as wide as scaling down needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+WEIGHT_BITS = 14
+# A sum of weighed bytes is kept with six bits behind the point.
+_KEPT_SHIFT = 8
+# Some MiB in all.
+_BAND_ELEMENTS = 1 << 18
+_LAST_SHIFT = 2 * WEIGHT_BITS - _KEPT_SHIFT
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is made of an image: a box of it is scaled, and a window of that is kept.
+
+    Attributes:
+        box: Top, left, height and width, in pixels of the image.
+        size: Height and width to which the box is scaled.
+        window: Top, left, height and width, in the scaled box, and within it.
+        flips: Whether top and bottom, and left and right, of the window are swapped.
+    """
+
+    box: tuple[int, int, int, int]
+    size: tuple[int, int]
+    window: tuple[int, int, int, int]
+    flips: tuple[bool, bool]
+
+
+def resample(pixels: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None:
+    """Write a part of an image.
+
+    Args:
+        pixels: ``(height, width, 4)``, of which three count, or ``(height, width, 1)``.
+        part: Which.
+        out: ``(height, width, channels)`` of the window, contiguous.
+    """
+    top, left, height, width = part.box
+    window_top, window_left, rows, columns = part.window
+    flip_rows, flip_columns = part.flips
+    boxed = pixels[top : top + height, left : left + width, : out.shape[2]]
+    across = weigh(width, part.size[1], window_left, columns)
+    target = out[:: -1 if flip_rows else 1, :: -1 if flip_columns else 1]
+    # Some rows at a time, so that what is between takes little memory.
+    step = max(1, _BAND_ELEMENTS // (max(width, columns) * out.shape[2]))
+    for first in range(0, rows, step):
+        count = min(step, rows - first)
+        down = weigh(height, part.size[0], window_top + first, count)
+        kept = _sums(boxed, down) >> _KEPT_SHIFT
+        made = _sums(kept.transpose(1, 0, 2), across, half=1 << (_LAST_SHIFT - 1))
+        target[first : first + count] = made.transpose(1, 0, 2) >> _LAST_SHIFT
+
+
+def _sums(
+    lines: NDArray[np.integer],
+    weighed: tuple[NDArray[np.int64], NDArray[np.int32]],
+    *,
+    half: int = 1 << (_KEPT_SHIFT - 1),
+) -> NDArray[np.int32]:
+    firsts, weights = weighed
+    sums = np.full((len(firsts), *lines.shape[1:]), half, np.int32)
+    for tap in range(weights.shape[1]):
+        sums += lines[np.minimum(firsts + tap, len(lines) - 1)] * weights[:, tap, None, None]
+    return sums
+
+
+def weigh(
+    length: int, size: int, first: int, count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return where the pixels begin that each place of a scaled line is made of, and their weights.
+
+    Args:
+        length: Pixels of the line.
+        size: Places that they are scaled to.
+        first: The first place that is wanted.
+        count: How many are.
+
+    Returns:
+        ``(count,)``, and ``(count, taps)``, of which each row adds up to 2^14.
+    """
+    scale = length / size
+    support = max(scale, 1.0)
+    centres = (np.arange(first, first + count) + 0.5) * scale
+    firsts = np.maximum(np.floor(centres - support + 0.5), 0.0)
+    ends = np.minimum(np.floor(centres + support + 0.5), float(length))
+    taps = int((ends - firsts).max())
+    places = firsts[:, None] + np.arange(taps)
+    near = np.maximum(1.0 - np.abs((places + 0.5 - centres[:, None]) / support), 0.0)
+    near[places >= ends[:, None]] = 0.0
+    totals = np.zeros(count)
+    # One after the other, as the compiled loop adds them up: NumPy's sum adds in pairs.
+    for tap in range(taps):
+        totals += near[:, tap]
+    weights = np.floor(near / totals[:, None] * (1 << WEIGHT_BITS) + 0.5).astype(np.int32)
+    rows = np.arange(count)
+    weights[rows, weights.argmax(axis=1)] += (1 << WEIGHT_BITS) - weights.sum(axis=1)
+    return firsts.astype(np.int64), weights
