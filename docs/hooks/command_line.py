@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 _MARK = "<!-- the help of every command -->"
-_WIDTH = 88
+_WIDTH = 80  # as wide as a page shows
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:

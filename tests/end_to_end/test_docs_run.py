@@ -49,7 +49,7 @@ _WIRE = "messages on a wire"
 _OURS = "tests/end_to_end/test_migrating.py runs them one after another"
 
 NOT_RUN = {
-    ("README.md", "Spark or files ──convert──▶ shards in object storage ──▶ hea"): _DRAWING,
+    ("README.md", "DataFrame or files ──convert──▶ shards in S3 ──▶ servers ──gR"): _DRAWING,
     ("README.md", "make demo"): _MAKE,
     (
         "README.md",
@@ -77,7 +77,7 @@ NOT_RUN = {
         "headrace.json                                      which ver",
     ): _LAYOUT,
     ("docs/format.md", "headrace.json                       version 2; written last"): _LAYOUT,
-    ("docs/index.md", "Spark or files ──convert──▶ shards in object storage ──▶ hea"): _DRAWING,
+    ("docs/index.md", "DataFrame or files ──convert──▶ shards in S3 ──▶ servers ──gR"): _DRAWING,
     ("docs/index.md", "pip install '.[all]'"): _INSTALL,
     (
         "docs/operations.md",

@@ -20,16 +20,22 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 _OPTIONS = (
     click.option(
-        "--tls", is_flag=True, help="Speak TLS, and trust the authorities that gRPC trusts."
+        "--tls", is_flag=True, help="Use TLS, and trust gRPC's default certificate authorities."
     ),
-    click.option("--tls-ca", type=_FILE, help="Speak TLS, and trust this PEM file's authorities."),
-    click.option("--tls-cert", type=_FILE, help="PEM file of a client certificate; needs its key."),
+    click.option(
+        "--tls-ca",
+        type=_FILE,
+        help="Use TLS, and trust the certificate authorities in this PEM file.",
+    ),
+    click.option(
+        "--tls-cert", type=_FILE, help="PEM file of a client certificate; requires --tls-key."
+    ),
     click.option("--tls-key", type=_FILE, help="PEM file of its private key."),
     click.option(
         "--token-file",
         type=_FILE,
         envvar="HEADRACE_TOKEN_FILE",
-        help="File that holds a bearer token and nothing else; read for each stream.",
+        help="File that contains only a bearer token; read again for each stream.",
     ),
 )
 

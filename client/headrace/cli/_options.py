@@ -36,7 +36,7 @@ _RANK: tuple[_Decorator, ...] = (
         type=click.Choice(["drop_last", "uneven", "pad"]),
         default="drop_last",
         show_default=True,
-        help="What becomes of an incomplete last batch.",
+        help="What to do with an incomplete last batch.",
     ),
 )
 
@@ -48,26 +48,26 @@ _ORDER: tuple[_Decorator, ...] = (
         show_default=True,
         help="Seed of the order.",
     ),
-    click.option("--shuffle/--no-shuffle", default=True, help="Shuffled, or in storage order."),
+    click.option("--shuffle/--no-shuffle", default=True, help="Shuffle, or read in storage order."),
     click.option(
         "--shuffle-bytes",
         type=SIZE,
         default="2GiB",
         show_default=True,
-        help="Bytes of samples that are shuffled together; 0 for the whole epoch.",
+        help="How many bytes of samples to shuffle together; 0 for the whole epoch.",
     ),
     click.option(
         "--shuffle-samples",
         type=click.IntRange(min=0),
         default=0,
-        help="The same limit in samples; 0, the default, for none.",
+        help="The same limit in samples; 0, the default, sets none.",
     ),
     click.option(
         "--run-bytes",
         type=SIZE,
         default="2MiB",
         show_default=True,
-        help="Bytes of neighbouring samples that are read together.",
+        help="How many bytes of neighbouring samples to read together.",
     ),
 )
 

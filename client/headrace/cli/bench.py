@@ -34,27 +34,33 @@ _LIMITS = {
 
 
 @click.command(name="bench")
-@click.option("--only", type=click.Choice(_KINDS), multiple=True, help="Of the four kinds. [all]")
 @click.option(
-    "--mib", type=click.IntRange(min=1), default=64, show_default=True, help="Of each dataset."
+    "--only", type=click.Choice(_KINDS), multiple=True, help="Which kinds to measure. [all]"
+)
+@click.option(
+    "--mib",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="Size of each dataset in MiB.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.1),
     default=2.0,
     show_default=True,
-    help="Of each measurement; there are 18 for each kind.",
+    help="Seconds per measurement; each kind takes 18.",
 )
-@click.option("--url", help="Write the datasets below this URL, to measure its store. [local]")
+@click.option("--url", help="Write the datasets below this URL to measure its store. [local]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(
     *, only: Sequence[str], mib: int, seconds: float, url: str | None, as_json: bool
 ) -> None:
-    """Generate samples, serve them, and measure every piece of their way to a training loop.
+    """Generate samples, serve them, and measure each part of the way to a training loop.
 
-    Rows of 40 float32 with a label, images of 64 KiB, int32[2048] tokens, and texts of about 400
-    bytes. Each piece is given in MiB/s, beside what this machine can do at best; the slowest piece
-    of the way from a warm cache into the loop is named.
+    Samples are rows of 40 float32 with a label, images of 64 KiB, tokens as int32[2048], and texts
+    of about 400 bytes. The table compares each part, in MiB/s, with the best that this machine can
+    do, and names the slowest part of the way from a warm cache to the loop.
     """
     from headrace.bench import WORKLOADS, measure_limits, measure_pieces  # noqa: PLC0415
 

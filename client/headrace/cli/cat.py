@@ -29,7 +29,7 @@ _SIDE = 160
 
 @click.command(name="cat")
 @click.argument("url", metavar="URL")
-@click.option("--ids", help="Sample ids with commas between, such as 0,7,100-110.")
+@click.option("--ids", help="Sample ids, separated by commas, such as 0,7,100-110.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
@@ -37,15 +37,24 @@ _SIDE = 160
     show_default=True,
     help="How many samples to show if no ids are given.",
 )
-@click.option("--columns", help="Names of the columns to show, with commas between.")
-@click.option("--fingerprint", help="An older version, by its fingerprint.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a sample; bytes as base64.")
-@click.option("--html", type=_FILE, help="Write a page: images in a grid, the rest below each.")
-@click.option("--png", type=_FILE, help="Write one picture: images in a grid, ids below.")
+@click.option("--columns", help="Columns to show, separated by commas.")
+@click.option("--fingerprint", help="Fingerprint of an older version.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per sample, with bytes as base64.",
+)
+@click.option(
+    "--html",
+    type=_FILE,
+    help="Write a page with a grid of images, and the other columns below each.",
+)
+@click.option("--png", type=_FILE, help="Write one picture with a grid of images and their ids.")
 @click.option(
     "--images/--no-images",
     default=True,
-    help="Whether terminals that can (kitty, iTerm2) show images. [where they can]",
+    help="Show images in terminals that support them, such as kitty and iTerm2. [if supported]",
 )
 def command(
     *,

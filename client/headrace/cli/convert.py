@@ -44,10 +44,10 @@ _MOST_COLUMNS = 20  # lines before the summary
     "--format",
     "file_format",
     type=click.Choice(_FORMATS),
-    help="What SRC holds; told from its names if left out.",
+    help="Format of SRC. Default: detected from file names.",
 )
 @click.option(
-    "--columns", help="Columns to keep, with commas between; OLD=NEW renames. Default: all."
+    "--columns", help="Columns to keep, separated by commas; OLD=NEW renames. Default: all."
 )
 @click.option(
     "--type",
@@ -63,82 +63,90 @@ _MOST_COLUMNS = 20  # lines before the summary
     type=PAIR,
     multiple=True,
     metavar="COLUMN=SHAPE",
-    help="Sides of the tensor in an array column, such as image=28x28; or COLUMN=ragged.",
+    help="Tensor shape of an array column, such as image=28x28, or COLUMN=ragged.",
 )
 @click.option("--split", help="Fractions by name, such as train=0.9,val=0.1: DST/train, DST/val.")
 @click.option("--split-by", metavar="COLUMN", help="The column that names each sample's split.")
 @click.option(
-    "--split-seed", type=int, default=0, show_default=True, help="Chooses samples for --split."
+    "--split-seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Seed that assigns samples for --split.",
 )
 @click.option(
     "--shuffle-seed",
     type=int,
-    help="Write in a random order, which spills as much to the disk of this machine as SRC has. "
-    "Servers shuffle anyway as they serve.",
+    help="Store samples in random order, using as much temporary disk space as SRC has "
+    "data. Rarely needed: servers shuffle when they serve.",
 )
 @click.option(
     "--spill-folder",
     metavar="FOLDER",
-    help="Where --shuffle-seed spills to. Default: the folder for temporary files.",
+    help="Folder for the temporary data of --shuffle-seed. Default: the system's folder for "
+    "temporary files.",
 )
 @click.option(
     "--null-value",
     "null_values",
     multiple=True,
-    help="What stands for a null in CSV where it is not quoted, such as NA, beside nothing at all; "
-    "may be given several times.",
+    help="Unquoted CSV value that means null, such as NA, in addition to empty fields; can "
+    "be given several times.",
 )
 @click.option(
     "--encoding",
     default="utf-8",
     show_default=True,
-    help="Of CSV, JSON and text, such as latin-1 or utf-16.",
+    help="Encoding of CSV, JSON and text, such as latin-1 or utf-16.",
 )
 @click.option(
     "--delimiter",
-    help=r"Between the fields of CSV, such as ';' or '\t'. Default: a comma; in .tsv files a tab.",
+    help=r"Separator of CSV fields, such as ';' or '\t'. Default: a comma, or a tab in .tsv files.",
 )
 @click.option(
     "--no-header",
     is_flag=True,
-    help="The first line of CSV names no columns; they become column0, column1, ….",
+    help="CSV files have no header line; name the columns column0, column1, ….",
 )
 @click.option(
     "--on-error",
     type=click.Choice(["refuse", "skip"]),
     default="refuse",
     show_default=True,
-    help="What becomes of records of CSV, JSON and text that cannot be read, and of files that are "
-    "no whole images: name them and write nothing, or leave them out and list them.",
+    help="What to do with unreadable records of CSV, JSON and text, and with damaged "
+    "images: fail and name them, or leave them out and list them.",
 )
 @click.option(
     "--label",
     type=click.Choice(["first", "last", "none"]),
-    help="Which folder is an image's class, where folders lie in one another: the first below SRC "
-    "or its split, the last one, or none.",
+    help="Which of several nested folders is the class of an image: the first below SRC or "
+    "its split, the last, or none.",
 )
 @click.option(
-    "--table-version", type=click.IntRange(min=0), help="Version of a Delta table; default newest."
+    "--table-version",
+    type=click.IntRange(min=0),
+    help="Version of a Delta table. Default: the newest.",
 )
-@click.option("--allow-pickle", is_flag=True, help="Take pickled columns of MDS along, as bytes.")
+@click.option("--allow-pickle", is_flag=True, help="Keep pickled columns of MDS, as bytes.")
 @click.option(
     "--write",
     "written_as",
     type=click.Choice(["arrow", "mds"]),
     default="arrow",
     show_default=True,
-    help="What to write: our own shards, or those of MosaicML Streaming.",
+    help="Output format: headrace's shards, or those of MosaicML Streaming.",
 )
 @click.option(
     "--compression",
     type=click.Choice(["lz4", "zstd", "none", "br", "bz2", "gz", "snappy"]),
-    help="Of blocks: lz4 (default), zstd, none. Of MDS shards: none (default), or any but lz4.",
+    help="Compression of blocks: lz4 (default), zstd or none; of MDS shards: none (default) "
+    "or any but lz4.",
 )
-@click.option("--compression-level", type=int, help="As the compression has them.")
+@click.option("--compression-level", type=int, help="Level of the compression.")
 @click.option(
     "--hashes",
-    help="Of each file of MDS, with commas between, such as sha256,xxh64; none takes none. "
-    "Default: xxh3_64.",
+    help="Hashes to store for each MDS file, separated by commas, such as sha256,xxh64, or "
+    "none. Default: xxh3_64.",
 )
 @click.option(
     "--shard-bytes",
@@ -158,12 +166,12 @@ _MOST_COLUMNS = 20  # lines before the summary
     type=click.Choice(["error", "overwrite", "append"]),
     default="error",
     show_default=True,
-    help="What to do where DST holds a dataset already.",
+    help="What to do if DST already holds a dataset.",
 )
 @click.option(
     "--master",
-    help="Spark's master URL, where Spark reads SRC; default local[*]. If given, Spark reads "
-    "CSV, JSON, text, Parquet and images, too.",
+    help="Master URL for Spark. Default: local[*], used only for ORC. If given, Spark also "
+    "reads CSV, JSON, text, Parquet and images.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 @click.pass_context
@@ -199,20 +207,20 @@ def command(
     master: str | None,
     as_json: bool,
 ) -> None:
-    """Convert what lies at SRC into a dataset at DST.
+    """Convert the data at SRC into a dataset at DST.
 
-    SRC is a file or folder: CSV, JSON, lines of text, Parquet, a Delta table, images in folders
-    of their classes, a MosaicML Streaming dataset, a folder of Hugging Face's save_to_disk,
-    WebDataset tars, or a dataset of headrace; or ORC, which Spark reads and which needs Java. SRC
-    and DST are local paths or s3://BUCKET/PREFIX.
+    SRC is a file or folder: CSV, JSON, lines of text, Parquet, a Delta table, images in one folder
+    per class, a MosaicML Streaming dataset, a folder written by Hugging Face's save_to_disk,
+    WebDataset tars, a headrace dataset, or ORC, which requires Spark and Java. SRC and DST are
+    local paths or s3://BUCKET/PREFIX.
 
     \b
     headrace convert flights.csv s3://bucket/flights
     headrace convert photos/ /data/photos --split train=0.9,val=0.1
     headrace convert s3://bucket/mosaic s3://bucket/own --columns tokens,label=target
 
-    Exit codes: 0 done; 1 it failed, and no dataset was written or changed; 2 the command line is
-    wrong; 130 interrupted.
+    Exit codes: 0 success; 1 failure, no dataset was written or changed; 2 wrong command line or
+    input; 130 interrupted.
     """
     from headrace.cli._guess import guess_format  # noqa: PLC0415 - a command loads its layers
     from headrace.converter import WriteOptions  # noqa: PLC0415 - needs the [converter] extra

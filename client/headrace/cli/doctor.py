@@ -20,16 +20,16 @@ from headrace.cli._types import TARGETS
     "--need",
     required=True,
     metavar="N/s",
-    help="Samples a second that one rank needs, such as 5000/s.",
+    help="Samples per second that one rank needs, such as 5000/s.",
 )
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Samples a batch of that rank.",
+    help="Samples per batch of that rank.",
 )
-@click.option("--columns", help="Names of the columns that it reads, with commas between.")
+@click.option("--columns", help="Columns to read, separated by commas.")
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="To read for."
 )
@@ -50,11 +50,11 @@ def command(
     token_file: Path | None,
     as_json: bool,
 ) -> int:
-    """Read DATASET as one rank of a job would, and say whether it will be fed.
+    """Read DATASET as one rank of a job would, and say whether the server is fast enough.
 
-    Run it where the trainer will run. The same batches are read twice: the first time from the
-    server's store, as far as its cache lacks them, the second time from its cache. Exit code 0
-    says that the job will be fed, 1 that it will not, and which hop is too slow.
+    Run it where the trainer will run. It reads the same batches twice: first mostly from the
+    server's store, then from its cache. The exit code is 0 if the server is fast enough, and 1 if
+    not; then the output names the hop that is too slow.
 
     \b
     headrace doctor headrace:50051 flights --need 5000/s --batch-size 256

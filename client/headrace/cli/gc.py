@@ -23,23 +23,26 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many versions stay, the newest ones.",
+    help="How many of the newest versions to keep.",
 )
 @click.option(
     "--older-than",
     type=DURATION,
     default="24h",
     show_default=True,
-    help="Age from which a file is left over, and a version that was replaced is not read.",
+    help="Minimum age of unused files, and minimum time since a version was replaced.",
 )
-@click.option("--dry-run", is_flag=True, help="List what would go, and remove nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a file, and a last one.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed, but remove nothing.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per file, and a final one."
+)
 def command(*, url: str, keep: int, older_than: float, dry_run: bool, as_json: bool) -> None:
-    """Remove old versions of the dataset at URL, and files that no version names.
+    """Remove old versions of the dataset at URL, and unused files.
 
-    A version goes once `--keep` newer ones are there and it was replaced longer ago than
-    `--older-than`; so does what interrupted conversions left. Say more than your longest
-    conversion and your longest training run on an old version take.
+    A version is removed if there are `--keep` newer ones, counting the current one, and it was
+    replaced longer ago than `--older-than`. Files of interrupted conversions are removed at the
+    same age. Choose an age longer than your longest conversion, and longer than training runs use
+    an old version.
 
     \b
     headrace gc s3://bucket/flights --dry-run

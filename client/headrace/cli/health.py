@@ -13,7 +13,7 @@ from headrace.errors import DatasetNotFoundError
 
 @click.command(name="health")
 @click.argument("target", metavar="TARGET", type=TARGET)
-@click.option("--service", default="", help="A dataset, or empty for the server. [the server]")
+@click.option("--service", default="", help="Dataset to check. [the whole server]")
 @click.option("--timeout-s", type=click.FloatRange(min=0.1), default=5.0, show_default=True)
 @access_options
 def command(

@@ -15,12 +15,12 @@ from headrace.cli._show import size
 
 @click.command(name="index")
 @click.argument("source", metavar="SRC")
-@click.option("--to", "url", metavar="URL", help="Where the index goes.")
+@click.option("--to", "url", metavar="URL", help="URL for the index.")
 @click.option(
     "--source",
     "source_name",
     type=click.Choice(["mds", "parquet", "webdataset"]),
-    help="What SRC is; found out if left out.",
+    help="Format of SRC. Default: detected.",
 )
 @click.option("--table-version", type=click.IntRange(min=0), help="Version of a Delta table.")
 @click.option(
@@ -56,9 +56,9 @@ def command(
     """Store once what opening a dataset reads, or what packing its documents needs.
 
     With --to, the index of the MDS dataset, Parquet files, Delta table or WebDataset tars at SRC.
-    URL is then a dataset like any other, with the samples of SRC: opening it reads no footers
-    and no headers. It stays what it is: a file of SRC that changes is an error that names it, and
-    files that are added are left out until the index is stored again.
+    URL is then a dataset like any other, with the samples of SRC. Opening it reads neither footers
+    nor headers of SRC. If a file of SRC changes, an error names it; files that are added are
+    ignored until the index is stored again.
 
     With --pack-length, the lengths of the documents of URL, or of SRC, and how many rows they make.
     A server of the dataset NAME then serves its rows as NAME:LENGTH. Run it again after an append:

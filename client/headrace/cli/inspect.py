@@ -19,7 +19,7 @@ _MOST_SHOWN = 20  # classes; two lines of a terminal
 
 @click.command(name="inspect")
 @click.argument("url", metavar="URL")
-@click.option("--fingerprint", help="An older version, by its fingerprint.")
+@click.option("--fingerprint", help="Fingerprint of an older version.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, url: str, fingerprint: str | None, as_json: bool) -> None:
     """Show the columns, counts, sizes and versions of the dataset at URL.

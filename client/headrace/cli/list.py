@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command(name="list")
 @click.argument("target", metavar="TARGET", type=TARGET)
 @click.option("--timeout-s", type=click.FloatRange(min=0.1), default=5.0, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a dataset, one a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and dataset.")
 @access_options
 def command(
     *,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--mixture",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON file of datasets to draw from, in place of DATASET.",
+    help="JSON file that describes a mixture of datasets, instead of DATASET.",
 )
 @click.option("--ranks", type=click.IntRange(min=1), default=8, show_default=True, help="Trainers.")
 @click.option(
@@ -45,18 +45,20 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Jobs at once, each with so many ranks and a seed of its own.",
+    help="Number of simultaneous jobs, each with this many ranks and its own seed.",
 )
 @click.option("--batch-size", type=click.IntRange(min=1), default=256, help="Samples a rank. [256]")
-@click.option("--global-batch-size", type=click.IntRange(min=1), help="Over all ranks, instead.")
+@click.option(
+    "--global-batch-size", type=click.IntRange(min=1), help="Samples over all ranks instead."
+)
 @click.option("--epochs", type=click.IntRange(min=1), help="Epochs to read. [1]")
-@click.option("--steps", type=click.IntRange(min=1), help="Steps to read, instead.")
-@click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after so long, instead.")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps to read instead.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after this time instead.")
 @click.option(
     "--step-ms",
     type=click.FloatRange(min=0),
     default=0.0,
-    help="Milliseconds that a step takes; 0 to read as fast as can be.",
+    help="Milliseconds per training step; 0 reads as fast as possible.",
 )
 @order_options
 @click.option(
@@ -64,9 +66,9 @@ if TYPE_CHECKING:
     type=click.Choice(["drop_last", "uneven", "pad"]),
     default="drop_last",
     show_default=True,
-    help="What becomes of an incomplete last batch.",
+    help="What to do with an incomplete last batch.",
 )
-@click.option("--columns", help="Names of the columns to send, with commas between.")
+@click.option("--columns", help="Columns to send, separated by commas.")
 @click.option(
     "--transport",
     type=click.Choice(["auto", "ring", "grpc"]),
@@ -128,12 +130,12 @@ if TYPE_CHECKING:
 @click.option("--picture", type=PICTURE, help="Draw the run: a PNG or SVG.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
 def command(**given: Any) -> int:
-    """Read DATASET from the server at TARGET as many trainers would, and prove what they got.
+    """Read DATASET from the server at TARGET as many trainers would, and verify every sample.
 
-    Each rank reads through the thin client and keeps a digest of every batch. At the end each
-    batch is compared with the plan, and with --manifest with the samples that the manifest alone
-    puts there: nothing lost, nothing twice, nothing out of order. Exit code 1 says that something
-    was, or that a limit was missed.
+    Each rank reads through the client and records a digest of every batch. At the end, each batch
+    is compared with the plan and, with --manifest, with the samples computed from the manifest
+    alone. The exit code is 1 if a sample was lost, repeated or out of order, or if a limit was
+    missed.
 
     \b
     headrace loadtest localhost:50051 flights --ranks 256 --step-ms 50

@@ -30,7 +30,7 @@ Weighted = tuple[str, float | None]
     "--global-batch-size",
     type=click.IntRange(min=1),
     required=True,
-    help="Samples of a batch over all ranks.",
+    help="Samples per batch over all ranks.",
 )
 @rank_options
 @order_options

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--mixture",
     type=click.File(encoding="utf-8"),
-    help="JSON file of datasets to draw from, in place of DATASET.",
+    help="JSON file that describes a mixture of datasets, instead of DATASET.",
 )
 @click.option(
     "--batch-size",
@@ -38,13 +38,15 @@ if TYPE_CHECKING:
     help="Samples a rank.",
 )
 @click.option(
-    "--global-batch-size", type=click.IntRange(min=1), help="Samples over all ranks, instead."
+    "--global-batch-size",
+    type=click.IntRange(min=1),
+    help="Samples per batch over all ranks instead.",
 )
 @rank_options
 @order_options
-@click.option("--columns", help="Names of the columns to send, with commas between.")
+@click.option("--columns", help="Columns to send, separated by commas.")
 @click.option(
-    "--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="Epoch to begin with."
+    "--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="First epoch to read."
 )
 @click.option(
     "--epochs",
@@ -57,12 +59,12 @@ if TYPE_CHECKING:
     "--position",
     type=click.IntRange(min=0),
     default=0,
-    help="Samples of the first epoch to leave out.",
+    help="Number of samples to skip in the first epoch.",
 )
-@click.option("--token", help="Go on after the batch with this token (base64).")
-@click.option("--batches", type=click.IntRange(min=1), help="Stop after that many batches.")
-@click.option("--ids", is_flag=True, help="Add the sample ids of each batch.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--token", help="Resume after the batch with this token (base64).")
+@click.option("--batches", type=click.IntRange(min=1), help="Stop after this many batches.")
+@click.option("--ids", is_flag=True, help="Print the sample ids of each batch.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.option(
     "--connect-s",
     type=float,
@@ -102,11 +104,11 @@ def command(
     tls_key: Path | None,
     token_file: Path | None,
 ) -> None:
-    """Stream batches of DATASET from the server at TARGET, one line a batch.
+    """Stream batches of DATASET from the server at TARGET, and print one line per batch.
 
-    A line holds epoch, step, position, samples of this rank, and the token that resumes after the
-    batch. Two reads with the same options print the same lines. The sample ids of a mixture are
-    pairs DATASET:ID, with the index of the dataset in the mixture.
+    A line contains the epoch, step, position, number of samples of this rank, and the token that
+    resumes after the batch. The same options always print the same lines. The sample ids of a
+    mixture are pairs DATASET:ID, with the index of the dataset in the mixture.
 
     \b
     headrace read localhost:50051 flights --batch-size 256 --ids

@@ -43,12 +43,12 @@ def command(
 ) -> int:
     """Serve each dataset at URL under its NAME, until SIGTERM or Ctrl-C.
 
-    Prints one line with the address when it is ready. URLs are local folders or s3://BUCKET/PREFIX;
-    credentials and endpoint of S3 come from the usual AWS_ variables, or stand with the dataset in
-    the file of --config. URL#FINGERPRINT serves an older version, for a run that began with it.
+    The server prints one line with its address when it is ready. URLs are local folders or
+    s3://BUCKET/PREFIX. S3 credentials and endpoint come from the usual AWS_ variables, or from the
+    settings of the dataset in the --config file. URL#FINGERPRINT serves an older version.
 
-    The file is read again at SIGHUP and when it changes: datasets come and go without a restart.
-    docs/operations.md lists every setting, metric and exit code.
+    The server reads the file again at SIGHUP and when it changes, so datasets can be added and
+    removed without a restart. docs/operations.md lists every setting, metric and exit code.
 
     \b
     headrace serve flights=s3://bucket/flights digits=/data/digits --listen 0.0.0.0:50051

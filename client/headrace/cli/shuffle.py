@@ -36,14 +36,15 @@ _MOST_POINTS = 20_000
     "runs",
     type=SIZE,
     multiple=True,
-    help="Bytes that are read together; several compare.  [default: 1MiB, 2MiB, 4MiB]",
+    help="Bytes to read together; can be given several times.  [default: 1MiB, 2MiB, 4MiB]",
 )
 @click.option(
     "--shuffle-bytes",
     "memories",
     type=SIZE,
     multiple=True,
-    help="Bytes that are shuffled together; 0 for the epoch; several compare.  [default: 2GiB]",
+    help="Bytes to shuffle together, 0 for the whole epoch; can be given several times. "
+    "[default: 2GiB]",
 )
 @click.option("--lanes", type=click.IntRange(min=1, max=64), default=1, show_default=True)
 @click.option(
@@ -51,7 +52,7 @@ _MOST_POINTS = 20_000
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Samples of a batch over all ranks.",
+    help="Samples per batch over all ranks.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
@@ -60,21 +61,21 @@ _MOST_POINTS = 20_000
     type=SIZE,
     default="1GiB",
     show_default=True,
-    help="Stored bytes to read for the labels at most, evenly spaced.",
+    help="Maximum number of stored bytes to read for the labels, evenly spaced.",
 )
 @click.option(
     "--get-price",
     type=float,
     default=0.4,
     show_default=True,
-    help="Price of a million reads of the store.",
+    help="Price of a million reads.",
 )
 @click.option(
     "--picture",
     type=PICTURE,
-    help="Draw place in storage by position in the epoch: a PNG or SVG.",
+    help="Plot the place in storage against the position in the epoch, as PNG or SVG.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a choice.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per choice.")
 def command(
     *,
     url: str,
@@ -89,13 +90,13 @@ def command(
     picture: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare choices of the shuffled order of the dataset at URL, with no server.
+    """Compare shuffle settings for the dataset at URL, without a server.
 
-    For each it prints the memory that a server needs, reads of the store for a GiB, their price
-    for a TiB, and what the first batch waits for. With --label it also prints how evenly the
-    column's values come: the variance of their counts in batches of 256, 1,024 and 4,096, where a
-    uniform order has 1; how many of them a batch of 1,024 has; and how long one stays away, in
-    percent of the epoch.
+    For each setting it prints the memory that a server needs, the number of reads per GiB, their
+    price per TiB, and what the first batch waits for. With --label it also prints how evenly the
+    column's values are distributed: the variance of their counts in batches of 256, 1,024 and
+    4,096, relative to a uniform order; the number of different values in 1,024 samples; and the
+    longest absence of a value, in percent of the epoch.
 
     \b
     headrace shuffle s3://bucket/imagenet --label label

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command(name="verify")
 @click.argument("url", metavar="URL")
-@click.option("--fingerprint", help="An older version, by its fingerprint.")
+@click.option("--fingerprint", help="Fingerprint of an older version.")
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Blocks to read at once.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a fault, and a last one.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per fault, and a final one."
+)
 @click.option(
     "--repair-manifest",
     is_flag=True,
-    help="Make the manifest again from the shards that can be read, as a new version.",
+    help="Rebuild the manifest from the readable shards, as a new version.",
 )
 @click.option(
     "--shards",
@@ -50,12 +52,12 @@ def command(
 ) -> None:
     """Read every block of the dataset at URL and check it against its manifest.
 
-    Lists each fault with shard, block, byte offset and the samples it costs, then shards with
-    other bytes than stated around their blocks, and says how many samples nothing protects and
-    how many shards have uneven blocks. Exits with 1 if there is a fault or such a shard.
+    Lists each fault with its shard, block, byte offset and samples, then shards whose bytes outside
+    of blocks differ from the manifest. Also counts samples without a checksum and shards with
+    uneven blocks. The exit code is 1 if there is a fault or such a shard.
 
-    With `--repair-manifest` a new version is committed that holds what can be read, and what is
-    lost is listed; exits with 1 if anything is. A dataset in which nothing is wrong stays as it is.
+    `--repair-manifest` commits a new version of everything that can be read, and lists what is
+    lost. The exit code is then 1 if anything is lost. An intact dataset stays unchanged.
 
     \b
     headrace verify s3://bucket/flights

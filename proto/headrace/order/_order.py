@@ -58,7 +58,7 @@ class Order:
     Raises:
         BadArgumentError: If all samples are skipped, or some that the dataset lacks.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> counts = np.array([5, 5])
         >>> order = Order(OrderSpec(seed=1), ShardTable(counts, counts * 8))

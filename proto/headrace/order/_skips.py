@@ -27,7 +27,7 @@ class Skips:
     Raises:
         BadArgumentError: If an id is negative.
 
-    Example:
+    Examples:
         >>> skips = Skips([7, 3, 7])
         >>> skips.sample_ids
         array([3, 7])

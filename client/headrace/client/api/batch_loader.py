@@ -26,7 +26,7 @@ class BatchLoader(DataLoader[Batch]):
     that of the last batch handed over, whatever the workers have read ahead, and is loaded by any
     number of workers and ranks, also by a dataset without a loader.
 
-    Example:
+    Examples:
         >>> dataset = RemoteDataset(address, "numbers", batch_size=5, shuffle=False, epochs=1)
         >>> loader = BatchLoader(dataset, num_workers=0)
         >>> [batch["x"].sum().item() for batch in loader]

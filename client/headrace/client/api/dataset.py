@@ -88,7 +88,7 @@ class RemoteDataset(IterableDataset[Batch]):
     In the workers of a DataLoader it reads each worker's share, so that the loader gives the same
     batches in the same order; there, handed over is what the loop has looked at.
 
-    Example:
+    Examples:
         >>> dataset = RemoteDataset(address, "numbers", batch_size=4, end="uneven", epochs=1)
         >>> for batch in dataset:
         ...     print(batch["x"])

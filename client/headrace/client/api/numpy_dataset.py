@@ -68,7 +68,7 @@ class NumpyDataset:
     of numbers that may hold nulls has a second entry ``name.valid``. The memory of a batch is the
     loop's for as long as it keeps an array of it.
 
-    Example:
+    Examples:
         >>> with NumpyDataset(address, "numbers", batch_size=5, shuffle=False, epochs=1) as dataset:
         ...     for batch in dataset:
         ...         print(batch["x"])

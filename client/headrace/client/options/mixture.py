@@ -100,7 +100,7 @@ class Mixture:
             datasets have.
         schedule: Weights over the run, in samples since its start, in place of proportions.
 
-    Example:
+    Examples:
         >>> web, own = MixtureEntry("web", proportion=3), MixtureEntry("numbers", proportion=1)
         >>> Mixture((web, own)).title
         'web + numbers'

@@ -121,7 +121,7 @@ def convert_files(
         NotADatasetError: ``source`` holds nothing of that format.
         HeadraceError: As `write_shards`.
 
-    Example:
+    Examples:
         >>> with open("flights.csv", "w") as file:
         ...     print("from,minutes", "EWR,227", "JFK,160", sep=chr(10), file=file)
         >>> written = convert_files("flights.csv", "flights", source_format="csv")

@@ -269,7 +269,7 @@ def start_server(config: ServerConfig) -> Server:
         ConfigurationError: An address cannot be had.
         HeadraceError: A dataset cannot be opened; `headrace.storage.open_dataset` says how.
 
-    Example:
+    Examples:
         >>> config = ServerConfig(datasets={"numbers": url}, listen="127.0.0.1:0")
         >>> with start_server(config) as server:
         ...     print(server.address)

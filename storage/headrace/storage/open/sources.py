@@ -38,7 +38,7 @@ def open_dataset(
         StoreRefusedError: The store refuses.
         StoreUnavailableError: The store cannot be reached.
 
-    Example:
+    Examples:
         >>> with open_dataset(url) as dataset:
         ...     print(dataset.sample_count, dataset.shard_count)
         ...     print(dataset.read_block(0).column("x").to_pylist())

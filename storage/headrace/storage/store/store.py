@@ -193,7 +193,7 @@ def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
     Raises:
         BadArgumentError: The URL has no root, or its scheme is not known or not installed.
 
-    Example:
+    Examples:
         >>> store = open_store("notes")
         >>> store.write("a/note.txt", b"hello")
         >>> list(store.list())
