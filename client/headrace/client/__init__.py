@@ -18,6 +18,7 @@ from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import Landing, TransportState
 from headrace.client.feeds.wait_times import HopSeconds
 from headrace.client.options.access import Access, TlsConfig
+from headrace.client.options.deal import Deal
 from headrace.client.options.images import (
     CenterCrop,
     ColorJitter,
@@ -65,6 +66,7 @@ __all__ = [
     "ColorJitter",
     "ColumnView",
     "Deadlines",
+    "Deal",
     "DecodeImage",
     "EpochEndEvent",
     "Fallback",

@@ -5,6 +5,13 @@
 
 from headrace.order._amounts import epoch_positions
 from headrace.order._dealing import LINE_INVERSES
+from headrace.order._even_deal import (
+    MAX_ACCUMULATED,
+    DealSpec,
+    check_speeds,
+    deal_evenly,
+    slices_of,
+)
 from headrace.order._hash import sample_keys, transform_keys, uniform_draws
 from headrace.order._images import AUGMENTATION_VERSION, IMAGES, images_title, split_images
 from headrace.order._listing import batch_sample_ids, rank_batches
@@ -49,6 +56,7 @@ __all__ = [
     "DEFAULT_SHUFFLE_BYTES",
     "IMAGES",
     "LINE_INVERSES",
+    "MAX_ACCUMULATED",
     "NETWORK_ROUNDS",
     "NUMBER_LIMIT",
     "ORDER_VERSION",
@@ -57,6 +65,7 @@ __all__ = [
     "TRANSFORMS_LIMIT_BYTES",
     "Batching",
     "Choice",
+    "DealSpec",
     "EndMode",
     "EpochPlan",
     "MixtureDataset",
@@ -76,8 +85,10 @@ __all__ = [
     "Walk",
     "batch_sample_ids",
     "check_skips",
+    "check_speeds",
     "check_within",
     "combined_fingerprint",
+    "deal_evenly",
     "decode_token",
     "dump_mixture",
     "encode_token",
@@ -91,6 +102,7 @@ __all__ = [
     "piecewise",
     "rank_batches",
     "sample_keys",
+    "slices_of",
     "spec_differences",
     "split_images",
     "table_of",

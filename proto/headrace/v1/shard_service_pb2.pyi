@@ -417,6 +417,18 @@ class Transform(_message.Message):
     version: str
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
+class Deal(_message.Message):
+    __slots__ = ("length_cost", "square_cost", "speeds", "accumulate")
+    LENGTH_COST_FIELD_NUMBER: _ClassVar[int]
+    SQUARE_COST_FIELD_NUMBER: _ClassVar[int]
+    SPEEDS_FIELD_NUMBER: _ClassVar[int]
+    ACCUMULATE_FIELD_NUMBER: _ClassVar[int]
+    length_cost: float
+    square_cost: float
+    speeds: _containers.RepeatedScalarFieldContainer[float]
+    accumulate: int
+    def __init__(self, length_cost: _Optional[float] = ..., square_cost: _Optional[float] = ..., speeds: _Optional[_Iterable[float]] = ..., accumulate: _Optional[int] = ...) -> None: ...
+
 class Pack(_message.Message):
     __slots__ = ("column", "row_count", "length", "fill")
     COLUMN_FIELD_NUMBER: _ClassVar[int]
@@ -446,7 +458,7 @@ class BatchStep(_message.Message):
     def __init__(self, cast: _Optional[_Union[Cast, _Mapping]] = ..., pad: _Optional[_Union[Pad, _Mapping]] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ..., decode_image: _Optional[_Union[DecodeImage, _Mapping]] = ..., transform: _Optional[_Union[Transform, _Mapping]] = ..., pack: _Optional[_Union[Pack, _Mapping]] = ...) -> None: ...
 
 class ReadBatchesRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "steps", "max_group_bytes", "allow_decoder_change")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "steps", "max_group_bytes", "allow_decoder_change", "deal")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -470,6 +482,7 @@ class ReadBatchesRequest(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     MAX_GROUP_BYTES_FIELD_NUMBER: _ClassVar[int]
     ALLOW_DECODER_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    DEAL_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -493,7 +506,8 @@ class ReadBatchesRequest(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[BatchStep]
     max_group_bytes: int
     allow_decoder_change: bool
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ..., allow_decoder_change: bool = ...) -> None: ...
+    deal: Deal
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ..., allow_decoder_change: bool = ..., deal: _Optional[_Union[Deal, _Mapping]] = ...) -> None: ...
 
 class ReadBatchesResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "epoch_end", "heartbeat", "messages", "payload")
@@ -642,7 +656,7 @@ class RingOffer(_message.Message):
     def __init__(self, version: _Optional[int] = ..., ticket: _Optional[bytes] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class GetBatchRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "steps", "allow_decoder_change")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "steps", "allow_decoder_change", "deal")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -662,6 +676,7 @@ class GetBatchRequest(_message.Message):
     TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_DECODER_CHANGE_FIELD_NUMBER: _ClassVar[int]
+    DEAL_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -681,7 +696,8 @@ class GetBatchRequest(_message.Message):
     token_skips: SkipList
     steps: _containers.RepeatedCompositeFieldContainer[BatchStep]
     allow_decoder_change: bool
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., allow_decoder_change: bool = ...) -> None: ...
+    deal: Deal
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., allow_decoder_change: bool = ..., deal: _Optional[_Union[Deal, _Mapping]] = ...) -> None: ...
 
 class GetBatchResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "heartbeat", "payload")

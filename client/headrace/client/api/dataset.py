@@ -40,6 +40,7 @@ from headrace.client.options.arguments import (
     epoch_limit,
     token_bytes,
 )
+from headrace.client.options.deal import Deal, deal_of
 from headrace.client.options.mixture import Mixture
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.private import Fallback, PrivateServer, fallback_of, private_of
@@ -121,6 +122,7 @@ class RemoteDataset(IterableDataset[Batch]):
         allow_new_skips: bool = False,
         steps: Sequence[Step] = (),
         allow_decoder_change: bool = False,
+        deal: Literal["balanced"] | Deal | None = None,
         transform: Callable[[Batch], Any] | None = None,
         restart: bool = False,
         token: bytes | None = None,
@@ -163,6 +165,8 @@ class RemoteDataset(IterableDataset[Batch]):
                 `Pad`, `Stack`, `DecodeImage`, `Transform`, `Pack`.
             allow_decoder_change: Whether a loaded state may be of images that other versions of
                 the server's image libraries decoded, whose pixels may differ.
+            deal: ``balanced``, or a `Deal`, to deal the samples of each global batch so that every
+                rank has about as much to do; None for in order.
             transform: Called with each batch; what it returns is what the loop gets. It runs in
                 the thread that reads ahead, or in the worker, and with ``device=`` in the loop's
                 own, on its stream, as the batch is handed over.
@@ -217,6 +221,7 @@ class RemoteDataset(IterableDataset[Batch]):
             columns=column_names(columns),
             with_ids=flag("with_ids", with_ids),
             steps=steps_of(steps),
+            deal=deal_of(deal),
             allow_new_skips=flag("allow_new_skips", allow_new_skips),
             allow_decoder_change=flag("allow_decoder_change", allow_decoder_change),
             end_epoch=epoch_limit(epochs),
@@ -240,8 +245,7 @@ class RemoteDataset(IterableDataset[Batch]):
         )
         self._reporter = reporter_of(stats_log)
         self._has_log = self._reporter is not None
-        self._progress = Progress()
-        self._turns = Turns()
+        self._progress, self._turns = Progress(), Turns()
         self._classes: Classes | None = None
         self._key = uuid.uuid4().hex
         self._side = WorkerSide(self._key)

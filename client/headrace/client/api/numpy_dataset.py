@@ -29,6 +29,7 @@ from headrace.client.options.arguments import (
     epoch_limit,
     token_bytes,
 )
+from headrace.client.options.deal import Deal, deal_of
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.private import PrivateServer, private_of
 from headrace.client.options.read_request import ReadOptions
@@ -90,6 +91,7 @@ class NumpyDataset:
         epochs: int | None = None,
         end: Literal["drop_last", "uneven", "pad"] = "drop_last",
         steps: Sequence[Step] = (),
+        deal: Literal["balanced"] | Deal | None = None,
         transform: Callable[[Arrays], Any] | None = None,
         token: bytes | None = None,
         order: Order | None = None,
@@ -112,6 +114,7 @@ class NumpyDataset:
             epochs: Epochs of the run; None to go on for ever.
             end: What becomes of an incomplete last batch, as for `RemoteDataset`.
             steps: What the server does with each batch, as for `RemoteDataset`.
+            deal: How samples are dealt to ranks, as for `RemoteDataset`.
             transform: Called with each batch's arrays, in the thread that reads ahead; what it
                 returns is what the loop gets.
             token: Where to begin: `token` of another dataset, or `Batch.token`.
@@ -144,6 +147,7 @@ class NumpyDataset:
             columns=column_names(columns),
             end_epoch=epoch_limit(epochs),
             steps=steps_of(steps),
+            deal=deal_of(deal),
         )
         self._endpoints = (
             PrivateEndpoints(

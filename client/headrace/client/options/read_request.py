@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.client.options.deal import Deal
 from headrace.client.options.mixture import Mixture
 from headrace.client.options.skips import SkipChoice
 from headrace.client.options.steps import Step
@@ -41,6 +42,7 @@ class ReadOptions:
         allow_new_skips: Whether ``skips`` may be another list than the token's, that holds it.
         steps: What the server does with each batch before it sends it.
         allow_decoder_change: Whether other versions than the token's may decode images.
+        deal: How samples are dealt to ranks; None for in order.
     """
 
     dataset: str
@@ -61,6 +63,7 @@ class ReadOptions:
     allow_new_skips: bool = False
     steps: tuple[Step, ...] = ()
     allow_decoder_change: bool = False
+    deal: Deal | None = None
 
     def __post_init__(self) -> None:
         """Refuse coordinates that name no slice, before anything travels."""
@@ -126,6 +129,8 @@ class ReadOptions:
             request.skips.CopyFrom(self.skips.to_message())
         if self.token_skips is not None:
             request.token_skips.CopyFrom(self.token_skips.to_message())
+        if self.deal is not None:
+            request.deal.CopyFrom(self.deal.to_message())
         if token is None:
             request.epoch_start.epoch = epoch
             request.epoch_start.position = position

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from headrace.client.options.deal import Deal
 from headrace.client.options.mixture import Mixture
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.skips import SkipChoice
@@ -38,6 +39,7 @@ class Reading:
         columns: Names of the columns wanted; empty for all.
         with_ids: Whether batches carry sample ids.
         steps: What the server does with each batch.
+        deal: How samples are dealt to ranks; None for in order.
         allow_new_skips: Whether a token may be of a shorter list of skips.
         allow_decoder_change: Whether a token may be of images that others decoded.
         end_epoch: First epoch not to read, or None.
@@ -55,6 +57,7 @@ class Reading:
     columns: tuple[str, ...]
     with_ids: bool
     steps: tuple[Step, ...]
+    deal: Deal | None
     allow_new_skips: bool
     allow_decoder_change: bool
     end_epoch: int | None
@@ -107,6 +110,7 @@ class Reading:
             allow_new_skips=self.allow_new_skips,
             allow_decoder_change=self.allow_decoder_change,
             steps=self.steps,
+            deal=self.deal,
             order=order,
             global_batch_size=size,
             rank=self.rank,

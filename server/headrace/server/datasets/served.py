@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import OrderSpec, Skips, Token
+from headrace.order import DealSpec, OrderSpec, Skips, Token
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.source import Blocks
 from headrace.server.layout.packed_columns import PackedColumns
+from headrace.server.plan.dealing import Dealer, Ranks
 from headrace.server.plan.find_samples import Finder, Locator
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.v1 import shard_service_pb2 as pb
@@ -82,6 +83,13 @@ class Served(Protocol):
 
     def finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
         """Return what finds samples by their positions in the order of a spec."""
+
+    def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
+        """Return what deals samples to ranks so that costs are even.
+
+        Raises:
+            BadArgumentError: It cannot be done with this dataset.
+        """
 
     def blocks(self, cache: BlockCache) -> Blocks:
         """Return its blocks for a stream."""

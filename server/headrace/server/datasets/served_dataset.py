@@ -19,7 +19,7 @@ from headrace.errors import (
     NotADatasetError,
     TokenDatasetChangedError,
 )
-from headrace.order import Order, OrderSpec, Skips, Token, check_within, table_of
+from headrace.order import DealSpec, Order, OrderSpec, Skips, Token, check_within, table_of
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_blocks import DiskBlocks
 from headrace.server.cache.flat_blocks import FlatBlocks
@@ -30,8 +30,9 @@ from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_rows import RowsOf
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import split_schema
+from headrace.server.plan.dealing import Dealer, Dealers, Ranks, sample_costs
 from headrace.server.plan.find_in_steps import StepFinder
-from headrace.server.plan.find_samples import walk
+from headrace.server.plan.find_samples import Finder, Found, walk
 from headrace.server.plan.skip_lists import (
     Lists,
     list_message,
@@ -170,6 +171,7 @@ class ServedDataset:
         samples_an_item: 1.
         config: Where it is and how it is read; None if nobody said.
         rows: Its documents, packed.
+        dealers: What deals its samples to ranks evenly.
         retirement: Whether it is still served, under this name and in any version.
     """
 
@@ -220,6 +222,7 @@ class ServedDataset:
         self._lock = threading.Lock()
         self.config = config
         self.rows = RowsOf(self)
+        self.dealers = Dealers()
         self.versions: Versions[ServedDataset] | None = None
 
     @functools.cached_property
@@ -251,6 +254,22 @@ class ServedDataset:
             if len(self._finders) > _MAX_ORDERS:
                 self._finders.popitem(last=False)
         return finder
+
+    def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
+        """Return what deals samples to ranks so that costs are even; the ranks of a job share it.
+
+        Raises:
+            BadArgumentError: No lengths of samples are stored.
+        """
+        lengths = self.rows.lengths()
+
+        def costs(found: Found) -> NDArray[np.float64]:
+            return sample_costs(lengths.of_samples(found.sample_ids), deal)
+
+        return self.dealers.get(
+            (deal, order, ranks, id(finder)),
+            lambda: Dealer(deal, order, ranks, finder=finder, costs=costs),
+        )
 
     def version(self, fingerprint: str) -> ServedDataset:
         """Return the version of a fingerprint; this one if it is empty.

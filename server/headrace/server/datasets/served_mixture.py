@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-from headrace.order import MixtureOrder, MixtureSpec, OrderSpec, Skips, Token
+from headrace.order import DealSpec, MixtureOrder, MixtureSpec, OrderSpec, Skips, Token
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.source import Blocks
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS, DatasetColumns, agreed_columns
@@ -19,6 +19,7 @@ from headrace.server.datasets.mixture_blocks import JoinedBlocks, split_by
 from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 from headrace.server.layout.block_layout import block_layout
+from headrace.server.plan.dealing import Dealer, Ranks
 from headrace.server.plan.find_samples import Finder, PlainFinder, lane_bytes, search
 from headrace.server.plan.skip_lists import digest_of
 from headrace.server.plan.stream_request import BatchesRequest, Readable
@@ -154,6 +155,17 @@ class ServedMixture:
             for member, count in zip(self.members, memories, strict=True)
         )
         return PlainFinder(self._order, self.dataset, lane_bytes=together)
+
+    def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
+        """Refuse: the samples of mixtures are dealt in order.
+
+        Raises:
+            BadArgumentError: Always.
+        """
+        del self, deal, order, ranks, finder
+        raise BadArgumentError(
+            "the samples of a mixture are dealt in order; leave deal out", field="deal"
+        )
 
     def blocks(self, cache: BlockCache) -> Blocks:
         """Return the blocks of all datasets for a stream."""

@@ -24,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDatasetChangedError
-from headrace.order import Order, OrderSpec, Skips, Token
+from headrace.order import DealSpec, Order, OrderSpec, Skips, Token
 from headrace.order.packing import PackedRows, Packing
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.source import Blocks
 from headrace.server.datasets.served import Part
 from headrace.server.layout.packed_columns import packed_columns
-from headrace.server.plan.find_samples import fit, walk
+from headrace.server.plan.dealing import Dealer, Dealers, Ranks, row_costs
+from headrace.server.plan.find_samples import Finder, Found, fit, walk
 from headrace.server.plan.packed_rows import PackedFinder
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.storage import (
@@ -109,6 +110,7 @@ class ServedRows:
         )
         self._finders: OrderedDict[tuple[OrderSpec, str], PackedFinder] = OrderedDict()
         self._lock = threading.Lock()
+        self.dealers: Final = Dealers()
 
     @property
     def base(self) -> ServedDataset:
@@ -155,6 +157,17 @@ class ServedRows:
             if len(self._finders) > _MAX_ORDERS:
                 self._finders.popitem(last=False)
         return finder
+
+    def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
+        """Return what deals rows to ranks so that costs are even; the ranks of a job share it."""
+
+        def costs(found: Found) -> NDArray[np.float64]:
+            return row_costs(found, deal)
+
+        return self.dealers.get(
+            (deal, order, ranks, id(finder)),
+            lambda: Dealer(deal, order, ranks, finder=finder, costs=costs),
+        )
 
     def blocks(self, cache: BlockCache) -> Blocks:
         """Return the blocks of the documents for a stream."""
@@ -231,6 +244,7 @@ class RowsOf:
     def __init__(self, base: ServedDataset) -> None:
         self._base = base
         self._lock = threading.Lock()
+        self._lengths: StoredLengths | None = None
         self._open: dict[int, ServedRows] = {}
 
     @functools.cached_property
@@ -275,6 +289,25 @@ class RowsOf:
                         found = ServedRows(self._base, pointer, table, self._store)
                         self._open[length] = found
         return found
+
+    def lengths(self) -> StoredLengths:
+        """Return the lengths of the dataset's samples.
+
+        Raises:
+            BadArgumentError: None are stored.
+            HeadraceError: They cannot be read.
+        """
+        with self._lock:
+            if self._lengths is None:
+                pointer = self._pointer()
+                if pointer is None or self._store is None:
+                    raise BadArgumentError(
+                        f"no lengths are stored for {self._base.name!r}, of which costs are made; "
+                        "store them with `headrace index URL --pack-length L`, of any L",
+                        field="deal",
+                    )
+                self._lengths = StoredLengths(self._store, pointer)
+            return self._lengths
 
     def close(self) -> None:
         """Give the connections to the store back."""

@@ -19,6 +19,7 @@ from headrace.server.kernels.compiler import (
     SLOTS_IN,
     kernel,
 )
+from headrace.server.kernels.deal_evenly import deal_evenly
 from headrace.server.kernels.find_dealt import find_dealt
 from headrace.server.kernels.gather_rows import copy_spans, gather
 from headrace.server.kernels.pack_rows import best_fit, place_spans
@@ -38,6 +39,7 @@ __all__ = [
     "best_fit",
     "copy_spans",
     "copy_spans_to_parts",
+    "deal_evenly",
     "distinct",
     "end_hash",
     "find_dealt",

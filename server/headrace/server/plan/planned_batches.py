@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder
 from headrace.server.cache.source import Blocks, Waiter
+from headrace.server.plan.dealing import Dealer
 from headrace.server.plan.find_samples import Finder, Found, Locator, Range, located
 from headrace.server.plan.stream_request import StreamSpec
 from headrace.server.steps.transform_step import transforms_text
@@ -35,6 +36,7 @@ class PlannedBatch(NamedTuple):
         token: Resumes after the global batch.
         found: Its samples, pads last.
         substitutes: How many of its own samples are skipped, so that others stand in their place.
+        positions: Of its samples, where they do not follow one another; else None.
     """
 
     epoch: int
@@ -43,6 +45,7 @@ class PlannedBatch(NamedTuple):
     token: bytes
     found: Found
     substitutes: int = 0
+    positions: NDArray[np.int64] | None = None
 
     @property
     def sample_count(self) -> int:
@@ -90,7 +93,9 @@ Planned = list[PlannedBatch] | PlannedEnd
 Tally = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
-def planned_stream(spec: StreamSpec, finder: Finder, *, tally: Tally) -> Iterator[Planned]:
+def planned_stream(
+    spec: StreamSpec, finder: Finder, *, tally: Tally, dealer: Dealer | None = None
+) -> Iterator[Planned]:
     """Yield all that a stream sends, in order: first one batch, then several at a time."""
     position, step, consumed = spec.position, spec.step, spec.consumed
     size = 1
@@ -98,7 +103,7 @@ def planned_stream(spec: StreamSpec, finder: Finder, *, tally: Tally) -> Iterato
         if spec.epoch_count and epoch == spec.epoch + spec.epoch_count:
             return
         plan = EpochPlan(finder.sample_count, position, spec.global_batch_size, spec.end)
-        batches = _Epoch(spec, finder, tally, epoch=epoch, step=step, consumed=consumed, plan=plan)
+        batches = _Epoch(spec, finder, tally, dealer, epoch, step, consumed, plan)
         size = yield from batches.events(size)
         step += plan.batch_count
         consumed += finder.sample_count - position - plan.dropped
@@ -134,6 +139,7 @@ class _Epoch:
     spec: StreamSpec
     finder: Finder
     tally: Tally
+    dealer: Dealer | None
     epoch: int
     step: int
     consumed: int
@@ -184,6 +190,11 @@ class _Epoch:
         parts = self.plan.batches(
             indices, rank=spec.rank, world_size=spec.world_size, replication=spec.replication
         )
+        if self.dealer is not None and self.dealer.is_dealt(parts[-1]):
+            return self._dealt(parts, self.dealer, encoder)
+        if self.dealer is not None and len(parts) > 1:
+            # The last one is dealt in order.
+            return self._batches(indices[:-1], encoder) + self._batches(indices[-1:], encoder)
         found = self.finder.find(self.epoch, [ranges_of(part) for part in parts])
         return [
             PlannedBatch(
@@ -196,6 +207,30 @@ class _Epoch:
             )
             for index, part, samples in zip(indices, parts, found, strict=True)
         ]
+
+    def _dealt(
+        self, parts: Sequence[RankBatch], dealer: Dealer, encoder: TokenEncoder
+    ) -> list[PlannedBatch]:
+        """Return batches of what a dealer gives the rank."""
+        found, positions = dealer.find(self.epoch, parts, self.spec.rank)
+        return [
+            PlannedBatch(
+                epoch=self.epoch,
+                step=self.step + part.index,
+                part=part,
+                token=self._token(encoder, part.index + 1, part.next_position),
+                found=samples,
+                substitutes=self._dealt_substitutes(part, own),
+                positions=own,
+            )
+            for part, samples, own in zip(parts, found, positions, strict=True)
+        ]
+
+    def _dealt_substitutes(self, part: RankBatch, positions: NDArray[np.int64]) -> int:
+        if self.spec.skips is None:
+            return 0
+        skipped = self.finder.skipped(self.epoch, part.position, part.next_position)
+        return int(skipped[positions - part.position].sum())
 
     def _substitutes(self, part: RankBatch) -> int:
         if self.spec.skips is None:

@@ -15,6 +15,7 @@ from headrace.errors import (
 )
 from headrace.order import (
     NUMBER_LIMIT,
+    DealSpec,
     EndMode,
     EpochPlan,
     OrderSpec,
@@ -196,6 +197,7 @@ class StreamSpec:
         max_group_bytes: Greatest size of a message of several batches; 0 for none.
         batch_stride: Of that many batches one is sent.
         batch_offset: Which one, in [0, `batch_stride`).
+        deal: How samples are dealt to ranks; None for in order.
     """
 
     order: OrderSpec
@@ -218,6 +220,7 @@ class StreamSpec:
     max_group_bytes: int
     batch_stride: int
     batch_offset: int
+    deal: DealSpec | None = None
 
     @property
     def skips_digest(self) -> str:
@@ -283,6 +286,7 @@ def stream_spec(
         max_group_bytes=request.max_group_bytes,
         batch_stride=request.batch_stride or 1,
         batch_offset=request.batch_offset,
+        deal=_deal(request.deal) if request.HasField("deal") else None,
     )
     _check_ranges(spec)
     _check_batches(spec, readable)
@@ -361,6 +365,19 @@ def _start(
             sample_count=readable.sample_count,
         )
     return epoch, position
+
+
+def _deal(message: pb.Deal) -> DealSpec:
+    try:
+        return DealSpec(
+            length_cost=message.length_cost,
+            square_cost=message.square_cost,
+            speeds=tuple(message.speeds),
+            accumulate=message.accumulate or 1,
+        )
+    except BadArgumentError as error:
+        field = f"deal.{error.metadata.get('field', '')}"
+        raise BadArgumentError(f"deal: {error.message}", field=field) from error
 
 
 def _end(value: pb.EndMode) -> EndMode:

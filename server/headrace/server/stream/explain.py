@@ -15,7 +15,12 @@ from headrace.server.plan.planned_batches import PlannedBatch, planned_stream
 from headrace.server.plan.stream_request import StreamSpec
 from headrace.server.steps.transform_pool import TransformPool
 from headrace.server.stream.get_batch_request import batch_spec
-from headrace.server.stream.stream_setup import batch_header, stream_pipeline, stream_start
+from headrace.server.stream.stream_setup import (
+    batch_header,
+    stream_dealer,
+    stream_pipeline,
+    stream_start,
+)
 from headrace.v1 import shard_service_pb2 as pb
 
 _MAX_SAMPLES = 131_072
@@ -50,7 +55,8 @@ def explain(
     spec = batch_spec(request, served, transforms)
     _check_size(spec, served.readable.sample_count)
     finder = served.finder(spec.order, spec.skips)
-    first = next(planned_stream(spec, finder, tally=served.tally))
+    dealer = stream_dealer(spec, served, finder)
+    first = next(planned_stream(spec, finder, tally=served.tally, dealer=dealer))
     assert isinstance(first, list)
     (planned,) = first
     response = pb.ExplainBatchResponse(

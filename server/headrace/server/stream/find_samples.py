@@ -12,6 +12,7 @@ from headrace.server.datasets.served import Served
 from headrace.server.plan.stream_request import StreamSpec
 from headrace.server.steps.transform_pool import TransformPool
 from headrace.server.stream.get_batch_request import batch_spec
+from headrace.server.stream.stream_setup import stream_dealer
 from headrace.v1 import shard_service_pb2 as pb
 
 # A stock client takes 4 MiB, and a row is 60 bytes at most.
@@ -76,10 +77,13 @@ def _rows(
         np.array(request.dataset_indices, np.int64), np.array(request.sample_ids, np.int64)
     )
     finder = served.finder(spec.order, spec.skips)
+    dealer = stream_dealer(spec, served, finder)
     for index, positions in enumerate(finder.positions(spec.epoch, sample_ids)):
         for position in positions.tolist():
-            found = find_rows(
-                plan, position, world_size=spec.world_size, replication=spec.replication
+            found = (
+                find_rows(plan, position, world_size=spec.world_size, replication=spec.replication)
+                if dealer is None
+                else dealer.rows(spec.epoch, plan, position)
             )
             for row in found:
                 yield pb.FoundRow(

@@ -106,7 +106,7 @@ def _stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
     )
     if request.HasField("order"):
         wanted.order.CopyFrom(request.order)
-    for field in ("mixture", "skips", "token_skips"):
+    for field in ("mixture", "skips", "token_skips", "deal"):
         if request.HasField(field):
             getattr(wanted, field).CopyFrom(getattr(request, field))
     if request.WhichOneof("start") == "resume_token":

@@ -103,6 +103,8 @@ class Pipeline:
 
     def _keys(self, planned: PlannedBatch) -> NDArray[np.uint64]:
         part = planned.part
+        if planned.positions is not None:
+            return sample_keys(self.seed, planned.epoch, planned.positions)
         pads = np.array(part.pad_positions, np.int64)
         positions = np.concatenate([np.arange(part.start, part.stop), pads])
         return sample_keys(self.seed, planned.epoch, positions)

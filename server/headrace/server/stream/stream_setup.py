@@ -13,6 +13,8 @@ from headrace.order import OrderSpec
 from headrace.server.datasets.served import Served
 from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.layout.wire_columns import WireColumn, refuse_taken_names
+from headrace.server.plan.dealing import Dealer, Ranks
+from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.planned_batches import (
     FORESEEN_SAMPLES,
     BlocksOfRuns,
@@ -190,6 +192,18 @@ def stream_pipeline(
     )
 
 
+def stream_dealer(spec: StreamSpec, served: Served, finder: Finder) -> Dealer | None:
+    """Return what deals the samples of a stream to its ranks; None if they go in order.
+
+    Raises:
+        HeadraceError: As `Served.dealer`.
+    """
+    if spec.deal is None:
+        return None
+    ranks = Ranks(spec.global_batch_size, spec.world_size, spec.replication, spec.end)
+    return served.dealer(spec.deal, spec.order, ranks, finder)
+
+
 def _contents(
     spec: StreamSpec,
     served: Served,
@@ -197,7 +211,9 @@ def _contents(
     transforms: TransformPool,
 ) -> Contents:
     finder = served.finder(spec.order, spec.skips)
-    plans = planned_stream(spec, finder, tally=served.tally)
+    plans = planned_stream(
+        spec, finder, tally=served.tally, dealer=stream_dealer(spec, served, finder)
+    )
     title = f"batches for rank {spec.rank} of {spec.world_size}"
     pipeline = stream_pipeline(spec, served, steps, transforms)
     start = stream_start(spec, served, pipeline)

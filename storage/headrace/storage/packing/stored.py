@@ -61,6 +61,8 @@ class StoredLengths:
             content, sample_count=pointer.sample_count, place=f"{store.url}/{pointer.groups.name}"
         )
         self._edges = page_edges(self.groups)
+        self._firsts = np.cumsum(self.groups["sample_count"].astype(np.int64))
+        self._firsts -= self.groups["sample_count"]
         if self._edges[-1] != pointer.lengths.stored_bytes:
             raise ManifestCorruptError(
                 f"{store.url}/{pointer.lengths.name} has {pointer.lengths.stored_bytes} bytes, and "
@@ -68,6 +70,22 @@ class StoredLengths:
                 place=f"{store.url}/{pointer.lengths.name}",
             )
         self.of_group = functools.lru_cache(_KEPT_PAGES)(self.read_group)
+
+    def of_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the lengths of some samples, ``(n,) int64``.
+
+        Args:
+            sample_ids: ``(n,) int64``, each one of the dataset's.
+
+        Raises:
+            ManifestCorruptError: They are damaged or gone.
+        """
+        groups = np.searchsorted(self._firsts, sample_ids, side="right") - 1
+        lengths = np.empty(sample_ids.size, np.int64)
+        for group in np.unique(groups).tolist():
+            own = groups == group
+            lengths[own] = self.of_group(group)[sample_ids[own] - self._firsts[group]]
+        return lengths
 
     def read_group(self, group: int) -> NDArray[np.int64]:
         """Read the lengths of one group by one ranged read; `of_group` keeps the last ones.

@@ -1,0 +1,284 @@
+"""Deal the samples of global batches to ranks so that what they cost is even.
+
+Contract:
+
+1. Of each global batch the samples are those of dealing in order, and every rank gets as many of
+   each lane's slice; only who gets which is another matter. A rank's samples keep their order.
+2. Who gets which follows from the global batch, its samples' lengths, the ranks and the options,
+   and from nothing else: not from where a stream began, nor from other streams.
+3. A last batch that is filled up with repeats is dealt in order.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.order import (
+    DealSpec,
+    EndMode,
+    EpochPlan,
+    OrderSpec,
+    RankBatch,
+    Row,
+    check_speeds,
+    deal_evenly,
+    find_rows,
+    slices_of,
+)
+from headrace.server.kernels.loader import KERNELS
+from headrace.server.plan.find_samples import Finder, Found, FoundTogether, distinct_each
+from headrace.server.plan.packed_rows import FoundRows, RowsTogether
+
+# Each keeps some megabytes.
+_MAX_DEALERS = 8
+# A dealt batch is kept for the other ranks of its job, which ask for it at about the same time.
+_MAX_KEPT_BYTES = 16 << 20
+
+
+class Costs(Protocol):
+    """Says what samples cost."""
+
+    def __call__(self, found: Found) -> NDArray[np.float64]:
+        """Return the cost of each sample, or row, that was found: ``(items,) float64``."""
+
+
+class Ranks(NamedTuple):
+    """Whom global batches are dealt to.
+
+    Attributes:
+        global_batch_size: Samples of a global batch.
+        world_size: Ranks.
+        replication: How many consecutive ranks get the same samples.
+        end: What becomes of an incomplete last batch.
+    """
+
+    global_batch_size: int
+    world_size: int
+    replication: int
+    end: EndMode
+
+    @property
+    def parts(self) -> int:
+        """Ranks with samples of their own."""
+        return self.world_size // self.replication
+
+
+class Dealer:
+    """Deals the global batches of a job; the contract is above. Safe for several threads.
+
+    Args:
+        deal: How.
+        order: Of the samples.
+        ranks: Whom to.
+        finder: Finds samples.
+        costs: What they cost.
+
+    Raises:
+        BadArgumentError: There are speeds, and not one for each rank with samples of its own.
+    """
+
+    def __init__(
+        self, deal: DealSpec, order: OrderSpec, ranks: Ranks, *, finder: Finder, costs: Costs
+    ) -> None:
+        self._deal = deal
+        self._order = order
+        self._ranks = ranks
+        self._finder = finder
+        self._costs = costs
+        self._pace = check_speeds(deal, ranks.parts)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[int, int], tuple[NDArray[np.int32], NDArray[np.float64]]]
+        self._kept = OrderedDict()
+
+    def find(
+        self, epoch: int, batches: Sequence[RankBatch], rank: int
+    ) -> tuple[list[Found], list[NDArray[np.int64]]]:
+        """Return a rank's samples of some global batches, and their positions.
+
+        Args:
+            epoch: The epoch.
+            batches: Its parts of them; none is filled up.
+            rank: The rank.
+        """
+        part = rank // self._ranks.replication
+        whole = self._finder.find(
+            epoch, [[(batch.position, batch.next_position)] for batch in batches]
+        )
+        owns = [
+            np.flatnonzero(self._owners(epoch, batch.position, each)[0] == part)
+            for batch, each in zip(batches, whole, strict=True)
+        ]
+        positions = [own + batch.position for own, batch in zip(owns, batches, strict=True)]
+        return chosen(whole, owns), positions
+
+    def is_dealt(self, batch: RankBatch) -> bool:
+        """Return whether a global batch is dealt; else it goes to the ranks in order."""
+        is_full = batch.global_sample_count == self._ranks.global_batch_size
+        return is_full or self._ranks.end is not EndMode.PAD
+
+    def rows(self, epoch: int, plan: EpochPlan, position: int) -> tuple[Row, ...]:
+        """Return what `headrace.order.find_rows` does, for samples that are dealt."""
+        ranks = self._ranks
+        index = (position - plan.base) // plan.global_batch_size
+        if not 0 <= index < plan.batch_count:
+            return ()
+        batch = plan.batch(
+            index, rank=0, world_size=ranks.world_size, replication=ranks.replication
+        )
+        if not self.is_dealt(batch):
+            return find_rows(
+                plan, position, world_size=ranks.world_size, replication=ranks.replication
+            )
+        (whole,) = self._finder.find(epoch, [[(batch.position, batch.next_position)]])
+        owners, _ = self._owners(epoch, batch.position, whole)
+        slot = position - batch.position
+        part = int(owners[slot])
+        row = int(np.count_nonzero(owners[:slot] == part))
+        return tuple(
+            Row(index, part * ranks.replication + copy, row) for copy in range(ranks.replication)
+        )
+
+    def _owners(
+        self, epoch: int, position: int, whole: Found
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Return the part of each sample of a global batch, and what all parts have by then."""
+        key = (epoch, position)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        size = self._ranks.global_batch_size
+        loads = np.zeros(self._ranks.parts)
+        before = position - size
+        if position // size % self._deal.accumulate and before >= 0:
+            (earlier,) = self._finder.find(epoch, [[(before, position)]])
+            loads = self._owners(epoch, before, earlier)[1].copy()
+        costs = self._costs(whole)
+        edges = slices_of(position, costs.size, lanes=self._order.lanes, unit=self._order.unit)
+        part_edges = np.arange(self._ranks.parts + 1) * costs.size // self._ranks.parts
+        owners = dealt(costs, edges, part_edges, loads, self._pace).astype(np.int32)
+        with self._lock:
+            self._kept[key] = owners, loads
+            size_kept = sum(each.nbytes for each, _ in self._kept.values())
+            while size_kept > _MAX_KEPT_BYTES and len(self._kept) > 1:
+                _, (gone, _) = self._kept.popitem(last=False)
+                size_kept -= gone.nbytes
+        return owners, loads
+
+
+class Dealers:
+    """The dealers of a dataset, so that the ranks of a job share one; thread-safe."""
+
+    def __init__(self) -> None:
+        self._dealers: OrderedDict[tuple[object, ...], Dealer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[object, ...], make: Callable[[], Dealer]) -> Dealer:
+        """Return the dealer of a key, made once."""
+        with self._lock:
+            found = self._dealers.get(key)
+            if found is None:
+                found = self._dealers[key] = make()
+            self._dealers.move_to_end(key)
+            if len(self._dealers) > _MAX_DEALERS:
+                self._dealers.popitem(last=False)
+        return found
+
+
+def dealt(
+    costs: NDArray[np.float64],
+    edges: NDArray[np.int64],
+    part_edges: NDArray[np.int64],
+    loads: NDArray[np.float64],
+    pace: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """Do what `headrace.order.deal_evenly` does."""
+    kernels = KERNELS.module
+    if kernels is None:
+        return deal_evenly(costs, edges, part_edges, loads, pace)
+    falling = np.concatenate(
+        [
+            low + np.argsort(-costs[low:high], kind="stable")
+            for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+        ]
+    )
+    owners = np.empty(costs.size, np.int64)
+    kernels.deal_evenly(falling, costs, edges, part_edges, loads, pace, owners)
+    return owners
+
+
+def chosen(whole: Sequence[Found], owns: Sequence[NDArray[np.int64]]) -> list[Found]:
+    """Return some of the samples, or rows, of each of several batches.
+
+    Args:
+        whole: The batches.
+        owns: Which of the items of each, ascending.
+    """
+    ends = list(accumulate(own.size for own in owns))
+    if whole and isinstance(whole[0], FoundRows):
+        return _chosen_rows(cast("Sequence[FoundRows]", whole), owns, ends)
+    pairs = list(zip(whole, owns, strict=True))
+    blocks = np.concatenate([found.blocks[own] for found, own in pairs])
+    touched = distinct_each(blocks, ends, kernels=KERNELS.module)
+    together = FoundTogether(
+        np.concatenate([found.sample_ids[own] for found, own in pairs]),
+        blocks,
+        np.concatenate([found.offsets[own] for found, own in pairs]),
+        np.concatenate([*touched, blocks[:0]]),
+    )
+    return together.cut(ends, accumulate(each.size for each in touched))
+
+
+def _chosen_rows(
+    whole: Sequence[FoundRows], owns: Sequence[NDArray[np.int64]], ends: Sequence[int]
+) -> list[Found]:
+    pieces = []
+    for found, own in zip(whole, owns, strict=True):
+        is_own = np.zeros(found.counts.size, np.bool_)
+        is_own[own] = True
+        pieces.append(np.flatnonzero(np.repeat(is_own, found.counts)))
+    counts = np.concatenate([found.counts[own] for found, own in zip(whole, owns, strict=True)])
+    starts = np.zeros(counts.size + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    pairs = list(zip(whole, pieces, strict=True))
+    blocks = np.concatenate([found.blocks[own] for found, own in pairs])
+    piece_ends = starts[np.array(ends, np.int64)].tolist()
+    touched = distinct_each(blocks, piece_ends, kernels=KERNELS.module)
+    together = RowsTogether(
+        np.concatenate([found.sample_ids[own] for found, own in pairs]),
+        blocks,
+        np.concatenate([found.offsets[own] for found, own in pairs]),
+        np.concatenate([*touched, blocks[:0]]),
+        np.concatenate([found.item_ids[own] for found, own in zip(whole, owns, strict=True)]),
+        starts,
+        np.concatenate([found.table[own] for found, own in pairs]),
+    )
+    return together.cut(ends, accumulate(each.size for each in touched))
+
+
+def row_costs(found: Found, deal: DealSpec) -> NDArray[np.float64]:
+    """Return what rows of documents cost: the squares of documents' elements if nothing is said."""
+    rows = cast("FoundRows", found)
+    sizes = rows.table[:, 1].astype(np.float64)
+    numbers = np.repeat(np.arange(rows.counts.size), rows.counts)
+    squares = deal.square_cost if deal.length_cost or deal.square_cost else 1.0
+    costs = deal.length_cost * sizes + squares * (sizes * sizes)
+    # Of no pieces at all the sums are integers.
+    return np.bincount(numbers, costs, minlength=rows.counts.size).astype(np.float64)
+
+
+def sample_costs(lengths: NDArray[np.int64], deal: DealSpec) -> NDArray[np.float64]:
+    """Return what samples of some lengths cost: their elements if nothing is said."""
+    sizes = lengths.astype(np.float64)
+    if not deal.length_cost and not deal.square_cost:
+        return sizes
+    return deal.length_cost * sizes + deal.square_cost * (sizes * sizes)

@@ -1,0 +1,269 @@
+"""Claims about dealing over the wire: each global batch as in order, and even costs.
+
+How it could go wrong: ranks that deal one global batch in different ways, so that a sample comes
+twice or never; another dealing after a resume; a transform's random numbers that follow the rank.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, cast
+
+import grpc
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.cli._row_counter import row_counter
+from headrace.order import deal_evenly
+from headrace.server import ServerConfig, start_server
+from headrace.server.kernels.loader import KERNELS
+from headrace.server.plan.dealing import dealt
+from headrace.storage import RowOptions, index_packing
+from headrace.v1 import shard_service_pb2 as pb
+from support.datasets import write_dataset
+from support.served import (
+    TIMEOUT_S,
+    ReadBatch,
+    failure_of,
+    messages_of,
+    read,
+    read_until_failure,
+    stub_of,
+)
+
+_COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def lengths() -> list[int]:
+    """Of the samples."""
+    drawn = np.exp(np.random.default_rng(2).normal(3, 1, _COUNT)).astype(np.int64)
+    capped: list[int] = np.minimum(drawn, 200).tolist()
+    return capped
+
+
+@pytest.fixture(scope="module")
+def channel(lengths: list[int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
+    """A server of samples of these lengths, once with lengths stored and once without."""
+    urls = {}
+    for name in ("d", "bare"):
+        urls[name] = str(tmp_path_factory.mktemp(name))
+        table = pa.table(
+            {"tokens": pa.array([[7] * each for each in lengths], pa.list_(pa.int32()))}
+        )
+        write_dataset(urls[name], table, shard_samples=(200, 100))
+    index_packing(urls["d"], RowOptions(256), count_rows=row_counter())
+    config = ServerConfig(datasets=urls, listen="127.0.0.1:0")
+    with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
+        yield opened
+
+
+def _request(**fields: Any) -> pb.ReadBatchesRequest:
+    merged = {
+        "dataset": "d",
+        "order": pb.OrderSpec(seed=3),
+        "global_batch_size": 32,
+        "world_size": 1,
+        "epoch_count": 1,
+        "epoch_start": pb.EpochStart(),
+        "with_ids": True,
+        "columns": ["tokens"],
+        "end": pb.END_MODE_UNEVEN,
+        **fields,
+    }
+    if "resume_token" in fields:
+        del merged["epoch_start"]
+    return pb.ReadBatchesRequest(**merged)
+
+
+def _ranks(channel: grpc.Channel, world: int, **fields: Any) -> list[list[ReadBatch]]:
+    """Return the batches of each rank."""
+    return [
+        read(channel, _request(rank=rank, world_size=world, **fields)).batches
+        for rank in range(world)
+    ]
+
+
+def _cost(batch: ReadBatch) -> int:
+    return sum(len(row) for row in cast("list[list[int]]", batch.values["tokens"]))
+
+
+@settings(max_examples=8)
+@given(
+    world=st.sampled_from([2, 3, 4, 6]),
+    replication=st.sampled_from([1, 2]),
+    lanes=st.sampled_from([1, 2]),
+    end=st.sampled_from([pb.END_MODE_UNEVEN, pb.END_MODE_PAD, pb.END_MODE_DROP_LAST]),
+    deal=st.sampled_from(
+        [pb.Deal(), pb.Deal(square_cost=1), pb.Deal(length_cost=1, square_cost=0.5, accumulate=3)]
+    ),
+    # The token after the last batch is of the next epoch.
+    resumed=st.integers(0, 2),
+    dataset=st.sampled_from(["d", "d:256"]),
+    skips=st.sampled_from([(), (1, 2, 3, 150)]),
+)
+def test_each_global_batch_is_that_of_dealing_in_order(  # noqa: PLR0917 - as Hypothesis gives them
+    channel: grpc.Channel,
+    world: int,
+    replication: int,
+    lanes: int,
+    end: pb.EndMode,
+    deal: pb.Deal,
+    resumed: int,
+    dataset: str,
+    skips: tuple[int, ...],
+) -> None:
+    """Each sample goes to one rank, ranks get as many as in order, and a resume changes nothing."""
+    if world % replication:
+        replication = 1
+    size = 32 if dataset == "d" else 8
+    fields: dict[str, Any] = {
+        "dataset": dataset,
+        "columns": ["tokens", "tokens.samples"] if dataset != "d" else ["tokens"],
+        "order": pb.OrderSpec(seed=3, lanes=lanes, unit=size),
+        "global_batch_size": size,
+        "replication": replication,
+        "end": end,
+        "skips": pb.SkipList(sample_ids=skips),
+    }
+    plain, dealt_ranks = (
+        _ranks(channel, world, **fields),
+        _ranks(channel, world, **fields, deal=deal),
+    )
+    token = dealt_ranks[0][resumed].header.resume_token
+    rest = _ranks(channel, world, **fields, deal=deal, resume_token=token)
+
+    for mine, in_order in zip(
+        zip(*dealt_ranks, strict=True), zip(*plain, strict=True), strict=True
+    ):
+        assert [len(batch.ids) for batch in mine] == [len(batch.ids) for batch in in_order]
+        assert sorted(i for batch in mine for i in batch.ids) == sorted(
+            i for batch in in_order for i in batch.ids
+        )
+        assert [batch.header.resume_token for batch in mine] == [
+            batch.header.resume_token for batch in in_order
+        ]
+    whole = [[batch.values for batch in each] for each in dealt_ranks]
+    assert [[batch.values for batch in each] for each in rest] == [
+        each[resumed + 1 :] for each in whole
+    ]
+
+
+def test_costs_are_even_where_they_were_not(channel: grpc.Channel) -> None:
+    """Of eight ranks with eight samples each, the greatest number of elements over the mean."""
+    fields: dict[str, Any] = {"global_batch_size": 64, "end": pb.END_MODE_DROP_LAST}
+    plain, even = _ranks(channel, 8, **fields), _ranks(channel, 8, **fields, deal=pb.Deal())
+
+    def worst(ranks: list[list[ReadBatch]]) -> float:
+        costs = np.array([[_cost(batch) for batch in each] for each in ranks])
+        return float((costs.max(axis=0) / costs.mean(axis=0)).max())
+
+    assert worst(plain) > 1.5
+    assert worst(even) < 1.25
+
+
+def test_accumulated_batches_are_even_together(channel: grpc.Channel) -> None:
+    """What a rank has of a few batches, of four ranks with one packed row each."""
+    fields: dict[str, Any] = {
+        "dataset": "d:256",
+        "columns": ["tokens.boundaries"],
+        "global_batch_size": 4,
+        "end": pb.END_MODE_DROP_LAST,
+    }
+
+    def cost(batch: ReadBatch) -> int:
+        rows = cast("list[list[int]]", batch.values["tokens.boundaries"])
+        return sum(
+            sum((end - begin) ** 2 for begin, end in itertools.pairwise(row)) for row in rows
+        )
+
+    def worst(ranks: list[list[ReadBatch]]) -> float:
+        costs = np.array([[cost(batch) for batch in each[: len(each) // 4 * 4]] for each in ranks])
+        steps = costs.reshape(4, -1, 4).sum(axis=2)
+        return float((steps.max(axis=0) / steps.mean(axis=0)).mean())
+
+    assert worst(_ranks(channel, 4, **fields, deal=pb.Deal(accumulate=4))) < worst(
+        _ranks(channel, 4, **fields)
+    )
+
+
+def test_samples_are_found_where_they_were_dealt(channel: grpc.Channel) -> None:
+    """FindSamples names the rank and row that ReadBatches gave, and ExplainBatch the samples."""
+    ranks = _ranks(channel, 4, deal=pb.Deal())
+    wanted = {
+        sample: (step, rank, row)
+        for rank, batches in enumerate(ranks)
+        for step, batch in enumerate(batches)
+        for row, sample in enumerate(batch.ids)
+    }
+    fields = {name: getattr(_request(), name) for name in ("dataset", "order", "end")}
+    batch = pb.GetBatchRequest(
+        **fields,
+        global_batch_size=32,
+        world_size=4,
+        rank=2,
+        epoch_start=pb.EpochStart(),
+        deal=pb.Deal(),
+    )
+
+    found = stub_of(channel).FindSamples(
+        pb.FindSamplesRequest(batch=batch, sample_ids=range(_COUNT)), timeout=TIMEOUT_S
+    )
+    explained = stub_of(channel).ExplainBatch(
+        pb.ExplainBatchRequest(batch=batch), timeout=TIMEOUT_S
+    )
+
+    assert {row.sample: (row.step, row.rank, row.row) for row in found.rows} == wanted
+    assert list(explained.sample_ids) == ranks[2][0].ids
+
+
+def test_what_cannot_be_dealt_is_refused(channel: grpc.Channel) -> None:
+    """Without lengths, with speeds of other ranks, and mixtures."""
+    mixture = pb.Mixture(datasets=[pb.MixtureDataset(name="d"), pb.MixtureDataset(name="bare")])
+    requests = {
+        "no lengths are stored": _request(dataset="bare", deal=pb.Deal()),
+        "3 speeds, and 1 ranks": _request(deal=pb.Deal(speeds=[1, 1, 1])),
+        "must be in [0, 1e+09]": _request(deal=pb.Deal(length_cost=-1)),
+        "accumulate is 257": _request(deal=pb.Deal(accumulate=257)),
+        "dealt in order": _request(dataset="", mixture=mixture, deal=pb.Deal()),
+    }
+
+    for message, request in requests.items():
+        _, failure = read_until_failure(messages_of(channel, request))
+        assert failure_of(failure)[1].reason == "BAD_COORDINATES"
+        assert message in str(failure.details())
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.sampled_from([0.0, 1.0, 2.5, 7.0, 1e9]), min_size=1, max_size=90),
+    st.integers(1, 12),
+    st.lists(st.integers(1, 89), max_size=3, unique=True),
+    st.booleans(),
+)
+def test_the_compiled_loop_deals_alike(
+    costs: list[float],
+    parts: int,
+    inner: list[int],
+    even: bool,  # noqa: FBT001 - as Hypothesis gives it
+) -> None:
+    """The same owners, and the same loads to the last bit."""
+    KERNELS.load()
+    assert KERNELS.wait(280)
+    found, count = np.array(costs), len(costs)
+    edges = np.array([0, *sorted(edge for edge in inner if edge < count), count])
+    part_edges = np.arange(parts + 1) * count // parts
+    pace = np.ones(parts) if even else 1.0 / np.arange(1, parts + 1)
+    loads = np.zeros((2, parts))
+
+    owners = [
+        deal(found, edges, part_edges, own, pace)
+        for deal, own in zip((deal_evenly, dealt), loads, strict=True)
+    ]
+
+    assert owners[0].tolist() == owners[1].tolist()
+    assert loads[0].tolist() == loads[1].tolist()
