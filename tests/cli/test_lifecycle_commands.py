@@ -1,4 +1,4 @@
-"""`headrace gc`, `index` and `verify --repair-manifest`: what they print and leave."""
+"""`headrace gc`, `compact`, `index` and `verify --repair-manifest`: what they print and leave."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def url(tmp_path: Path) -> str:
     return folder
 
 
-@pytest.mark.parametrize("command", ["gc", "index"])
+@pytest.mark.parametrize("command", ["compact", "gc", "index"])
 def test_every_command_has_help_with_an_example(command: str) -> None:
     """--help says what it does, and shows a line to copy."""
     done = run(command, "--help")
@@ -141,3 +141,24 @@ def test_index_needs_something_to_index(tmp_path: Path) -> None:
     done = run("index", str(tmp_path), "--to", str(tmp_path / "index"))
 
     assert (1, 1) == (done.returncode, done.stderr.count("\n"))
+
+
+def test_compact_rewrites_once_and_then_rests(tmp_path: Path) -> None:
+    """Ten small shards become one; the text and the JSON say what was done, or that nothing was."""
+    url = str(tmp_path / "ds")
+    write_shards_of(url, [numbered_batch(at, at + 10) for at in range(0, 100, 10)])
+    first = run("compact", url, "--json")
+    again = run("compact", url)
+    wrong = run("compact", url, "--shard-bytes", "1KiB", "--block-bytes", "1MiB")
+
+    report = json.loads(first.stdout)
+    assert (10, 1, 100) == (
+        report["shards_before"],
+        report["shard_count"],
+        report["sample_count"],
+    ), first.stderr
+    assert report["written"]
+    assert "nothing was written" in again.stdout
+    assert report["fingerprint"] in again.stdout
+    assert 2 == wrong.returncode
+    assert "expected at least block_bytes" in wrong.stderr

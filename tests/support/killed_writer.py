@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -36,11 +37,19 @@ class _Clock:
 
     def __init__(self, fatal: int) -> None:
         self._left = fatal
+        self._lock = threading.Lock()
 
     def tick(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        """Count an operation that is about to begin."""
+        with self._lock:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def mortal(store: Store, fatal: int) -> Store:
+    """Return a store whose operation ``fatal`` is the last thing that the process begins."""
+    return _MortalStore(store, _Clock(fatal))
 
 
 class _MortalWriter:

@@ -15,6 +15,7 @@ from headrace.cli._show import size
 if TYPE_CHECKING:
     from headrace.converter import Progress
     from headrace.loadtest import Progress as SwarmProgress
+    from headrace.storage import Compaction
 
 _LINE_S = 10.0
 """Seconds between two lines where there is no terminal. Arbitrary."""
@@ -100,6 +101,43 @@ def shard_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def compact_progress() -> Iterator[Callable[[Compaction], None]]:
+    """Yield a function to be told how far a compaction is."""
+    began_s = time.monotonic()
+    taken_bytes: list[int] = []
+
+    def text(now: Compaction) -> str:
+        taken_bytes.append(now.raw_bytes_done)
+        rate = (now.raw_bytes_done - taken_bytes[0]) / max(time.monotonic() - began_s, 1e-9)
+        del taken_bytes[1:]
+        return (
+            f"{now.shards_done:,} of {now.shards_total:,} shards, {size(now.raw_bytes_done)} of "
+            f"{size(now.raw_bytes_total)}, {size(int(rate))}/s"
+        )
+
+    if not sys.stderr.isatty():
+        every = _Seldom()
+
+        def show_line(now: Compaction) -> None:
+            line = text(now)
+            if every():
+                click.echo(f"compacting: {line}", err=True)
+
+        yield show_line
+        return
+    from rich.console import Console  # noqa: PLC0415 - only on a terminal
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    columns = (BarColumn(), TextColumn("{task.fields[amount]}"), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("compacting", total=1.0, amount="")
+        yield lambda now: bar.update(
+            task, completed=now.raw_bytes_done, total=now.raw_bytes_total, amount=text(now)
+        )
 
 
 @contextmanager

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING
 from headrace.converter.api.arguments import SourceFormat
 from headrace.converter.api.convert_files import convert_files
 from headrace.converter.images import FilesLeftOut, ImageOptions
-from headrace.converter.plan.write_options import DEFAULT_SHARD_BYTES, Shape, WriteOptions
+from headrace.converter.plan.write_options import Shape, WriteOptions
 from headrace.converter.progress.progress import Progress
 from headrace.converter.samples.function import Function, Over
 from headrace.converter.samples.splits import Splits
 from headrace.converter.tasks.sinks import Format
+from headrace.storage import DEFAULT_SHARD_BYTES
 
 if TYPE_CHECKING:
     from headrace.converter.api.conversion import Conversion

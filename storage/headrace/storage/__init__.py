@@ -11,6 +11,7 @@ except ModuleNotFoundError as error:
         name="pyarrow",
     ) from error
 
+from headrace.storage.care.compact import Compaction, CompactOptions, CompactReport, compact
 from headrace.storage.care.gc import (
     DEFAULT_KEEP,
     DEFAULT_OLDER_THAN_S,
@@ -21,6 +22,7 @@ from headrace.storage.care.gc import (
 from headrace.storage.care.repair import RepairReport, repair_manifest
 from headrace.storage.care.scan import Lost
 from headrace.storage.care.verify import DEFAULT_VERIFY_THREADS, Fault, verify_blocks, verify_shards
+from headrace.storage.dataset.block_stream import stream_blocks
 from headrace.storage.dataset.coalesced_reads import MAX_RANGE_BYTES, ReadBlock
 from headrace.storage.dataset.commit import Mode, check_mode, commit_dataset
 from headrace.storage.dataset.dataset import Dataset
@@ -47,6 +49,7 @@ from headrace.storage.shard.classes import (
 )
 from headrace.storage.shard.column_facts import FORMAT_KEY, SHAPE_AUTO, SHAPE_KEY, ColumnStats
 from headrace.storage.shard.sample_bytes import sample_bytes
+from headrace.storage.shard.shard_series import DEFAULT_SHARD_BYTES, ShardSeries, ShardSizes
 from headrace.storage.shard.shard_writer import (
     DEFAULT_BLOCK_BYTES,
     SHARD_FOLDER,
@@ -76,6 +79,7 @@ __all__ = [
     "DEFAULT_BLOCK_BYTES",
     "DEFAULT_KEEP",
     "DEFAULT_OLDER_THAN_S",
+    "DEFAULT_SHARD_BYTES",
     "DEFAULT_VERIFY_THREADS",
     "FORMAT_KEY",
     "HIDDEN",
@@ -88,6 +92,9 @@ __all__ = [
     "BlockCutter",
     "BlockPlace",
     "ColumnStats",
+    "CompactOptions",
+    "CompactReport",
+    "Compaction",
     "Compression",
     "Cut",
     "Dataset",
@@ -110,6 +117,8 @@ __all__ = [
     "RowTable",
     "ShardCheck",
     "ShardEntry",
+    "ShardSeries",
+    "ShardSizes",
     "ShardWriter",
     "Source",
     "SourceOptions",
@@ -127,6 +136,7 @@ __all__ = [
     "classes_of",
     "collect_garbage",
     "commit_dataset",
+    "compact",
     "holds_classes",
     "index_packing",
     "list_versions",
@@ -143,6 +153,7 @@ __all__ = [
     "schema_texts",
     "search_starts",
     "store_index",
+    "stream_blocks",
     "try_datasets",
     "type_text",
     "verify_blocks",

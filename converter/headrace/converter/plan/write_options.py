@@ -18,12 +18,11 @@ from headrace.arguments import (
 )
 from headrace.converter.tasks.sinks import Format, Writing, mds_compression
 from headrace.errors import BadArgumentError
-from headrace.storage import DEFAULT_BLOCK_BYTES, check_blocks
+from headrace.storage import DEFAULT_BLOCK_BYTES, DEFAULT_SHARD_BYTES, check_blocks
 from headrace.storage.mds import DEFAULT_HASHES, check_writing
 
 Shape: TypeAlias = tuple[int, ...] | Literal["ragged"]
 
-DEFAULT_SHARD_BYTES = 64 << 20  # large enough that listing and opening cost nothing beside it
 _BYTES_LIMIT = 1 << 42
 _LEVEL_LIMIT = 1 << 20
 

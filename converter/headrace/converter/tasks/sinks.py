@@ -10,7 +10,8 @@ Contract of a sink:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -19,14 +20,15 @@ import pyarrow as pa
 from headrace.errors import HeadraceError
 from headrace.storage import (
     SHARD_FOLDER,
-    BlockCutter,
     Compression,
-    Cut,
     ShardEntry,
-    ShardWriter,
+    ShardSeries,
+    ShardSizes,
     Store,
 )
 from headrace.storage.mds import MdsShardEntry, MdsWriter
+
+_REMOVING = 16  # at once: a store takes some 30 ms for each, and there may be thousands
 
 Format = Literal["arrow", "mds"]
 Entry: TypeAlias = ShardEntry | MdsShardEntry
@@ -51,6 +53,12 @@ class Writing:
     shard_bytes: int
     block_bytes: int
     hashes: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> ShardSizes:
+        """How ``arrow`` shards are cut."""
+        compression: Compression = self.compression or "none"  # type: ignore[assignment] # checked by check_blocks before the job
+        return ShardSizes(compression, self.level, self.shard_bytes, self.block_bytes)
 
 
 class Sink(Protocol):
@@ -84,54 +92,22 @@ class ArrowSink:
     """Shards of our own format, of even blocks, cut by raw bytes."""
 
     def __init__(self, store: Store, schema: pa.Schema, writing: Writing, *, stem: str) -> None:
-        self._store = store
-        self._schema = schema
-        self._writing = writing
-        self._cutter = BlockCutter(block_bytes=writing.block_bytes, shard_bytes=writing.shard_bytes)
-        self._partition, self._attempt = stem.split("-", 1)
-        self._writer: ShardWriter | None = None
-        self._names: list[str] = []
+        partition, attempt = stem.split("-", 1)
+        self._series = ShardSeries(
+            store,
+            schema,
+            writing.sizes,
+            name_of=lambda number: f"{partition}-{number:04d}-{attempt}.arrow",
+        )
 
     def append(self, batch: pa.RecordBatch) -> Sequence[ShardEntry]:
-        return self._write(self._cutter.append(batch))
+        return self._series.append(batch)
 
     def close(self) -> Sequence[ShardEntry]:
-        return [*self._write(self._cutter.close()), *self._finish()]
-
-    def _write(self, cuts: Iterable[Cut]) -> list[ShardEntry]:
-        finished: list[ShardEntry] = []
-        for cut in cuts:
-            if cut.begins_shard:
-                finished.extend(self._finish())
-            writer = self._writer or self._open()
-            writer.write_block(cut)
-        return finished
+        return self._series.close()
 
     def abort(self) -> None:
-        if self._writer is not None:
-            self._writer.abort()
-        remove_objects(self._store, [f"{SHARD_FOLDER}/{name}" for name in self._names])
-
-    def _open(self) -> ShardWriter:
-        name = f"{self._partition}-{len(self._names):04d}-{self._attempt}.arrow"
-        compression: Compression = self._writing.compression or "none"  # type: ignore[assignment] # checked by check_blocks before the job
-        self._writer = ShardWriter(
-            self._store,
-            name,
-            schema=self._schema,
-            compression=compression,
-            compression_level=self._writing.level,
-            block_bytes=self._writing.block_bytes,
-        )
-        self._names.append(name)
-        return self._writer
-
-    def _finish(self) -> Sequence[ShardEntry]:
-        writer, self._writer = self._writer, None
-        if writer is None:
-            return ()
-        with writer:
-            return (writer.close(),)
+        self._series.abort()
 
 
 class MdsSink:
@@ -183,6 +159,13 @@ def raw_bytes_of(entry: Entry) -> int:
 
 def remove_objects(store: Store, names: Sequence[str]) -> None:
     """Delete what no manifest names, as far as the store lets us."""
-    for name in names:
+
+    def remove(name: str) -> None:
         with contextlib.suppress(HeadraceError):
             store.delete(name)
+
+    if len(names) == 1:
+        remove(names[0])
+        return
+    with ThreadPoolExecutor(_REMOVING, thread_name_prefix="headrace-remove") as pool:
+        list(pool.map(remove, names))

@@ -1,0 +1,412 @@
+"""Write a dataset again in shards as large as they should be: a new version, the same samples.
+
+Contract of `compact`:
+
+1. Success: the new version has the samples of the current one, in their order, and is current.
+   Older versions stay what they are until `headrace gc`.
+2. Conflict: another commit came between; it stands, the caller is told.
+3. Failure, interrupt, kill: the dataset is what it was. Shards that were finished stay in the
+   store, each with a note of what is in it, and the next call with the same arguments takes them.
+   A note that is damaged, or whose shard is gone or has another size, counts for nothing.
+4. What is written follows from the version and the arguments alone, and neither from threads nor
+   from interruptions: so does the new fingerprint.
+5. Memory: that of `stream_blocks` and of `ShardSeries`, a thread; and the block table.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.errors import (
+    BadArgumentError,
+    InternalError,
+    NotADatasetError,
+    ObjectNotFoundError,
+)
+from headrace.storage.care.entry_notes import decode_entries, encode_entries
+from headrace.storage.dataset.block_stream import stream_blocks
+from headrace.storage.dataset.commit import build_manifest
+from headrace.storage.dataset.manifest import Manifest
+from headrace.storage.dataset.pointer import Pointer
+from headrace.storage.dataset.publish import MANIFEST_FOLDER, publish
+from headrace.storage.dataset.read_manifest import (
+    read_any_pointer,
+    read_block_rows,
+    read_manifest,
+    shards_pointer,
+)
+from headrace.storage.shard.block import BlockPlace
+from headrace.storage.shard.shard_series import DEFAULT_SHARD_BYTES, ShardSeries, ShardSizes
+from headrace.storage.shard.shard_writer import (
+    DEFAULT_BLOCK_BYTES,
+    SHARD_FOLDER,
+    Compression,
+    ShardEntry,
+    check_blocks,
+)
+from headrace.storage.source.kinds import POINTER_NAME
+from headrace.storage.store.store import Store, Version
+
+_THREADS = 4  # each reads, compresses and sends by turns, so more than there are cores
+_SPARE = 0.1  # of the fewest shards: a dataset that has no more of them is left as it is
+_RULES = "1"  # of the cut: shards of other rules are not taken
+_JOURNAL = f"{MANIFEST_FOLDER}/compact-"  # where `headrace gc` finds what is left over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactOptions:
+    """How shards are written again.
+
+    Attributes:
+        shard_bytes: Most raw bytes of a shard, unless one sample has more.
+        block_bytes: Raw bytes of a block, about; `None` is 1 MiB, or ``shard_bytes`` if that is
+            less.
+        compression: Of each block.
+        compression_level: As the compression has them; `None` is its default.
+
+    Raises:
+        BadArgumentError: A value is out of range.
+    """
+
+    shard_bytes: int = DEFAULT_SHARD_BYTES
+    block_bytes: int | None = None
+    compression: Compression = "lz4"
+    compression_level: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no shard may have."""
+        check_blocks(self.compression, self.sizes.block_bytes, self.compression_level)
+        if self.shard_bytes < self.sizes.block_bytes:
+            raise BadArgumentError(
+                f"shard_bytes is {self.shard_bytes}, expected at least block_bytes, "
+                f"{self.sizes.block_bytes}",
+                field="shard_bytes",
+            )
+
+    @property
+    def sizes(self) -> ShardSizes:
+        """How to cut samples that are to become one shard, whatever blocks they make."""
+        block_bytes = self.block_bytes or min(DEFAULT_BLOCK_BYTES, self.shard_bytes)
+        return ShardSizes(self.compression, self.compression_level, None, block_bytes)
+
+    def sizes_for(self, raw_bytes: int) -> ShardSizes:
+        """Return how to cut so many bytes of samples, of which a shard may hold only a part."""
+        return (
+            self.sizes
+            if raw_bytes <= self.shard_bytes
+            else replace(self.sizes, shard_bytes=self.shard_bytes)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """How far a compaction is.
+
+    Attributes:
+        shards_done: Of the new shards, those that are whole in the store.
+        shards_taken: Of these, those of an earlier call that was interrupted.
+        shards_total: New shards, as planned.
+        raw_bytes_done: Of the samples in them.
+        raw_bytes_total: Of all samples.
+    """
+
+    shards_done: int
+    shards_taken: int
+    shards_total: int
+    raw_bytes_done: int
+    raw_bytes_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    """What a compaction found and did.
+
+    Attributes:
+        fingerprint: Of the version that is current now.
+        fingerprint_before: Of the one before.
+        sample_count: Samples, in either.
+        shards_before: Shards there were.
+        shard_count: Shards there are.
+        shards_taken: Of these, those that an interrupted call had written.
+        raw_bytes: Of the samples.
+        stored_bytes: Of the shards there are.
+        written: Whether a new version was committed; not where there are few more shards than
+            there must be.
+    """
+
+    fingerprint: str
+    fingerprint_before: str
+    sample_count: int
+    shards_before: int
+    shard_count: int
+    shards_taken: int
+    raw_bytes: int
+    stored_bytes: int
+    written: bool
+
+
+def compact(
+    store: Store,
+    *,
+    options: CompactOptions | None = None,
+    threads: int = _THREADS,
+    progress: Callable[[Compaction], None] | None = None,
+) -> CompactReport:
+    """Write the current version of a dataset again in fewer, larger shards.
+
+    Args:
+        store: Of the dataset.
+        options: How; `None` for the defaults.
+        threads: Shards to write at once.
+        progress: Called in the caller's thread, after each shard.
+
+    Raises:
+        NotADatasetError: There is no dataset of our own shards.
+        ManifestCorruptError: Its manifest is damaged.
+        ShardCorruptError: A block is damaged; the dataset is what it was.
+        CommitConflictError: Another commit came between.
+        StoreUnavailableError: The store could not be reached; call again to go on.
+
+    Example:
+        >>> store = open_store(url)
+        >>> report = compact(store)
+        >>> report.shards_before, report.shard_count, report.written
+        (2, 2, False)
+    """
+    options = options or CompactOptions()
+    pointer, version = _read_pointer(store)
+    entry = pointer.current
+    manifest = read_manifest(store, entry)
+    rows = read_block_rows(store, entry, manifest)
+    pieces = _plan(rows, options.shard_bytes)
+    before = manifest.shard_count
+    if not _is_worth_it(manifest, len(pieces), options):
+        return _report(manifest, manifest, taken=0, written=False)
+    work = _Work(store, manifest, rows, options, _plan_name(manifest.fingerprint, options))
+    shards, taken = _written(work, pieces, threads=threads, progress=progress)
+    new, blocks = build_manifest(manifest.stored_schema, shards)
+    if (new.sample_count, int(new.raw_bytes.sum())) != (
+        manifest.sample_count,
+        int(manifest.raw_bytes.sum()),
+    ):
+        raise InternalError(
+            f"compacting {store.url} made {new.sample_count} samples of {manifest.sample_count} "
+            f"from {before} shards; nothing was committed: report this"
+        )
+    others = [kept for kept in pointer.versions if kept.fingerprint != new.fingerprint]
+    publish(store, new, blocks, before=others, replaced=version)
+    return _report(manifest, new, taken=taken, written=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Neighbouring blocks that become one shard: ordinals ``[first, stop)``."""
+
+    number: int
+    first: int
+    stop: int
+    sample_count: int
+    raw_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """What all threads of one compaction share."""
+
+    store: Store
+    manifest: Manifest
+    rows: NDArray[np.void]
+    options: CompactOptions
+    plan: str
+    attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+
+    def places(self, piece: _Piece) -> Iterator[BlockPlace]:
+        """Yield where the blocks of a piece lie."""
+        ends = np.cumsum(self.manifest.block_counts)
+        for block in range(piece.first, piece.stop):
+            shard = int(np.searchsorted(ends, block, side="right"))
+            offset, stored_bytes, sample_count, raw_bytes, checksum = self.rows[block].item()
+            yield BlockPlace(
+                shard=f"{SHARD_FOLDER}/{self.manifest.names[shard].as_py()}",
+                block=block,
+                offset=offset,
+                stored_bytes=stored_bytes,
+                sample_count=sample_count,
+                raw_bytes=raw_bytes,
+                checksum=checksum,
+            )
+
+    def name_of(self, piece: _Piece, number: int) -> str:
+        """Return the name of a shard of a piece, which mostly has one; sorted as samples are."""
+        return f"{piece.number:05d}-{number:04d}-{self.plan}{self.attempt}.arrow"
+
+
+def _read_pointer(store: Store) -> tuple[Pointer, Version]:
+    try:
+        pointer, version = read_any_pointer(store)
+    except ObjectNotFoundError as error:
+        raise NotADatasetError(
+            f"{store.url} has no {POINTER_NAME}; only datasets of headrace's own shards are "
+            "compacted, so check the URL, or convert the files there",
+            url=store.url,
+        ) from error
+    return shards_pointer(pointer, store.url), version
+
+
+def _plan(rows: NDArray[np.void], shard_bytes: int) -> list[_Piece]:
+    """Cut all blocks into pieces of at most ``shard_bytes``, or of one block."""
+    ends = np.cumsum(rows["raw_bytes"], dtype=np.int64)
+    samples = np.cumsum(rows["sample_count"], dtype=np.int64)
+    pieces: list[_Piece] = []
+    first = 0
+    while first < len(rows):
+        used, seen = (int(ends[first - 1]), int(samples[first - 1])) if first else (0, 0)
+        stop = int(np.searchsorted(ends, used + shard_bytes, side="right"))
+        stop = max(stop, first + 1)
+        counts = int(samples[stop - 1]) - seen, int(ends[stop - 1]) - used
+        pieces.append(_Piece(len(pieces), first, stop, *counts))
+        first = stop
+    return pieces
+
+
+def _is_worth_it(manifest: Manifest, planned: int, options: CompactOptions) -> bool:
+    """Tell whether there would be much fewer shards, or whether some are larger than asked for.
+
+    Blocks that were cut anew may fit a little better into shards; that is worth nothing.
+    """
+    is_over = (manifest.raw_bytes > options.shard_bytes) & (manifest.block_counts > 1)
+    least = -(-int(manifest.raw_bytes.sum()) // options.shard_bytes)
+    most = 1 + least * (1 + _SPARE)
+    return bool(is_over.any()) or manifest.shard_count > max(planned, most)
+
+
+def _plan_name(fingerprint: str, options: CompactOptions) -> str:
+    """Return 8 digits by which the shards of one plan know each other."""
+    sizes = options.sizes
+    what = (_RULES, fingerprint, options.shard_bytes, sizes.block_bytes, sizes.compression)
+    return xxhash.xxh3_64_hexdigest(repr((*what, sizes.level)).encode())[:8]
+
+
+def _written(
+    work: _Work,
+    pieces: Sequence[_Piece],
+    *,
+    threads: int,
+    progress: Callable[[Compaction], None] | None,
+) -> tuple[list[ShardEntry], int]:
+    """Write all pieces that are not written yet; return all shards, and how many were there."""
+    made: dict[int, Sequence[ShardEntry]] = _journalled(work, pieces)
+    taken = sum(map(len, made.values()))
+    total_bytes = sum(piece.raw_bytes for piece in pieces)
+
+    def tell() -> None:
+        if progress is not None:
+            done_bytes = sum(pieces[number].raw_bytes for number in made)
+            progress(Compaction(len(made), taken, len(pieces), done_bytes, total_bytes))
+
+    tell()
+    left = iter([piece for piece in pieces if piece.number not in made])
+    stop = threading.Event()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="headrace-compact")
+    running: dict[Future[Sequence[ShardEntry]], int] = {}
+    try:
+        while True:
+            for piece in itertools.islice(left, threads - len(running)):
+                running[pool.submit(_write, work, piece, stop)] = piece.number
+            if not running:
+                break
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                made[running.pop(done)] = done.result()
+                tell()
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+    return [entry for piece in pieces for entry in made[piece.number]], taken
+
+
+def _write(work: _Work, piece: _Piece, stop: threading.Event) -> Sequence[ShardEntry]:
+    """Write the shards of a piece, and note that it is done."""
+    series = ShardSeries(
+        work.store,
+        work.manifest.stored_schema,
+        work.options.sizes_for(piece.raw_bytes),
+        name_of=lambda number: work.name_of(piece, number),
+    )
+    is_whole = False
+    try:
+        made: list[ShardEntry] = []
+        for batch in stream_blocks(work.store, work.places(piece), work.manifest.stored_schema):
+            if stop.is_set():
+                return ()
+            made.extend(series.append(batch))
+        made.extend(series.close())
+        _refuse_difference(work, piece, made)
+        is_whole = True
+    finally:
+        if not is_whole:
+            series.abort()
+    work.store.write(
+        f"{_JOURNAL}{work.plan}-{piece.number:05d}-{work.attempt}", encode_entries(made)
+    )
+    return made
+
+
+def _refuse_difference(work: _Work, piece: _Piece, made: Sequence[ShardEntry]) -> None:
+    samples = sum(entry.sample_count for entry in made)
+    raw_bytes = sum(entry.raw_bytes for entry in made)
+    if (samples, raw_bytes) != (piece.sample_count, piece.raw_bytes):
+        raise InternalError(
+            f"compacting blocks {piece.first} to {piece.stop - 1} of {work.store.url} made "
+            f"{samples} samples of {raw_bytes} bytes, expected {piece.sample_count} of "
+            f"{piece.raw_bytes}; nothing was committed: report this"
+        )
+
+
+def _journalled(work: _Work, pieces: Sequence[_Piece]) -> dict[int, Sequence[ShardEntry]]:
+    """Return the shards of pieces that an interrupted call has finished, if all are there."""
+    prefix = f"{_JOURNAL}{work.plan}-"
+    notes = [name for name in work.store.list(f"{MANIFEST_FOLDER}/") if name.startswith(prefix)]
+    found: dict[int, Sequence[ShardEntry]] = {}
+    if not notes:
+        return found
+    sizes = {
+        entry.name: entry.stored_bytes for entry in work.store.list_entries(f"{SHARD_FOLDER}/")
+    }
+    for name in sorted(notes):
+        number = name.removeprefix(prefix).partition("-")[0]
+        piece = pieces[int(number)] if number.isdecimal() and int(number) < len(pieces) else None
+        entries = decode_entries(work.store.read(name))
+        if piece is None or entries is None:
+            continue
+        is_there = all(
+            sizes.get(f"{SHARD_FOLDER}/{entry.name}") == entry.stored_bytes
+            and len(entry.columns) == len(work.manifest.stored_schema)
+            for entry in entries
+        )
+        counted = sum(entry.sample_count for entry in entries)
+        if is_there and counted == piece.sample_count:
+            found[piece.number] = entries
+    return found
+
+
+def _report(before: Manifest, now: Manifest, *, taken: int, written: bool) -> CompactReport:
+    return CompactReport(
+        fingerprint=now.fingerprint,
+        fingerprint_before=before.fingerprint,
+        sample_count=now.sample_count,
+        shards_before=before.shard_count,
+        shard_count=now.shard_count,
+        shards_taken=taken,
+        raw_bytes=int(now.raw_bytes.sum()),
+        stored_bytes=int(now.stored_bytes.sum()),
+        written=written,
+    )

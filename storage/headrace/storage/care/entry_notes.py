@@ -1,0 +1,61 @@
+"""Notes of finished shards that no manifest names yet: what a commit must know of them.
+
+A note is 16 hexadecimal digits, XXH3-64 of what follows them, and JSON. They are read by the
+program that wrote them or one of the same rules; one that cannot be read is worth nothing, and
+what it was about is written again.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from headrace.storage.shard.block import BLOCK_DTYPE
+from headrace.storage.shard.column_facts import ColumnStats
+from headrace.storage.shard.shard_writer import ShardEntry
+
+_DIGITS = 16
+
+
+def encode_entries(entries: Sequence[ShardEntry]) -> bytes:
+    """Return the note of some shards."""
+    content = json.dumps([_facts(entry) for entry in entries]).encode()
+    return xxhash.xxh3_64_hexdigest(content).encode() + content
+
+
+def decode_entries(note: bytes) -> list[ShardEntry] | None:
+    """Return the shards that a note is about, or `None` where it is damaged or of other rules."""
+    digest, content = note[:_DIGITS], note[_DIGITS:]
+    if digest != xxhash.xxh3_64_hexdigest(content).encode():
+        return None
+    try:
+        return [_entry(facts) for facts in json.loads(content)]
+    except (ValueError, TypeError, KeyError, binascii.Error):
+        return None
+
+
+def _facts(entry: ShardEntry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "stored_bytes": entry.stored_bytes,
+        "blocks": base64.b64encode(entry.blocks.tobytes()).decode(),
+        "columns": [[part.null_count, part.shortest, part.longest] for part in entry.columns],
+    }
+
+
+def _entry(facts: dict[str, Any]) -> ShardEntry:
+    blocks = np.frombuffer(base64.b64decode(facts["blocks"], validate=True), BLOCK_DTYPE)
+    if not len(blocks) or not isinstance(facts["name"], str) or "/" in facts["name"]:
+        raise ValueError("no shard")
+    return ShardEntry(
+        name=facts["name"],
+        stored_bytes=int(facts["stored_bytes"]),
+        blocks=blocks,
+        columns=tuple(ColumnStats(*part) for part in facts["columns"]),
+    )

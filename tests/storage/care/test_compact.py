@@ -1,0 +1,244 @@
+"""A dataset in many small shards becomes one in few: the same samples, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.errors import (
+    BadArgumentError,
+    CommitConflictError,
+    NotADatasetError,
+    ShardCorruptError,
+)
+from headrace.storage import (
+    Compaction,
+    CompactOptions,
+    collect_garbage,
+    compact,
+    list_versions,
+    open_dataset,
+    open_store,
+    plan_gc,
+    verify_blocks,
+    verify_shards,
+)
+from headrace.storage.care.entry_notes import decode_entries, encode_entries
+from headrace.storage.dataset.read_manifest import read_manifest
+from support import killed_compaction
+from support.killed_compaction import OPTIONS, SAMPLES, write_small_shards
+from support.s3 import S3
+from support.shards import numbered_batch, pointer_of, write_shard, write_shards_of
+
+
+def _samples(url: str, fingerprint: str | None = None) -> list[dict[str, object]]:
+    with open_dataset(url, fingerprint=fingerprint) as dataset:
+        blocks = [dataset.read_block(block) for block in range(dataset.block_count)]
+    return pa.Table.from_batches(blocks).to_pylist()
+
+
+def _collect(url: str) -> list[str]:
+    """Remove all that no current version names; return what stays beside it and its shards."""
+    store = open_store(url)
+    collect_garbage(store, plan_gc(store, now_s=2**40))
+    with open_dataset(url) as dataset:
+        shards = dataset.shard_count
+    left = [name for name in store.list() if not name.startswith("shards/")]
+    assert shards == len(list(store.list("shards/")))
+    return sorted(name.rpartition(".")[2] for name in left)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=25),
+    shard_bytes=st.integers(4096, 20_000),
+)
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_samples_and_order_stay(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], shard_bytes: int
+) -> None:
+    """Shards are as few as asked for and even; the version before opens; a second call rests."""
+    url = str(tmp_path_factory.mktemp("compact"))
+    starts = [sum(sizes[:at]) for at in range(len(sizes))]
+    batches = [
+        numbered_batch(start, start + size) for start, size in zip(starts, sizes, strict=True)
+    ]
+    before = write_shards_of(url, batches, block_bytes=256)
+    options = CompactOptions(shard_bytes=shard_bytes, block_bytes=256)
+    store = open_store(url)
+    report = compact(store, options=options)
+    again = compact(store, options=options)
+
+    assert pa.Table.from_batches(batches).to_pylist() == _samples(url)
+    assert _samples(url, before.fingerprint) == _samples(url)
+    assert not again.written
+    assert again.fingerprint == report.fingerprint
+    if report.written:
+        manifest = read_manifest(store, pointer_of(store).current)
+        assert manifest.schema == before.schema
+        is_one_block = manifest.block_counts == 1
+        assert ((manifest.raw_bytes <= shard_bytes) | is_one_block).all()
+        assert (manifest.block_samples > 0).all()
+        assert report.shard_count <= report.raw_bytes // (shard_bytes - 1024) + 1
+    with open_dataset(url) as dataset:
+        assert [] == list(verify_blocks(dataset, threads=2))
+        assert [] == [check for check in verify_shards(dataset, threads=2) if check.problem]
+
+
+def test_shards_are_full_but_the_last(tmp_path: Path) -> None:
+    """All shards of the new version but the last lack less than a block of before."""
+    url = str(tmp_path)
+    write_shards_of(url, [numbered_batch(at, at + 10) for at in range(0, 2000, 10)])
+    store = open_store(url)
+    report = compact(store, options=CompactOptions(shard_bytes=16384, block_bytes=2048))
+    manifest = read_manifest(store, pointer_of(store).current)
+
+    assert 200 == report.shards_before
+    assert report.shard_count == manifest.shard_count
+    assert (manifest.raw_bytes[:-1] > 16384 - 1100).all()
+
+
+@pytest.mark.parametrize(("kind", "step"), [("local", 5), ("s3", 15)])
+def test_killed_anywhere_it_goes_on(s3: S3, tmp_path: Path, kind: str, step: int) -> None:
+    """SIGKILL before an operation leaves the old version whole; the next call ends in the same."""
+    root = s3.url("compacted") if kind == "s3" else str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, killed_compaction.__file__, root, str(step)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(killed_compaction.__file__).parents[1])},
+    )
+    assert 0 == done.returncode, done.stderr
+    last = int(done.stdout)
+    wanted = pa.Table.from_batches([numbered_batch(0, SAMPLES)]).to_pylist()
+
+    fingerprints, taken = set(), []
+    for fatal in range(1, last + 1, step):
+        url = f"{root}/{fatal}"
+        assert wanted == _samples(url)
+        report = compact(open_store(url), options=OPTIONS)
+        assert wanted == _samples(url)
+        assert [] == [kind for kind in _collect(url) if kind not in {"json", "arrow"}]
+        fingerprints.add(report.fingerprint)
+        taken.append(report.shards_taken)
+    assert 1 == len(fingerprints)
+    assert max(taken) > 0
+    assert last > 20
+
+
+def test_notes_that_are_damaged_count_for_nothing(tmp_path: Path) -> None:
+    """A note of other bytes, or whose shard is gone or cut off, has its shard written again."""
+    url = str(tmp_path)
+    write_small_shards(url)
+    store = open_store(url)
+
+    def stop(progress: Compaction) -> None:
+        if progress.shards_done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compact(store, options=OPTIONS, threads=1, progress=stop)
+    notes = sorted(name for name in store.list("manifests/") if "compact-" in name)
+    assert 3 == len(notes)
+    first, second, third = (store.read(name) for name in notes)
+    store.write(notes[0], first.replace(b"columns", b"Columns"))
+    names = [entries[0].name for entries in map(decode_entries, (second, third)) if entries]
+    store.delete(f"shards/{names[0]}")
+    cut = store.read(f"shards/{names[1]}")[:-1]
+    store.write(f"shards/{names[1]}", cut)
+    report = compact(store, options=OPTIONS)
+
+    assert 0 == report.shards_taken
+    assert pa.Table.from_batches([numbered_batch(0, SAMPLES)]).to_pylist() == _samples(url)
+
+
+def test_shards_of_other_wishes_are_not_taken(tmp_path: Path) -> None:
+    """What an interrupted call wrote with other sizes is left to gc."""
+    url = str(tmp_path)
+    write_small_shards(url)
+    store = open_store(url)
+
+    def stop(progress: Compaction) -> None:
+        if progress.shards_done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compact(store, options=OPTIONS, threads=1, progress=stop)
+    other = compact(store, options=CompactOptions(shard_bytes=4096, block_bytes=1024))
+
+    assert 0 == other.shards_taken
+    assert [] == [kind for kind in _collect(url) if kind not in {"json", "arrow"}]
+
+
+def test_a_commit_that_comes_between_stands(tmp_path: Path) -> None:
+    """An append during the compaction wins; called again, the compaction has its samples too."""
+    url = str(tmp_path)
+    write_small_shards(url)
+    store = open_store(url)
+
+    def append(progress: Compaction) -> None:
+        if progress.shards_done == 1:
+            write_shards_of(url, [numbered_batch(SAMPLES, 300)], mode="append", stem="more")
+
+    with pytest.raises(CommitConflictError):
+        compact(store, options=OPTIONS, threads=1, progress=append)
+    wanted = pa.Table.from_batches([numbered_batch(0, 300)]).to_pylist()
+    assert wanted == _samples(url)
+    report = compact(store, options=OPTIONS)
+
+    assert 300 == report.sample_count
+    assert wanted == _samples(url)
+    assert 3 == len(list_versions(url))
+
+
+def test_a_damaged_block_changes_nothing(tmp_path: Path) -> None:
+    """The error names the shard; the dataset is what it was, and no shard is half written."""
+    url = str(tmp_path)
+    write_small_shards(url)
+    store = open_store(url)
+    content = bytearray(store.read("shards/shard-00007.arrow"))
+    content[len(content) // 2] ^= 1
+    store.write("shards/shard-00007.arrow", bytes(content))
+    before = list_versions(url)
+
+    with pytest.raises(ShardCorruptError, match="shard-00007"):
+        compact(store, options=OPTIONS)
+    assert before == list_versions(url)
+
+
+def test_what_cannot_be_compacted_is_refused(tmp_path: Path) -> None:
+    """An empty folder, and sizes that no shard may have."""
+    with pytest.raises(NotADatasetError, match="convert the files there"):
+        compact(open_store(str(tmp_path)))
+    with pytest.raises(BadArgumentError, match="at least block_bytes"):
+        CompactOptions(shard_bytes=1000, block_bytes=2000)
+
+
+@given(st.binary(max_size=40))
+def test_hostile_notes_are_none(noise: bytes) -> None:
+    """Bytes that nobody wrote as a note are none."""
+    assert decode_entries(noise) is None
+
+
+def test_a_note_says_all_of_a_shard(tmp_path: Path) -> None:
+    """Encoding and decoding is the identity."""
+    entry = write_shard(open_store(str(tmp_path)), "a.arrow", [numbered_batch(0, 100)])
+    found = decode_entries(encode_entries([entry]))
+
+    assert found is not None
+    assert (entry.name, entry.stored_bytes, entry.columns) == (
+        found[0].name,
+        found[0].stored_bytes,
+        found[0].columns,
+    )
+    assert entry.blocks.tobytes() == found[0].blocks.tobytes()
