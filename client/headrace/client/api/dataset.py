@@ -80,14 +80,14 @@ _END: Final = object()
 class RemoteDataset(IterableDataset[Batch]):
     """Iterate over the batches of one rank, prefetched from a headrace server.
 
-    ``for batch in dataset`` yields the rest of the current epoch; the next ``for`` goes on after
-    the last batch handed over, with the next epoch if that one is complete. The stream survives
-    lost servers: it reconnects from the token of the last batch received, and the loop gets the
-    same batches in the same order. `state_dict` is all that a checkpoint needs; it may be loaded
-    by any number of ranks.
+    ``for batch in dataset`` yields the rest of the current epoch. The next ``for`` continues after
+    the last batch that the loop got, with the next epoch if that one is complete. If a server is
+    lost, the stream reconnects from the token of the last batch received, and the loop gets the
+    same batches in the same order. `state_dict` is all that a checkpoint needs, and any number of
+    ranks can load it.
 
-    In the workers of a DataLoader it reads each worker's share, so that the loader gives the same
-    batches in the same order; there, handed over is what the loop has looked at.
+    In a DataLoader, each worker reads its share, and the loader yields the same batches in the same
+    order. There, a batch counts as taken when the loop first looks at it.
 
     Examples:
         >>> dataset = RemoteDataset(address, "numbers", batch_size=4, end="uneven", epochs=1)
@@ -136,30 +136,32 @@ class RemoteDataset(IterableDataset[Batch]):
         private: PrivateServer | None = None,
         stats_log: StatsLog | Callable[[dict[str, float]], Any] | None = None,
     ) -> None:
-        """Describe what to read; no server is asked, or started, before the first batch.
+        """Describe what to read. No server is contacted or started before the first batch.
 
         Args:
-            target: Address of a server, ``host:port``, ``dns:///name:port`` or ``unix:/path``, or
-                several that serve the same datasets. None starts a private server on this
-                machine, one for all processes of the job; it needs the ``[server]`` extra.
-            dataset: The dataset's name on the server; its URL for a private server. A mixture of
-                several as pairs of name and proportion, or as a `Mixture`.
-            batch_size: Samples a batch of this rank, >= 1; the global batch is this times the
-                ranks with samples of their own.
-            global_batch_size: Samples a batch over all ranks instead, >= their number.
+            target: Address of a server as ``host:port``, ``dns:///name:port`` or ``unix:/path``, or
+                several addresses of servers with the same datasets. None starts a private server
+                on this machine for all processes of the job, which needs the ``[server]`` extra.
+            dataset: Name of the dataset on the server, or its URL for a private server. For a
+                mixture, pairs of name and proportion, or a `Mixture`.
+            batch_size: Samples per batch of this rank, >= 1. The global batch has this many for
+                each rank with samples of its own.
+            global_batch_size: Samples per batch over all ranks instead, >= their number.
             seed: Seed of the order, >= 0.
             shuffle: False for storage order.
-            columns: Names of the columns wanted; empty for all.
-            rank: This rank; None for torch.distributed's, else the environment's RANK, else 0.
-            world_size: Number of ranks; None as for ``rank``, at last 1.
-            replication: Consecutive ranks that get the same samples; divides ``world_size``.
-            epochs: Epochs of the run; None to go on for ever.
-            end: What becomes of an incomplete last batch: ``drop_last``, a smaller one
-                (``uneven``), or one filled up with repeats that `Batch.is_pad` marks (``pad``).
-            with_ids: Whether batches carry `Batch.sample_ids`.
-            skips: Samples to leave out: their ids, at most 65,536, or the digest of a list that the
-                server has. Their positions take other samples. None for the token's list.
-            allow_new_skips: Whether a loaded state may be of another list, all of which is among
+            columns: Names of the columns to read; empty for all.
+            rank: This rank. None for that of torch.distributed, then of the launcher's environment,
+                then 0.
+            world_size: Number of ranks. None as for ``rank``, and finally 1.
+            replication: Number of consecutive ranks that get the same samples; divides
+                ``world_size``.
+            epochs: Number of epochs; None to continue for ever.
+            end: What to do with an incomplete last batch: leave it out (``drop_last``), send it
+                (``uneven``), or fill it up with repeats that `Batch.is_pad` marks (``pad``).
+            with_ids: Whether batches have `Batch.sample_ids`.
+            skips: Samples to leave out: at most 65,536 ids, or the digest of a list on the server.
+                Other samples take their positions. None for the token's list.
+            allow_new_skips: Whether a loaded state may have a shorter list, all of which is in
                 ``skips``.
             steps: What the server does with each batch before it sends it, in this order: `Cast`,
                 `Pad`, `Stack`, `DecodeImage`, `Transform`, `Pack`.
@@ -167,31 +169,32 @@ class RemoteDataset(IterableDataset[Batch]):
                 the server's image libraries decoded, whose pixels may differ.
             deal: ``balanced``, or a `Deal`, to deal the samples of each global batch so that every
                 rank has about as much to do; None for in order.
-            transform: Called with each batch; what it returns is what the loop gets. It runs in
-                the thread that reads ahead, or in the worker, and with ``device=`` in the loop's
-                own, on its stream, as the batch is handed over.
-            restart: Start the same epoch again with each ``for``: for validation.
-            token: Where to begin: `Batch.token` of some run.
-            device: Where the batches' tensors are when the loop gets them, ``"cuda"`` or
-                ``"cpu"``, over a ring of buffers that is pinned for CUDA; None for the memory
-                that they were received in. Not for DataLoader workers.
+            transform: Function of a batch; the loop gets its result. It runs in the prefetching
+                thread or in the worker. With ``device=`` it runs in the loop's thread and stream,
+                when the loop takes the batch.
+            restart: Repeat the same epoch with each ``for``, as for validation.
+            token: Where to start: `Batch.token` of a run.
+            device: Where the tensors of a batch are when the loop gets them, ``"cuda"`` or
+                ``"cpu"``, through a ring of buffers that is pinned for CUDA. None leaves them in
+                the memory that they were received in. Not for DataLoader workers.
             order: How far samples are shuffled, and in how many lanes; None for `Order()`.
-            access: TLS and a bearer token; None for plain text without one.
-            transport: How batches come, and how much memory they may take; None for
+            access: TLS and a bearer token; None for plain text without a token.
+            transport: How batches travel, and how much memory they may use; None for
                 `Transport()`.
             deadlines: How long to wait; None for `Deadlines()`.
-            hedge: When to ask a second server for a batch that is late; None never to. With one
-                address that stands for one server, and in DataLoader workers, it does nothing.
-            fallback: Where the datasets lie, to read the same batches from there while no server
-                answers; None to wait for one. Needs the ``[server]`` extra.
-            private: What a private server is started with, be it for ``target=None`` or for
-                ``fallback``; None for `PrivateServer()`.
-            stats_log: A function to be called with `stats` now and then, as `StatsLog` says; such
-                as ``wandb.log``. Not for DataLoader workers.
+            hedge: When to ask a second server for a late batch; None for never. It has no effect
+                with a single server, or in DataLoader workers.
+            fallback: Where to read the same batches while no server answers; None to wait for a
+                server. Needs the ``[server]`` extra.
+            private: Settings of a private server, for ``target=None`` and for ``fallback``; None
+                for `PrivateServer()`.
+            stats_log: Function to call regularly with the numbers of `stats`, such as
+                ``wandb.log``; see `StatsLog`. Not for DataLoader workers.
 
         Raises:
-            BadArgumentError: An argument is out of range, or the ranks are half given.
-            ConfigurationError: There is no folder in which a private server could be met.
+            BadArgumentError: An argument is out of range, or only one of rank and world size is
+                known.
+            ConfigurationError: There is no folder for the sockets of a private server.
             TokenMalformedError: ``token`` is damaged.
             TokenSpecChangedError: ``token`` belongs to another order.
         """
