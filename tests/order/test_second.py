@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from headrace.order import (
     Batching,
     Choice,
+    Kept,
+    KeptMixtureOrder,
+    KeptOrder,
     MixtureDataset,
     MixtureOrder,
     MixtureSpec,
@@ -26,6 +29,7 @@ from headrace.order import (
     Skips,
     Token,
     encode_token,
+    joined_digest,
     linear,
     piecewise,
 )
@@ -35,7 +39,7 @@ _NODE = shutil.which("node")
 _NUMBERS = ("epoch", "position", "global_batch_size", "step", "sample_count")
 
 
-_Question = tuple[Order | MixtureOrder, int, dict[str, Any]]
+_Question = tuple[Order | MixtureOrder | KeptOrder | KeptMixtureOrder, int, dict[str, Any]]
 
 
 def _spec(rng: np.random.Generator) -> OrderSpec:
@@ -76,6 +80,39 @@ def _orders(seed: int, count: int, *, samples: int) -> list[_Question]:
     return drawn
 
 
+def _kept_orders(seed: int, count: int, *, samples: int) -> list[_Question]:
+    """The same of the samples that filters keep."""
+    rng = np.random.default_rng(seed)
+    drawn: list[_Question] = []
+    for _ in range(count):
+        table, spec = _table(rng, int(rng.integers(1, 60)), samples), _spec(rng)
+        epoch, ids = int(rng.integers(0, 2**62)), _kept(rng, table.sample_count)
+        kept = _kept_of(ids, table.sample_count)
+        # Some of both kinds, but never all that are kept.
+        skips = Skips(np.setdiff1d(_skips(rng, table.sample_count), ids[:1]))
+        fields = _fields(spec, epoch) | _dataset_fields(table, skips) | {"kept": ids.tolist()}
+        order = KeptOrder(spec, kept.table(table), kept, skips=skips)
+        drawn.append((order, epoch, fields))
+    return drawn
+
+
+def _kept(rng: np.random.Generator, samples: int) -> NDArray[np.int64]:
+    # Few, many, all or a stretch; one at least.
+    kind = rng.integers(0, 4)
+    if kind == 0:
+        low, high = np.sort(rng.integers(0, samples, 2))
+        return np.arange(low, high + 1)
+    mask = rng.random(samples) < (0.02, 0.6, 1.0)[kind - 1]
+    mask[rng.integers(0, samples)] = True
+    return np.flatnonzero(mask)
+
+
+def _kept_of(ids: NDArray[np.int64], samples: int) -> Kept:
+    mask = np.zeros(samples, np.bool_)
+    mask[ids] = True
+    return Kept(np.packbits(mask, bitorder="little"), samples)
+
+
 def _mixtures(seed: int, count: int, *, samples: int) -> list[_Question]:
     """Draw mixtures of datasets of up to so many samples."""
     rng = np.random.default_rng(seed)
@@ -96,6 +133,32 @@ def _mixtures(seed: int, count: int, *, samples: int) -> list[_Question]:
             for own, table, skipped in zip(fields["datasets"], tables, skips, strict=True)
         ]
         drawn.append((MixtureOrder(mixture, tables, skips=skips), epoch, fields))
+    return drawn
+
+
+def _kept_mixtures(seed: int, count: int, *, samples: int) -> list[_Question]:
+    """The same of datasets of some of which filters keep a part."""
+    rng = np.random.default_rng(seed)
+    drawn: list[_Question] = []
+    for _ in range(count):
+        number = int(rng.integers(1, 6))
+        tables = [_table(rng, int(rng.integers(1, 9)), samples) for _ in range(number)]
+        mixture, schedule = _mixture(rng, number, samples)
+        epoch = int(rng.integers(0, 9))
+        fields = _fields(mixture.order, epoch) | _mixture_fields(mixture, schedule)
+        kept: list[Kept | None] = []
+        for own, table in zip(fields["datasets"], tables, strict=True):
+            own.update(_dataset_fields(table, Skips([])))
+            kept.append(None)
+            if rng.random() < 0.7:
+                ids = _kept(rng, table.sample_count)
+                kept[-1] = _kept_of(ids, table.sample_count)
+                own["kept"] = ids.tolist()
+        left = [
+            table if own is None else own.table(table)
+            for table, own in zip(tables, kept, strict=True)
+        ]
+        drawn.append((KeptMixtureOrder(mixture, left, kept), epoch, fields))
     return drawn
 
 
@@ -205,6 +268,12 @@ def test_both_implementations_agree_on_mixtures() -> None:
     assert _compare(_mixtures(3, 30, samples=900)) > 20_000
 
 
+def test_both_implementations_agree_on_filters() -> None:
+    """Over 20 random filters of a dataset, and 15 of mixtures."""
+    assert _compare(_kept_orders(6, 20, samples=4000)) > 5_000
+    assert _compare(_kept_mixtures(7, 15, samples=900)) > 5_000
+
+
 @pytest.mark.long
 def test_both_implementations_agree_on_a_million_positions() -> None:
     """Over 60 larger random specs too, whose steps are permuted by networks."""
@@ -225,6 +294,13 @@ def test_both_implementations_write_the_same_tokens() -> None:
         mixture, schedule = _mixture(rng, int(rng.integers(1, 40)), 900)
         is_mixture = bool(rng.random() < 0.6)
         skips = Skips(rng.integers(0, 2**40, int(rng.choice([0, 1, 15, 16, 17, 33]))))
+        filters: list[dict[str, Any] | None] = [None, None, None]
+        kept: list[Kept | None] = [None, None, None]
+        for place in range(int(rng.integers(0, 3))):
+            ids = _kept(rng, 100 + place)
+            kept[place] = _kept_of(ids, 100 + place)
+            filters[place] = {"samples": 100 + place, "kept": ids.tolist()}
+        digests = ["" if each is None else each.digest for each in kept]
         token = Token(
             mixture.fingerprint,
             mixture.order,
@@ -232,12 +308,16 @@ def test_both_implementations_write_the_same_tokens() -> None:
             mixture=mixture.digest if is_mixture else "",
             skips=skips.digest if len(skips) else "",
             transforms=transforms,
+            kept=joined_digest(digests) if is_mixture else digests[0],
         )
         numbers = {name: str(value) for name, value in asdict(token).items() if name in _NUMBERS}
         fields = _mixture_fields(mixture, schedule) if is_mixture else None
-        own = {"fingerprint": token.fingerprint, "mixture": fields, "transforms": transforms}
+        own: dict[str, Any] = {"fingerprint": token.fingerprint, "mixture": fields}
+        own |= {"transforms": transforms}
         own |= asdict(mixture.order) | {"seed": str(mixture.order.seed)} | numbers
-        questions.append({"token": own | {"skips": skips.sample_ids.tolist()}})
+        wanted = (filters if token.kept else None) if is_mixture else filters[0]
+        own |= {"skips": skips.sample_ids.tolist(), "kept": wanted}
+        questions.append({"token": own})
         expected.append(encode_token(token).hex())
 
     assert expected == _answers(questions)

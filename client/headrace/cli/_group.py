@@ -83,6 +83,14 @@ def group(ctx: click.Context, *, debug: bool) -> None:
     ctx.obj = debug
 
 
+def _shown(text: str) -> str:
+    """Return a message in one line, but for lines that are set in: they show something."""
+    lines = text.split("\n")
+    count = next((at for at, line in enumerate(lines) if line.startswith("  ")), len(lines))
+    first = " ".join(" ".join(lines[:count]).split())
+    return "\n".join([first, *lines[count:]]) if count else first
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code.
 
@@ -103,7 +111,7 @@ def run(arguments: Sequence[str]) -> int:
         if "--debug" in arguments:
             sys.excepthook(type(error), error, error.__traceback__)
         text, code = _judge(error)
-        click.echo(f"headrace: {' '.join(text.split())}", err=True)
+        click.echo(f"headrace: {_shown(text)}", err=True)
         return code
     else:
         return code if isinstance(code, int) else 0

@@ -15,9 +15,9 @@ from headrace.cli._access_options import access_of
 from headrace.errors import TokenDatasetChangedError
 
 if TYPE_CHECKING:
+    from headrace.cli._tables import AnyOrder
     from headrace.client import Access, Mixture
     from headrace.loadtest import Cut, Pause, Rescale, SwarmSpec
-    from headrace.order import MixtureOrder, Order
     from headrace.v1 import shard_service_pb2 as pb
 
 _PREFETCH_BYTES = 16 << 20  # of a rank: some batches
@@ -47,6 +47,7 @@ class Options:
     run_bytes: int
     end: str
     columns: str | None
+    where: str
     transport: Literal["auto", "ring", "grpc"]
     processes: int | None
     manifests: Sequence[str]
@@ -72,6 +73,8 @@ class Options:
     def __post_init__(self) -> None:
         if bool(self.dataset) == (self.mixture is not None):
             raise click.UsageError("Give a DATASET, or a --mixture in its place.")
+        if self.where and self.mixture is not None:
+            raise click.UsageError("--where: give each dataset of the --mixture its 'where'.")
         if sum(given is not None for given in (self.epochs, self.steps, self.seconds)) > 1:
             raise click.UsageError("--epochs, --steps and --seconds exclude one another.")
         ranks = self.ranks
@@ -113,6 +116,14 @@ class Subject:
 
     @property
     def sample_counts(self) -> list[int]:
+        """Samples of each dataset that are read."""
+        return [
+            dataset.filter.sample_count if dataset.HasField("filter") else dataset.sample_count
+            for dataset in self.datasets
+        ]
+
+    @property
+    def stored_counts(self) -> list[int]:
         """Samples of each dataset."""
         return [dataset.sample_count for dataset in self.datasets]
 
@@ -126,11 +137,15 @@ def ask(options: Options) -> Subject:
         mixture = read_mixture(options.mixture.read_text(encoding="utf-8"))
         if any(entry.skips for entry in mixture.datasets):
             raise click.UsageError("--mixture: a load test cannot leave samples out; drop 'skips'.")
-    names = [options.dataset] if mixture is None else [entry.name for entry in mixture.datasets]
+    wanted = [(options.dataset, options.where)]
+    if mixture is not None:
+        wanted = [(entry.name, entry.where or "") for entry in mixture.datasets]
     deadlines = Deadlines(connect_s=options.give_up_s)
     found = tuple(
-        fetch_dataset(options.addresses[0], name, deadlines=deadlines, access=options.access)
-        for name in names
+        fetch_dataset(
+            options.addresses[0], name, deadlines=deadlines, access=options.access, where=where
+        )
+        for name, where in wanted
     )
     if mixture is not None:
         mixture = mixture.pinned([dataset.fingerprint for dataset in found])
@@ -158,7 +173,7 @@ def swarm_spec(options: Options, subject: Subject) -> SwarmSpec:
         targets=options.addresses,
         dataset=options.dataset,
         mixture=mixture,
-        first_ids=tuple(accumulate(counts[:-1], initial=0)),
+        first_ids=tuple(accumulate(subject.stored_counts[:-1], initial=0)),
         sample_count=(
             counts[0] if mixture is None else epoch_positions(mixture.spec(order), counts)
         ),
@@ -169,6 +184,7 @@ def swarm_spec(options: Options, subject: Subject) -> SwarmSpec:
         steps=options.steps or 1,
         end=EndMode(options.end),
         columns=tuple(filter(None, (options.columns or "").split(","))),
+        where=options.where,
         step_s=options.step_ms / 1e3,
         seconds=options.seconds,
         prefetch_bytes=min(_PREFETCH_BYTES, _MOST_PREFETCH_BYTES // trainers),
@@ -186,18 +202,17 @@ def swarm_spec(options: Options, subject: Subject) -> SwarmSpec:
     return replace(spec, steps=whole if options.seconds is None else _ENDLESS)
 
 
-def orders(subject: Subject, spec: SwarmSpec, urls: Sequence[str]) -> list[Order | MixtureOrder]:
-    """Return the order of each job, from the manifests alone."""
+def orders(subject: Subject, spec: SwarmSpec, urls: Sequence[str]) -> Sequence[AnyOrder]:
+    """Return the order of each job, from the manifests alone, and the columns of filters."""
     from headrace.cli._tables import read_tables  # noqa: PLC0415 - needs the [storage] extra
-    from headrace.order import MixtureOrder, Order  # noqa: PLC0415
 
     if len(urls) != len(subject.datasets):
         raise click.UsageError(
             f"--manifest: {len(urls)} are given; expected {len(subject.datasets)}, one for each "
             "dataset in the mixture's order."
         )
-    tables, fingerprints = read_tables(urls)
-    for dataset, fingerprint, url in zip(subject.datasets, fingerprints, urls, strict=True):
+    tables = read_tables(urls, [dataset.filter.where for dataset in subject.datasets])
+    for dataset, fingerprint, url in zip(subject.datasets, tables.fingerprints, urls, strict=True):
         if fingerprint != dataset.fingerprint:
             raise TokenDatasetChangedError(
                 f"the server's dataset {dataset.name!r} has fingerprint {dataset.fingerprint}, the "
@@ -206,5 +221,5 @@ def orders(subject: Subject, spec: SwarmSpec, urls: Sequence[str]) -> list[Order
     jobs = [replace(spec.order, seed=spec.order.seed + job) for job in range(spec.jobs)]
     mixture = subject.mixture
     if mixture is None:
-        return [Order(order, tables[0]) for order in jobs]
-    return [MixtureOrder(mixture.spec(order), tables) for order in jobs]
+        return [tables.order(order) for order in jobs]
+    return [tables.mixture(mixture.spec(order)) for order in jobs]

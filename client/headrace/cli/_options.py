@@ -10,6 +10,13 @@ import click
 
 from headrace.cli._types import SIZE
 
+where_option: Callable[[Any], Any] = click.option(
+    "--where",
+    default="",
+    metavar="EXPR",
+    help="Only the samples for which this is true, such as \"label < 10 and lang = 'en'\".",
+)
+
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 _Decorator = Callable[[Any], Any]
 

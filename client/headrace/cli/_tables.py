@@ -1,22 +1,98 @@
-"""Shard tables out of manifests: all that the order of a dataset needs."""
+"""Orders out of manifests: shard tables, and what filters of rows keep of the datasets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import click
 
 if TYPE_CHECKING:
-    from headrace.order import ShardTable
+    from headrace.order import (
+        Kept,
+        KeptMixtureOrder,
+        KeptOrder,
+        MixtureOrder,
+        MixtureSpec,
+        Order,
+        OrderSpec,
+        ShardTable,
+    )
+    from headrace.storage import OpenDataset
+
+    AnyOrder: TypeAlias = "Order | KeptOrder | MixtureOrder | KeptMixtureOrder"
 
 
-def read_tables(urls: Sequence[str]) -> tuple[list[ShardTable], list[str]]:
-    """Return what the order needs of each dataset, and their fingerprints."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Tables:
+    """What the order needs of some datasets.
+
+    Attributes:
+        tables: Of what is kept of each.
+        fingerprints: Of each.
+        kept: What a filter keeps of each; None for all.
+    """
+
+    tables: list[ShardTable]
+    fingerprints: list[str]
+    kept: list[Kept | None]
+
+    def order(self, spec: OrderSpec) -> Order | KeptOrder:
+        """Return the order of the one dataset."""
+        from headrace.order import KeptOrder, Order  # noqa: PLC0415
+
+        kept = self.kept[0]
+        if kept is None:
+            return Order(spec, self.tables[0])
+        return KeptOrder(spec, self.tables[0], kept)
+
+    def mixture(self, spec: MixtureSpec) -> MixtureOrder | KeptMixtureOrder:
+        """Return the order of a mixture of them all."""
+        from headrace.order import KeptMixtureOrder, MixtureOrder  # noqa: PLC0415
+
+        if all(kept is None for kept in self.kept):
+            return MixtureOrder(spec, self.tables)
+        return KeptMixtureOrder(spec, self.tables, self.kept)
+
+
+def read_tables(urls: Sequence[str], wheres: Sequence[str] = ()) -> Tables:
+    """Read manifests, and the columns that filters need.
+
+    Args:
+        urls: Where the datasets lie.
+        wheres: A filter of rows for each; empty ones for none. None at all is as many empty ones.
+    """
     from headrace.order import table_of  # noqa: PLC0415
     from headrace.storage import open_dataset  # noqa: PLC0415 - needs the [storage] extra
 
-    tables, fingerprints = [], []
-    for url in urls:
+    found = Tables([], [], [])
+    for url, where in zip(urls, wheres or [""] * len(urls), strict=True):
         with open_dataset(url) as dataset:
-            tables.append(table_of(dataset.stretches()))
-            fingerprints.append(dataset.fingerprint)
-    return tables, fingerprints
+            table = table_of(dataset.stretches())
+            kept = kept_of(dataset, where) if where else None
+            found.tables.append(table if kept is None else kept.table(table))
+            found.fingerprints.append(dataset.fingerprint)
+            found.kept.append(kept)
+    return found
+
+
+def kept_of(dataset: OpenDataset, where: str) -> Kept:
+    """Return which samples of a dataset a filter keeps; its blocks are read, with a bar.
+
+    Raises:
+        BadArgumentError: The filter cannot be read.
+        UsageError: It keeps nothing.
+    """
+    from headrace.cli._progress import count_progress  # noqa: PLC0415
+    from headrace.order import Kept  # noqa: PLC0415
+    from headrace.storage import kept_bits, make_filter  # noqa: PLC0415
+
+    filtered = make_filter(where, dataset.schema)
+    with count_progress("filtering", total=dataset.sample_count, unit="samples") as progress:
+        kept = Kept(kept_bits(dataset, filtered, progress=progress), dataset.sample_count)
+    if not kept.count:
+        raise click.UsageError(
+            f"--where: it keeps none of the {dataset.sample_count:,} samples of {dataset.url}."
+        )
+    return kept

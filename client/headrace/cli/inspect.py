@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli._options import where_option
 from headrace.cli._show import column_forms, size
 
 if TYPE_CHECKING:
@@ -20,13 +21,16 @@ _MOST_SHOWN = 20  # classes; two lines of a terminal
 @click.command(name="inspect")
 @click.argument("url", metavar="URL")
 @click.option("--fingerprint", help="Fingerprint of an older version.")
+@where_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(*, url: str, fingerprint: str | None, as_json: bool) -> None:
+def command(*, url: str, fingerprint: str | None, where: str, as_json: bool) -> None:
     """Show the columns, counts, sizes and versions of the dataset at URL.
 
     \b
     headrace inspect s3://bucket/flights
+    headrace inspect s3://bucket/flights --where "origin = 'JFK'"
     """
+    from headrace.cli._tables import kept_of  # noqa: PLC0415
     from headrace.storage import (  # noqa: PLC0415 - needs the [storage] extra
         list_versions,
         open_dataset,
@@ -35,6 +39,8 @@ def command(*, url: str, fingerprint: str | None, as_json: bool) -> None:
     versions = [asdict(version) for version in list_versions(url)]
     with open_dataset(url, fingerprint=fingerprint) as dataset:
         facts, columns = _facts(url, dataset), _columns(dataset)
+        if where:
+            facts["kept_count"] = kept_of(dataset, where).count
     if as_json:
         click.echo(json.dumps({**facts, "columns": columns, "versions": versions}))
         return
@@ -80,6 +86,11 @@ def _show_facts(facts: dict[str, object]) -> None:
     click.echo(f"{facts['url']}")
     click.echo(f"  fingerprint  {facts['fingerprint']}")
     click.echo(f"  samples      {facts['sample_count']:,}")
+    if "kept_count" in facts:
+        kept, count = facts["kept_count"], facts["sample_count"]
+        assert isinstance(kept, int)
+        assert isinstance(count, int)
+        click.echo(f"  kept         {kept:,}, {kept / count:.2%} of them")
     click.echo(f"  shards       {facts['shard_count']:,} in {facts['block_count']:,} blocks")
     click.echo(f"  raw          {size(raw)}")
     click.echo(f"  stored       {size(stored)}{share}")

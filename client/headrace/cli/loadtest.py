@@ -16,7 +16,7 @@ from headrace.cli._access_options import access_options
 from headrace.cli._faults import CutType, PauseType, RescaleType, ShareType
 from headrace.cli._loadtest_plan import Options, ask, orders, swarm_spec
 from headrace.cli._loadtest_report import Report
-from headrace.cli._options import order_options
+from headrace.cli._options import order_options, where_option
 from headrace.cli._progress import swarm_progress
 from headrace.cli._types import PICTURE, TARGETS
 
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     help="What to do with an incomplete last batch.",
 )
 @click.option("--columns", help="Columns to send, separated by commas.")
+@where_option
 @click.option(
     "--transport",
     type=click.Choice(["auto", "ring", "grpc"]),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli._options import order_options, rank_options
-from headrace.cli._tables import read_tables
+from headrace.cli._tables import Tables, read_tables
 from headrace.cli._types import WEIGHTED_URL
 from headrace.errors import TokenDatasetChangedError
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from headrace.order import EpochPlan, MixtureOrder, MixtureSpec, Order, OrderSpec, RankBatch
+    from headrace.cli._tables import AnyOrder
+    from headrace.order import EpochPlan, MixtureSpec, OrderSpec, RankBatch
 
 Weighted = tuple[str, float | None]
 
@@ -73,6 +74,14 @@ Weighted = tuple[str, float | None]
     help="Print the mixture as JSON instead, to be changed and given to --mixture.",
 )
 @click.option(
+    "--where",
+    "wheres",
+    metavar="EXPR",
+    multiple=True,
+    help="Only the samples for which this is true: reads the columns that it names. Of several "
+    "URLs one for each, '' for all of its samples.",
+)
+@click.option(
     "--find",
     "wanted",
     metavar="ID[,ID...]",
@@ -99,12 +108,14 @@ def command(
     batches: int,
     mixture: Path | None,
     print_mixture: bool,
+    wheres: tuple[str, ...],
     wanted: str | None,
     as_json: bool,
 ) -> None:
     """Print the sample ids that a rank gets at a step, with no server.
 
-    Reads manifests alone, so any step of any epoch is there at once. Several URLs make a mixture;
+    Reads manifests alone, so any step of any epoch is there at once. With --where it reads the
+    columns that the expression names first. Several URLs make a mixture;
     WEIGHT is a dataset's proportion, and ids are then printed as DATASET:ID, datasets counted
     from 0.
 
@@ -116,6 +127,7 @@ def command(
     from headrace.order import (  # noqa: PLC0415 - a command loads its layers when it is called
         EndMode,
         EpochPlan,
+        KeptMixtureOrder,
         MixtureOrder,
         OrderSpec,
         dump_mixture,
@@ -131,9 +143,10 @@ def command(
         unit=global_batch_size,
     )
     text = None if mixture is None else mixture.read_text()
-    order = _open_order(specs, spec, batching=batching, mixture=text)
+    tables = _read_tables(specs, wheres)
+    order = _open_order(specs, tables, spec, batching=batching, mixture=text)
     if print_mixture:
-        if not isinstance(order, MixtureOrder):
+        if not isinstance(order, MixtureOrder | KeptMixtureOrder):
             raise click.UsageError("--print-mixture: one dataset is no mixture.")
         click.echo(dump_mixture(order.spec))
         return
@@ -165,8 +178,16 @@ def command(
 Ids = list[int] | list[str]
 
 
+def _read_tables(specs: Sequence[Weighted], wheres: tuple[str, ...]) -> Tables:
+    if wheres and len(wheres) != len(specs):
+        raise click.UsageError(
+            f"--where: {len(wheres)} for {len(specs)} URLs; expected one for each, '' for none."
+        )
+    return read_tables([url for url, _ in specs], wheres)
+
+
 def _found_lines(
-    order: Order | MixtureOrder,
+    order: AnyOrder,
     plan: EpochPlan,
     wanted: str,
     *,
@@ -194,16 +215,16 @@ def _found_lines(
                 at = "  ".join(f"{key} {value}" for key, value in place.items())
                 yield f"id {name}  epoch {epoch}  {at}"
         if not rows and not as_json:
-            yield f"id {name}  epoch {epoch}  nowhere: it is dropped, or not drawn"
+            yield f"id {name}  epoch {epoch}  nowhere: it is dropped, filtered out or not drawn"
 
 
-def _sample_ids(order: Order | MixtureOrder, names: Sequence[str]) -> NDArray[np.int64]:
+def _sample_ids(order: AnyOrder, names: Sequence[str]) -> NDArray[np.int64]:
     """Return the ids that an order has for samples as they are printed."""
     import numpy as np  # noqa: PLC0415
 
-    from headrace.order import MixtureOrder  # noqa: PLC0415
+    from headrace.order import KeptMixtureOrder, KeptOrder, MixtureOrder  # noqa: PLC0415
 
-    is_mixture = isinstance(order, MixtureOrder)
+    is_mixture = isinstance(order, MixtureOrder | KeptMixtureOrder)
     pattern = r"(\d+):(\d+)" if is_mixture else r"()(\d+)"
     matches = [re.fullmatch(pattern, name.strip()) for name in names]
     for name, match in zip(names, matches, strict=True):
@@ -211,9 +232,11 @@ def _sample_ids(order: Order | MixtureOrder, names: Sequence[str]) -> NDArray[np
             form = "DATASET:ID, datasets counted from 0" if is_mixture else "a number"
             raise click.UsageError(f"--find: {name!r} is no sample id; expected {form}.")
     pairs = [(int(match[1] or 0), int(match[2])) for match in matches if match is not None]
-    firsts = (
-        order.first_ids.tolist() if isinstance(order, MixtureOrder) else [0, order.sample_count]
-    )
+    if isinstance(order, MixtureOrder | KeptMixtureOrder):
+        firsts = order.first_ids.tolist()
+    else:
+        whole = order.kept if isinstance(order, KeptOrder) else order
+        firsts = [0, whole.sample_count]
     for dataset, sample in pairs:
         count = firsts[dataset + 1] - firsts[dataset] if dataset + 1 < len(firsts) else 0
         if sample >= count:
@@ -235,29 +258,31 @@ def _text_line(epoch: int, step: int, batch: RankBatch, ids: Ids) -> str:
 
 
 def _open_order(
-    specs: Sequence[Weighted], spec: OrderSpec, *, batching: str, mixture: str | None
-) -> Order | MixtureOrder:
+    specs: Sequence[Weighted],
+    tables: Tables,
+    spec: OrderSpec,
+    *,
+    batching: str,
+    mixture: str | None,
+) -> AnyOrder:
     from headrace.order import (  # noqa: PLC0415
         Batching,
         MixtureDataset,
-        MixtureOrder,
         MixtureSpec,
-        Order,
         load_mixture,
     )
 
-    tables, fingerprints = read_tables([url for url, _ in specs])
     if mixture is not None:
         loaded = load_mixture(mixture)
-        _check_fingerprints(loaded, fingerprints)
-        return MixtureOrder(loaded, tables)
+        _check_fingerprints(loaded, tables.fingerprints)
+        return tables.mixture(loaded)
     if len(specs) == 1:
-        return Order(spec, tables[0])
+        return tables.order(spec)
     datasets = tuple(
         MixtureDataset(url, fingerprint, proportion=weight)
-        for (url, weight), fingerprint in zip(specs, fingerprints, strict=True)
+        for (url, weight), fingerprint in zip(specs, tables.fingerprints, strict=True)
     )
-    return MixtureOrder(MixtureSpec(datasets, order=spec, batching=Batching(batching)), tables)
+    return tables.mixture(MixtureSpec(datasets, order=spec, batching=Batching(batching)))
 
 
 def _check_fingerprints(mixture: MixtureSpec, found: Sequence[str]) -> None:
@@ -275,11 +300,15 @@ def _check_fingerprints(mixture: MixtureSpec, found: Sequence[str]) -> None:
             )
 
 
-def _ids(order: Order | MixtureOrder, epoch: int, batch: RankBatch) -> Ids:
-    from headrace.order import MixtureOrder, batch_sample_ids  # noqa: PLC0415
+def _ids(order: AnyOrder, epoch: int, batch: RankBatch) -> Ids:
+    from headrace.order import (  # noqa: PLC0415
+        KeptMixtureOrder,
+        MixtureOrder,
+        batch_sample_ids,
+    )
 
     ids = batch_sample_ids(order, epoch, batch)
-    if not isinstance(order, MixtureOrder):
+    if not isinstance(order, MixtureOrder | KeptMixtureOrder):
         return [int(sample) for sample in ids.tolist()]
     datasets = order.first_ids.searchsorted(ids, side="right") - 1
     own = ids - order.first_ids[datasets]

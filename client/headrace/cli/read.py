@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 import click
 
 from headrace.cli._access_options import access_of, access_options
-from headrace.cli._options import order_options, rank_options
+from headrace.cli._options import order_options, rank_options, where_option
 from headrace.cli._types import TARGET
 from headrace.errors import TokenMalformedError
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 @rank_options
 @order_options
 @click.option("--columns", help="Columns to send, separated by commas.")
+@where_option
 @click.option(
     "--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="First epoch to read."
 )
@@ -89,6 +90,7 @@ def command(
     shuffle_samples: int,
     run_bytes: int,
     end: str,
+    where: str,
     columns: str | None,
     epoch: int,
     epochs: int,
@@ -114,6 +116,7 @@ def command(
     headrace read localhost:50051 flights --batch-size 256 --ids
     headrace read localhost:50051 flights --rank 1 --world-size 4 --json
     headrace read feeder:50051 flights --tls-ca ca.pem --token-file token
+    headrace read localhost:50051 flights --where "origin = 'JFK' and month <= 6"
     headrace read localhost:50051 --mixture mixture.json --ids
     """
     import numpy as np  # noqa: PLC0415 - a command loads its layers when it is called
@@ -141,6 +144,7 @@ def command(
             mixture=None if mixture is None else read_mixture(mixture.read()),
             ranks=(rank, world_size, replication),
             end=end,
+            where=where,
             columns=columns,
             ids=ids,
             epochs=epochs,
@@ -190,6 +194,7 @@ def _read_options(
     mixture: Mixture | None,
     ranks: tuple[int, int, int],
     end: str,
+    where: str,
     columns: str | None,
     ids: bool,
     epochs: int,
@@ -210,6 +215,7 @@ def _read_options(
         columns=tuple(filter(None, (columns or "").split(","))),
         with_ids=ids,
         end_epoch=begin.epoch + epochs,
+        where=where,
     )
 
 

@@ -136,17 +136,18 @@ def _epochs(
     """Count the epochs of which every sample was seen exactly once, and those that were run."""
     if any(result.error for result in results) or spec.seconds is not None or spec.plan.dropped:
         return 0, 0
-    if spec.mixture is not None and orders is None:
-        return 0, 0  # which samples an epoch of a mixture draws, only its manifests say
+    is_whole = spec.mixture is None and not spec.where
+    if not is_whole and orders is None:
+        return 0, 0  # which samples such an epoch has, only its manifests say
     complete = spec.steps // spec.plan.batch_count
-    once = id_sum_of_range(spec.sample_count) if complete and spec.mixture is None else 0
+    once = id_sum_of_range(spec.sample_count) if complete and is_whole else 0
     records = np.concatenate([result.records for result in results])
     whole = 0
     for job in range(spec.jobs):
         for epoch in range(complete):
             part = records[(records["job"] == job) & (records["epoch"] == epoch)]
             seen = int(part["sample_count"].sum())
-            wanted = once if orders is None or spec.mixture is None else _drawn(orders[job], epoch)
+            wanted = once if orders is None or is_whole else _drawn(orders[job], epoch)
             whole += seen == spec.sample_count and total(part["id_sum"]) == wanted
     return whole, spec.jobs * complete
 

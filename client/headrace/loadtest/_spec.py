@@ -75,6 +75,7 @@ class SwarmSpec:
         steps: Steps of each job, >= 1; epochs follow one another.
         end: What becomes of an incomplete last batch.
         columns: Columns to read; empty for all.
+        where: Which samples of ``dataset`` are read; empty for all.
         step_s: Seconds that a simulated training step takes.
         seconds: Seconds after which every rank stops where it is, or None.
         prefetch_bytes: Bytes that one rank holds ready.
@@ -102,6 +103,7 @@ class SwarmSpec:
     steps: int
     end: EndMode = EndMode.DROP_LAST
     columns: tuple[str, ...] = ()
+    where: str = ""
     step_s: float = 0.0
     seconds: float | None = None
     prefetch_bytes: int = 16 << 20
@@ -170,6 +172,7 @@ class SwarmSpec:
             world_size=world_size,
             end=self.end,
             columns=self.columns,
+            where=self.where,
             with_ids=True,
         )
 

@@ -24,6 +24,7 @@
     │   ├── CommitConflictError      ABORTED               COMMIT_CONFLICT
     │   ├── DatasetExistsError       ALREADY_EXISTS        DATASET_EXISTS
     │   ├── DrainingError            UNAVAILABLE           DRAINING        (retried)
+    │   ├── FilterPendingError       UNAVAILABLE           FILTER_PENDING  (retried)
     │   ├── ManifestCorruptError     DATA_LOSS             MANIFEST_CORRUPT
     │   ├── ObjectNotFoundError      NOT_FOUND             OBJECT_NOT_FOUND
     │   ├── PayloadLimitError        RESOURCE_EXHAUSTED    PAYLOAD_LIMIT   (retried)
@@ -211,6 +212,17 @@ class DrainingError(WorldError):
 
     code = "UNAVAILABLE"
     reason = "DRAINING"
+    retryable = True
+
+
+class FilterPendingError(WorldError):
+    """The server looks which samples a filter keeps, and is not done yet.
+
+    ``metadata["done"]`` samples of ``metadata["samples"]`` have been looked at.
+    """
+
+    code = "UNAVAILABLE"
+    reason = "FILTER_PENDING"
     retryable = True
 
 

@@ -14,6 +14,8 @@ from headrace.order._even_deal import (
 )
 from headrace.order._hash import sample_keys, transform_keys, uniform_draws
 from headrace.order._images import AUGMENTATION_VERSION, IMAGES, images_title, split_images
+from headrace.order._kept import Kept, joined_digest
+from headrace.order._kept_order import KeptMixtureOrder, KeptOrder
 from headrace.order._listing import batch_sample_ids, rank_batches
 from headrace.order._mixture import (
     Batching,
@@ -68,6 +70,9 @@ __all__ = [
     "DealSpec",
     "EndMode",
     "EpochPlan",
+    "Kept",
+    "KeptMixtureOrder",
+    "KeptOrder",
     "MixtureDataset",
     "MixtureOrder",
     "MixtureSpec",
@@ -95,6 +100,7 @@ __all__ = [
     "epoch_positions",
     "find_rows",
     "images_title",
+    "joined_digest",
     "linear",
     "load_mixture",
     "mixture_differences",

@@ -12,7 +12,7 @@ from headrace.order._slicing import EpochPlan, RankBatch
 
 
 class AnyOrder(Protocol):
-    """`Order` or `MixtureOrder`."""
+    """`Order`, `MixtureOrder`, or one of them with a filter."""
 
     @property
     def sample_count(self) -> int:

@@ -91,7 +91,7 @@ class MixtureOrder:
         self._draws = epoch_draws(spec, samples.tolist())
         self.sample_count: Final = epoch_positions(spec, samples.tolist())
         _check_empty(spec, samples, self._draws)
-        self.skips: Final = _join_skips(skips, self.first_ids)
+        self.skips: Final = join_skips(skips, self.first_ids)
         if self.skips is not None:
             _check_skipped(spec, self.first_ids, self._draws, self.skips)
         self._unskipped = self if self.skips is None else MixtureOrder(spec, tables)
@@ -416,7 +416,7 @@ def _read_blocks(find: Callable[[int], tuple[_Block, int]], start: int, stop: in
     )
 
 
-def _join_skips(skips: Sequence[Skips | None] | None, first_ids: _Array) -> Skips | None:
+def join_skips(skips: Sequence[Skips | None] | None, first_ids: _Array) -> Skips | None:
     if skips is None or all(each is None for each in skips):
         return None
     if len(skips) != len(first_ids) - 1:

@@ -35,6 +35,7 @@ _SHUFFLE: Final = 1
 _MIXTURE: Final = 2
 _SKIPS: Final = 4
 _TRANSFORMS: Final = 8
+_KEPT: Final = 16
 _VARINT_BYTES: Final = 9
 _REFUSED: Final = {
     1: "this token is of order version 1, which no server serves any more; start the run again"
@@ -68,6 +69,7 @@ class Token:
         sample_count: Samples since the start of the run; a hint.
         mixture: Digest of the mixture's weights and options, 32 digits; empty for one dataset.
         skips: Digest of the list of skipped samples, 32 digits; empty without one.
+        kept: Digest of the samples that a filter keeps, 32 digits; empty without one.
         transforms: Names and versions of the transforms that samples go through, ``name@version``
             with commas between, at most `TRANSFORMS_LIMIT_BYTES`; empty without any.
     """
@@ -82,10 +84,11 @@ class Token:
     mixture: str = ""
     skips: str = ""
     transforms: str = ""
+    kept: str = ""
 
     def __post_init__(self) -> None:
         _check_digest("fingerprint", self.fingerprint)
-        for field in ("mixture", "skips"):
+        for field in ("mixture", "skips", "kept"):
             if getattr(self, field):
                 _check_digest(field, getattr(self, field))
         if self.transforms and not _TITLES.fullmatch(self.transforms):
@@ -122,10 +125,11 @@ class TokenEncoder:
             | _MIXTURE * bool(token.mixture)
             | _SKIPS * bool(token.skips)
             | _TRANSFORMS * bool(token.transforms)
+            | _KEPT * bool(token.kept)
         )
         head = bytearray(_MAGIC)
         head += bytes((spec.version, flags))
-        for digest in (token.fingerprint, token.mixture, token.skips):
+        for digest in (token.fingerprint, token.mixture, token.skips, token.kept):
             head += bytes.fromhex(digest)
         if token.transforms:
             head += bytes([len(token.transforms)]) + token.transforms.encode("ascii")
@@ -160,7 +164,7 @@ def decode_token(token: bytes) -> Token:
     _check_frame(token)
     reader = _Reader(token[:-_CHECKSUM_BYTES], len(_MAGIC) + 1)
     flags = reader.byte()
-    if flags & ~(_SHUFFLE | _MIXTURE | _SKIPS | _TRANSFORMS):
+    if flags & ~(_SHUFFLE | _MIXTURE | _SKIPS | _TRANSFORMS | _KEPT):
         raise TokenMalformedError(f"the token has unknown flags {flags:#04x}")
     try:
         decoded = _read_body(reader, flags)
@@ -190,6 +194,7 @@ def _read_body(reader: _Reader, flags: int) -> Token:
     fields: dict[str, Any] = {"fingerprint": reader.digest()}
     fields["mixture"] = reader.digest() if flags & _MIXTURE else ""
     fields["skips"] = reader.digest() if flags & _SKIPS else ""
+    fields["kept"] = reader.digest() if flags & _KEPT else ""
     fields["transforms"] = reader.text() if flags & _TRANSFORMS else ""
     options = {name: reader.varint() for name in _NUMBERS}
     spec = OrderSpec(shuffle=bool(flags & _SHUFFLE), **options)

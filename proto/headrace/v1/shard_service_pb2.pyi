@@ -116,12 +116,14 @@ class ListDatasetsResponse(_message.Message):
     def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GetDatasetRequest(_message.Message):
-    __slots__ = ("name", "fingerprint")
+    __slots__ = ("name", "fingerprint", "where")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
     name: str
     fingerprint: str
-    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    where: str
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...
 
 class GetDatasetResponse(_message.Message):
     __slots__ = ("dataset", "transforms", "classes")
@@ -144,7 +146,7 @@ class ColumnClasses(_message.Message):
     def __init__(self, column: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., class_count: _Optional[int] = ...) -> None: ...
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "fingerprint", "sample_count", "shard_count", "raw_bytes", "stored_bytes", "columns", "skip_lists")
+    __slots__ = ("name", "fingerprint", "sample_count", "shard_count", "raw_bytes", "stored_bytes", "columns", "skip_lists", "filter")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +155,7 @@ class Dataset(_message.Message):
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     SKIP_LISTS_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     name: str
     fingerprint: str
     sample_count: int
@@ -161,7 +164,18 @@ class Dataset(_message.Message):
     stored_bytes: int
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     skip_lists: _containers.RepeatedCompositeFieldContainer[SkipList]
-    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., sample_count: _Optional[int] = ..., shard_count: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., skip_lists: _Optional[_Iterable[_Union[SkipList, _Mapping]]] = ...) -> None: ...
+    filter: Filter
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., sample_count: _Optional[int] = ..., shard_count: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., skip_lists: _Optional[_Iterable[_Union[SkipList, _Mapping]]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ...) -> None: ...
+
+class Filter(_message.Message):
+    __slots__ = ("where", "digest", "sample_count")
+    WHERE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    where: str
+    digest: str
+    sample_count: int
+    def __init__(self, where: _Optional[str] = ..., digest: _Optional[str] = ..., sample_count: _Optional[int] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "kind", "element_type", "item_shape", "nullable", "logical_type", "stored_column")
@@ -210,7 +224,7 @@ class EpochStart(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
 
 class MixtureDataset(_message.Message):
-    __slots__ = ("name", "fingerprint", "proportion", "repeat", "choose", "choice", "granularity", "skips", "token_skips")
+    __slots__ = ("name", "fingerprint", "proportion", "repeat", "choose", "choice", "granularity", "skips", "token_skips", "where")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     PROPORTION_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +234,7 @@ class MixtureDataset(_message.Message):
     GRANULARITY_FIELD_NUMBER: _ClassVar[int]
     SKIPS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_SKIPS_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
     name: str
     fingerprint: str
     proportion: float
@@ -229,7 +244,8 @@ class MixtureDataset(_message.Message):
     granularity: int
     skips: SkipList
     token_skips: SkipList
-    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., proportion: _Optional[float] = ..., repeat: _Optional[float] = ..., choose: _Optional[int] = ..., choice: _Optional[_Union[Choice, str]] = ..., granularity: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ...) -> None: ...
+    where: str
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., proportion: _Optional[float] = ..., repeat: _Optional[float] = ..., choose: _Optional[int] = ..., choice: _Optional[_Union[Choice, str]] = ..., granularity: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., where: _Optional[str] = ...) -> None: ...
 
 class SchedulePiece(_message.Message):
     __slots__ = ("start", "weights")
@@ -458,7 +474,7 @@ class BatchStep(_message.Message):
     def __init__(self, cast: _Optional[_Union[Cast, _Mapping]] = ..., pad: _Optional[_Union[Pad, _Mapping]] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ..., decode_image: _Optional[_Union[DecodeImage, _Mapping]] = ..., transform: _Optional[_Union[Transform, _Mapping]] = ..., pack: _Optional[_Union[Pack, _Mapping]] = ...) -> None: ...
 
 class ReadBatchesRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "steps", "max_group_bytes", "allow_decoder_change", "deal")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "steps", "max_group_bytes", "allow_decoder_change", "deal", "where")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -483,6 +499,7 @@ class ReadBatchesRequest(_message.Message):
     MAX_GROUP_BYTES_FIELD_NUMBER: _ClassVar[int]
     ALLOW_DECODER_CHANGE_FIELD_NUMBER: _ClassVar[int]
     DEAL_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -507,7 +524,8 @@ class ReadBatchesRequest(_message.Message):
     max_group_bytes: int
     allow_decoder_change: bool
     deal: Deal
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ..., allow_decoder_change: bool = ..., deal: _Optional[_Union[Deal, _Mapping]] = ...) -> None: ...
+    where: str
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ..., allow_decoder_change: bool = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., where: _Optional[str] = ...) -> None: ...
 
 class ReadBatchesResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "epoch_end", "heartbeat", "messages", "payload")
@@ -656,7 +674,7 @@ class RingOffer(_message.Message):
     def __init__(self, version: _Optional[int] = ..., ticket: _Optional[bytes] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class GetBatchRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "steps", "allow_decoder_change", "deal")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "steps", "allow_decoder_change", "deal", "where")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -677,6 +695,7 @@ class GetBatchRequest(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_DECODER_CHANGE_FIELD_NUMBER: _ClassVar[int]
     DEAL_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -697,7 +716,8 @@ class GetBatchRequest(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[BatchStep]
     allow_decoder_change: bool
     deal: Deal
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., allow_decoder_change: bool = ..., deal: _Optional[_Union[Deal, _Mapping]] = ...) -> None: ...
+    where: str
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., allow_decoder_change: bool = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., where: _Optional[str] = ...) -> None: ...
 
 class GetBatchResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "heartbeat", "payload")

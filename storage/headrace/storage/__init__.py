@@ -72,6 +72,8 @@ from headrace.storage.store.store import (
     Version,
     open_store,
 )
+from headrace.storage.where.binding import Filter, make_filter
+from headrace.storage.where.evaluate import kept_bits
 
 __all__ = [
     "BLOCK_DTYPE",
@@ -100,6 +102,7 @@ __all__ = [
     "Dataset",
     "DatasetVersion",
     "Fault",
+    "Filter",
     "GarbagePlan",
     "IndexPointer",
     "Lost",
@@ -139,7 +142,9 @@ __all__ = [
     "compact",
     "holds_classes",
     "index_packing",
+    "kept_bits",
     "list_versions",
+    "make_filter",
     "merged_classes",
     "open_dataset",
     "open_store",

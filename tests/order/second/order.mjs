@@ -432,7 +432,32 @@ function openLane(pass, lane, start, n) {
   return (p) => pass.substitute(pass.layout(start + offsetAt(p)));
 }
 
-function orderOfSpec(spec) {
+// ---------------------------------------------------------------- Filters
+
+// A dataset as if it held the samples that its filter keeps alone, with their ids.
+function keepOf(dataset) {
+  if (!dataset.kept) return dataset;
+  const counts = [], bytes = [];
+  let start = 0, next = 0;
+  dataset.counts.forEach((n, shard) => {
+    const b = dataset.bytes[shard], k = dataset.blocks[shard], first = next;
+    const s = n === 0 ? 1 : Math.max(1, ceilDiv(b, n));
+    const u = k > 0 ? Math.min(k, n) : Math.max(1, floorDiv(2 ** 18, s));
+    const stretches = new Set();
+    for (; next < dataset.kept.length && dataset.kept[next] < start + n; next++) {
+      stretches.add(floorDiv(dataset.kept[next] - start, u));
+    }
+    counts.push(next - first);
+    bytes.push(Math.min(b, stretches.size * u * s));
+    start += n;
+  });
+  const skipped = new Set(dataset.skips), skips = [];
+  dataset.kept.forEach((id, number) => { if (skipped.has(id)) skips.push(number); });
+  return { ...dataset, counts, bytes, blocks: counts.map(() => 0), skips, keptIds: dataset.kept, stored: sum(dataset.counts) };
+}
+
+function orderOfSpec(whole) {
+  const spec = keepOf(whole);
   const N = sum(spec.counts), L = spec.lanes, E = makeKey(0, spec.seed, spec.epoch);
   const runs = cutIntoRuns(spec, spec.run_bytes);
   const pass = makePass(spec, runs, spec, memoryOf(spec, spec), E, 4096);
@@ -444,7 +469,8 @@ function orderOfSpec(spec) {
     lists.push(Array.from({ length: n }, (_, p) => sampleAt(p)));
     start += n;
   }
-  return interleaveLanes(N, spec.unit, lists);
+  const numbers = interleaveLanes(N, spec.unit, lists);
+  return spec.keptIds ? Array.from(numbers, (number) => spec.keptIds[number]) : numbers;
 }
 
 // ---------------------------------------------------------------- Mixtures: amounts and weights
@@ -663,7 +689,7 @@ function makeSampler(plan, mixture) {
   const lengths = plan.sets.map((set) => sum(set.counts));
   const dealt = Array.from({ length: plan.L }, (_, lane) => dealToLane(lengths, plan.U, plan.L, lane));
   const bases = [], passes = new Map(), lanes = new Map();
-  mixture.datasets.reduce((base, dataset) => { bases.push(base); return base + sum(dataset.counts); }, 0);
+  mixture.datasets.reduce((base, dataset) => { bases.push(base); return base + (dataset.stored ?? sum(dataset.counts)); }, 0);
   const passOf = (d, number) => {
     const name = `${d} ${number}`;
     if (!passes.has(name)) {
@@ -683,7 +709,8 @@ function makeSampler(plan, mixture) {
   return (d, draw, lane) => {
     const n = dealt[lane][d] || lengths[d];
     const sample = laneOf(d, mixture.shuffle ? floorDiv(draw, n) : 0, lane, n)(draw % n);
-    return bases[d] + (plan.sets[d].ids ? plan.sets[d].ids[sample] : sample);
+    const number = plan.sets[d].ids ? plan.sets[d].ids[sample] : sample, kept = mixture.datasets[d].keptIds;
+    return bases[d] + (kept ? kept[number] : number);
   };
 }
 
@@ -704,7 +731,8 @@ function planMixture(mixture) {
   };
 }
 
-function orderOfMixture(mixture) {
+function orderOfMixture(whole) {
+  const mixture = { ...whole, datasets: whole.datasets.map(keepOf) };
   const plan = planMixture(mixture), epoch = Number(mixture.epoch);
   const sampler = makeSampler(plan, mixture);
   const units = plan.perDataset ? drawsOfEpoch(plan, epoch, 0) : null;
@@ -806,6 +834,19 @@ function mixtureDigest(mixture) {
   return blake2b(Buffer.concat(parts), 16, 'headrace-mix');
 }
 
+// A filter keeps the samples of `kept` of `samples`.
+function keptDigest({ samples, kept }) {
+  const bits = Buffer.alloc(Math.ceil(samples / 8));
+  for (const id of kept) bits[id >> 3] |= 1 << (id & 7);
+  return blake2b(Buffer.concat([words64([samples]), bits]), 16, 'headrace-kept');
+}
+
+// What a token holds: of one dataset its filter's, of a mixture one of all.
+function keptOfToken(kept) {
+  if (!Array.isArray(kept)) return keptDigest(kept);
+  return blake2b(Buffer.concat(kept.map((each) => (each ? keptDigest(each) : Buffer.alloc(16)))), 16, 'headrace-kepts');
+}
+
 const skipsDigest = (skips) => blake2b(words64([...skips].sort((a, b) => a - b)), 16, 'headrace-skips');
 
 function varint(value) {
@@ -818,10 +859,12 @@ function varint(value) {
 
 function tokenHex(token) {
   const skips = token.skips ?? [], transforms = token.transforms ?? '';
-  const flags = (token.shuffle ? 1 : 0) | (token.mixture ? 2 : 0) | (skips.length ? 4 : 0) | (transforms ? 8 : 0);
+  const flags = (token.shuffle ? 1 : 0) | (token.mixture ? 2 : 0) | (skips.length ? 4 : 0) | (transforms ? 8 : 0)
+    | (token.kept ? 16 : 0);
   const parts = [Buffer.from('hrt', 'ascii'), Buffer.from([2, flags]), Buffer.from(token.fingerprint, 'hex')];
   if (token.mixture) parts.push(mixtureDigest(token.mixture));
   if (skips.length) parts.push(skipsDigest(skips));
+  if (token.kept) parts.push(keptOfToken(token.kept));
   if (transforms) parts.push(Buffer.from([transforms.length]), Buffer.from(transforms, 'ascii'));
   for (const name of ['version', 'seed', 'run_bytes', 'shuffle_bytes', 'shuffle_samples', 'lanes', 'unit',
     'epoch', 'position', 'global_batch_size', 'step', 'sample_count']) parts.push(varint(token[name]));

@@ -66,7 +66,7 @@ from headrace.client.state.state import (
     read_state,
     refuse_worker_state,
 )
-from headrace.client.state.subject import mixture_in, skips_in, subject_of
+from headrace.client.state.subject import mixture_in, skips_in, subject_of, where_in
 from headrace.client.state.token_places import moved, place_after
 from headrace.client.wire.assembler import BatchEvent
 from headrace.errors import BadArgumentError
@@ -120,6 +120,7 @@ class RemoteDataset(IterableDataset[Batch]):
         with_ids: bool = False,
         skips: str | Sequence[int] | None = None,
         allow_new_skips: bool = False,
+        where: str | None = None,
         steps: Sequence[Step] = (),
         allow_decoder_change: bool = False,
         deal: Literal["balanced"] | Deal | None = None,
@@ -163,6 +164,9 @@ class RemoteDataset(IterableDataset[Batch]):
                 Other samples take their positions. None for the token's list.
             allow_new_skips: Whether a loaded state may have a shorter list, all of which is in
                 ``skips``.
+            where: An expression that says which samples to read, such as
+                ``"label < 10 and lang = 'en'"``: an epoch has these alone (docs/client.md). None
+                for all, or for the expression of a loaded state.
             steps: What the server does with each batch before it sends it, in this order: `Cast`,
                 `Pad`, `Stack`, `DecodeImage`, `Transform`, `Pack`.
             allow_decoder_change: Whether a loaded state may be of images that other versions of
@@ -208,6 +212,7 @@ class RemoteDataset(IterableDataset[Batch]):
             is_private=addresses is None,
             url=None if fallback is None else fallback.url,
             skips=skips,
+            where=where,
         )
         rank, world_size = resolve_ranks(rank, world_size)
         options, replication = order_of(order), whole("replication", replication, low=1)
@@ -466,7 +471,7 @@ class RemoteDataset(IterableDataset[Batch]):
         check_end(state, self._reading.end)
         if share is None:
             refuse_worker_state(state)
-        self._adopt(token, mixture_in(state), skips_in(state))
+        self._adopt(token, mixture_in(state), skips_in(state), where_in(state))
         if share is not None:
             self._side.load(share, state.get("worker"), self._progress.place)
 
@@ -562,9 +567,10 @@ class RemoteDataset(IterableDataset[Batch]):
         token: bytes,
         mixture: Mixture | None = None,
         skips: SkipChoice | None = None,
+        where: str = "",
     ) -> None:
         content = decode_token(token)
-        reading = self._reading.adopted(content, mixture, skips)
+        reading = self._reading.adopted(content, mixture, skips, where)
         self._turns.take()
         try:
             self.close()

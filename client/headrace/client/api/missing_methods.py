@@ -7,7 +7,7 @@ from typing import NoReturn
 _ADVICE = {
     "map": "give transform=function, which is called with each batch, or register it on the server "
     "and give steps=[Transform(name)]",
-    "filter": "leave samples out with skips=, or when the dataset is converted",
+    "filter": 'give where="label < 10", or leave samples out with skips=',
     "shuffle": "batches come shuffled already, by seed= and order=",
     "batch": "batches come whole, of batch_size= samples",
     "shard": "give rank= and world_size=",

@@ -39,6 +39,7 @@ from headrace.client.options.settings import (
 )
 from headrace.client.options.steps import Step, steps_of
 from headrace.client.options.transport import Transport, transport_of
+from headrace.client.options.where import where_of
 from headrace.client.reader.prefetch import Prefetcher, Reader
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.endpoints import PrivateEndpoints, fixed_endpoints
@@ -90,6 +91,7 @@ class NumpyDataset:
         world_size: int = 1,
         epochs: int | None = None,
         end: Literal["drop_last", "uneven", "pad"] = "drop_last",
+        where: str | None = None,
         steps: Sequence[Step] = (),
         deal: Literal["balanced"] | Deal | None = None,
         transform: Callable[[Arrays], Any] | None = None,
@@ -113,6 +115,7 @@ class NumpyDataset:
             world_size: Number of ranks.
             epochs: Epochs of the run; None to go on for ever.
             end: What becomes of an incomplete last batch, as for `RemoteDataset`.
+            where: An expression that says which samples to read, as for `RemoteDataset`.
             steps: What the server does with each batch, as for `RemoteDataset`.
             deal: How samples are dealt to ranks, as for `RemoteDataset`.
             transform: Called with each batch's arrays, in the thread that reads ahead; what it
@@ -148,6 +151,7 @@ class NumpyDataset:
             end_epoch=epoch_limit(epochs),
             steps=steps_of(steps),
             deal=deal_of(deal),
+            where=where_of(where),
         )
         self._endpoints = (
             PrivateEndpoints(

@@ -20,6 +20,7 @@ from headrace.arguments import (
     whole_or_none,
 )
 from headrace.client.options.skips import SkipArgument, skip_choice
+from headrace.client.options.where import where_of
 from headrace.errors import BadArgumentError
 from headrace.order import (
     Batching,
@@ -62,6 +63,7 @@ class MixtureEntry:
         skips: Samples of the dataset to leave out: their ids in it, or the digest of a list that
             the server has.
         token_skips: Those that the token was made with, if other ones are to be adopted.
+        where: An expression that says which of its samples to draw from, as for `RemoteDataset`.
     """
 
     name: str
@@ -73,6 +75,7 @@ class MixtureEntry:
     fingerprint: str = ""
     skips: SkipArgument = None
     token_skips: SkipArgument = None
+    where: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is of another type; ranges are the order's to check."""
@@ -85,6 +88,7 @@ class MixtureEntry:
         object.__setattr__(self, "choose", choose)
         object.__setattr__(self, "granularity", granularity)
         one_of("choice", self.choice, [choice.value for choice in Choice])
+        where_of(self.where, field="MixtureEntry.where")
         instance("MixtureEntry.fingerprint", self.fingerprint, str, wanted="a str")
 
 
@@ -312,6 +316,7 @@ def _message(member: MixtureDataset, entry: MixtureEntry) -> pb.MixtureDataset:
         choose=member.choose,
         choice=_CHOICES[member.choice],
         granularity=member.granularity,
+        where=where_of(entry.where),
     )
 
 

@@ -43,6 +43,7 @@ class ReadOptions:
         steps: What the server does with each batch before it sends it.
         allow_decoder_change: Whether other versions than the token's may decode images.
         deal: How samples are dealt to ranks; None for in order.
+        where: Which samples of ``dataset`` to read; empty for all.
     """
 
     dataset: str
@@ -64,6 +65,7 @@ class ReadOptions:
     steps: tuple[Step, ...] = ()
     allow_decoder_change: bool = False
     deal: Deal | None = None
+    where: str = ""
 
     def __post_init__(self) -> None:
         """Refuse coordinates that name no slice, before anything travels."""
@@ -122,6 +124,7 @@ class ReadOptions:
             allow_new_skips=self.allow_new_skips,
             steps=[step.to_message() for step in self.steps],
             allow_decoder_change=self.allow_decoder_change,
+            where=self.where,
         )
         if self.mixture is not None:
             request.mixture.CopyFrom(self.mixture.to_message())

@@ -7,6 +7,7 @@ import threading
 import grpc
 
 from headrace.client.feeds.grpc_feed import end_call
+from headrace.client.options.where import wheres_of
 from headrace.client.servers.endpoints import Endpoint
 from headrace.client.servers.status import error_from_call
 from headrace.client.wire.assembler import Allocate, BatchEvent, StreamAssembler
@@ -40,7 +41,7 @@ class SingleBatch:
         """
         self._endpoint, self._request = endpoint, request
         self._allocate, self._limit_s = allocate, limit_s
-        self._bounds = Bounds(max_batch_bytes, request.global_batch_size)
+        self._bounds = Bounds(max_batch_bytes, request.global_batch_size, wheres_of(request))
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._is_cancelled = False

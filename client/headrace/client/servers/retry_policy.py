@@ -10,6 +10,8 @@ Contract of `Patience.fail`:
 3. After ``give_up_s`` since the last event (``connect_s`` before the first message) the last
    failure is raised with its history: the hop that failed, since when, and what was tried.
 4. A fault is logged once, whatever number of tries it costs; so is its end.
+5. A server that looks which samples a filter keeps is waited for as long as it gets on; every
+   `_TOLD_S` a warning says how far it is.
 
 If the code differs, the code is wrong.
 """
@@ -25,6 +27,7 @@ from headrace.client.options.settings import Backoff, Deadlines
 from headrace.client.servers.status import may_retry, retry_after_s
 from headrace.errors import (
     DrainingError,
+    FilterPendingError,
     HeadraceError,
     RebalanceError,
     ServerUnreachableError,
@@ -36,6 +39,9 @@ _log = logging.getLogger(__name__)
 
 # For how long a server that may just be starting is waited for without a word (arbitrary).
 _PATIENT_S = 2.0
+
+# How often it is said how far a filter is (arbitrary).
+_TOLD_S = 10.0
 
 _HOPS: tuple[tuple[type[HeadraceError], str], ...] = (
     (ServerUnreachableError, "the connection to the server"),
@@ -66,6 +72,8 @@ class Patience:
         self._tried: Counter[str] = Counter()
         self._is_logged = False
         self._is_told = False
+        self._filter_done = ""
+        self._filter_told: float | None = None
         self.attempt = 0
         self.moves = 0
 
@@ -115,6 +123,8 @@ class Patience:
         Raises:
             HeadraceError: It will not pass, or has not for too long.
         """
+        if isinstance(error, FilterPendingError):
+            self._wait_for_filter(error, now)
         is_mistake = self.is_first_contact and "mistake" in error.metadata
         since = self._since = now if self._since is None else self._since
         self.attempt += 1
@@ -127,6 +137,8 @@ class Patience:
         limit = self._deadlines.give_up_s if self._has_heard else self._deadlines.connect_s
         if now - since >= limit:
             raise self._gave_up(error, now - since) from error
+        if isinstance(error, FilterPendingError):
+            return retry_after_s(error) or self._backoff.most_s
         if self.attempt == 1:
             self._log_first(error)
         elif (
@@ -142,6 +154,17 @@ class Patience:
                 error,
             )
         return min(self._wait_s(error), max(0.0, since + limit - now))
+
+    def _wait_for_filter(self, error: FilterPendingError, now: float) -> None:
+        self._has_heard = True
+        done = error.metadata.get("done", "")
+        if done != self._filter_done:
+            self._filter_done, self._since = done, now
+        if self._filter_told is None:
+            self._filter_told = now - _TOLD_S + _PATIENT_S
+        if now - self._filter_told >= _TOLD_S:
+            self._filter_told = now
+            _log.warning("reading %r: %s", self._reading, error.message)
 
     def _wait_s(self, error: HeadraceError) -> float:
         told_s = retry_after_s(error)

@@ -14,6 +14,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
+import itertools
 import re
 import threading
 import time
@@ -28,7 +29,7 @@ from headrace.client.servers.replicas import Seat
 from headrace.client.servers.retry_policy import Patience
 from headrace.client.servers.status import error_from_call
 from headrace.client.servers.wrong_protocol import explained
-from headrace.errors import HeadraceError, StreamCorruptError
+from headrace.errors import FilterPendingError, HeadraceError, StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as rpc
 
@@ -84,6 +85,9 @@ def fetch_from_any(
                 endpoint, wanted, limit_s=_limit_s(endpoints, endpoint, deadlines, passed_s)
             )
         except HeadraceError as error:
+            if isinstance(error, FilterPendingError) and endpoint is not None:
+                # It is at work for us: others would only begin with the same.
+                turn, started = itertools.chain([endpoint], turn), time.monotonic()
             wait_s = patience.fail(
                 explained(error, endpoint) if patience.is_first_contact else error,
                 asked=asked,
@@ -92,7 +96,9 @@ def fetch_from_any(
         never.wait(wait_s)
 
 
-def fetch_dataset(target: str, name: str, *, deadlines: Deadlines, access: Access) -> pb.Dataset:
+def fetch_dataset(
+    target: str, name: str, *, deadlines: Deadlines, access: Access, where: str = ""
+) -> pb.Dataset:
     """Ask a server for the current version of one dataset.
 
     Args:
@@ -100,12 +106,13 @@ def fetch_dataset(target: str, name: str, *, deadlines: Deadlines, access: Acces
         name: The dataset.
         deadlines: ``connect_s`` bounds the call, with all tries.
         access: How to get in.
+        where: A filter of rows, to be told what it keeps; empty for none.
 
     Raises:
         DatasetNotFoundError: The server serves none of that name.
         ServerUnreachableError: The server did not answer in time.
     """
-    wanted = [pb.GetDatasetRequest(name=name)]
+    wanted = [pb.GetDatasetRequest(name=name, where=where)]
     endpoints = fixed_endpoints([target], access, seat=Seat())
     return fetch_from_any(endpoints, wanted, deadlines=deadlines)[0].dataset
 
@@ -162,6 +169,16 @@ def _checked(answer: pb.GetDatasetResponse, *, target: str) -> pb.GetDatasetResp
         raise StreamCorruptError(
             f"{target} says that {found.name[:100]!r} has the fingerprint "
             f"{found.fingerprint[:100]!r}; expected 32 lower-case hexadecimal digits",
+            target=target,
+        )
+    if found.HasField("filter") and not (
+        1 <= found.filter.sample_count <= found.sample_count
+        and _FINGERPRINT.fullmatch(found.filter.digest)
+    ):
+        raise StreamCorruptError(
+            f"{target} says that a filter keeps {found.filter.sample_count} of the "
+            f"{found.sample_count} samples of {found.name[:100]!r}, with the digest "
+            f"{found.filter.digest[:100]!r}; expected 1 at least, and 32 hexadecimal digits",
             target=target,
         )
     return answer

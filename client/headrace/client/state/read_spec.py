@@ -107,6 +107,7 @@ class Reading:
             mixture=self.subject.mixture,
             skips=self.subject.skips,
             token_skips=self.subject.token_skips,
+            where=self.subject.where,
             allow_new_skips=self.allow_new_skips,
             allow_decoder_change=self.allow_decoder_change,
             steps=self.steps,
@@ -123,7 +124,11 @@ class Reading:
         )
 
     def adopted(
-        self, token: Token, mixture: Mixture | None = None, skips: SkipChoice | None = None
+        self,
+        token: Token,
+        mixture: Mixture | None = None,
+        skips: SkipChoice | None = None,
+        where: str = "",
     ) -> Reading:
         """Return it as it goes on from a token.
 
@@ -131,6 +136,7 @@ class Reading:
             token: Where the run goes on.
             mixture: The mixture that stands beside the token, if one does.
             skips: The skips that stand there.
+            where: The filter that stands there.
 
         Raises:
             TokenSpecChangedError: The token belongs to other options; the message names them.
@@ -144,7 +150,7 @@ class Reading:
                 global_batch_size=self.global_batch_size,
                 group_count=self.group_count,
             ),
-            subject=self.subject.at(token, mixture, skips),
+            subject=self.subject.at(token, mixture, skips, where),
         )
 
     def plan(self, position: int, token: bytes | None) -> EpochPlan:
@@ -166,6 +172,7 @@ class Reading:
                 fingerprint=fingerprint,
                 mixture=mixture,
                 skips=skips,
+                kept=self.subject.kept,
                 transforms=transforms_text(self.steps),
                 spec=options.order,
                 epoch=epoch,

@@ -21,8 +21,8 @@ def make_state(token: bytes, *, subject: Subject, end: EndMode) -> State:
     """Write a token down as JSON-serialisable values.
 
     ``spec`` repeats in plain words what the token binds. Of it only ``mixture`` is read again,
-    for the versions of its datasets, ``skips``, for servers that do not have the list, and ``end``,
-    which no token holds.
+    for the versions of its datasets, ``skips``, for servers that do not have the list, ``where``,
+    which tokens hold the digest of, and ``end``, which no token holds.
     """
     content = decode_token(token)
     return {
@@ -38,6 +38,7 @@ def make_state(token: bytes, *, subject: Subject, end: EndMode) -> State:
             "end": end.value,
             **asdict(content.spec),
             **({} if subject.skips is None else {"skips": subject.skips.to_json()}),
+            **({"where": subject.where} if subject.where else {}),
             **({} if subject.mixture is None else {"mixture": subject.mixture.to_json()}),
         },
     }

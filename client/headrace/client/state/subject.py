@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from headrace.arguments import shown
 from headrace.client.options.arguments import dataset_name
 from headrace.client.options.mixture import Mixture, mixture_from, mixture_of
 from headrace.client.options.skips import SkipArgument, SkipChoice, skip_choice
+from headrace.client.options.where import check_filters, where_of
 from headrace.client.servers.private_server import name_of_source
 from headrace.errors import BadArgumentError, TokenMalformedError, TokenSpecChangedError
 from headrace.order import (
@@ -17,6 +19,7 @@ from headrace.order import (
     Token,
     check_within,
     epoch_positions,
+    joined_digest,
     mixture_differences,
 )
 from headrace.v1 import shard_service_pb2 as pb
@@ -33,9 +36,12 @@ class Subject:
         name: The dataset's name on the server; empty for a mixture.
         mixture: The mixture, if it is one.
         fingerprint: The version of one dataset; empty if it is not known.
-        sample_counts: Samples of each dataset; empty if they are not known.
+        sample_counts: Samples of each dataset that are kept; empty if they are not known.
+        stored_counts: Samples of each dataset, kept or not.
+        kept: Digest of the samples that the filters keep; empty without one.
         skips: Samples of one dataset that are left out; None for what a token says.
         token_skips: Those that were left out when the token was made, as far as that is known.
+        where: Which samples of one dataset are read; empty for all.
     """
 
     name: str
@@ -44,6 +50,9 @@ class Subject:
     sample_counts: tuple[int, ...] = ()
     skips: SkipChoice | None = None
     token_skips: SkipChoice | None = None
+    where: str = ""
+    stored_counts: tuple[int, ...] = ()
+    kept: str = ""
 
     @property
     def title(self) -> str:
@@ -59,20 +68,36 @@ class Subject:
         if self.sample_counts:
             return self
         found = fetch(self.requests())
-        counts = tuple(dataset.sample_count for dataset in found)
+        check_filters([request.where for request in self.requests()], found)
+        stored = tuple(dataset.sample_count for dataset in found)
+        counts = tuple(
+            dataset.filter.sample_count if dataset.HasField("filter") else dataset.sample_count
+            for dataset in found
+        )
+        known = replace(self, sample_counts=counts, stored_counts=stored, kept=self._kept(found))
         prints = [dataset.fingerprint for dataset in found]
         self._check_skips(found)
         if self.mixture is None:
-            return replace(self, fingerprint=prints[0], sample_counts=counts)
-        return replace(self, mixture=self.mixture.pinned(prints), sample_counts=counts)
+            return replace(known, fingerprint=prints[0])
+        return replace(known, mixture=self.mixture.pinned(prints))
 
     def requests(self) -> list[pb.GetDatasetRequest]:
         """Return what to ask a server for: each dataset, in its version if that is known."""
         if self.mixture is None:
-            wanted = [(self.name, self.fingerprint)]
+            wanted = [(self.name, self.fingerprint, self.where)]
         else:
-            wanted = [(entry.name, entry.fingerprint) for entry in self.mixture.datasets]
-        return [pb.GetDatasetRequest(name=name, fingerprint=f) for name, f in wanted]
+            wanted = [
+                (entry.name, entry.fingerprint, where_of(entry.where))
+                for entry in self.mixture.datasets
+            ]
+        return [
+            pb.GetDatasetRequest(name=name, fingerprint=fingerprint, where=where)
+            for name, fingerprint, where in wanted
+        ]
+
+    def _kept(self, found: Sequence[pb.Dataset]) -> str:
+        digests = [dataset.filter.digest for dataset in found]
+        return digests[0] if self.mixture is None else joined_digest(digests)
 
     def _check_skips(self, found: Sequence[pb.Dataset]) -> None:
         given = (
@@ -96,11 +121,15 @@ class Subject:
         if self.mixture is None:
             return self.fingerprint, "", "" if self.skips is None else self.skips.digest
         spec = self.mixture.spec(order)
-        firsts = [0, *itertools.accumulate(self.sample_counts)]
+        firsts = [0, *itertools.accumulate(self.stored_counts)]
         return spec.fingerprint, spec.digest, self.mixture.skips_digest(firsts)
 
     def at(
-        self, token: Token, found: Mixture | None = None, skips: SkipChoice | None = None
+        self,
+        token: Token,
+        found: Mixture | None = None,
+        skips: SkipChoice | None = None,
+        where: str = "",
     ) -> Subject:
         """Return it in the versions that a run goes on with.
 
@@ -108,6 +137,7 @@ class Subject:
             token: Where the run goes on.
             found: The mixture that stands beside the token, if one does.
             skips: The skips that stand there.
+            where: The filter that stands there.
 
         Raises:
             TokenSpecChangedError: The token is of another mixture, or of none.
@@ -124,6 +154,7 @@ class Subject:
                 sample_counts=(),
                 skips=skips if self.skips is None else self.skips,
                 token_skips=skips,
+                where=self.where or where,
             )
         mixture = self.mixture if found is None else _continued(self.mixture, found)
         spec = mixture.spec(token.spec)
@@ -143,6 +174,7 @@ def subject_of(
     is_private: bool,
     url: str | Mapping[str, str] | None = None,
     skips: SkipArgument = None,
+    where: str | None = None,
 ) -> tuple[Subject, dict[str, str | None]]:
     """Return what is read, and the URL that each name stands for, where it is known.
 
@@ -151,6 +183,7 @@ def subject_of(
         is_private: Whether a private server reads it.
         url: Where it lies, if names are no URLs; of a mixture by name.
         skips: Samples of one dataset to leave out.
+        where: Which samples of one dataset to read.
 
     Raises:
         BadArgumentError: It is a mixture that cannot be drawn from.
@@ -161,13 +194,19 @@ def subject_of(
         dataset = dataset_name(dataset, is_private=is_private)
         name = name_of_source(dataset) if is_private else dataset
         known = url if url is None or isinstance(url, str) else url.get(name)
-        subject = Subject(name, skips=skip_choice(skips))
+        subject = Subject(name, skips=skip_choice(skips), where=where_of(where))
         return subject, {name: dataset if is_private else known}
     if skips is not None:
         raise BadArgumentError(
             "skips are given beside a mixture; expected MixtureEntry(..., skips=...) for each "
             "dataset that they are of",
             field="skips",
+        )
+    if where is not None:
+        raise BadArgumentError(
+            "where is given beside a mixture; expected MixtureEntry(..., where=...) for each "
+            "dataset that it is of",
+            field="where",
         )
     if not is_private:
         places = url if isinstance(url, Mapping) else {}
@@ -201,6 +240,19 @@ def skips_in(state: Mapping[str, object]) -> SkipChoice | None:
         raise TokenMalformedError(f"the state holds no skips that can be read: {error}") from error
 
 
+def where_in(state: Mapping[str, object]) -> str:
+    """Return the filter of one dataset that a state was taken with; empty if there is no word.
+
+    Raises:
+        TokenMalformedError: What stands there is none.
+    """
+    spec = state.get("spec")
+    found = spec.get("where") if isinstance(spec, Mapping) else None
+    if found is None or isinstance(found, str):
+        return found or ""
+    raise TokenMalformedError(f"the state holds no filter that can be read: {shown(found)}")
+
+
 def mixture_in(state: Mapping[str, object]) -> Mixture | None:
     """Return the mixture that a state was taken of; None if it is of one dataset.
 
@@ -228,6 +280,7 @@ def _continued(mixture: Mixture, found: Mixture) -> Mixture:
                 fingerprint=entry.fingerprint or known[entry.name].fingerprint,
                 token_skips=known[entry.name].skips,
                 skips=known[entry.name].skips if entry.skips is None else entry.skips,
+                where=known[entry.name].where if entry.where is None else entry.where,
             )
             if entry.name in known
             else entry

@@ -246,6 +246,7 @@ class StreamAssembler:
     def _begin_stream(self, start: pb.StreamStart) -> None:
         if self._start is not None:
             raise StreamCorruptError("a second 'start' came in one stream")
+        self._bounds.check_start(start)
         self._start = start
         self._layout = PayloadLayout(start.columns)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
+from headrace.client.options.where import check_filters
 from headrace.errors import StreamCorruptError
 from headrace.payload import place_buffers
 from headrace.v1 import shard_service_pb2 as pb
@@ -25,10 +26,20 @@ class Bounds:
     Attributes:
         payload_bytes: Bytes of its payload, >= 1.
         sample_count: Samples, and rows where there are no others, >= 1.
+        wheres: The filters that were asked for, of each dataset; empty ones for none.
     """
 
     payload_bytes: int = DEFAULT_MAX_BATCH_BYTES
     sample_count: int = (1 << 31) - 1
+    wheres: tuple[str, ...] = ()
+
+    def check_start(self, start: pb.StreamStart) -> None:
+        """Refuse a stream whose server takes no notice of filters.
+
+        Raises:
+            CallerError: It is one.
+        """
+        check_filters(self.wheres, start.datasets or (start.dataset,))
 
     def refuse_payload(self, header: pb.BatchHeader) -> None:
         """Raise what a payload outside the bounds means.

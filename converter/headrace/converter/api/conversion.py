@@ -75,6 +75,7 @@ class Conversion:
         rank: int | None = None,
         world_size: int | None = None,
         dtypes: Mapping[str, str] | None = None,
+        where: str | None = None,
         steps: Sequence[Any] = (),
         transform: Callable[[Any], Any] | None = None,
         restart: bool = False,
@@ -100,6 +101,7 @@ class Conversion:
             world_size: As there.
             dtypes: Types that columns of numbers shall have in batches, such as
                 ``{"features": "float32"}``: a `headrace.client.Cast` for each, after ``steps``.
+            where: As there.
             steps: As there.
             transform: As there.
             restart: As there.
@@ -119,6 +121,7 @@ class Conversion:
             end=end,
             rank=rank,
             world_size=world_size,
+            where=where,
             steps=_with_casts(steps, dtypes),
             transform=transform,
             restart=restart,

@@ -7,7 +7,7 @@ import binascii
 import bisect
 import difflib
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -142,13 +142,29 @@ _MAX_HASHED = 1 << 18
 Request = BatchesRequest | pb.GetSamplesRequest
 
 
+Filtering = Callable[[ServedDataset | ServedRows, str], ServedDataset]
+"""Returns a dataset as far as an expression keeps it."""
+
+
 def find(
-    request: Request, catalog: Catalog, mixtures: Mixtures, *, caller: Caller = ANYBODY
+    request: Request,
+    catalog: Catalog,
+    mixtures: Mixtures,
+    filtering: Filtering,
+    *,
+    caller: Caller = ANYBODY,
 ) -> Served:
     """Return what a request reads.
 
     A version that the request names, or its token, is opened if the store still has it: so a run
     keeps its order after an append.
+
+    Args:
+        request: As it came.
+        catalog: The datasets.
+        mixtures: The mixtures that are open.
+        filtering: Applies filters of rows.
+        caller: Sees what it may read and nothing else.
 
     Raises:
         BadArgumentError: No dataset is named, or a field is outside its range.
@@ -156,6 +172,7 @@ def find(
         TokenMalformedError: The token is none.
         TokenDatasetChangedError: The store has no such version, or no longer.
         TokenSpecChangedError: The token is of another order than the one wanted.
+        HeadraceError: As `Filters.apply`.
     """
     if isinstance(request, pb.GetSamplesRequest):
         if request.datasets:
@@ -165,8 +182,9 @@ def find(
         return catalog.get(request.dataset, caller).version(request.fingerprint)
     if request.HasField("mixture"):
         _refuse_both(request, other="mixture")
-        return _mixture(request, catalog, mixtures, caller)
-    return catalog.served(request.dataset, caller).version(_fingerprint(request))
+        return _mixture(request, catalog, mixtures, filtering, caller)
+    served = catalog.served(request.dataset, caller).version(_fingerprint(request))
+    return filtering(served, request.where) if request.where else served
 
 
 def names_of(request: Request) -> frozenset[str]:
@@ -179,7 +197,7 @@ def names_of(request: Request) -> frozenset[str]:
 
 def _refuse_both(request: Request, *, other: str) -> None:
     given = {field.name for field, _ in request.ListFields()}
-    for field in ("dataset", "fingerprint", "skips", "token_skips"):
+    for field in ("dataset", "fingerprint", "skips", "token_skips", "where"):
         if field in given:
             raise BadArgumentError(
                 f"the request has {field} and {other}; it must have one of them", field=field
@@ -200,7 +218,11 @@ def _joined(request: pb.GetSamplesRequest, catalog: Catalog, caller: Caller) -> 
 
 
 def _mixture(
-    request: BatchesRequest, catalog: Catalog, mixtures: Mixtures, caller: Caller
+    request: BatchesRequest,
+    catalog: Catalog,
+    mixtures: Mixtures,
+    filtering: Filtering,
+    caller: Caller,
 ) -> ServedMixture:
     wanted = wanted_order(request)
     check_mixture(request.mixture)
@@ -220,6 +242,10 @@ def _mixture(
             token_fingerprint=wanted.token.fingerprint,
             dataset_fingerprint=spec.fingerprint,
         )
+    members = [
+        filtering(member, dataset.where) if dataset.where else member
+        for member, dataset in zip(members, request.mixture.datasets, strict=True)
+    ]
     firsts = np.cumsum([0, *(member.dataset.sample_count for member in members)]).tolist()
     lists = [member.skip_lists for member in members]
     skips = mixture_skips(request, wanted.token, lists, firsts)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
@@ -19,7 +21,18 @@ from headrace.errors import (
     NotADatasetError,
     TokenDatasetChangedError,
 )
-from headrace.order import DealSpec, Order, OrderSpec, Skips, Token, check_within, table_of
+from headrace.order import (
+    DealSpec,
+    Kept,
+    KeptOrder,
+    Order,
+    OrderSpec,
+    ShardTable,
+    Skips,
+    Token,
+    check_within,
+    table_of,
+)
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_blocks import DiskBlocks
 from headrace.server.cache.flat_blocks import FlatBlocks
@@ -32,7 +45,14 @@ from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import split_schema
 from headrace.server.plan.dealing import Dealer, Dealers, Ranks, sample_costs
 from headrace.server.plan.find_in_steps import StepFinder
-from headrace.server.plan.find_samples import Finder, Found, walk
+from headrace.server.plan.find_samples import (
+    Finder,
+    Found,
+    KeptFinder,
+    Located,
+    lane_bytes,
+    walk,
+)
 from headrace.server.plan.skip_lists import (
     Lists,
     list_message,
@@ -143,6 +163,10 @@ class Versions(Generic[_Served]):
 _MAX_ORDERS = 16
 
 
+# Filters of one dataset whose orders are kept open.
+_MAX_FILTERED = 64
+
+
 class Retirement:
     """Whether a dataset is still served.
 
@@ -156,6 +180,21 @@ class Retirement:
         self.why: Callable[[], HeadraceError] | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RowFilter:
+    """What a filter of rows keeps of a version of a dataset.
+
+    Attributes:
+        text: The expression, written in one way.
+        kept: The samples.
+        table: What the order of them is made of.
+    """
+
+    text: str
+    kept: Kept
+    table: ShardTable
+
+
 class ServedDataset:
     """One dataset under its name.
 
@@ -164,7 +203,8 @@ class ServedDataset:
         dataset: The dataset.
         readable: What requests are checked against.
         source: Its blocks in the cache.
-        table: What its order is made of.
+        table: What the order of all its samples is made of.
+        filter: What a filter of rows keeps of it; None for all.
         skip_lists: The lists of samples to leave out that are stored for it, by digest.
         versions: Its other versions; None if there are none to be had.
         packed: None: the items of its order are samples.
@@ -218,7 +258,9 @@ class ServedDataset:
             origin=None if config is None else (name, config, dataset.fingerprint),
         )
         self.table = table_of(dataset.stretches())
-        self._finders: OrderedDict[tuple[OrderSpec, str], StepFinder] = OrderedDict()
+        self.filter: RowFilter | None = None
+        self._filtered: OrderedDict[str, ServedDataset] = OrderedDict()
+        self._finders: OrderedDict[tuple[OrderSpec, str], Finder] = OrderedDict()
         self._lock = threading.Lock()
         self.config = config
         self.rows = RowsOf(self)
@@ -242,14 +284,34 @@ class ServedDataset:
         check_within(skips, self.table.sample_count, dataset=self.name)
         return skips
 
-    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> StepFinder:
+    def filtered(self, found: RowFilter) -> ServedDataset:
+        """Return it as far as a filter keeps it; the same object for streams that share one."""
+        with self._lock:
+            view = self._filtered.get(found.kept.digest)
+            if view is None:
+                view = self._filtered[found.kept.digest] = copy.copy(self)
+                view.filter, view._lock = found, threading.Lock()  # noqa: SLF001 - its own copy
+                view._finders, view._filtered = OrderedDict(), OrderedDict()  # noqa: SLF001
+                view.readable = replace(
+                    self.readable, sample_count=found.kept.count, kept=found.kept.digest
+                )
+            self._filtered.move_to_end(found.kept.digest)
+            if len(self._filtered) > _MAX_FILTERED:
+                self._filtered.popitem(last=False)
+        return view
+
+    @property
+    def ordered(self) -> ShardTable:
+        """What the order of the samples that are kept is made of."""
+        return self.table if self.filter is None else self.filter.table
+
+    def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
         """Return what finds samples in the order of a spec; streams with equal specs share it."""
         key = (spec, "" if skips is None else skips.digest)
         with self._lock:
             finder = self._finders.get(key)
             if finder is None:
-                order = Order(spec, self.table, skips=skips, walk=walk)
-                finder = self._finders[key] = StepFinder(order, self.dataset)
+                finder = self._finders[key] = self._new_finder(spec, skips)
             self._finders.move_to_end(key)
             if len(self._finders) > _MAX_ORDERS:
                 self._finders.popitem(last=False)
@@ -269,6 +331,19 @@ class ServedDataset:
         return self.dealers.get(
             (deal, order, ranks, id(finder)),
             lambda: Dealer(deal, order, ranks, finder=finder, costs=costs),
+        )
+
+    def _new_finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
+        if self.filter is None:
+            return StepFinder(Order(spec, self.table, skips=skips, walk=walk), self.dataset)
+        kept, table = self.filter.kept, self.filter.table
+        order = KeptOrder(spec, table, kept, skips=skips, walk=walk)
+        return KeptFinder(
+            order,
+            Located(self.dataset),
+            lane_bytes=lane_bytes(
+                spec, order.memory_samples, kept.count, int(table.raw_bytes.sum())
+            ),
         )
 
     def version(self, fingerprint: str) -> ServedDataset:
@@ -339,7 +414,14 @@ class ServedDataset:
             stored_bytes=self.dataset.stored_bytes,
             columns=[column.to_proto() for column in self.readable.columns],
             skip_lists=filter(None, map(list_message, self.skip_lists.values())),
+            filter=self._filter_message(),
         )
+
+    def _filter_message(self) -> pb.Filter | None:
+        if self.filter is None:
+            return None
+        kept = self.filter.kept
+        return pb.Filter(where=self.filter.text, digest=kept.digest, sample_count=kept.count)
 
 
 def open_served(

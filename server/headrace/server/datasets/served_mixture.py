@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-from headrace.order import DealSpec, MixtureOrder, MixtureSpec, OrderSpec, Skips, Token
+from headrace.order import (
+    DealSpec,
+    KeptMixtureOrder,
+    MixtureOrder,
+    MixtureSpec,
+    OrderSpec,
+    Skips,
+    Token,
+    joined_digest,
+)
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.source import Blocks
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS, DatasetColumns, agreed_columns
@@ -20,7 +29,7 @@ from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.plan.dealing import Dealer, Ranks
-from headrace.server.plan.find_samples import Finder, PlainFinder, lane_bytes, search
+from headrace.server.plan.find_samples import Finder, KeptFinder, PlainFinder, lane_bytes, search
 from headrace.server.plan.skip_lists import digest_of
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.storage import Starts
@@ -102,10 +111,15 @@ class ServedMixture:
         skips: Sequence[Skips | None] = (),
     ) -> None:
         self.members = tuple(members)
-        self._order = None
+        self._order: MixtureOrder | KeptMixtureOrder | None = None
+        kept = [None if member.filter is None else member.filter.kept for member in members]
         if spec is not None:
-            tables = [member.table for member in members]
-            self._order = MixtureOrder(spec, tables, skips=skips or None)
+            tables = [member.ordered for member in members]
+            self._order = (
+                MixtureOrder(spec, tables, skips=skips or None)
+                if all(each is None for each in kept)
+                else KeptMixtureOrder(spec, tables, kept, skips=skips or None)
+            )
         self.dataset = JoinedDatasets(members, spec.fingerprint if spec else "")
         columns, refused = agreed_columns(
             [
@@ -123,6 +137,7 @@ class ServedMixture:
             max_batch_bytes=members[0].readable.max_batch_bytes,
             id_column=SAMPLE_PAIRS,
             mixture=spec.digest if spec else "",
+            kept=joined_digest([member.readable.kept for member in members]),
         )
 
     @property
@@ -150,10 +165,13 @@ class ServedMixture:
         assert self._order.skips is skips
         assert self._order.spec.order == spec
         memories = self._order.memory_samples.tolist()
+        tables = [member.ordered for member in self.members]
         together = sum(
-            lane_bytes(spec, count, member.dataset.sample_count, member.dataset.raw_bytes)
-            for member, count in zip(self.members, memories, strict=True)
+            lane_bytes(spec, count, table.sample_count, int(table.raw_bytes.sum()))
+            for table, count in zip(tables, memories, strict=True)
         )
+        if isinstance(self._order, KeptMixtureOrder):
+            return KeptFinder(self._order, self.dataset, lane_bytes=together)
         return PlainFinder(self._order, self.dataset, lane_bytes=together)
 
     def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
@@ -245,7 +263,8 @@ class Mixtures:
         Raises:
             BadArgumentError: The order cannot be.
         """
-        key = (spec.fingerprint, spec.digest, spec.order, tuple(map(digest_of, skips)))
+        filters = tuple(member.readable.kept for member in members)
+        key = (spec.fingerprint, spec.digest, spec.order, tuple(map(digest_of, skips)), filters)
         with self._lock:
             found = self._mixtures.get(key)
             # A dataset that was reloaded is another object.

@@ -18,6 +18,7 @@ DETAILS_KEY = "grpc-status-details-bin"
 # after a drain or a rotation another server, or this one, takes the stream at once.
 _RETRY_AFTER_S = {
     "DRAINING": 0.0,
+    "FILTER_PENDING": 0.5,
     "PAYLOAD_LIMIT": 1.0,
     "REBALANCE": 0.0,
     "REQUEST_MISSING": 0.0,

@@ -198,6 +198,26 @@ class PlainFinder:
         return np.unique(np.repeat(begins - starts, counts) + np.arange(counts.sum()))
 
 
+class KeptOrders(SampleOrder, Protocol):
+    """What a finder needs of an order of samples that filters keep."""
+
+    def run_members(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return all kept samples of the runs that some samples are in, rising."""
+
+
+class KeptFinder(PlainFinder):
+    """A `PlainFinder` of samples that filters keep: blocks that hold none of them are not read."""
+
+    def __init__(self, order: KeptOrders, locator: Locator, *, lane_bytes: int) -> None:
+        super().__init__(order, locator, lane_bytes=lane_bytes)
+        self._members = order.run_members
+
+    def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the blocks that hold what is kept of the runs that samples are in, ascending."""
+        blocks, _ = self._locator.locate(self._members(sample_ids))
+        return np.unique(blocks)
+
+
 def lane_bytes(spec: OrderSpec, memory_samples: int, sample_count: int, raw_bytes: int) -> int:
     """Return the raw bytes of the samples of a dataset that are shuffled together in a lane.
 

@@ -250,6 +250,7 @@ class _Epoch:
                 mixture=self.spec.mixture,
                 skips=self.spec.skips_digest,
                 transforms=transforms_text(self.spec.transforms, self.spec.images),
+                kept=self.spec.kept,
             )
         )
 

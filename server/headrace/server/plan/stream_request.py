@@ -161,6 +161,7 @@ class Readable:
         max_batch_bytes: Greatest payload of one batch.
         id_column: The column of sample ids.
         mixture: Digest of the mixture, as tokens hold it; empty for one dataset.
+        kept: Digest of the samples that a filter keeps, as tokens hold it; empty without one.
     """
 
     fingerprint: str
@@ -170,6 +171,7 @@ class Readable:
     max_batch_bytes: int
     id_column: WireColumn = SAMPLE_IDS
     mixture: str = ""
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,7 @@ class StreamSpec:
         order: The order's options.
         mixture: Digest of the mixture, for tokens; empty for one dataset.
         skips: Samples to leave out.
+        kept: Digest of the samples that a filter keeps; empty without one.
         transforms: Those that samples go through.
         images: What a token says of what is done to images, and by which decoder.
         global_batch_size: Samples of one batch over all ranks.
@@ -203,6 +206,7 @@ class StreamSpec:
     order: OrderSpec
     mixture: str
     skips: Skips | None
+    kept: str
     transforms: tuple[TransformConfig, ...]
     images: str
     global_batch_size: int
@@ -260,6 +264,7 @@ def stream_spec(
     if token is not None:
         check_version(request.dataset, token.fingerprint, readable)
         _check_mixture(token, readable)
+        _check_kept(token, readable)
     columns = choose_columns(request.columns, readable.columns, readable.refused)
     if request.with_ids:
         columns += (readable.id_column,)
@@ -269,6 +274,7 @@ def stream_spec(
         order=wanted.order,
         mixture=readable.mixture,
         skips=served.skips(request, token),
+        kept=readable.kept,
         transforms=configs,
         images=images,
         global_batch_size=wanted.global_batch_size,
@@ -305,6 +311,22 @@ def _check_mixture(token: Token, readable: Readable) -> None:
         "the amounts, batching and schedule of its run, or start over",
         token_mixture=token.mixture,
         mixture=readable.mixture,
+    )
+
+
+def _check_kept(token: Token, readable: Readable) -> None:
+    if token.kept == readable.kept:
+        return
+    found, wanted = (
+        f"the samples of the filter {digest}" if digest else "all samples"
+        for digest in (token.kept, readable.kept)
+    )
+    raise TokenSpecChangedError(
+        f"the token is of {found}, and {wanted} are requested; ask with the where= of the token's "
+        "run, or start over",
+        field="where",
+        token_kept=token.kept,
+        kept=readable.kept,
     )
 
 

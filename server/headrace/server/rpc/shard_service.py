@@ -22,8 +22,10 @@ from headrace.errors import (
 from headrace.server.access.callers import Caller
 from headrace.server.batch.freed_memory import give_freed_memory_back
 from headrace.server.cache.block_cache import BlockCache
-from headrace.server.datasets.catalog import Catalog, find, names_of
+from headrace.server.datasets.catalog import Catalog, Request, find, names_of
+from headrace.server.datasets.filters import Filters
 from headrace.server.datasets.served import Served
+from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.datasets.served_mixture import Mixtures
 from headrace.server.front.calls import Call, Method, Streaming, unary
 from headrace.server.front.pools import CallPools
@@ -74,6 +76,11 @@ _PROCESSORS = os.cpu_count() or 1
 # on two processors left an honest caller less than half of its rate (tests/attacks).
 _STEPS_AT_ONCE = max(1, min(4, _PROCESSORS - 1))
 
+# How long calls wait for what a filter keeps before they are told to ask again: small datasets are
+# looked through by then. Calls without a stream have few threads.
+_UNARY_WAIT_S = 0.25
+_STREAM_WAIT_S = 2.0
+
 _log = logging.getLogger(__name__)
 
 _Request = TypeVar("_Request", bound=Message)
@@ -120,6 +127,7 @@ class ShardService:
         self._rings = rings
         self._tracing = tracing
         self._mixtures = Mixtures()
+        self._filters = Filters()
         self._needs = CacheNeeds(cache.budget_bytes)
         self._transforms = TransformPool(
             transform_configs(config.transforms),
@@ -134,6 +142,7 @@ class ShardService:
 
     def close(self) -> None:
         """End what works for the calls, of which none runs any more."""
+        self._filters.close()
         self._transforms.close()
         self._rows.close()
         self._alarms.close()
@@ -160,6 +169,8 @@ class ShardService:
 
     def _get_dataset(self, request: pb.GetDatasetRequest, caller: Caller) -> pb.GetDatasetResponse:
         served = self._catalog.served(request.name, caller).version(request.fingerprint)
+        if request.where:
+            served = self._filters.apply(served, request.where, caller, wait_s=_UNARY_WAIT_S)
         transforms = map(transform_message, self._transforms.configs.values())
         return pb.GetDatasetResponse(
             dataset=served.to_proto(),
@@ -170,14 +181,20 @@ class ShardService:
     def _explain_batch(
         self, request: pb.ExplainBatchRequest, caller: Caller
     ) -> pb.ExplainBatchResponse:
-        served = find(request.batch, self._catalog, self._mixtures, caller=caller)
+        served = self._find(request.batch, caller, wait_s=_UNARY_WAIT_S)
         return explain(request.batch, served, cache=self._cache, transforms=self._transforms)
 
     def _find_samples(
         self, request: pb.FindSamplesRequest, caller: Caller
     ) -> pb.FindSamplesResponse:
-        served = find(request.batch, self._catalog, self._mixtures, caller=caller)
+        served = self._find(request.batch, caller, wait_s=_UNARY_WAIT_S)
         return find_samples(request, served, transforms=self._transforms)
+
+    def _find(self, request: Request, caller: Caller, *, wait_s: float) -> Served:
+        def filtering(served: ServedDataset, where: str) -> ServedDataset:
+            return self._filters.apply(served, where, caller, wait_s=wait_s)
+
+        return find(request, self._catalog, self._mixtures, filtering, caller=caller)
 
     def _streaming(
         self,
@@ -220,7 +237,7 @@ class ShardService:
         if not call.on_end(self._streams.call_ended):
             self._streams.call_ended()
             return
-        served = find(request, self._catalog, self._mixtures, caller=call.caller)
+        served = self._find(request, call.caller, wait_s=_STREAM_WAIT_S)
         found = contents(served)
         end = CallEnd(self._alarms, call.cancel)
         with closing(self._share(call.caller, found, end)) as share:

@@ -103,6 +103,7 @@ def _stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
         allow_new_skips=request.allow_new_skips,
         steps=request.steps,
         allow_decoder_change=request.allow_decoder_change,
+        where=request.where,
     )
     if request.HasField("order"):
         wanted.order.CopyFrom(request.order)

@@ -217,7 +217,7 @@ def _contents(
     title = f"batches for rank {spec.rank} of {spec.world_size}"
     pipeline = stream_pipeline(spec, served, steps, transforms)
     start = stream_start(spec, served, pipeline)
-    job = (served.readable.fingerprint, spec.mixture, spec.order, spec.skips_digest)
+    job = (served.readable.fingerprint, spec.mixture, spec.order, spec.skips_digest, spec.kept)
     return Contents(
         title,
         start,

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headrace.errors import ShardCorruptError
 from headrace.storage.parquet.footer_cache import FooterCache
 from headrace.storage.parquet.index import ParquetIndex
 from headrace.storage.parquet.read import block_damage, read_row_group, without_rows
@@ -111,18 +112,42 @@ class ParquetDataset(FileBlocks):
         count = 0 if states_checksum(header) else int(self.shard_sample_counts[shard])
         return ShardCheck(entry.name, unprotected_count=count)
 
+    def read_columns(self, block: int, names: tuple[str, ...]) -> pa.RecordBatch:
+        """Read some columns of one block, as `read_block` reads all; nothing else is fetched.
+
+        Args:
+            block: In ``[0, block_count)``.
+            names: Of columns of `schema`, in its order.
+
+        Raises:
+            HeadraceError: As `read_block`.
+        """
+        self._checked(np.array([block]))
+        try:
+            return self._read_some(block, names)
+        except ShardCorruptError:
+            return self._read_some(block, names)
+
     def _read_once(self, block: int) -> pa.RecordBatch:
+        return self._read_some(block, None)
+
+    def _read_some(self, block: int, names: tuple[str, ...] | None) -> pa.RecordBatch:
+        schema, plans, stored = self.schema, self._plans, None
+        if names is not None:
+            plans = tuple(plan for plan in plans if plan.name in names)
+            schema = pa.schema([self.schema.field(plan.name) for plan in plans])
+            stored = [plan.stored_name for plan in plans]
         ordinal = int(np.searchsorted(self._block_starts, block, side="right")) - 1
         stated = self.index.row_groups[block]
         row_group = int(stated["row_group"])
         footer, metadata = self._footers.get(ordinal)
-        table = read_row_group(self._files, footer, metadata, row_group=row_group)
+        table = read_row_group(self._files, footer, metadata, row_group=row_group, columns=stored)
         constants = self.index.constants
         try:
             batch = served_batch(
                 table,
-                self._plans,
-                schema=self.schema,
+                plans,
+                schema=schema,
                 constants={
                     name: constants.column(name)[ordinal] for name in constants.schema.names
                 },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,22 @@ from headrace.storage.store.store import Store
 
 
 def read_row_group(
-    files: Store, footer: Footer, metadata: pq.FileMetaData, *, row_group: int
+    files: Store,
+    footer: Footer,
+    metadata: pq.FileMetaData,
+    *,
+    row_group: int,
+    columns: Sequence[str] | None = None,
 ) -> pa.Table:
     """Return a row group as Arrow reads it, checksums of pages verified where there are some.
+
+    Args:
+        files: Holds the file.
+        footer: Of the file.
+        metadata: The same, as Arrow has it.
+        row_group: Its ordinal in the file.
+        columns: Names of the columns to read; None for all, and where a name holds a dot, which
+            Arrow takes for a field of a struct. Of the others nothing is fetched.
 
     Raises:
         ShardCorruptError: It is damaged; names the file, the row group and the byte.
@@ -27,21 +41,29 @@ def read_row_group(
         StoreUnavailableError: The store cannot be reached.
     """
     group = metadata.row_group(row_group)
+    if columns is not None and any("." in name for name in columns):
+        columns = None
+    ranges = list(chunk_ranges(group, footer))
+    if columns is not None:
+        paths = [group.column(index).path_in_schema for index in range(len(ranges))]
+        ranges = [
+            each for each, path in zip(ranges, paths, strict=True) if path.split(".")[0] in columns
+        ]
     segments = [
         (start, files.read_entry(footer.entry, offset=start, length=padded(stop, footer) - start))
-        for start, stop in coalesced(list(chunk_ranges(group, footer)))
+        for start, stop in coalesced(ranges)
     ]
     reader = _Reader(footer, metadata, segments)
     try:
-        table = reader.read(row_group)
+        table = reader.read(row_group, columns)
     except _FAILURES as error:
-        raise _located(reader, row_group, error) from error
+        raise _located(reader, row_group, columns, error) from error
     if table.num_rows != group.num_rows:
         raise block_damage(
             footer,
             row_group,
             f"{table.num_rows} rows found, {group.num_rows} stated",
-            offset=segments[0][0],
+            offset=segments[0][0] if segments else 0,
         )
     return table
 
@@ -84,7 +106,7 @@ class _Reader:
         self.metadata = metadata
         self._segments = segments
 
-    def read(self, row_group: int, column: str | None = None) -> pa.Table:
+    def read(self, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
         # Any: what Arrow asks of a file is less than the stubs say.
         parts: Any = SegmentFile(self.footer.entry.stored_bytes, self._segments)
         source = pa.PythonFile(parts, "r")
@@ -99,18 +121,22 @@ class _Reader:
         ) as file:
             # The caller has threads of its own, one a block.
             return file.read_row_group(
-                row_group, columns=None if column is None else [column], use_threads=False
+                row_group, columns=None if columns is None else list(columns), use_threads=False
             )
 
 
-def _located(reader: _Reader, row_group: int, error: Exception) -> ShardCorruptError:
+def _located(
+    reader: _Reader, row_group: int, columns: Sequence[str] | None, error: Exception
+) -> ShardCorruptError:
     """Find the column that cannot be read, one after the other."""
     group = reader.metadata.row_group(row_group)
     starts = [start for start, _ in chunk_ranges(group, reader.footer)]
     for index, start in enumerate(starts):
         path = group.column(index).path_in_schema
+        if columns is not None and path.split(".")[0] not in columns:
+            continue
         try:
-            reader.read(row_group, path)
+            reader.read(row_group, [path])
         except _FAILURES as found:
             text = f"column {path!r} cannot be read: {found}"
             return block_damage(reader.footer, row_group, text, offset=start)

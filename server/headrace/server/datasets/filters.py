@@ -1,0 +1,281 @@
+"""Filters of rows on a server: found once for each version of a dataset, for all who ask.
+
+Contract:
+
+1. Success: what a filter keeps is found by one thread, one filter at a time, by reading each block
+   of the dataset once, and is kept for the next who ask, in any spelling.
+2. A call waits for it a little, and is then told how far it is (`FilterPendingError`), to ask
+   again. So no call holds a thread, and one that goes away is no burden.
+3. Whose filter is next goes by caller, in turn. A caller has `_CALLER_WAITING` filters waiting at
+   most, all callers `_WAITING`; more are refused, to be asked for later.
+4. Cancel: a filter that nobody has asked for within `_WANTED_S` is given up, also half-way.
+5. Failure: what reading raised is told to all who ask within `_FAILED_S`; who asks later tries
+   again. A filter that keeps nothing is an error, and stays one.
+6. Shutdown: `close` ends what is being read, and waits for the thread.
+7. Memory: `_BYTES` of what was found, and `_KNOWN` filters, the oldest forgotten first; streams
+   keep what they read from.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headrace.errors import (
+    BadArgumentError,
+    DrainingError,
+    FilterPendingError,
+    HeadraceError,
+    InternalError,
+    ServerBusyError,
+)
+from headrace.order import Kept
+from headrace.server.access.callers import Caller
+from headrace.server.datasets.served_dataset import RowFilter, ServedDataset
+from headrace.storage import Filter, kept_bits, make_filter
+
+_WANTED_S = 30.0
+_FAILED_S = 5.0
+# How often the log says how far a filter is.
+_TOLD_S = 10.0
+_CALLER_WAITING = 4
+_WAITING = 64
+_BYTES = 256 << 20
+_KNOWN = 1024
+
+_log = logging.getLogger(__name__)
+_Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Search:
+    """A filter that is asked for, and what became of it.
+
+    Attributes:
+        served: The dataset; None when it is over, so as not to hold it.
+        filtered: The checked expression.
+        caller: Who asked first.
+        wanted: When it was asked for last.
+        done: Samples that have been looked at.
+        found: What it keeps; None until it is known.
+        error: Why that cannot be known.
+        failed: When that happened.
+    """
+
+    served: ServedDataset | None
+    filtered: Filter
+    caller: str
+    wanted: float
+    done: int = 0
+    found: RowFilter | None = None
+    error: HeadraceError | None = None
+    failed: float = field(default=0.0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be done for it."""
+        return self.found is not None or self.error is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what was found."""
+        return 0 if self.found is None else self.found.kept.nbytes
+
+
+class _GivenUpError(Exception):
+    """Nobody waits any more."""
+
+
+class Filters:
+    """The filters of a server; the contract is above. Safe for several threads.
+
+    Args:
+        clock: Seconds that never go back.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._searches: OrderedDict[_Key, _Search] = OrderedDict()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        # When each caller had its last turn, counted in turns.
+        self._turns: dict[str, int] = {}
+
+    def apply(
+        self, served: ServedDataset, where: str, caller: Caller, *, wait_s: float
+    ) -> ServedDataset:
+        """Return a dataset as far as a filter keeps it; itself without a filter.
+
+        Args:
+            served: The dataset, in the version that is read.
+            where: The expression; empty for none.
+            caller: Who asks.
+            wait_s: How long to wait at most.
+
+        Raises:
+            BadArgumentError: The expression is none, or keeps no sample.
+            FilterPendingError: It is not known yet; to be asked for again.
+            ServerBusyError: Too many filters are waiting.
+            HeadraceError: The dataset cannot be read.
+        """
+        if not where:
+            return served
+        filtered = make_filter(where, served.dataset.schema)
+        with self._changed:
+            search = self._search(served, filtered, caller.name)
+            until = self._clock() + wait_s
+            while not search.is_over and (left_s := until - self._clock()) > 0:
+                self._changed.wait(left_s)
+            search.wanted = self._clock()
+        if search.error is not None:
+            raise search.error
+        if search.found is None:
+            raise FilterPendingError(
+                f"the server looks which samples of {served.name!r} where= keeps: "
+                f"{search.done:,} of {served.dataset.sample_count:,} are done; ask again",
+                done=search.done,
+                samples=served.dataset.sample_count,
+            )
+        return served.filtered(search.found)
+
+    def close(self) -> None:
+        """End what is being looked for, and wait for the thread."""
+        with self._changed:
+            self._is_closed = True
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _search(self, served: ServedDataset, filtered: Filter, caller: str) -> _Search:
+        if self._is_closed:
+            raise DrainingError("the server shuts down; ask another one")
+        now = self._clock()
+        key = (served.dataset.fingerprint, filtered.text)
+        search = self._searches.get(key)
+        if search is not None and search.error is not None and now - search.failed > _FAILED_S:
+            del self._searches[key]
+            search = None
+        if search is None:
+            self._check_room(caller)
+            search = self._searches[key] = _Search(served, filtered, caller, now)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="headrace-filters")
+                self._thread.start()
+        search.wanted = now
+        self._searches.move_to_end(key)
+        return search
+
+    def _check_room(self, caller: str) -> None:
+        waiting = [search.caller for search in self._searches.values() if not search.is_over]
+        if len(waiting) >= _WAITING or waiting.count(caller) >= _CALLER_WAITING:
+            raise ServerBusyError(
+                f"{len(waiting)} filters are waiting here, {waiting.count(caller)} of this caller "
+                f"({_CALLER_WAITING} at most); ask again when one is done",
+            )
+
+    def _run(self) -> None:
+        while (search := self._next()) is not None:
+            assert search.served is not None
+            try:
+                self._look(search, search.served)
+            except _GivenUpError:
+                self._forget(search)
+            except HeadraceError as error:
+                self._fail(search, error)
+            except Exception:  # noqa: BLE001 - a bug must not end the thread of all filters
+                _log.exception("a filter failed")
+                self._fail(search, InternalError("the filter could not be applied"))
+
+    def _next(self) -> _Search | None:
+        """Return the next search; None, and the thread ends, if there is none."""
+        with self._changed:
+            waiting = [search for search in self._searches.values() if not search.is_over]
+            if self._is_closed or not waiting:
+                self._thread = None
+                return None
+            # The first that was asked for of the caller whose last turn is longest ago.
+            search = min(waiting, key=lambda each: self._turns.get(each.caller, 0))
+            callers = {each.caller for each in waiting}
+            self._turns = {name: turn for name, turn in self._turns.items() if name in callers}
+            self._turns[search.caller] = max(self._turns.values(), default=0) + 1
+            return search
+
+    def _look(self, search: _Search, served: ServedDataset) -> None:
+        dataset, began = served.dataset, self._clock()
+        told = began
+
+        def progress(done: int) -> None:
+            nonlocal told
+            now = self._clock()
+            with self._changed:
+                search.done = done
+                if self._is_closed or now - search.wanted > _WANTED_S:
+                    raise _GivenUpError
+            if now - told >= _TOLD_S:
+                told = now
+                _log.info("filter of %r: %d of %d samples", served.name, done, count)
+
+        count = dataset.sample_count
+        kept = Kept(kept_bits(dataset, search.filtered, progress=progress), count)
+        text = search.filtered.text
+        if not kept.count:
+            self._fail(search, _keeps_nothing(text, served), is_final=True)
+            return
+        if kept.nbytes > _BYTES:
+            self._fail(search, _keeps_too_many(kept, served), is_final=True)
+            return
+        found = RowFilter(text, kept, kept.table(served.table))
+        seconds = self._clock() - began
+        _log.info(
+            "filter of %r keeps %d of %d samples, %.1f s: %s",
+            *(served.name, kept.count, count, seconds, text),
+        )
+        with self._changed:
+            search.found = found
+            self._end(search)
+
+    def _end(self, search: _Search) -> None:
+        """Tell those who wait, and forget what was found longest ago if it is too much."""
+        search.served = None
+        self._changed.notify_all()
+        over = [(key, each.nbytes) for key, each in self._searches.items() if each.is_over]
+        total, count = sum(size for _, size in over), len(over)
+        for key, size in over:
+            if total <= _BYTES and count <= _KNOWN:
+                return
+            total, count = total - size, count - 1
+            del self._searches[key]
+
+    def _forget(self, search: _Search) -> None:
+        with self._changed:
+            for key in [key for key, each in self._searches.items() if each is search]:
+                del self._searches[key]
+
+    def _fail(self, search: _Search, error: HeadraceError, *, is_final: bool = False) -> None:
+        with self._changed:
+            search.error = error
+            search.failed = float("inf") if is_final else self._clock()
+            self._end(search)
+
+
+def _keeps_nothing(text: str, served: ServedDataset) -> BadArgumentError:
+    return BadArgumentError(
+        f"where keeps none of the {served.dataset.sample_count:,} samples of {served.name!r}: "
+        f"{text}; `headrace cat URL` shows what they hold",
+        field="where",
+    )
+
+
+def _keeps_too_many(kept: Kept, served: ServedDataset) -> BadArgumentError:
+    return BadArgumentError(
+        f"where keeps {kept.count:,} samples of {served.name!r}, and a server notes "
+        f"{_BYTES // 2:,} at most; write a dataset that holds them alone",
+        field="where",
+    )

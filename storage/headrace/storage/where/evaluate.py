@@ -1,0 +1,118 @@
+"""Which samples of a dataset a filter keeps: all blocks once, a few at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.storage.dataset.dataset import Dataset
+from headrace.storage.source.source import OpenDataset
+from headrace.storage.where.binding import Filter
+
+_Mask: TypeAlias = NDArray[np.bool_]
+
+# Blocks that are read together take so many bytes of the store, and so many of these are read at a
+# time: enough for a store that answers after 20 ms, and some tens of MiB of memory.
+_RUN_BYTES = 4 << 20
+_RUNS = 4
+
+
+@runtime_checkable
+class ColumnReader(Protocol):
+    """A dataset that can read some columns of a block without the others."""
+
+    def read_columns(self, block: int, names: tuple[str, ...]) -> pa.RecordBatch:
+        """Read some columns of one block, as `OpenDataset.read_block` reads all."""
+
+
+def kept_bits(
+    dataset: OpenDataset, filtered: Filter, *, progress: Callable[[int], None] = lambda _: None
+) -> NDArray[np.uint8]:
+    """Return a bit for each sample, 1 where it is kept, the lowest bit of each byte first.
+
+    Contract:
+
+    1. Each block is read once, `_RUNS` reads at a time; what waits to be looked at is bounded by
+       them too.
+    2. Failure: the error of the first block that cannot be read is raised. What is being read
+       then ends before this does, and nothing else begins.
+    3. Cancel: what ``progress`` raises is raised, with the same end.
+
+    If the code differs, the code is wrong.
+
+    Args:
+        dataset: Stays the caller's.
+        filtered: Made for its schema.
+        progress: Is told after each read how many samples have been looked at; may raise.
+
+    Returns:
+        ``(ceil(sample_count / 8),) uint8``.
+
+    Raises:
+        HeadraceError: A block cannot be read.
+    """
+    bits = np.zeros(-(-dataset.sample_count // 8), np.uint8)
+    together = _blocks_together(dataset)
+    begins = iter(range(0, dataset.block_count, together))
+    pool = ThreadPoolExecutor(_RUNS, thread_name_prefix="headrace-filter")
+
+    def submit(begin: int) -> Future[list[tuple[int, _Mask]]]:
+        end = min(begin + together, dataset.block_count)
+        return pool.submit(lambda: list(_masks(dataset, filtered, range(begin, end))))
+
+    try:
+        running = deque(submit(begin) for begin in itertools.islice(begins, _RUNS))
+        while running:
+            found = running.popleft().result()
+            running.extend(submit(begin) for begin in itertools.islice(begins, 1))
+            for first, mask in found:
+                _set(bits, first, mask)
+            first, mask = found[-1]
+            progress(first + mask.size)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return bits
+
+
+def _blocks_together(dataset: OpenDataset) -> int:
+    mean = dataset.stored_bytes // max(1, dataset.block_count)
+    return max(1, min(_RUN_BYTES // max(1, mean), 64))
+
+
+def _masks(dataset: OpenDataset, filtered: Filter, blocks: range) -> Iterator[tuple[int, _Mask]]:
+    """Yield for each block its first sample, and which of its samples are kept."""
+    for block, batch in _read(dataset, filtered, blocks):
+        first, last = dataset.block_sample_range(block)
+        mask = filtered.mask(batch)
+        assert mask.size == last - first
+        yield first, mask
+
+
+def _read(
+    dataset: OpenDataset, filtered: Filter, blocks: range
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    if isinstance(dataset, ColumnReader):
+        for block in blocks:
+            yield block, dataset.read_columns(block, filtered.columns)
+    elif isinstance(dataset, Dataset):
+        for read in dataset.read_run(blocks):
+            if not isinstance(read.content, pa.RecordBatch):
+                raise read.content
+            yield read.block, read.content
+    else:
+        for block in blocks:
+            yield block, dataset.read_block(block)
+
+
+def _set(bits: NDArray[np.uint8], first: int, mask: _Mask) -> None:
+    lead = first % 8
+    padded = np.concatenate([np.zeros(lead, np.bool_), mask])
+    packed = np.packbits(padded, bitorder="little")
+    bits[first // 8 : first // 8 + packed.size] |= packed

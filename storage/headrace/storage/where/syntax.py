@@ -1,0 +1,408 @@
+"""The language of ``where=``: from text to a tree, with errors that point at the character.
+
+    expression := term {"or" term}
+    term       := factor {"and" factor}
+    factor     := "not" factor | "(" expression ")" | predicate
+    predicate  := column
+                | operand ("=" | "==" | "!=" | "<>" | "<" | "<=" | ">" | ">=") operand
+                | column ["not"] "in" "(" literal {"," literal} ")"
+                | column ["not"] "between" literal "and" literal
+                | column "is" ["not"] "null"
+
+A column is a name, a path of names with dots between, or either in double quotes; a literal is a
+number, a text in single quotes, ``true`` or ``false``. Words of the language may be in any case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn, TypeAlias
+
+from headrace.errors import BadArgumentError
+
+MAX_LETTERS: Final = 8192
+"""Of an expression; bounds what a caller makes a server parse. Arbitrary."""
+_MAX_DEPTH = 50
+_SHOWN_LETTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, or a field of one, by its name.
+
+    Attributes:
+        name: As it is written, without quotes.
+        at: Where it begins in the text.
+        is_quoted: Whether it stands in double quotes.
+    """
+
+    name: str
+    at: int
+    is_quoted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value.
+
+    Attributes:
+        value: A number, a text or a truth value.
+        text: As it is written.
+        at: Where it begins in the text.
+    """
+
+    value: int | float | str | bool
+    text: str
+    at: int
+
+
+Operand: TypeAlias = Column | Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two operands, and how they are compared: ``=``, ``!=``, ``<``, ``<=``, ``>`` or ``>=``."""
+
+    operator: str
+    left: Operand
+    right: Operand
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """Whether a column has one of some values."""
+
+    column: Column
+    values: tuple[Literal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Null:
+    """Whether a column is null."""
+
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A column of truth values."""
+
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """What is true where something is false."""
+
+    of: Node
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """What is true where all of several are."""
+
+    of: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Any:
+    """What is true where one of several is."""
+
+    of: tuple[Node, ...]
+
+
+Node: TypeAlias = Comparison | Among | Null | Truth | Not | All | Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    kind: str
+    text: str
+    at: int
+
+
+_KEYWORDS = frozenset(["and", "or", "not", "in", "is", "null", "between", "true", "false"])
+_OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">"} | {
+    ">=": ">="
+}
+_MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_WORDS = re.compile(
+    r"""\s*(?:
+      (?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])
+    | (?P<text>'(?:[^']|'')*')
+    | (?P<name>(?:[^\W\d]\w*|"(?:[^"]|"")+")(?:\.(?:\w+|"(?:[^"]|"")+"))*)
+    | (?P<operator><>|==|!=|<=|>=|=|<|>)
+    | (?P<sign>[(),])
+    )""",
+    re.VERBOSE,
+)
+
+
+def parse(text: str) -> Node:
+    """Return the tree of an expression.
+
+    Raises:
+        BadArgumentError: It is none; the message shows where.
+    """
+    if len(text) > MAX_LETTERS:
+        raise BadArgumentError(
+            f"where has {len(text)} letters, {MAX_LETTERS} is the most; write a column that says "
+            "which samples are wanted, and filter by that",
+            field="where",
+        )
+    parser = _Parser(text)
+    return parser.whole()
+
+
+def fail(text: str, at: int, problem: str) -> NoReturn:
+    """Refuse an expression, and show where.
+
+    Raises:
+        BadArgumentError: Always.
+    """
+    begin = max(0, at - _SHOWN_LETTERS // 2)
+    shown = text[begin : begin + _SHOWN_LETTERS]
+    line = "".join(letter if letter.isprintable() else " " for letter in shown)
+    raise BadArgumentError(
+        f"where, character {at + 1}: {problem}\n  {line}\n  {' ' * (at - begin)}^",
+        field="where",
+    )
+
+
+class _Parser:
+    """Reads an expression from left to right, one word ahead."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._words = list(_words(text))
+        self._next = 0
+        self._depth = 0
+
+    def whole(self) -> Node:
+        """Return the tree of all of it."""
+        if self._peek().kind == "end":
+            fail(self._text, 0, "there is no expression; expected one such as label < 10")
+        node = self._any()
+        word = self._peek()
+        if word.kind != "end":
+            self._fail(word, "expected 'and', 'or' or the end")
+        return node
+
+    def _any(self) -> Node:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            self._fail(self._peek(), f"nested more than {_MAX_DEPTH} deep; expected less")
+        parts = [self._all()]
+        while self._took("or"):
+            parts.append(self._all())
+        self._depth -= 1
+        return parts[0] if len(parts) == 1 else Any(tuple(parts))
+
+    def _all(self) -> Node:
+        parts = [self._factor()]
+        while self._took("and"):
+            parts.append(self._factor())
+        return parts[0] if len(parts) == 1 else All(tuple(parts))
+
+    def _factor(self) -> Node:
+        count = 0
+        while self._took("not"):
+            count += 1
+        word = self._peek()
+        if word.text == "(" and word.kind == "sign":
+            self._take()
+            node = self._any()
+            self._expect(")", "expected ')' to close the one before")
+        else:
+            node = self._predicate()
+        return Not(node) if count % 2 else node
+
+    def _predicate(self) -> Node:
+        left = self._operand()
+        word = self._peek()
+        if word.kind == "operator":
+            self._take()
+            return self._comparison(word, left, self._operand())
+        if isinstance(left, Literal):
+            self._fail(word, "expected a comparison such as = or <")
+        if self._took("is"):
+            is_not = self._took("not")
+            self._expect("null", "expected 'null' after 'is'")
+            return _inverted(Null(left), is_not)
+        is_not = self._took("not")
+        if self._took("in"):
+            return _inverted(Among(left, self._values()), is_not)
+        if self._took("between"):
+            return _inverted(self._between(left), is_not)
+        if is_not:
+            self._fail(self._peek(), "expected 'in' or 'between' after 'not'")
+        return Truth(left)
+
+    def _comparison(self, word: _Word, left: Operand, right: Operand) -> Comparison:
+        operator = _OPERATORS[word.text]
+        if isinstance(left, Literal):
+            if isinstance(right, Literal):
+                fail(self._text, word.at, "two values are compared; expected a column on one side")
+            return Comparison(_MIRRORED[operator], right, left, word.at)
+        return Comparison(operator, left, right, word.at)
+
+    def _values(self) -> tuple[Literal, ...]:
+        self._expect("(", "expected '(' and values after 'in'")
+        values = [self._literal()]
+        while self._took(","):
+            values.append(self._literal())
+        self._expect(")", "expected ',' or ')'")
+        return tuple(values)
+
+    def _between(self, column: Column) -> Node:
+        low = self._literal()
+        self._expect("and", "expected 'and' and the upper value of 'between'")
+        high = self._literal()
+        return All(
+            (
+                Comparison(">=", column, low, low.at),
+                Comparison("<=", column, high, high.at),
+            )
+        )
+
+    def _operand(self) -> Operand:
+        word = self._peek()
+        if word.kind != "name":
+            return self._literal()
+        self._take()
+        return Column(_unquoted(word.text), word.at, word.text.startswith('"'))
+
+    def _literal(self) -> Literal:
+        word = self._take()
+        if word.kind == "number":
+            return Literal(_number(word.text), word.text, word.at)
+        if word.kind == "text":
+            return Literal(word.text[1:-1].replace("''", "'"), word.text, word.at)
+        if word.kind == "keyword" and word.text in {"true", "false"}:
+            return Literal(word.text == "true", word.text, word.at)
+        if word.text == "null":
+            self._fail(word, "nothing is equal to null; expected 'is null' or 'is not null'")
+        hint = ", texts in single quotes" if word.kind == "name" else ", or a column"
+        return self._fail(word, f"expected a value{hint}")
+
+    def _peek(self) -> _Word:
+        return self._words[self._next]
+
+    def _take(self) -> _Word:
+        word = self._words[self._next]
+        self._next = min(self._next + 1, len(self._words) - 1)
+        return word
+
+    def _took(self, text: str) -> bool:
+        word = self._peek()
+        if word.text == text and word.kind in {"keyword", "sign"}:
+            self._take()
+            return True
+        return False
+
+    def _expect(self, text: str, problem: str) -> None:
+        if not self._took(text):
+            self._fail(self._peek(), problem)
+
+    def _fail(self, word: _Word, problem: str) -> NoReturn:
+        found = "the end" if word.kind == "end" else repr(word.text[:_SHOWN_LETTERS])
+        fail(self._text, word.at, f"found {found}; {problem}")
+
+
+def _words(text: str) -> Iterator[_Word]:
+    at = 0
+    end = len(text.rstrip())
+    while at < end:
+        match = _WORDS.match(text, at, end)
+        if match is None:
+            _refuse(text, at + len(text[at:]) - len(text[at:].lstrip()))
+        kind = str(match.lastgroup)
+        word, begin = match[kind], match.start(kind)
+        if kind == "name" and word.lower() in _KEYWORDS:
+            kind, word = "keyword", word.lower()
+        yield _Word(kind, word, begin)
+        at = match.end()
+    yield _Word("end", "", end)
+
+
+def _refuse(text: str, at: int) -> NoReturn:
+    if text[at] == "'":
+        fail(text, at, "a text begins here and does not end; expected another '")
+    if text[at] == '"':
+        fail(text, at, 'a name begins here and does not end; expected another "')
+    if text[at].isdigit():
+        fail(text, at, "a number or a name begins here that is none; quote names in double quotes")
+    fail(text, at, f"found {text[at]!r}, which is no part of the language")
+
+
+def _unquoted(text: str) -> str:
+    parts = re.findall(r'"((?:[^"]|"")+)"|([^."]+)', text)
+    return ".".join(quoted.replace('""', '"') or plain for quoted, plain in parts)
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _inverted(node: Node, is_not: bool) -> Node:  # noqa: FBT001 - what was read of the text
+    return Not(node) if is_not else node
+
+
+def canonical(node: Node) -> str:
+    """Write a tree down in one way, so that expressions that differ in spelling alone are equal."""
+    match node:
+        case Comparison(operator, left, right):
+            return f"{_operand_text(left)} {operator} {_operand_text(right)}"
+        case Among(column, values):
+            return f"{_operand_text(column)} in ({_list_text(values)})"
+        case Null(column):
+            return f"{_operand_text(column)} is null"
+        case Truth(column):
+            return _operand_text(column)
+        case Not(of):
+            return f"not ({canonical(of)})"
+        case All(of) | Any(of):
+            word = " and " if isinstance(node, All) else " or "
+            return word.join(_grouped(each) for each in of)
+
+
+def columns_of(node: Node) -> Iterator[Column]:
+    """Yield the columns of a tree, as often as they come."""
+    match node:
+        case Comparison(_, left, right):
+            yield from (each for each in (left, right) if isinstance(each, Column))
+        case Among(column) | Null(column) | Truth(column):
+            yield column
+        case Not(of):
+            yield from columns_of(of)
+        case All(of) | Any(of):
+            for each in of:
+                yield from columns_of(each)
+
+
+def _grouped(node: Node) -> str:
+    return f"({canonical(node)})" if isinstance(node, All | Any) else canonical(node)
+
+
+_PLAIN_NAME = re.compile(r"[^\W\d]\w*(\.\w+)*")
+
+
+def _operand_text(operand: Operand) -> str:
+    if isinstance(operand, Column):
+        name = operand.name
+        if _PLAIN_NAME.fullmatch(name) and name.lower() not in _KEYWORDS:
+            return name
+        return '"' + name.replace('"', '""') + '"'
+    if isinstance(operand.value, str):
+        return operand.text
+    return operand.text.lower().removeprefix("+")
+
+
+def _list_text(values: Sequence[Literal]) -> str:
+    return ", ".join(sorted({_operand_text(value) for value in values}))
