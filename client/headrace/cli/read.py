@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
@@ -136,19 +136,19 @@ def command(
     begin = _Begin(epoch, position, order, size)
     if token is not None:
         begin = _after_token(token, global_batch_size)
+    options = _read_options(
+        begin,
+        dataset=dataset,
+        mixture=None if mixture is None else read_mixture(mixture.read()),
+        ranks=(rank, world_size, replication),
+        end=end,
+        columns=columns,
+        ids=ids,
+        epochs=epochs,
+    )
     reader = BatchReader(
         [target],
-        _read_options(
-            begin,
-            dataset=dataset,
-            mixture=None if mixture is None else read_mixture(mixture.read()),
-            ranks=(rank, world_size, replication),
-            end=end,
-            where=where,
-            columns=columns,
-            ids=ids,
-            epochs=epochs,
-        ),
+        replace(options, where=where),
         place=begin.place(),
         deadlines=Deadlines(connect_s=connect_s),
         allocate=lambda length: np.empty(length, dtype=np.uint8),
@@ -194,7 +194,6 @@ def _read_options(
     mixture: Mixture | None,
     ranks: tuple[int, int, int],
     end: str,
-    where: str,
     columns: str | None,
     ids: bool,
     epochs: int,
@@ -215,7 +214,6 @@ def _read_options(
         columns=tuple(filter(None, (columns or "").split(","))),
         with_ids=ids,
         end_epoch=begin.epoch + epochs,
-        where=where,
     )
 
 
