@@ -256,10 +256,21 @@ def test_modes(spark: SparkSession, tmp_path: Path) -> None:
     assert list(range(8)) == [sample["id"] for sample in _samples(url)]
 
 
-def test_an_empty_frame_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """There is no dataset without samples, and the error says so."""
-    with pytest.raises(BadArgumentError, match="no samples to write"):
-        write_shards(spark.range(0), str(tmp_path))
+def test_an_empty_frame_is_an_empty_dataset(spark: SparkSession, tmp_path: Path) -> None:
+    """It has the frame's columns, and takes samples later; other formats cannot say them."""
+    url = str(tmp_path / "d")
+    frame = spark.createDataFrame([], "id long, text string, items array<float>")
+
+    empty = write_shards(frame, url)
+    assert 0 == empty.sample_count
+    with open_dataset(url) as dataset:
+        assert ["id", "text", "items"] == dataset.schema.names
+    rows = [(1, None, [1.0, 2.0]), (2, "b", [3.0, 4.0])]
+    write_shards(spark.createDataFrame(rows, frame.schema), url, mode="append")
+    assert [None, "b"] == [sample["text"] for sample in _samples(url)]
+    assert 0 == write_shards(frame, url, mode="overwrite").sample_count
+    with pytest.raises(BadArgumentError, match="the format 'arrow'"):
+        write_shards(spark.range(0), str(tmp_path / "mds"), format="mds")
 
 
 def test_refused_executors_are_told(spark: SparkSession, s3: S3) -> None:

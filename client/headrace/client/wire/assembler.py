@@ -13,6 +13,7 @@ Contract. For any sequence of messages:
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ Allocate = Callable[[int], NDArray[np.uint8]]
 
 Keep = Callable[[bytes], NDArray[np.uint8]]
 """Returns the memory of a message that nobody else has."""
+
+_log = logging.getLogger(__name__)
 
 
 _PIECE_BYTES = 256 << 10
@@ -247,6 +250,8 @@ class StreamAssembler:
         if self._start is not None:
             raise StreamCorruptError("a second 'start' came in one stream")
         self._bounds.check_start(start)
+        if start.HasField("order") and not start.epoch_sample_count:
+            _log.warning("%r has no samples: loops over it end at once", start.dataset.name)
         self._start = start
         self._layout = PayloadLayout(start.columns)
 

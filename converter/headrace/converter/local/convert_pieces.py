@@ -110,7 +110,8 @@ def _write(
             prepare()
         return _run(task, tally, pieces.count, threads)
 
-    return write_task(task, run, mode=wanted.mode)
+    # Files without a sample are a mistake more often than not.
+    return write_task(task, run, mode=wanted.mode, least_samples=1)
 
 
 def _tell_first_pass(

@@ -71,6 +71,7 @@ def commit_splits(
     schema: pa.Schema,
     mode: Mode,
     file_format: Format,
+    least_samples: int = 0,
 ) -> None:
     """Commit one dataset after another.
 
@@ -81,6 +82,7 @@ def commit_splits(
         schema: What the shards were written with.
         mode: What to do where a dataset is.
         file_format: Of the shards.
+        least_samples: How many samples a dataset must have.
 
     Raises:
         ObjectNotFoundError: Shards are gone again.
@@ -92,18 +94,22 @@ def commit_splits(
         _refuse_lost(store, shards[split])
     for split, store in stores.items():
         try:
-            commits.written[split] = _commit(store, shards[split], schema, mode)
+            commits.written[split] = (
+                commit_mds(store, cast("Sequence[MdsShardEntry]", shards[split]), mode=mode)
+                if file_format == "mds"
+                else commit_dataset(
+                    store,
+                    schema,
+                    cast("Sequence[ShardEntry]", shards[split]),
+                    mode=mode,
+                    least_samples=least_samples,
+                )
+            )
         except StoreUnavailableError as error:
             commits.maybe.add(split)
             raise _with_others(error, commits) from error
         except HeadraceError as error:
             raise _with_others(error, commits) from error
-
-
-def _commit(store: Store, shards: Sequence[Entry], schema: pa.Schema, mode: Mode) -> Written:
-    if shards and isinstance(shards[0], MdsShardEntry):
-        return commit_mds(store, cast("Sequence[MdsShardEntry]", shards), mode=mode)
-    return commit_dataset(store, schema, cast("Sequence[ShardEntry]", shards), mode=mode)
 
 
 def _refuse_empty(stores: Mapping[str, Store], shards: Mapping[str, Sequence[Entry]]) -> None:

@@ -57,7 +57,11 @@ def make_task(
 
 
 def write_task(
-    task: ShardTask, run: Callable[[], Sequence[Row | Mapping[str, Any]]], *, mode: Mode
+    task: ShardTask,
+    run: Callable[[], Sequence[Row | Mapping[str, Any]]],
+    *,
+    mode: Mode,
+    least_samples: int = 0,
 ) -> dict[str, Written]:
     """Run a task over all partitions and commit its shards; the head of the module says how.
 
@@ -65,6 +69,7 @@ def write_task(
         task: What is run.
         run: Runs it over each partition and returns the rows of `ROW_SCHEMA` that it yielded.
         mode: As for `write_shards`.
+        least_samples: How many samples a dataset must have.
     """
     with contextlib.ExitStack() as stack:
         stores = _Stores(task, stack)
@@ -84,6 +89,7 @@ def write_task(
                 ),
                 mode=mode,
                 file_format=task.plan.writing.format,
+                least_samples=least_samples,
             )
         finally:
             done = commits.written.keys() | commits.maybe

@@ -96,7 +96,11 @@ Tally = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 def planned_stream(
     spec: StreamSpec, finder: Finder, *, tally: Tally, dealer: Dealer | None = None
 ) -> Iterator[Planned]:
-    """Yield all that a stream sends, in order: first one batch, then several at a time."""
+    """Yield all that a stream sends, in order: first one batch, then several at a time.
+
+    Of a dataset without samples that is the end of one epoch, however many are asked for: without
+    end they would follow one another as fast as they can be sent.
+    """
     position, step, consumed = spec.position, spec.step, spec.consumed
     size = 1
     for epoch in itertools.count(spec.epoch):
@@ -105,6 +109,8 @@ def planned_stream(
         plan = EpochPlan(finder.sample_count, position, spec.global_batch_size, spec.end)
         batches = _Epoch(spec, finder, tally, dealer, epoch, step, consumed, plan)
         size = yield from batches.events(size)
+        if not finder.sample_count:
+            return
         step += plan.batch_count
         consumed += finder.sample_count - position - plan.dropped
         position = 0

@@ -443,7 +443,7 @@ def _check_batches(spec: StreamSpec, readable: Readable) -> None:
         )
     check_payload(rows, spec.columns, readable, field="global_batch_size")
     whole = EpochPlan(readable.sample_count, 0, spec.global_batch_size, spec.end)
-    if whole.batch_count == 0:
+    if whole.batch_count == 0 and readable.sample_count:
         # Such a stream would be one end of an epoch after the other, as fast as they can be sent,
         # or nothing at all, without a word.
         raise BadArgumentError(

@@ -69,15 +69,18 @@ def commit_dataset(
     shards: Sequence[ShardEntry],
     *,
     mode: Mode = "error",
+    least_samples: int = 0,
 ) -> Manifest:
     """Publish shards that have been written as the dataset's new version.
 
     Args:
         store: Where the shards are.
         schema: What the shards were written with.
-        shards: In the order that sample ids follow; those without samples are left out.
+        shards: In the order that sample ids follow; those without samples are left out, and none
+            at all make a dataset that holds no sample.
         mode: What to do where a dataset is: ``error`` refuses, ``overwrite`` makes a version of
             these shards alone, ``append`` one of the shards there are and these.
+        least_samples: How many samples a version must have.
 
     Returns:
         The manifest of the version that is now current.
@@ -85,7 +88,7 @@ def commit_dataset(
     Raises:
         DatasetExistsError: As `check_mode` says.
         CommitConflictError: Another commit won; nothing was changed.
-        BadArgumentError: There are no samples, or the schemas to append differ.
+        BadArgumentError: There are fewer samples, or the schemas to append differ.
         UnsupportedColumnError: The schema cannot be stored.
     """
     check_mode(store, mode)
@@ -93,11 +96,12 @@ def commit_dataset(
     filled = [shard for shard in shards if len(shard.blocks)]
     current = _read_current(store)
     base = _read_base(store, current) if mode == "append" and current else None
-    if not filled:
-        if base is not None:
-            return base.manifest
+    if not filled and base is not None:
+        return base.manifest
+    if sum(shard.sample_count for shard in filled) < least_samples and base is None:
         raise BadArgumentError(
-            f"no samples to write to {store.url}; a dataset holds at least one", field="samples"
+            f"no samples to write to {store.url}; expected {least_samples} at least",
+            field="samples",
         )
     manifest, blocks = _build(schema, filled, base=base, place=store.url)
     publish(
@@ -158,8 +162,10 @@ def _build(
     schema: pa.Schema, shards: Sequence[ShardEntry], *, base: _Base | None, place: str
 ) -> tuple[Manifest, bytes]:
     stored = schema if base is None else _same_schema(schema, base.manifest.stored_schema, place)
-    stats = _merged_stats(shards)
-    served = served_schema(stored, stats, before=base.manifest.schema if base else None)
+    stats = _merged_stats(shards) or (ColumnStats(),) * len(stored)
+    # Without a sample nothing is known of nulls and lengths.
+    before = base.manifest.schema if base and base.manifest.sample_count else None
+    served = served_schema(stored, stats, before=before)
     old = base.manifest if base else None
     counts = _joined(old.sample_counts if old else None, [s.sample_count for s in shards])
     raw = _joined(old.raw_bytes if old else None, [s.raw_bytes for s in shards])

@@ -68,7 +68,9 @@ def commit_mds(store: Store, shards: Sequence[MdsShardEntry], *, mode: Mode = "e
     check_mds_mode(store, mode)
     if not sum(shard.sample_count for shard in shards):
         raise BadArgumentError(
-            f"no samples to write to {store.url}; a dataset holds at least one", field="samples"
+            f"no samples to write to {store.url}, and MosaicML's format has no columns without; "
+            "expected one at least, or the format 'arrow'",
+            field="samples",
         )
     before = None if mode == "error" else _read(store)
     kept: list[object] = []
