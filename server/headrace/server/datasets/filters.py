@@ -38,6 +38,7 @@ from headrace.errors import (
 from headrace.order import Kept
 from headrace.server.access.callers import Caller
 from headrace.server.datasets.served_dataset import RowFilter, ServedDataset
+from headrace.server.datasets.served_rows import ServedRows
 from headrace.storage import Filter, kept_bits, make_filter
 
 _WANTED_S = 30.0
@@ -109,13 +110,13 @@ class Filters:
         self._turns: dict[str, int] = {}
 
     def apply(
-        self, served: ServedDataset, where: str, caller: Caller, *, wait_s: float
+        self, served: ServedDataset | ServedRows, where: str, caller: Caller, *, wait_s: float
     ) -> ServedDataset:
-        """Return a dataset as far as a filter keeps it; itself without a filter.
+        """Return a dataset as far as a filter keeps it.
 
         Args:
             served: The dataset, in the version that is read.
-            where: The expression; empty for none.
+            where: The expression.
             caller: Who asks.
             wait_s: How long to wait at most.
 
@@ -125,8 +126,12 @@ class Filters:
             ServerBusyError: Too many filters are waiting.
             HeadraceError: The dataset cannot be read.
         """
-        if not where:
-            return served
+        if isinstance(served, ServedRows):
+            raise BadArgumentError(
+                f"where is given for {served.name!r}, whose samples are rows of packed documents; "
+                "filter the dataset of the documents, or write one that holds those wanted",
+                field="where",
+            )
         filtered = make_filter(where, served.dataset.schema)
         with self._changed:
             search = self._search(served, filtered, caller.name)

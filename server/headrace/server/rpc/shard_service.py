@@ -26,6 +26,7 @@ from headrace.server.datasets.catalog import Catalog, Request, find, names_of
 from headrace.server.datasets.filters import Filters
 from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
+from headrace.server.datasets.served_rows import ServedRows
 from headrace.server.datasets.served_mixture import Mixtures
 from headrace.server.front.calls import Call, Method, Streaming, unary
 from headrace.server.front.pools import CallPools
@@ -191,7 +192,7 @@ class ShardService:
         return find_samples(request, served, transforms=self._transforms)
 
     def _find(self, request: Request, caller: Caller, *, wait_s: float) -> Served:
-        def filtering(served: ServedDataset, where: str) -> ServedDataset:
+        def filtering(served: ServedDataset | ServedRows, where: str) -> ServedDataset:
             return self._filters.apply(served, where, caller, wait_s=wait_s)
 
         return find(request, self._catalog, self._mixtures, filtering, caller=caller)
