@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,8 @@ from headrace.storage import ShardWriter, commit_dataset, list_versions, open_da
 from support.command import run
 from support.datasets import small_table, write_dataset
 
-_SCHEMA = pa.schema([pa.field("x", pa.int64(), nullable=False), pa.field("text", pa.string())])
+_FIELDS: list[Any] = [pa.field("x", pa.int64(), nullable=False), pa.field("text", pa.string())]
+_SCHEMA = pa.schema(_FIELDS)
 
 
 @pytest.fixture

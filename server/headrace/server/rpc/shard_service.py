@@ -26,8 +26,8 @@ from headrace.server.datasets.catalog import Catalog, Request, find, names_of
 from headrace.server.datasets.filters import Filters
 from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
-from headrace.server.datasets.served_rows import ServedRows
 from headrace.server.datasets.served_mixture import Mixtures
+from headrace.server.datasets.served_rows import ServedRows
 from headrace.server.front.calls import Call, Method, Streaming, unary
 from headrace.server.front.pools import CallPools
 from headrace.server.ring.outlet import RingMessages, RingOutlet
