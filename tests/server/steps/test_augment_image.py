@@ -228,11 +228,24 @@ def test_torch(servers: list[Server]) -> None:
 
 
 def test_damaged(servers: list[Server]) -> None:
-    """A damaged file fails its batch by name, and no other stream of the server."""
-    with pytest.raises(StepFailedError, match="no image that can be decoded"):
+    """A damaged file fails its batch and names the sample, which can be skipped; nothing else."""
+    pytest.importorskip("torch")
+    with pytest.raises(StepFailedError, match=r"sample 20 .*skips=\[20\]") as failure:
         _read(servers[1], _CROP, name="damaged")
+    options: dict[str, Any] = {"batch_size": 12, "steps": [_CROP], "epochs": 1, "skips": [20]}
 
+    assert failure.value.metadata["sample_id"] == "20"
+    assert len(list(RemoteDataset(servers[1].address, "damaged", **options))) == _SAMPLES // 12
     assert len(_read(servers[1], _CROP)) == _SAMPLES // 12
+
+
+def test_damaged_in_a_mixture(servers: list[Server]) -> None:
+    """Of a mixture the dataset is named too."""
+    pytest.importorskip("torch")
+    mixed = [("photos", 0.5), ("damaged", 0.5)]
+    dataset = RemoteDataset(servers[0].address, mixed, batch_size=12, steps=[_CROP], epochs=2)
+    with pytest.raises(StepFailedError, match="sample 20 of the mixture's dataset 1"):
+        list(dataset)
 
 
 def test_bombs(servers: list[Server]) -> None:

@@ -39,6 +39,7 @@ from headrace.errors import (
     HeadraceError,
     PayloadLimitError,
     RebalanceError,
+    StepFailedError,
     StoreUnavailableError,
 )
 from headrace.server.batch.batch_values import Batch, Claim
@@ -327,13 +328,31 @@ class BatchStream:
             timeout_s=self._limits.step_timeout_s,
             claim=claim,
         )
-        batch = yield from self._stepped(steps)
+        try:
+            batch = yield from self._stepped(steps)
+        except StepFailedError as error:
+            raise self._naming(error, planned) from error
         header = batch_header(planned)
         messages = pipeline.messages(
             batch, header, payload=payload, places=self._outlet.places(), claim=claim
         )
         self._overflow += header.overflow_sample_count
         return Made(messages, [header.payload_bytes], [tuple(header.buffer_bytes)])
+
+    def _naming(self, error: StepFailedError, planned: PlannedBatch) -> StepFailedError:
+        """Return an error about a row so that it names the sample."""
+        if "row" not in error.metadata:
+            return error
+        row = int(error.metadata["row"])
+        shown = self._contents.shown_ids(planned.found.item_ids[row : row + 1]).ravel().tolist()
+        *dataset, sample = shown
+        where = f" of the mixture's dataset {dataset[0]}" if dataset else ""
+        return StepFailedError(
+            f"{error.message}; it is sample {sample}{where} (`headrace cat URL --ids {sample}`), "
+            f"which skips=[{sample}] leaves out",
+            **error.metadata,
+            sample_id=sample,
+        )
 
     def _claim_beside(self, size: int) -> Claim:
         def claim(more: int) -> None:
