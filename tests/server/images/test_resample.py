@@ -1,14 +1,22 @@
-"""Tests of scaling: Pillow agrees to one level."""
+"""Tests of scaling: the compiled loop and NumPy agree to the bit, and Pillow to one level."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from headrace.server.images.resample import Part, resample, weigh
+from headrace.server.images.resample import Part, resample, resample_plainly, weigh
+from headrace.server.kernels.loader import KERNELS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    KERNELS.load()
+    assert KERNELS.wait(300)
 
 
 @st.composite
@@ -31,14 +39,18 @@ def _parts(draw: st.DrawFn) -> tuple[NDArray[np.uint8], Part]:
 
 @given(_parts())
 @settings(deadline=None, max_examples=150)
-def test_pillow(case: tuple[NDArray[np.uint8], Part]) -> None:
-    """Whatever the box, size, window and flips, Pillow gives the same to one level."""
+def test_compiled_plain_and_pillow(case: tuple[NDArray[np.uint8], Part]) -> None:
+    """Whatever the box, size, window and flips: the same, and Pillow's to one level."""
     pixels, part = case
     channels = min(3, pixels.shape[2])
     made = np.empty((*part.window[2:], channels), np.uint8)
 
-    resample(pixels, part, made)
+    plain = made.copy()
 
+    resample(pixels, part, made)
+    resample_plainly(pixels, part, plain)
+
+    assert np.array_equal(plain, made)
     top, left, rows, columns = part.box
     boxed = pixels[top : top + rows, left : left + columns, :channels]
     image = Image.fromarray(boxed if channels == 3 else boxed[:, :, 0])

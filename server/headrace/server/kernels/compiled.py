@@ -22,6 +22,7 @@ from headrace.server.kernels.compiler import (
 from headrace.server.kernels.deal_evenly import deal_evenly
 from headrace.server.kernels.find_dealt import find_dealt
 from headrace.server.kernels.gather_rows import copy_spans, gather
+from headrace.server.kernels.images import resample
 from headrace.server.kernels.pack_rows import best_fit, place_spans
 from headrace.server.kernels.permute import (
     network_tables,
@@ -51,6 +52,7 @@ __all__ = [
     "pin",
     "pin_all",
     "place_spans",
+    "resample",
     "sorting_words",
     "unpin",
     "walk",
