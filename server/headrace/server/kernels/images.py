@@ -94,6 +94,8 @@ def resample(pixels: NDArray[np.uint8], numbers: NDArray[np.int64], out: NDArray
     _weigh(height, size_y, first_y, firsts_y, weights_y)
     _weigh(width, size_x, first_x, firsts_x, weights_x)
     taps = weights_x.shape[1]
+    while taps > 1 and not weights_x[:, taps - 1].any():
+        taps -= 1
     begin = firsts_x[0]
     # Past the last pixel stand zeros, for weights of zero.
     end = min(firsts_x[columns - 1] + taps, width)

@@ -20,8 +20,8 @@ from headrace.server.steps.image_work import check_work, decode_work
 from headrace.server.steps.row_pool import RowPool
 from headrace.v1 import shard_service_pb2 as pb
 
-# Heads that are read between two looks at who has gone (arbitrary: some milliseconds).
-_HEADS = 256
+# Heads that a thread reads in one go: less than a millisecond, as much as decoding one image takes.
+_HEADS = 32
 
 
 class AugmentImage:
@@ -73,7 +73,7 @@ class AugmentImage:
             for row in range(batch.row_count)
             if found.valid is None or found.valid[row]
         }
-        heads = yield from self._heads(files)
+        heads = yield from self._heads(files, pool, caller, timeout_s)
         column = self._made(found.column)
         size = batch.row_count * math.prod(self._recipe.shape) * column.dtype.itemsize
         scratch = max((head.scratch_bytes for head in heads.values()), default=0)
@@ -100,19 +100,30 @@ class AugmentImage:
         made = tensor_of(column, self._recipe.shape)
         return replace(made, element_type=kind, dtype=DTYPES[kind], logical_type="")
 
-    def _heads(self, files: dict[int, memoryview]) -> Work[dict[int, Head]]:
+    def _heads(
+        self, files: dict[int, memoryview], pool: RowPool, caller: object, timeout_s: float
+    ) -> Work[dict[int, Head]]:
         """Refuse what takes too much work, before anything of the batch is decoded."""
-        heads, total = {}, 0
-        for row, file in files.items():
+        rows = list(files)
+        heads: dict[int, Head] = {}
+        works: dict[int, int] = {}
+
+        def read(part: int) -> None:
+            for row in rows[part * _HEADS : (part + 1) * _HEADS]:
+                try:
+                    head = heads[row] = head_of(files[row])
+                    works[row] = decode_work(head.width, head.height, files[row])
+                except _failures() as error:
+                    raise self._failure(row, error) from error
+
+        yield from pool.work(caller, -(-len(rows) // _HEADS), read, timeout_s=timeout_s)
+        total = 0
+        for row in rows:
+            total += works[row]
             try:
-                head = heads[row] = head_of(file)
-                total += decode_work(head.width, head.height, file)
                 check_work(total)
-            except _failures() as error:
+            except ValueError as error:
                 raise self._failure(row, error) from error
-            if row % _HEADS == _HEADS - 1:
-                yield
-        yield
         return heads
 
     def _make(

@@ -7,6 +7,9 @@ pixels of a PNG a second.
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 # Decoded it takes 256 MiB; larger ones are an attack or a mistake.
 _PIXEL_LIMIT = 1 << 26
 # 16 scans of the largest image; cameras and the usual programs make ten.
@@ -43,11 +46,18 @@ def decode_work(width: int, height: int, content: memoryview) -> int:
 
 
 def _scan_count(content: memoryview) -> int:
-    # In pieces, so that other threads go on meanwhile.
+    found = np.frombuffer(content, np.uint8)
+    # In pieces, so that what is between needs little memory.
     return sum(
-        bytes(content[begin : begin + _PIECE_BYTES + 1]).count(_SCAN)
+        _pairs(found[begin : begin + _PIECE_BYTES + 1])
         for begin in range(0, len(content), _PIECE_BYTES)
     )
+
+
+def _pairs(piece: NDArray[np.uint8]) -> int:
+    # The second byte is the rarer one; 0xff fills up before markers.
+    places = np.flatnonzero(piece[1:] == _SCAN[1])
+    return int(np.count_nonzero(piece[places] == _SCAN[0]))
 
 
 def check_work(pixels: int) -> None:
