@@ -1,0 +1,289 @@
+"""Measure images that a server decodes, crops and flips, against a decoder and nothing else.
+
+``PYTHONPATH=tests python tests/benchmarks/bench_images.py PHOTOS [--seconds S] [--rounds N]`` takes
+the JPEG files of a folder (500 x 375 of quality 90 is what rates are quoted for), and prints images
+a second, the median of interleaved rounds, and the processor time of all processes an image, of
+
+- *decode*: simplejpeg alone, into memory that is used again, on a thread a processor;
+- *bare*: decoding, RandomResizedCrop(224) and a flip with the server's own code into batches of
+  256, on a thread a processor, and nothing else: the ceiling;
+- *opencv*: the same with OpenCV's linear resize, which is not antialiased, where cv2 is installed;
+- *ring* and *grpc*: one loop that reads batches of 256 from a server, in shared memory and over
+  TCP; *ring x4* and *grpc x4* are four loops at once, each of a quarter;
+- *loader*: a DataLoader of PyTorch with a worker a processor, which does the same with Pillow.
+
+Then what each has of *bare*. The server is a process of its own on the same processors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import resource
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from PIL import Image
+
+from headrace.bench._children import processor_s, serving
+from headrace.client import (
+    DecodeImage,
+    NumpyDataset,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Transport,
+)
+from headrace.order import sample_keys
+from headrace.server.images.files import Decoder, head_of
+from headrace.server.images.recipe import recipe_of
+from headrace.server.images.transforms import RandomResizedCrop as Crop
+from headrace.server.kernels.loader import KERNELS
+from headrace.server.steps.row_pool import allowed_processors
+from support.datasets import write_dataset
+
+_SIDE = 224
+_BATCH = 256
+_STEP = DecodeImage("image", transforms=[RandomResizedCrop(_SIDE), RandomHorizontalFlip()])
+
+Run = Callable[[float], int]
+"""Works for so many seconds; returns the images that it made."""
+
+
+def in_threads(files: list[bytes], make: Callable[[], Callable[[int], None]]) -> Run:
+    """Return what calls one function a processor with the numbers of files, one after another."""
+
+    def run(seconds: float) -> int:
+        counts = [0] * allowed_processors()
+        end = time.monotonic() + seconds
+
+        def work(thread: int) -> None:
+            do = make()
+            at = thread
+            while time.monotonic() < end:
+                do(at % len(files))
+                at += len(counts)
+                counts[thread] += 1
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(len(counts))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(counts)
+
+    return run
+
+
+def decoding(files: list[bytes]) -> Run:
+    """Return decoding alone."""
+
+    def make() -> Callable[[int], None]:
+        decoder = Decoder(3)
+
+        def do(at: int) -> None:
+            content = memoryview(files[at])
+            decoder.pixels(content, head_of(content))
+
+        return do
+
+    return in_threads(files, make)
+
+
+def bare(files: list[bytes]) -> Run:
+    """Return what the server does to images, and nothing else."""
+    recipe = recipe_of(_STEP.to_message().decode_image)
+    draws = recipe.draws(sample_keys(1, 0, np.arange(len(files))), 0)
+    out = np.empty((_BATCH, *recipe.shape), np.uint8)
+
+    def make() -> Callable[[int], None]:
+        decoder = Decoder(3)
+
+        def do(at: int) -> None:
+            content = memoryview(files[at])
+            recipe.make(decoder.pixels(content, head_of(content)), draws, at, out[at % _BATCH])
+
+        return do
+
+    return in_threads(files, make)
+
+
+def opencv(files: list[bytes]) -> Run | None:
+    """Return the same with OpenCV; None without it."""
+    try:
+        import cv2  # noqa: PLC0415 - may be missing
+    except ImportError:
+        return None
+    cv2.setNumThreads(1)
+    recipe = recipe_of(_STEP.to_message().decode_image)
+    keys = sample_keys(1, 0, np.arange(len(files)))
+    ((place, crop), (flip, _)) = recipe.geometry
+    assert isinstance(crop, Crop)
+    drawn = recipe.draws(keys, 0)
+    boxes = [crop.box(375, 500, row) for row in drawn[place].tolist()]
+    out = np.empty((_BATCH, *recipe.shape), np.uint8)
+
+    def make() -> Callable[[int], None]:
+        def do(at: int) -> None:
+            pixels = cv2.imdecode(np.frombuffer(files[at], np.uint8), cv2.IMREAD_COLOR)
+            top, left, height, width = boxes[at]
+            part = pixels[top : top + height, left : left + width]
+            into = out[at % _BATCH]
+            cv2.resize(part, (_SIDE, _SIDE), dst=into, interpolation=cv2.INTER_LINEAR)
+            if drawn[flip][at, 0] < 0.5:
+                cv2.flip(into, 1, dst=into)
+
+        return do
+
+    return in_threads(files, make)
+
+
+def served(address: str, kind: Any, *, loops: int) -> Run:
+    """Return loops over a server."""
+
+    def run(seconds: float) -> int:
+        counts = [0] * loops
+        end = time.monotonic() + seconds
+
+        def read(loop: int) -> None:
+            with NumpyDataset(
+                address,
+                "photos",
+                batch_size=_BATCH,
+                steps=[_STEP],
+                rank=loop,
+                world_size=loops,
+                transport=Transport(kind),
+            ) as dataset:
+                while time.monotonic() < end:
+                    for arrays in dataset:
+                        counts[loop] += len(arrays["image"])
+                        if time.monotonic() >= end:
+                            break
+
+        threads = [threading.Thread(target=read, args=(n,)) for n in range(loops)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(counts)
+
+    return run
+
+
+class _Photos:
+    """The files, decoded by Pillow, cropped and flipped, for a DataLoader."""
+
+    def __init__(self, files: list[bytes]) -> None:
+        self._files = files
+        recipe = recipe_of(_STEP.to_message().decode_image)
+        ((place, crop), (flip, _)) = recipe.geometry
+        assert isinstance(crop, Crop)
+        draws = recipe.draws(sample_keys(1, 0, np.arange(len(files))), 0)
+        self._boxes = [crop.box(375, 500, row) for row in draws[place].tolist()]
+        self._flips = (draws[flip][:, 0] < 0.5).tolist()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, at: int) -> NDArray[np.uint8]:
+        import io  # noqa: PLC0415 - in a worker
+
+        top, left, height, width = self._boxes[at]
+        image = Image.open(io.BytesIO(self._files[at])).convert("RGB")
+        box = (left, top, left + width, top + height)
+        scaled = image.resize((_SIDE, _SIDE), Image.Resampling.BILINEAR, box)
+        pixels = np.asarray(scaled)
+        return np.ascontiguousarray(pixels[:, ::-1]) if self._flips[at] else pixels
+
+
+def loader(files: list[bytes]) -> Run:
+    """Return a DataLoader of PyTorch."""
+    import torch  # noqa: PLC0415 - for this one
+
+    photos: Any = _Photos(files)
+
+    def run(seconds: float) -> int:
+        count, end = 0, time.monotonic() + seconds
+        while True:
+            batches = torch.utils.data.DataLoader(
+                photos, batch_size=_BATCH, shuffle=True, num_workers=allowed_processors()
+            )
+            for batch in batches:
+                count += len(batch)
+                if time.monotonic() >= end:
+                    return count
+
+    return run
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("photos", type=Path)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    KERNELS.load()
+    KERNELS.wait(300)
+    files = [path.read_bytes() for path in sorted(options.photos.glob("*.jpg"))]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        url = str(folder / "photos")
+        table = pa.table({"image": pa.array(files, pa.binary())})
+        write_dataset(url, table, shard_samples=[len(files)], block_bytes=1 << 20)
+        unix = folder / "socket"
+        listen = f"127.0.0.1:0,unix:{unix}"
+        server = stack.enter_context(serving({"photos": url}, listen=listen))
+        address = server.address.split()[0]
+        ways: dict[str, Run | None] = {
+            "decode": decoding(files),
+            "bare": bare(files),
+            "opencv": opencv(files),
+            "ring": served(f"unix:{unix}", "ring", loops=1),
+            "grpc": served(address, "grpc", loops=1),
+            "ring x4": served(f"unix:{unix}", "ring", loops=4),
+            "grpc x4": served(address, "grpc", loops=4),
+            "loader": loader(files),
+        }
+        wanted = options.only.split(",") if options.only else list(ways)
+        runs = {name: run for name, run in ways.items() if run is not None and name in wanted}
+        rates: dict[str, list[float]] = {name: [] for name in runs}
+        costs: dict[str, list[float]] = {name: [] for name in runs}
+        for number in range(options.rounds + 1):
+            for name, run in runs.items():
+                began, used = time.monotonic(), _used(server.process.pid)
+                count = run(options.seconds if number else 1.0)
+                if number:
+                    rates[name].append(count / (time.monotonic() - began))
+                    costs[name].append((_used(server.process.pid) - used) / count * 1e6)
+    print(
+        f"{platform.machine()}, {allowed_processors()} of {os.cpu_count()} processors, "
+        f"{len(files)} files of {sum(map(len, files)) // len(files)} bytes"
+    )
+    ceiling = statistics.median(rates["bare"]) if "bare" in rates else 0.0
+    for name in runs:
+        rate, cost = statistics.median(rates[name]), statistics.median(costs[name])
+        share = f"{rate / ceiling:5.2f} of bare" if ceiling else ""
+        print(f"{name:8} {rate:7.0f} images/s  {cost:6.0f} us of processor an image  {share}")
+
+
+def _used(pid: int) -> float:
+    mine = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    own = mine.ru_utime + mine.ru_stime + children.ru_utime + children.ru_stime
+    return own + processor_s(pid)
+
+
+if __name__ == "__main__":
+    main()
