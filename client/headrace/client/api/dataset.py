@@ -258,8 +258,7 @@ class RemoteDataset(IterableDataset[Batch]):
         self._key = uuid.uuid4().hex
         self._side = WorkerSide(self._key)
         register_owner(self._key, self)
-        begin = token_bytes(token)
-        if begin is not None:
+        if (begin := token_bytes(token)) is not None:
             self._adopt(begin)
         if self._reading.has_size:
             self._options()
