@@ -13,9 +13,6 @@ from headrace.order.packing import Fit, Packing, best_fit, group_row_count
 if TYPE_CHECKING:
     from headrace.storage import RowOptions
 
-# Longer than compiling takes the first time; what cannot be had by then is done without.
-_COMPILED_S = 120.0
-
 
 def row_counter() -> Callable[[NDArray[np.int64], RowOptions], int]:
     """Return what `headrace.storage.index_packing` takes."""
@@ -34,6 +31,6 @@ def _fit() -> Fit:
         from headrace.server.plan.find_samples import fit  # noqa: PLC0415 - the same
     except ModuleNotFoundError:
         return best_fit
+    # Until they are there `fit` does without: few documents would wait for longer than they take.
     KERNELS.load()
-    KERNELS.wait(_COMPILED_S)
     return fit

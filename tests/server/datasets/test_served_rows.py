@@ -355,6 +355,9 @@ def test_what_cannot_be_asked_for_is_refused(channel: grpc.Channel) -> None:
         failure = _failure(channel, _request(dataset=name))
         assert failure_of(failure)[1].reason == "DATASET_NOT_FOUND"
         assert message in str(failure.details())
+    mixture = pb.Mixture(datasets=[pb.MixtureDataset(name="d:64")])
+    failure = _failure(channel, _request(dataset="", mixture=mixture))
+    assert "no mixture has yet" in str(failure.details())
     by_id = pb.GetSamplesRequest(dataset="d:64", sample_ids=[1])
     with pytest.raises(grpc.RpcError) as raised:
         list(stub.GetSamples(by_id, timeout=TIMEOUT_S))

@@ -102,6 +102,8 @@ class RemoteDataset(IterableDataset[Batch]):
         >>> dataset.close()
     """
 
+    _classes: Classes | None = None
+
     def __init__(
         self,
         target: str | Sequence[str] | None,
@@ -254,7 +256,6 @@ class RemoteDataset(IterableDataset[Batch]):
         self._reporter = reporter_of(stats_log)
         self._has_log = self._reporter is not None
         self._progress, self._turns = Progress(), Turns()
-        self._classes: Classes | None = None
         self._key = uuid.uuid4().hex
         self._side = WorkerSide(self._key)
         register_owner(self._key, self)

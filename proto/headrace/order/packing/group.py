@@ -20,6 +20,7 @@ _RESERVE_SHIFT: Final = 8
 # Logarithms have 16 bits after the point; this is that of e.
 _POINT_BITS: Final = 16
 _LOG2_E: Final = 94548
+_NUMBER_BYTES: Final = 40
 _PLACE_BITS: Final = 32
 _MOST_SORTED: Final = 1 << 30
 _HALF_WORD: Final = np.uint64(32)
@@ -34,10 +35,12 @@ class PackedGroup:
         pieces: ``(pieces, 5) int32``, row by row: the document, counted from the group's first;
             where the piece begins in it; its elements; the document's elements, marks included;
             where the piece lies in its row.
+        bounds: ``starts`` as numbers of Python, which are looked up one by one.
     """
 
     starts: _Array
     pieces: NDArray[np.int32]
+    bounds: list[int]
 
     @property
     def row_count(self) -> int:
@@ -46,8 +49,8 @@ class PackedGroup:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both arrays."""
-        return self.starts.nbytes + self.pieces.nbytes
+        """Bytes of both arrays, and of the numbers."""
+        return self.starts.nbytes + self.pieces.nbytes + _NUMBER_BYTES * len(self.bounds)
 
 
 def group_row_count(lengths: _Array, packing: Packing, *, fit: Fit = best_fit) -> int:
@@ -188,4 +191,4 @@ def _rows_of(pieces: _Array, lengths: _Array, row_count: int) -> PackedGroup:
     table = np.empty((len(pieces), 5), np.int32)
     table[:, :3], table[:, 3] = pieces[:, 1:], lengths[pieces[:, 1]]
     table[:, 4] = before - before[starts[:-1]][pieces[:, 0]]
-    return PackedGroup(starts, table)
+    return PackedGroup(starts, table, starts.tolist())

@@ -22,6 +22,9 @@ _Array = NDArray[np.int64]
 _PACKED_BYTES: Final = 32 << 20
 
 
+_NO_PIECES: Final = np.empty((0, 5), np.int32)
+
+
 class Pieces(NamedTuple):
     """The documents of some rows, row after row.
 
@@ -87,17 +90,22 @@ class PackedRows:
         """
         groups = np.searchsorted(self.first_rows, row_ids, side="right") - 1
         own = row_ids - self.first_rows[groups]
-        packed = {group: self.group(key, group) for group in np.unique(groups).tolist()}
-        counts = np.empty(len(row_ids), np.int64)
-        parts = [np.empty((0, 5), np.int32)]
-        for at, (group, row) in enumerate(zip(groups.tolist(), own.tolist(), strict=True)):
-            found = packed[group]
-            first, stop = found.starts[row : row + 2].tolist()
-            counts[at] = stop - first
-            parts.append(found.pieces[first:stop])
-        table = np.concatenate(parts).astype(np.int64)
+        packed = {
+            group: (found.pieces, found.bounds)
+            for group in np.unique(groups).tolist()
+            for found in (self.group(key, group),)
+        }
+        parts = [_NO_PIECES]
+        sizes = []
+        for group, row in zip(groups.tolist(), own.tolist(), strict=True):
+            pieces, bounds = packed[group]
+            first, stop = bounds[row], bounds[row + 1]
+            sizes.append(stop - first)
+            parts.append(pieces[first:stop])
+        table = np.concatenate(parts)
+        counts = np.array(sizes, np.int64)
         firsts = np.repeat(self.first_documents[groups], counts)
-        return Pieces(counts, table[:, 0] + firsts, np.ascontiguousarray(table[:, 1:]))
+        return Pieces(counts, table[:, 0] + firsts, table[:, 1:].astype(np.int64))
 
     def rows_of(self, key: int, sample_id: int) -> _Array:
         """Return the ids of the rows that hold a document, or parts of it, rising."""

@@ -52,29 +52,60 @@ class RowPlaces:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Copies:
+    """What is copied of the pieces' documents.
+
+    Attributes:
+        begins: ``(pieces,) int64``: where each begins in the memory, in bytes, and so the others.
+        lengths: ``(pieces,) int64``.
+        places: ``(pieces,) int64``: where each goes, from the first row on.
+    """
+
+    begins: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Segments:
     """What rows consist of, end to end: pieces, and what is filled.
 
     Attributes:
+        first: The element that the first row begins with, of all rows that are written.
+        pieces: Which pieces are theirs.
+        places: ``(pieces,) int64``: where each piece lies, from the first row of all on.
         begins: ``(segments,) int64``: where each begins, in elements from the first row on.
         lengths: ``(segments,) int64``.
         owners: ``(segments,) int64``: the piece that it is, or -1 for what is filled.
         edges: ``(rows + 1,) int64``: the first segment of each row, and the end.
     """
 
+    first: int
+    pieces: slice
+    places: NDArray[np.int64]
     begins: NDArray[np.int64]
     lengths: NDArray[np.int64]
     owners: NDArray[np.int64]
     edges: NDArray[np.int64]
 
-    def of_rows(self, first: int, stop: int, length: int) -> _Segments:
+    @property
+    def filled(self) -> list[tuple[int, int]]:
+        """Return where what is filled begins and ends."""
+        own = np.flatnonzero(self.owners < 0)
+        begins = self.begins[own]
+        return list(zip(begins.tolist(), (begins + self.lengths[own]).tolist(), strict=True))
+
+    def of_rows(self, first: int, stop: int, pieces: slice, length: int) -> _Segments:
         """Return those of some rows, which begin at 0."""
-        own = slice(int(self.edges[first]), int(self.edges[stop]))
+        low, high = int(self.edges[first]), int(self.edges[stop])
         return _Segments(
-            self.begins[own] - first * length,
-            self.lengths[own],
-            self.owners[own],
-            self.edges[first : stop + 1] - own.start,
+            first * length,
+            pieces,
+            self.places,
+            self.begins[low:high] - first * length,
+            self.lengths[low:high],
+            self.owners[low:high],
+            self.edges[first : stop + 1] - low,
         )
 
 
@@ -107,8 +138,7 @@ class PackedWriter:
         none = np.zeros(0, np.int64)
         self._places = RowPlaces(none, none, np.zeros((0, 4), np.int64))
         self._segments = _segments(self._places, packed.length)
-        # By source: where the elements of each piece's document lie, and their bytes.
-        self._spans: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._copies: dict[str, _Copies] = {}
 
     def expect(self, places: RowPlaces) -> None:
         """Take what the batches are that are measured and written next."""
@@ -131,7 +161,7 @@ class PackedWriter:
         for entry in self._projection.fields:
             begins, lengths = spans(packed, entry)
             self._check(entry.column, lengths)
-            self._spans[entry.column.name] = begins, lengths
+            self._copies[entry.column.name] = self._copies_of(entry.column, begins)
         count = len(self._places.counts) // batch_count
         edges = self._segments.edges[::count] if count else np.zeros(batch_count + 1, np.int64)
         segment_counts = np.diff(edges).tolist()
@@ -166,9 +196,11 @@ class PackedWriter:
         """
         memory = rows.memory
         count = len(self._places.counts) // len(targets)
+        ends = [0, *np.cumsum(self._places.counts)[count - 1 :: count].tolist()] if count else []
         for batch, target in enumerate(targets):
             own = slice(batch * count, (batch + 1) * count)
-            segments = self._segments.of_rows(own.start, own.stop, self._packed.length)
+            pieces = slice(*ends[batch : batch + 2]) if count else slice(0, 0)
+            segments = self._segments.of_rows(own.start, own.stop, pieces, self._packed.length)
             out = payload_out(target)
             self._write(memory, segments, sample_ids[own], out, measured.begins[batch].tolist())
             out.end()
@@ -193,7 +225,7 @@ class PackedWriter:
                 out.put(at, np.ascontiguousarray(ids).reshape(-1).view(np.uint8))
             elif column.name == main.name and self._has_labels:
                 out.put(at, documents.view(np.uint8))
-            elif column.name in self._spans:
+            elif column.name in self._copies:
                 source = self._projection.layout.by_name[column.name].column
                 place = out.take(at, size * source.dtype.itemsize)
                 self._assemble(memory, source, segments, place)
@@ -205,34 +237,36 @@ class PackedWriter:
         self, memory: Memory, source: WireColumn, segments: _Segments, out: NDArray[np.uint8]
     ) -> None:
         """Write the rows of one source."""
-        item, marks = source.dtype.itemsize, self._packed
-        is_piece = segments.owners >= 0
-        own, at = segments.owners[is_piece], segments.begins[is_piece]
-        begins, sizes, totals, _ = self._places.table[own].T
-        is_first, is_last = begins == 0, begins + sizes == totals
-        has_bos, has_eos = marks.bos is not None, marks.eos is not None
-        skipped = (is_first & has_bos).astype(np.int64)
-        copied = sizes - skipped - (is_last & has_eos)
-        where, _ = self._spans[source.name]
-        first = np.maximum(begins - has_bos, 0)
-        self._copy(
-            memory,
-            where[own] + first * item,
-            copied * item,
-            (at + skipped) * item,
-            out,
-        )
+        copies = self._copies[source.name]
+        own, item, marks = segments.pieces, source.dtype.itemsize, self._packed
+        places = copies.places[own] - segments.first * item
+        self._copy(memory, copies.begins[own], copies.lengths[own], places, out)
         is_main = source.name == marks.name
         elements = out.view(source.dtype)
-        if has_bos:
-            elements[at[is_first]] = marks.bos if is_main else 0
-        if has_eos:
-            elements[(at + sizes - 1)[is_last]] = marks.eos if is_main else 0
+        if marks.marks:
+            begins, sizes, totals, _ = self._places.table[own].T
+            at = self._segments.places[own] - segments.first
+            if marks.bos is not None:
+                elements[at[begins == 0]] = marks.bos if is_main else 0
+            if marks.eos is not None:
+                is_last = begins + sizes == totals
+                elements[(at + sizes - 1)[is_last]] = marks.eos if is_main else 0
         fill = marks.fill if is_main else 0
-        for begin, length in zip(
-            segments.begins[~is_piece].tolist(), segments.lengths[~is_piece].tolist(), strict=True
-        ):
-            elements[begin : begin + length] = fill
+        for begin, end in segments.filled:
+            elements[begin:end] = fill
+
+    def _copies_of(self, source: WireColumn, where: NDArray[np.int64]) -> _Copies:
+        """Return what of each document is copied to where, for all rows."""
+        begins, sizes, totals, _ = self._places.table.T
+        places, item = self._segments.places, source.dtype.itemsize
+        if self._packed.bos is not None:
+            is_first = begins == 0
+            sizes, places = sizes - is_first, places + is_first
+            begins = begins - ~is_first
+        if self._packed.eos is not None:
+            table = self._places.table
+            sizes = sizes - (table[:, 0] + table[:, 1] == totals)
+        return _Copies(where + begins * item, sizes * item, places * item)
 
     def _copy(
         self,
@@ -311,7 +345,7 @@ def _segments(places: RowPlaces, length: int) -> _Segments:
     """Return what rows consist of: pieces in their order, and whatever is between them."""
     row_count, count = places.counts.size, places.sample_ids.size
     rows = np.repeat(np.arange(row_count), places.counts)
-    begins = rows * length + places.table[:, 3]
+    piece_places = begins = rows * length + places.table[:, 3]
     # Where each piece begins and ends and where each row ends, in order.
     edges = np.zeros(2 * count + row_count + 1, np.int64)
     at = 2 * np.arange(count) + rows + 1
@@ -324,7 +358,7 @@ def _segments(places: RowPlaces, length: int) -> _Segments:
     is_segment = lengths > 0
     begins, lengths, owners = edges[:-1][is_segment], lengths[is_segment], owners[:-1][is_segment]
     firsts = np.searchsorted(begins, np.arange(row_count + 1) * length)
-    return _Segments(begins, lengths, owners, firsts)
+    return _Segments(0, slice(0, count), piece_places, begins, lengths, owners, firsts)
 
 
 def _labels(documents: NDArray[np.generic], segments: _Segments) -> NDArray[np.int32]:
@@ -332,9 +366,6 @@ def _labels(documents: NDArray[np.generic], segments: _Segments) -> NDArray[np.i
     labels = np.empty(documents.size, np.int32)
     np.copyto(labels[:-1], documents[1:], casting="unsafe")
     labels[segments.begins + segments.lengths - 1] = IGNORED_LABEL
-    is_filled = segments.owners < 0
-    for begin, length in zip(
-        segments.begins[is_filled].tolist(), segments.lengths[is_filled].tolist(), strict=True
-    ):
-        labels[begin : begin + length] = IGNORED_LABEL
+    for begin, end in segments.filled:
+        labels[begin:end] = IGNORED_LABEL
     return labels

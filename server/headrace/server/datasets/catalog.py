@@ -56,13 +56,14 @@ class Catalog:
         """Return the dataset of a name, if the caller may know of it.
 
         Raises:
-            BadArgumentError: The name is empty.
+            BadArgumentError: The name is empty, or one of packed rows.
             DatasetNotFoundError: There is none of that name.
         """
         if not name:
             raise BadArgumentError("no dataset is named; name one", field="dataset")
         served = self._datasets.get(name) if caller.may_read(name) else None
         if served is None:
+            self._refuse_rows(name, caller)
             near = _near(name, (each for each in self._datasets if caller.may_read(each)))
             raise DatasetNotFoundError(
                 f"there is no dataset {name[:_LONGEST_COMPARED]!r} here{near}; `headrace list "
@@ -70,6 +71,15 @@ class Catalog:
                 dataset=name,
             )
         return served
+
+    def _refuse_rows(self, name: str, caller: Caller) -> None:
+        parts = split_name(name)
+        if parts is not None and parts[0] in self._datasets and caller.may_read(parts[0]):
+            raise BadArgumentError(
+                f"{name!r} names packed rows, which no mixture has yet; mix datasets of samples, "
+                "or read the rows alone",
+                field="mixture",
+            )
 
     def served(self, name: str, caller: Caller = ANYBODY) -> ServedDataset | ServedRows:
         """Return the dataset of a name, or the rows of one that ``NAME:LENGTH`` names.

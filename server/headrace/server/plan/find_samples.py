@@ -180,7 +180,7 @@ class PlainFinder:
 
     def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
         """Return the samples at the positions of each batch, which may be several ranges."""
-        ranges = _joined(itertools.chain.from_iterable(batches))
+        ranges = joined(itertools.chain.from_iterable(batches))
         sample_ids = np.concatenate(
             [np.empty(0, np.int64), *(self._order.sample_ids(epoch, *each) for each in ranges)]
         )
@@ -268,7 +268,7 @@ def distinct_each(
     return [_distinct(blocks[begin:end]) for begin, end in itertools.pairwise([0, *ends])]
 
 
-def _joined(ranges: Iterable[Range]) -> Iterator[Range]:
+def joined(ranges: Iterable[Range]) -> Iterator[Range]:
     """Join ranges that follow one another, as the batches of a world of one rank do."""
     last: Range | None = None
     for start, stop in ranges:

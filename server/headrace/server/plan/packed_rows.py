@@ -32,6 +32,7 @@ from headrace.server.plan.find_samples import (
     Locator,
     Range,
     distinct_each,
+    joined,
     lane_bytes,
 )
 
@@ -154,7 +155,8 @@ class PackedFinder:
     def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
         """Return the rows at the positions of each batch, which may be several ranges."""
         ids = [np.empty(0, np.int64)]
-        ids += [self._order.sample_ids(epoch, *each) for each in chain.from_iterable(batches)]
+        ranges = joined(chain.from_iterable(batches))
+        ids += [self._order.sample_ids(epoch, *each) for each in ranges]
         row_ids = np.concatenate(ids)
         pieces = self._kept(self._rows.pieces(packing_key(self._order.spec.seed, epoch), row_ids))
         starts = np.zeros(row_ids.size + 1, np.int64)

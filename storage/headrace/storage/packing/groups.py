@@ -14,7 +14,7 @@ from headrace.errors import ManifestCorruptError
 
 MAX_GROUP_SAMPLES: Final = 1 << 14
 MAX_GROUP_BYTES: Final = 64 << 20
-"""Of the documents in memory. Larger groups pack no better (docs/decisions/packing.md)."""
+"""Of the documents in memory. Larger groups pack no better (docs/llm.md)."""
 
 GROUP_DTYPE: Final = np.dtype(
     [("sample_count", "<u4"), ("item_bytes", "<u4"), ("raw_bytes", "<u8"), ("hash", "<u8")]
