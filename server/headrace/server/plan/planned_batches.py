@@ -255,7 +255,11 @@ class _Epoch:
                 sample_count=0,
                 mixture=self.spec.mixture,
                 skips=self.spec.skips_digest,
-                transforms=transforms_text(self.spec.transforms, self.spec.images),
+                transforms=(
+                    transforms_text(self.spec.transforms, self.spec.images)
+                    if self.spec.transforms or self.spec.images
+                    else ""
+                ),
                 kept=self.spec.kept,
             )
         )

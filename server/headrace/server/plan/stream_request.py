@@ -269,7 +269,11 @@ def stream_spec(
     if request.with_ids:
         columns += (readable.id_column,)
     epoch, position = _start(request, token, readable)
-    configs, images = wanted_transforms(request, token, transforms)
+    configs, images = (
+        wanted_transforms(request, token, transforms)
+        if request.steps or token is not None
+        else ((), "")
+    )
     spec = StreamSpec(
         order=wanted.order,
         mixture=readable.mixture,
