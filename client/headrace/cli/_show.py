@@ -23,6 +23,11 @@ def size(count: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Write how many there are of something whose plural ends in s."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def column_forms(schema: pa.Schema) -> dict[str, str]:
     """Return what a dataset notes of its columns beside their types, such as ``bfloat16``."""
     notes = {field.name: (field.metadata or {}).get(b"headrace.format") for field in schema}

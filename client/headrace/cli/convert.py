@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import click
 
 from headrace.cli._pairs import PAIR, parse_columns, parse_hashes, parse_shapes, parse_splits
-from headrace.cli._show import size
+from headrace.cli._show import counted, size
 from headrace.cli._types import FOLDER_URL, SIZE
 from headrace.errors import BadArgumentError
 
@@ -287,7 +287,8 @@ def command(
 def _tell_facts(facts: Iterable[Mapping[str, Any]]) -> None:
     for fact in facts:
         click.echo(
-            f"{fact['url']}: {fact['sample_count']:,} samples in {fact['shard_count']:,} shards, "
+            f"{fact['url']}: {counted(fact['sample_count'], 'sample')} in "
+            f"{counted(fact['shard_count'], 'shard')}, "
             f"{size(fact['raw_bytes'])} raw, {size(fact['stored_bytes'])} stored, "
             f"fingerprint {fact['fingerprint']}"
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli._access_options import access_of, access_options
-from headrace.cli._show import size
+from headrace.cli._show import counted, size
 from headrace.cli._types import TARGET
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def _datasets(target: str, access: Access, timeout_s: float) -> Iterator[Dataset
 def _line(dataset: Dataset) -> str:
     columns = ", ".join(column.name for column in dataset.columns)
     return (
-        f"{dataset.name}: {dataset.sample_count:,} samples in {dataset.shard_count:,} shards, "
+        f"{dataset.name}: {counted(dataset.sample_count, 'sample')} in "
+        f"{counted(dataset.shard_count, 'shard')}, "
         f"{size(dataset.raw_bytes)} raw, {size(dataset.stored_bytes)} stored; {columns}"
     )
 

@@ -45,6 +45,7 @@ class Kept:
         BadArgumentError: The bits are not as many as the samples.
 
     Example:
+        >>> import numpy as np
         >>> kept = Kept(np.packbits([0, 1, 1, 0, 1], bitorder="little"), 5)
         >>> kept.sample_ids(np.array([0, 2]))
         array([1, 4])

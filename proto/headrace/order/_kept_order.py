@@ -39,6 +39,7 @@ class KeptOrder:
         BadArgumentError: If none is kept, or all that are kept are skipped.
 
     Example:
+        >>> import numpy as np
         >>> counts = np.array([5, 5])
         >>> kept = Kept(np.packbits([0, 1] * 5, bitorder="little"), 10)
         >>> table = kept.table(ShardTable(counts, counts * 8))
