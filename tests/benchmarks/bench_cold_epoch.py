@@ -1,7 +1,7 @@
 """Compare what an epoch reads of a store with latency with what ``headrace shuffle`` prints.
 
 ``PYTHONPATH=tests python tests/benchmarks/bench_cold_epoch.py [--gib 20]`` serves a dataset of so
-many GiB from a range server (`benchmarks.range_server`, 20 ms to the first byte) with a real
+many GiB from a range server (`support.slow_store`, 20 ms to the first byte) with a real
 ``headrace serve`` whose cache is ``shuffle_bytes``, reads one epoch with the client, and prints
 GETs and bytes as the store counted them beside those computed. It ends with 1 where they differ by
 more than 5 %, or where a sample came twice, not at all, or with another's bytes.
@@ -15,20 +15,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import http.client
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +31,7 @@ import pyarrow as pa
 from headrace.client import Order, RemoteDataset
 from headrace.storage import ShardWriter, commit_dataset, open_dataset, open_store
 from support.command import run, serving
+from support.slow_store import SlowStore, reached, slow_store
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +39,7 @@ if TYPE_CHECKING:
 _GIB, _MIB = 1 << 30, 1 << 20
 _SHARD_BYTES = 64 * _MIB
 _MOST = 0.05
+_UNBOUNDED = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,43 +78,19 @@ def write(folder: Path, *, gib: float, sample_bytes: int) -> int:
     return count
 
 
-@contextmanager
-def stored(folder: Path, *, delay_ms: float) -> Iterator[str]:
-    """Serve a folder with latency; yield the address, which servers of this process read from."""
-    command = [sys.executable, str(Path(__file__).with_name("range_server.py")), str(folder)]
-    command += ["--delay-ms", str(delay_ms)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        endpoint = process.stdout.readline().strip()
-        os.environ |= {
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_ACCESS_KEY_ID": "nobody",
-            "AWS_SECRET_ACCESS_KEY": "nothing",
-            "AWS_REGION": "us-east-1",
-        }
-        try:
-            yield endpoint
-        finally:
-            process.kill()
-
-
-def _stats(endpoint: str) -> dict[str, int]:
-    connection = http.client.HTTPConnection(urlsplit(endpoint).netloc, timeout=60)
-    with closing(connection):
-        connection.request("GET", "/__stats")
-        found: dict[str, int] = json.load(connection.getresponse())
-        return found
-
-
 def read_epoch(
-    url: str, endpoint: str, order: Order, *, batch_size: int, shard_samples: int, cache_bytes: int
+    url: str,
+    store: SlowStore,
+    order: Order,
+    *,
+    batch_size: int,
+    shard_samples: int,
+    cache_bytes: int,
 ) -> _Read:
     """Read an epoch through a server; check that each sample comes once, with its own number."""
-    # Reads under way hold a quarter of the cache at most; a run is to be one of them.
-    threads = max(1, min(16, cache_bytes // (4 * order.run_bytes)))
-    options = (f"--cache-bytes={cache_bytes}", f"--fetch-threads={threads}")
+    options = (f"--cache-bytes={cache_bytes}",)
     with serving({"big": url}, *options, "--log-level=warning") as server:
-        before, began = _stats(endpoint), time.perf_counter()
+        before, began = store.counted(), time.perf_counter()
         sample_ids = []
         dataset = RemoteDataset(
             server.address,
@@ -135,12 +108,11 @@ def read_epoch(
                 sys.exit("a sample came with the bytes of another")
             sample_ids.append(own)
         seconds = time.perf_counter() - began
-        after, server_s = _stats(endpoint), server.processor_s()
+        counted, server_s = store.counted().since(before), server.processor_s()
     seen = np.sort(np.concatenate(sample_ids))
     if (seen != np.arange(seen.size)).any():
         sys.exit("a sample came twice, or not at all")
-    gets, fetched, others = (after[name] - before[name] for name in ("gets", "bytes", "others"))
-    return _Read(gets, fetched, others, seconds, server_s)
+    return _Read(counted.gets, counted.bytes, counted.others, seconds, server_s)
 
 
 def main() -> None:
@@ -160,7 +132,10 @@ def main() -> None:
     order = Order(run_bytes=given.run_mib * _MIB, shuffle_bytes=shuffle_bytes)
     with (
         tempfile.TemporaryDirectory() as folder,
-        stored(Path(folder), delay_ms=given.delay_ms) as endpoint,
+        slow_store(
+            Path(folder), median_ms=given.delay_ms, p99_ms=given.delay_ms, mb_per_s=_UNBOUNDED
+        ) as store,
+        reached(store),
     ):
         shard_samples = write(Path(folder, "big"), gib=given.gib, sample_bytes=given.sample_bytes)
         url = "s3://bucket/big"
@@ -170,7 +145,7 @@ def main() -> None:
         computed = json.loads(printed.stdout)
         found = read_epoch(
             url,
-            endpoint,
+            store,
             order,
             batch_size=batch_size,
             shard_samples=shard_samples,
