@@ -72,7 +72,7 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
     ),
     ("cache_dir_bytes", SIZE, "64GiB", "Greatest size of the files in that folder."),
     ("prefetch_bytes", SIZE, "256MiB", "Stored bytes that one stream asks for ahead of need."),
-    ("fetch_threads", _COUNT, "16", "Reads of the store at once."),
+    ("fetch_threads", _COUNT, "64", "Reads of each store at once, at most."),
     ("max_streams", _COUNT, "256", "Most streams at once."),
     (
         "max_streams_per_peer",

@@ -33,8 +33,9 @@ from numpy.typing import NDArray
 from headrace.errors import RebalanceError
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.cache.fetch.block_runs import BlockReader, run_blocks
+from headrace.server.cache.fetch.concurrency import FIRST_LIMIT
 from headrace.server.cache.fetch.fetch_queue import Flights
-from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver
+from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver, UnderWay
 from headrace.server.cache.memory.allocation import Room, closed_error
 from headrace.server.cache.memory.arena import Arena
 from headrace.server.cache.memory.shared_memory import Desk, SourceTables
@@ -59,6 +60,12 @@ class CacheObserver(HeldObserver, Protocol):
         """Count blocks that were cached, or not, when a batch needed them."""
 
 
+# In a small cache too a run of the order, 2 MiB by default, is to be one read, as long as so many
+# are under way at once.
+_WHOLE_RUN_BYTES = 4 << 20
+_LEAST_READS = 4
+
+
 class BlockCache:
     """Decoded blocks of many datasets in one arena of fixed size.
 
@@ -68,7 +75,7 @@ class BlockCache:
 
     Args:
         budget_bytes: Greatest size of all decoded blocks together.
-        fetch_threads: Blocks fetched at once.
+        fetch_threads: Reads of each store at once, at most.
         observer: Is told what happens.
         disk: Keeps stored blocks in a folder; the cache closes it.
         arena: Where the blocks lie; memory of this process alone without it.
@@ -104,14 +111,15 @@ class BlockCache:
         )
         self._slots = self._room.slots
         # What is read at once stays within a part of the cache, or is a block for each thread.
-        self._run_bytes = min(MAX_RANGE_BYTES, budget_bytes // (_READS_SHARE * fetch_threads))
-        self._fetchers = Fetchers(
-            self._lock,
-            self._flights,
-            self._room,
-            thread_count=fetch_threads,
-            observer=observer,
+        most_bytes = min(budget_bytes // _READS_SHARE, FIRST_LIMIT * MAX_RANGE_BYTES)
+        run_bytes = max(
+            most_bytes // min(FIRST_LIMIT, fetch_threads),
+            min(_WHOLE_RUN_BYTES, most_bytes // _LEAST_READS),
         )
+        run_bytes = min(MAX_RANGE_BYTES, run_bytes)
+        self._under_way = UnderWay(most_bytes, max(1, run_bytes))
+        self._fetch_threads = fetch_threads
+        self._fetchers: dict[str, Fetchers] = {}
 
     @property
     def used_bytes(self) -> int:
@@ -127,6 +135,7 @@ class BlockCache:
         on_removed: Callable[[], None] | None = None,
         tables: SourceTables | None = None,
         origin: tuple[str, DatasetConfig, str] | None = None,
+        store: str = "",
     ) -> Source:
         """Let the blocks of a dataset into the cache.
 
@@ -138,6 +147,7 @@ class BlockCache:
             tables: Where to note where they lie, for workers; fresh ones if None.
             origin: The dataset's name, what opens it, and its fingerprint; for the cache of a
                 worker, which does not read blocks itself.
+            store: Names the store that they are read from, whose reads have bounds of their own.
         """
         del origin
         with self._lock:
@@ -148,8 +158,19 @@ class BlockCache:
                 block_count,
                 on_removed=on_removed,
                 tables=tables,
-                run_blocks=run_blocks(reader, self._run_bytes),
+                run_blocks=run_blocks(reader, self._under_way.run_bytes),
+                store=store,
             )
+            if store not in self._fetchers:
+                self._fetchers[store] = Fetchers(
+                    self._lock,
+                    self._flights,
+                    self._room,
+                    under_way=self._under_way,
+                    thread_count=self._fetch_threads,
+                    observer=self._observer,
+                    store=store,
+                )
             self._source_count += 1
             self._sources[source.index] = source
         return source
@@ -167,7 +188,7 @@ class BlockCache:
             self._free_removed()
             self._room.freed.notify_all()
             self._room.freed.wait_for(
-                lambda: self._room.closed or not self._flights.has_any(source), _REMOVAL_TIMEOUT_S
+                lambda: self._room.closed or not self._is_reading(source), _REMOVAL_TIMEOUT_S
             )
             on_removed, source.on_removed = source.on_removed, None
         if on_removed is not None:
@@ -244,7 +265,7 @@ class BlockCache:
             missing = blocks[slots <= ABSENT].tolist()
             for block in missing:
                 self._flights.demand(source, block, waiter)
-            self._fetchers.wake(len(missing))
+            self._fetchers[source.store].wake(len(missing), urgent=True)
 
     def end_demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         """Do what `demand` does when its context is left."""
@@ -324,7 +345,7 @@ class BlockCache:
             for block, together in zip(wanted.tolist(), _neighbours(wanted), strict=True):
                 self._flights.ask(source, block, waiter, together=together)
             missing: NDArray[np.int64] = blocks[slots == ABSENT]
-            self._fetchers.wake(missing.size)
+            self._fetchers[source.store].wake(missing.size, urgent=False)
         return missing
 
     def rows(
@@ -351,11 +372,17 @@ class BlockCache:
         with self._lock:
             for flight in self._flights.all():
                 flight.fail(closed_error())
-            self._fetchers.stop()
+            fetchers = list(self._fetchers.values())
+            for each in fetchers:
+                each.stop()
             self._room.close()
-        self._fetchers.join()
+        for each in fetchers:
+            each.join()
         if self.disk is not None:
             self.disk.close()
+
+    def _is_reading(self, source: Source) -> bool:
+        return self._flights.has_any(source) or self._fetchers[source.store].is_reading(source)
 
     def _free_removed(self) -> None:
         """Free the blocks of removed sources that nobody reads."""

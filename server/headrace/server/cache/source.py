@@ -37,6 +37,7 @@ class Source:
         layout: How they lie when decoded.
         on_removed: Called once when it has.
         run_blocks: How many neighbouring blocks are best read together, at most.
+        store: Names the store that it is read from.
         removed: The dataset has left the cache; nothing of it is fetched any more.
     """
 
@@ -50,9 +51,11 @@ class Source:
         on_removed: Callable[[], None] | None = None,
         tables: SourceTables | None = None,
         run_blocks: int = 1,
+        store: str = "",
     ) -> None:
         self.index = index
         self.run_blocks = run_blocks
+        self.store = store
         self.reader = reader
         self.layout = layout
         self.removed = False
@@ -74,6 +77,9 @@ class Source:
 
 Plan: TypeAlias = "list[tuple[Source, NDArray[np.int64]]]"
 """The blocks of one batch, by dataset."""
+
+# Of the cache, the blocks of one batch may have to be there at once (arbitrary).
+_TOGETHER_SHARE = 8
 
 # How much of a stream's pace the last batch decides (arbitrary).
 _PACE_WEIGHT = 0.2
@@ -355,11 +361,17 @@ class Blocks(Protocol):
     def is_cached(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which blocks are in memory just now."""
 
+    def is_known(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which blocks are in memory just now, or on their way."""
+
     def lease(self, blocks: NDArray[np.int64]) -> AbstractContextManager[bool]:
         """Pin distinct blocks while the context lasts, all or none; say which."""
 
     def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
         """Ask for blocks ahead of need; return those that were not there or on their way."""
+
+    def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+        """Ask for blocks that some batch will need which is not planned yet."""
 
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         """Note blocks that the batch foreseen last will need, and ask for none."""
@@ -369,6 +381,9 @@ class Blocks(Protocol):
 
     def arrivals(self, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
         """Wait for demanded blocks; return those that came, pinned until the next call."""
+
+    def fit_together(self, blocks: NDArray[np.int64]) -> bool:
+        """Return whether blocks take so little of the cache that all of them can be waited for."""
 
     def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
         """Return samples that lie in pinned blocks."""
@@ -404,17 +419,28 @@ class DatasetBlocks:
     def is_cached(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
         return self._cache.is_cached(self._source, blocks)
 
+    def is_known(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        known: NDArray[np.bool_] = self._source.slot_of[blocks] != ABSENT
+        return known
+
     def lease(self, blocks: NDArray[np.int64]) -> AbstractContextManager[bool]:
         return self._cache.lease(self._source, blocks)
 
     def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
         return self._cache.prefetch(self._source, blocks, waiter)
 
+    def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+        self._cache.prefetch_unplanned(self._source, blocks, waiter)
+
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         waiter.foresee(self._source, blocks)
 
     def demand(self, blocks: NDArray[np.int64], waiter: Waiter) -> AbstractContextManager[None]:
         return self._cache.demand(self._source, blocks, waiter)
+
+    def fit_together(self, blocks: NDArray[np.int64]) -> bool:
+        raw_bytes = int(self._dataset.block_raw_bytes(blocks).sum())
+        return raw_bytes <= self._cache.budget_bytes // _TOGETHER_SHARE
 
     def arrivals(self, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
         return self._cache.arrivals(self._source, waiter, timeout_s=timeout_s)

@@ -187,6 +187,16 @@ class JoinedBlocks:
         ]
         return np.concatenate([*missing, np.empty(0, np.int64)])
 
+    def is_known(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        known = [
+            self._parts[index].is_known(own) for index, _, own in split_by(self._firsts, blocks)
+        ]
+        return np.concatenate([*known, np.empty(0, np.bool_)])
+
+    def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+        for index, _, own in split_by(self._firsts, blocks):
+            self._parts[index].ask_ahead(own, waiter)
+
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         for index, _, own in split_by(self._firsts, blocks):
             self._parts[index].foresee(own, waiter)
@@ -204,6 +214,10 @@ class JoinedBlocks:
         finally:
             self._queue.clear()
             self._demanded.close()
+
+    def fit_together(self, blocks: NDArray[np.int64]) -> bool:
+        del blocks  # they are waited for dataset by dataset
+        return False
 
     def arrivals(self, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
         if not self._left and self._queue:

@@ -35,6 +35,7 @@ from headrace.order import (
 )
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_blocks import DiskBlocks
+from headrace.server.cache.fetch.block_runs import store_of
 from headrace.server.cache.flat_blocks import FlatBlocks
 from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
 from headrace.server.cache.source import Blocks, DatasetBlocks
@@ -256,6 +257,7 @@ class ServedDataset:
             block_count=dataset.block_count,
             on_removed=None if cache.disk is None else cache.disk.releaser(dataset.fingerprint),
             origin=None if config is None else (name, config, dataset.fingerprint),
+            store=store_of(dataset.url),
         )
         self.table = table_of(dataset.stretches())
         self.filter: RowFilter | None = None

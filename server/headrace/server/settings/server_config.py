@@ -55,8 +55,9 @@ class ServerConfig:
             arbitrary.
         prefetch_bytes: Greatest size of the blocks that one stream asks for before it needs them,
             as they are stored. The default is an eighth of what is shuffled together by default.
-        fetch_threads: Reads of the store at once, each of a block or some neighbouring ones. The
-            default is where S3 from one host levels off for ranges of 1 MiB.
+        fetch_threads: Reads of each store at once, at most, each of a block or some neighbouring
+            ones. How many there really are follows from what the store gives; the default is what a
+            first batch of 16 MiB can use.
         max_streams: Streams open at once. Each holds a thread.
         max_streams_per_peer: Streams open at once from one address; 0 means as many as the server.
             Behind a proxy all callers have one address, so there is no limit by default.
@@ -107,7 +108,7 @@ class ServerConfig:
     cache_dir: str = ""
     cache_dir_bytes: int = 64 * 1024 * _MIB
     prefetch_bytes: int = 256 * _MIB
-    fetch_threads: int = 16
+    fetch_threads: int = 64
     max_streams: int = 256
     max_streams_per_peer: int = 0
     max_batch_bytes: int = 1024 * _MIB

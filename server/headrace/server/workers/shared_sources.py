@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_blocks import DiskBlocks
+from headrace.server.cache.fetch.block_runs import store_of
 from headrace.server.cache.flat_blocks import FlatBlocks
 from headrace.server.cache.memory.shared_memory import Shared, SourceTables
 from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
@@ -112,6 +113,7 @@ class SharedSources:
             block_count=dataset.block_count,
             on_removed=None if disk is None else disk.releaser(dataset.fingerprint),
             tables=SourceTables(tables.map(), **counts),
+            store=store_of(dataset.url),
         )
         tables.seal()
         return SharedSource(key, dataset, source, tables)

@@ -125,12 +125,14 @@ class WorkerCache:
         block_count: int,
         on_removed: Callable[[], None] | None = None,
         origin: tuple[str, DatasetConfig, str] | None = None,
+        store: str = "",
     ) -> Source:
         """Let the supervisor read a dataset; its reader here is not used.
 
         Raises:
             HeadraceError: The supervisor cannot open it.
         """
+        del store
         assert origin is not None, "a worker's datasets are opened by their settings"
         opened: Future[tuple[int, Shared]] = Future()
         request = next(self._numbers)
@@ -180,12 +182,17 @@ class WorkerCache:
         self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
     ) -> NDArray[np.int64]:
         """Ask for blocks ahead of need, as `BlockCache.prefetch`."""
-        own = _own(waiter)
-        own.will_read(source, blocks)
+        _own(waiter).will_read(source, blocks)
+        return self.prefetch_unplanned(source, blocks, waiter)
+
+    def prefetch_unplanned(
+        self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> NDArray[np.int64]:
+        """Ask for blocks ahead of need, as `BlockCache.prefetch_unplanned`."""
         slots = source.slot_of[blocks]
         wanted = blocks[slots <= ABSENT]
         if wanted.size:
-            self.send(Prefetch(own.number, source.index, wanted))
+            self.send(Prefetch(_own(waiter).number, source.index, wanted))
         missing: NDArray[np.int64] = blocks[slots == ABSENT]
         return missing
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from headrace.errors import StoreUnavailableError
@@ -13,6 +15,22 @@ from headrace.storage.store.options import RetryPolicy
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
+
+_heard = threading.local()
+
+
+@contextmanager
+def hearing_failures(listener: Callable[[StoreUnavailableError], None]) -> Iterator[None]:
+    """Tell a listener of each attempt of this thread that fails, also where the next one succeeds.
+
+    Whoever reads much at once is to read less from a store that throttles, and would not know.
+    """
+    before = getattr(_heard, "listener", None)
+    _heard.listener = listener
+    try:
+        yield
+    finally:
+        _heard.listener = before
 
 
 def call_with_retries(
@@ -41,6 +59,8 @@ def call_with_retries(
         try:
             return attempt()
         except StoreUnavailableError as error:
+            if (listener := getattr(_heard, "listener", None)) is not None:
+                listener(error)
             wait_s = uniform() * min(policy.cap_s, policy.base_s * 2 ** (number - 1))
             spent_s = clock() - started
             if number == policy.attempts or spent_s + wait_s > policy.budget_s:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -30,6 +31,12 @@ class RunReader(BlockReader, Protocol):
 
     def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
         """Read blocks that are in rising order; errors are values."""
+
+
+def store_of(url: str) -> str:
+    """Name the store that a dataset lies in: its scheme and host or bucket."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def run_blocks(reader: object, max_bytes: int) -> int:

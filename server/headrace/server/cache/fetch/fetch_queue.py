@@ -4,8 +4,10 @@ Contract of a flight:
 
 1. There is one of a block at most, and its dataset's table says so: who asks meanwhile joins it.
 2. Blocks that streams wait for go before those asked for ahead of need; jobs take turns in both.
-3. It stands in a queue until a thread takes it, which alone ends it: with `land`, whatever
-   came of it. One that nobody wants any more when its turn comes is over without a fetch.
+   Each store has queues of its own.
+3. It stands in a queue until a thread takes it. Whoever of those that read it is first ends it
+   with `land`, whatever came of it, unless it failed and another one reads it too. One that nobody
+   wants any more when its turn comes is over without a fetch.
 4. Neighbours of a flight that stand in a queue too are taken with it, whenever they were asked for:
    together they cost the store little more than one. No thread takes more than its share of what
    waits, but for neighbours that were asked for together, ahead of need: they stay together.
@@ -15,6 +17,7 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from headrace.errors import HeadraceError
@@ -34,6 +37,8 @@ class Flight:
         owners: The streams that asked for it ahead of need.
         demands: The streams that wait for it.
         is_running: Whether a thread has begun to fetch it.
+        is_over: Whether it has ended.
+        readers: Threads that fetch it.
         together: The neighbours, itself among them, that were asked for ahead of need with it.
     """
 
@@ -42,6 +47,8 @@ class Flight:
     owners: list[Waiter] = field(default_factory=list)
     demands: list[Waiter] = field(default_factory=list)
     is_running: bool = False
+    is_over: bool = False
+    readers: int = 0
     together: range = _ALONE
 
     @property
@@ -65,9 +72,9 @@ class Flights:
 
     def __init__(self) -> None:
         self._flights: dict[tuple[int, int], Flight] = {}
-        self._urgent = FairQueue[Flight]()
-        self._ahead = FairQueue[Flight]()
-        self._waiting = 0
+        self._urgent: dict[str, FairQueue[Flight]] = defaultdict(FairQueue)
+        self._ahead: dict[str, FairQueue[Flight]] = defaultdict(FairQueue)
+        self._waiting: Counter[str] = Counter()
 
     def all(self) -> list[Flight]:
         """Return every flight that is not over."""
@@ -83,7 +90,7 @@ class Flights:
         flight.demands.append(waiter)
         flight.owners.append(waiter)
         if not flight.is_running:
-            self._urgent.put(flight, job=waiter.job)
+            self._urgent[source.store].put(flight, job=waiter.job)
 
     def ask(self, source: Source, block: int, waiter: Waiter, *, together: range = _ALONE) -> None:
         """Fetch a block that is not cached ahead of need.
@@ -97,31 +104,40 @@ class Flights:
         flight = self.of(source, block)
         if flight is None:
             flight = self._depart(source, block)
-            self._ahead.put(flight, job=waiter.job)
+            self._ahead[source.store].put(flight, job=waiter.job)
         flight.owners.append(waiter)
         if len(together) > len(flight.together):
             flight.together = together
 
-    def take(self, threads: int) -> list[Flight]:
+    def take(self, threads: int, *, store: str = "", urgent: bool | None = None) -> list[Flight]:
         """Return the next flight and its neighbours, which are the caller's to end.
 
         Args:
             threads: How many threads share the flights that wait: none is to take many and leave
                 the others with nothing.
+            store: Where they lie.
+            urgent: Only those that a stream waits for, or only the others; None for both.
 
         Returns:
             Flights of one dataset, by block; none if none waits.
         """
-        while (flight := self._urgent.take() or self._ahead.take()) is not None:
-            if flight.is_running:
-                continue
-            if not flight.is_wanted:
-                # It may stand in both queues; the other entry must not start it either.
-                self._begin(flight)
-                self.land(flight, ABSENT)
-                continue
-            return self._with_neighbours(flight, -(-self._waiting // threads))
+        lines = [] if urgent is False else [self._urgent[store]]
+        lines += [] if urgent else [self._ahead[store]]
+        for line in lines:
+            while (flight := line.take()) is not None:
+                if flight.is_running:
+                    continue
+                if not flight.is_wanted:
+                    # It may stand in both queues; the other entry must not start it either.
+                    self._begin(flight)
+                    self.land(flight, ABSENT)
+                    continue
+                return self._with_neighbours(flight, -(-self._waiting[store] // threads))
         return []
+
+    def waiting(self, store: str) -> int:
+        """Return how many flights of a store no thread has taken."""
+        return self._waiting[store]
 
     def _with_neighbours(self, flight: Flight, share: int) -> list[Flight]:
         source, together = flight.source, flight.together
@@ -148,10 +164,12 @@ class Flights:
 
     def _begin(self, flight: Flight) -> None:
         flight.is_running = True
-        self._waiting -= 1
+        flight.readers = 1
+        self._waiting[flight.source.store] -= 1
 
     def land(self, flight: Flight, slot: int) -> None:
         """End a flight: its block is in a slot now, or `ABSENT`."""
+        flight.is_over = True
         flight.source.slot_of[flight.block] = slot
         del self._flights[flight.source.index, flight.block]
 
@@ -174,7 +192,7 @@ class Flights:
 
     def _depart(self, source: Source, block: int) -> Flight:
         flight = Flight(source, block)
-        self._waiting += 1
+        self._waiting[source.store] += 1
         self._flights[source.index, block] = flight
         source.slot_of[block] = IN_FLIGHT
         return flight

@@ -1,4 +1,4 @@
-"""The threads that bring blocks into the cache.
+"""The threads that bring the blocks of one store into the cache.
 
 Contract of a fetch:
 
@@ -8,7 +8,13 @@ Contract of a fetch:
 3. Removal: a block whose dataset was removed meanwhile is thrown away.
 4. Blocks that come in one read are still each a fetch of its own: one that fails is no matter of
    the others.
-5. `stop`: threads end when their fetches do.
+5. Blocks that a stream waits for are read at once while there is a thread; those that are asked for
+   ahead of need as far as the store's limit allows (`concurrency`). Both wait while the reads under
+   way hold `most_bytes`.
+6. A slow read is asked once more (`slow_reads`) by another thread. The first answer counts for each
+   block, and the first failure only where nobody else reads it. A read that was asked again does
+   not count against the limit any more, so it keeps nobody from being read.
+7. `stop`: threads end when their fetches do.
 
 If the code differs, the code is wrong.
 """
@@ -17,18 +23,28 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from headrace.errors import HeadraceError, InternalError
+from headrace.errors import HeadraceError, InternalError, StoreUnavailableError
 from headrace.server.cache.decode import DecodedBlock
 from headrace.server.cache.fetch.block_runs import read_run
+from headrace.server.cache.fetch.concurrency import Concurrency
 from headrace.server.cache.fetch.fetch_queue import Flight, Flights
+from headrace.server.cache.fetch.slow_reads import SlowReads
 from headrace.server.cache.memory.allocation import Room
-from headrace.server.cache.source import ABSENT
+from headrace.server.cache.source import ABSENT, Source
+from headrace.storage import hearing_failures
 
 _log = logging.getLogger(__name__)
+
+# How often it is looked for slow reads, at most (arbitrary: a part of what counts as slow).
+_LOOK_S = 0.01
 
 
 class HeldObserver(Protocol):
@@ -38,15 +54,79 @@ class HeldObserver(Protocol):
         """Note what the cache holds now."""
 
 
+@dataclass(slots=True)
+class UnderWay:
+    """What the reads of all stores hold that have not ended; used under the cache's lock.
+
+    Attributes:
+        most_bytes: What they may, about; a single one may always be.
+        run_bytes: What as many blocks take as are read together.
+        held_bytes: What they do.
+        freed: Notified when that becomes less than all.
+    """
+
+    most_bytes: int
+    run_bytes: int
+    held_bytes: int = 0
+    freed: list[threading.Condition] = field(default_factory=list)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further read may begin."""
+        return bool(self.held_bytes) and self.held_bytes + self.run_bytes > self.most_bytes
+
+    def begin(self, size: int) -> None:
+        """Count a read."""
+        self.held_bytes += size
+
+    def end(self, size: int) -> None:
+        """Count it no more."""
+        was_full = self.is_full
+        self.held_bytes -= size
+        if was_full:
+            for waiting in self.freed:
+                waiting.notify()
+
+    def size(self, run: list[Flight]) -> int:
+        """Return what a read holds, about."""
+        return len(run) * self.run_bytes // run[0].source.run_blocks
+
+
+@dataclass(slots=True, eq=False)
+class _Read:
+    """One read that is under way.
+
+    Attributes:
+        flights: What it brings, by block.
+        size: What it holds, about.
+        began: When, by the monotonic clock.
+        is_second: It is asked because another read of the same is slow.
+        was_asked_again: Another read is asked because it is slow.
+    """
+
+    flights: list[Flight]
+    size: int
+    began: float
+    is_second: bool = False
+    was_asked_again: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that it brings is there."""
+        return all(flight.is_over for flight in self.flights)
+
+
 class Fetchers:
-    """The fetching threads of one cache.
+    """The fetching threads of one store.
 
     Args:
         lock: The cache's.
         flights: What is to be fetched; used under the lock.
         room: Where it goes; used under the lock.
-        thread_count: Reads at once.
+        under_way: What the reads of all stores hold.
+        thread_count: Reads at once, at most.
         observer: Is told what the cache holds after each block.
+        store: Names the store.
     """
 
     def __init__(
@@ -55,69 +135,196 @@ class Fetchers:
         flights: Flights,
         room: Room,
         *,
+        under_way: UnderWay,
         thread_count: int,
         observer: HeldObserver,
+        store: str = "",
     ) -> None:
         self._lock = lock
         self._work = threading.Condition(lock)
+        self._watch = threading.Condition(lock)
         self._flights = flights
         self._room = room
+        self._under_way = under_way
+        under_way.freed.append(self._work)
         self._observer = observer
+        self._store = store
         self._closed = False
+        self._concurrency = Concurrency(thread_count)
+        self._slow = SlowReads(is_local=not urlsplit(store).netloc)
+        self._reads: set[_Read] = set()
+        # Those of them that count against the limit.
+        self._running = 0
+        self._again: deque[_Read] = deque()
+        self._thread_count = thread_count
         self._threads = [
             threading.Thread(target=self._run, name=f"headrace-fetch-{index}", daemon=True)
             for index in range(thread_count)
         ]
+        self._threads.append(
+            threading.Thread(target=self._watch_reads, name="headrace-fetch-watch", daemon=True)
+        )
         for thread in self._threads:
             thread.start()
 
-    def wake(self, count: int) -> None:
-        """Let so many threads look for flights; the caller holds the lock."""
-        self._work.notify(count)
+    def wake(self, count: int, *, urgent: bool) -> None:
+        """Let threads look for so many flights; the caller holds the lock.
+
+        Args:
+            count: How many came.
+            urgent: Whether streams wait for them.
+        """
+        most = self._thread_count if urgent else self._concurrency.limit
+        if self._running >= most:
+            # A thread that ends takes them; to wake another one costs more than all else here.
+            self._concurrency.hold_back()
+            return
+        self._work.notify(min(count, most - self._running))
 
     def stop(self) -> None:
         """Let no fetch begin any more; the caller holds the lock."""
         self._closed = True
         self._work.notify_all()
+        self._watch.notify_all()
 
     def join(self) -> None:
         """Wait for the threads to end."""
         for thread in self._threads:
             thread.join()
 
-    def _run(self) -> None:
-        while run := self._next():
-            self._fetch(run)
+    def is_reading(self, source: Source) -> bool:
+        """Return whether a read of a dataset has not ended; the caller holds the lock."""
+        return any(read.flights[0].source is source for read in self._reads)
 
-    def _next(self) -> list[Flight]:
+    def _run(self) -> None:
+        while (read := self._next()) is not None:
+            self._fetch(read)
+
+    def _next(self) -> _Read | None:
         with self._lock:
             while not self._closed:
-                if run := self._flights.take(len(self._threads)):
-                    return run
+                if self._again:
+                    slow = self._again.popleft()
+                    if slow.is_over:
+                        continue
+                    return self._begun(self._second(slow))
+                if run := self._taken():
+                    return self._begun(_Read(run, self._under_way.size(run), time.monotonic()))
                 self._work.wait()
-        return []
+        return None
 
-    def _fetch(self, run: list[Flight]) -> None:
+    def _taken(self) -> list[Flight]:
+        """Return what may be read now."""
+        if not self._flights.waiting(self._store):
+            return []
+        if self._under_way.is_full:
+            self._concurrency.hold_back()
+            return []
+        # Whoever waits is to have all threads, a few for each of many blocks.
+        run = self._flights.take(self._thread_count, store=self._store, urgent=True)
+        if run or not self._flights.waiting(self._store):
+            return run
+        limit = self._concurrency.limit
+        if self._running >= limit:
+            self._concurrency.hold_back()
+            return []
+        return self._flights.take(limit, store=self._store, urgent=False)
+
+    def _second(self, slow: _Read) -> _Read:
+        left = [flight for flight in slow.flights if not flight.is_over]
+        for flight in left:
+            flight.readers += 1
+        # What the first one holds is counted already.
+        return _Read(left, 0, time.monotonic(), is_second=True)
+
+    def _begun(self, read: _Read) -> _Read:
+        self._reads.add(read)
+        self._running += 1
+        self._under_way.begin(read.size)
+        if len(self._reads) == 1:
+            self._watch.notify()
+        return read
+
+    def _ended(self, read: _Read, size: int, *, is_whole: bool) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._reads.discard(read)
+            self._under_way.end(read.size)
+            if not read.was_asked_again:
+                self._running -= 1
+            self._concurrency.ended(size, now=now)
+            if is_whole and not read.is_second:
+                self._slow.ended(now - read.began)
+            # This thread takes the next; another one helps where there may be one more than before.
+            if self._running + 1 < self._concurrency.limit and self._flights.waiting(self._store):
+                self._work.notify()
+            self._room.freed.notify_all()
+
+    def _fetch(self, read: _Read) -> None:
         """Fetch blocks of one dataset, and end their flights."""
-        left = {flight.block: flight for flight in run}
+        left = {flight.block: flight for flight in read.flights}
+        size, is_whole = 0, True
         try:
-            for read in read_run(run[0].source.reader, list(left)):
-                self._end(left.pop(read.block), read.content)
+            with hearing_failures(self._heard):
+                for found in read_run(read.flights[0].source.reader, list(left)):
+                    landed = self._end(left.pop(found.block), found.content)
+                    size += landed
+                    is_whole &= landed > 0
         except Exception as error:  # noqa: BLE001 - a bug must reach the streams that wait, as a value
             for flight in left.values():
                 self._crash(flight, error)
+        finally:
+            self._ended(read, size, is_whole=is_whole and not left)
 
-    def _end(self, flight: Flight, content: pa.RecordBatch | HeadraceError) -> None:
+    def _heard(self, error: StoreUnavailableError) -> None:
+        del error
+        with self._lock:
+            self._concurrency.throttled()
+
+    def _watch_reads(self) -> None:
+        """Let slow reads be asked again, as long as there are reads."""
+        with self._lock:
+            while not self._closed:
+                due_s = self._ask_again()
+                self._watch.wait(due_s)
+
+    def _ask_again(self) -> float | None:
+        """Put slow reads into line; return when to look again, or None while nothing is read."""
+        threshold_s, now = self._slow.threshold_s, time.monotonic()
+        if not self._reads:
+            return None
+        candidates = [read for read in self._reads if not (read.is_second or read.was_asked_again)]
+        for read in sorted(candidates, key=lambda read: read.began):
+            left_s = read.began + threshold_s - now
+            if left_s > 0:
+                return min(max(_LOOK_S, left_s), 1.0)
+            if not self._slow.can_ask_again:
+                break
+            if read.is_over:
+                continue
+            self._slow.asked_again()
+            read.was_asked_again = True
+            self._running -= 1
+            self._again.append(read)
+            self._work.notify(1)
+        return 2 * _LOOK_S
+
+    def _end(self, flight: Flight, content: pa.RecordBatch | HeadraceError) -> int:
+        """End a flight; return how many bytes came, none if it failed."""
         if isinstance(content, HeadraceError):
             self._crash(flight, content)
-            return
+            return 0
         try:
-            self._land(flight, DecodedBlock(flight.source.layout, content))
+            return self._land(flight, content)
         except Exception as error:  # noqa: BLE001 - as above
             self._crash(flight, error)
+            return 0
 
-    def _land(self, flight: Flight, block: DecodedBlock) -> None:
+    def _land(self, flight: Flight, content: pa.RecordBatch) -> int:
+        block = DecodedBlock(flight.source.layout, content)
         with self._lock:
+            if flight.is_over:
+                return block.size
             begin = self._room.take(block.size)
         try:
             bases = block.write(self._room.memory, begin)
@@ -126,21 +333,26 @@ class Fetchers:
                 self._room.give_back(begin, block.size)
             raise
         with self._lock:
-            if flight.source.removed:
+            if flight.is_over or flight.source.removed:
                 self._room.give_back(begin, block.size)
-                self._flights.land(flight, ABSENT)
-                return
+                if not flight.is_over:
+                    self._flights.land(flight, ABSENT)
+                return block.size
             slot = self._room.settle(flight, begin, block.size, bases=bases)
             self._flights.land(flight, slot)
             for waiter in flight.demands:
                 waiter.deliver(flight.block)
         self._observer.held(used_bytes=self._room.used_bytes, block_count=self._room.slots.count)
+        return block.size
 
     def _crash(self, flight: Flight, error: Exception) -> None:
         if not isinstance(error, HeadraceError):
             _log.error("block %d could not be fetched", flight.block, exc_info=error)
             error = InternalError("the server failed; its log says how")
         with self._lock:
+            flight.readers -= 1
+            if flight.is_over or flight.readers:
+                return
             self._flights.land(flight, ABSENT)
             flight.fail(error)
             self._room.freed.notify_all()

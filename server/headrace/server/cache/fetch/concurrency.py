@@ -1,0 +1,139 @@
+"""How many reads of one store to have under way, found by trying.
+
+A store far away wants many at once, one on the same machine few: from some number on more of them
+only wait for each other. No setting fits both, so the number follows what comes of it.
+
+Contract:
+
+1. The limit stays in ``[least, most]`` and begins at ``first``.
+2. It is judged over windows of two reads for each that may be under way, and of `_WINDOW_S` at
+   least; only where reads were held back by it, since else it makes no difference.
+3. After a window that brought more bytes a second than the one before it, it grows further. Where
+   growing brought no more, what is gained by it is only that each read takes longer: it goes back,
+   and stays for a time that doubles with each vain trial.
+4. Where the store throttled a part of the reads it shrinks by a third.
+5. Where it has been the same for long one window is tried with less: if that brings as much, it
+   stays there.
+
+If the code differs, the code is wrong.
+
+Source: hill climbing as in "Netflix/concurrency-limits", with throughput in place of latency, since
+latency of a store varies by itself; shrinking at once is that of TCP.
+"""
+
+from __future__ import annotations
+
+FIRST_LIMIT = 16
+"""Reads that are under way at first (measured: tests/benchmarks/bench_cold_store.py)."""
+
+_WINDOW_S = 0.25
+_GROWTH = 1.25
+# Growing by a quarter brings a quarter more at most; a fifth of that is no chance (arbitrary).
+_GAIN = 1.05
+_LOSS = 0.97
+_SHRINK = 2 / 3
+_THROTTLED = 0.01
+_LEAST_THROTTLED = 2
+_FIRST_REST = 4
+_LONGEST_REST = 64
+
+
+class Concurrency:
+    """The limit of one store. Not safe for several threads.
+
+    Args:
+        most: Reads at once, at most.
+        first: Reads at once, at first.
+
+    Attributes:
+        limit: Reads that may be under way ahead of need.
+    """
+
+    def __init__(self, most: int, *, first: int = FIRST_LIMIT) -> None:
+        self._most = most
+        self._least = min(2, most)
+        self.limit = min(first, most)
+        # The limit to go back to, and what it brought; 0 while nothing is tried.
+        self._before = 0
+        self._rate_before = 0.0
+        self._rest = 0
+        self._next_rest = _FIRST_REST
+        self._is_shrinking = False
+        self._begin(None)
+
+    def _begin(self, now: float | None) -> None:
+        self._began = now
+        self._reads = self._throttled = self._bytes = 0
+        self._held_back = False
+
+    def hold_back(self) -> None:
+        """Note that a read had to wait because of the limit."""
+        self._held_back = True
+
+    def throttled(self) -> None:
+        """Note that the store refused a read for now, or could not be reached."""
+        self._throttled += 1
+
+    def ended(self, size: int, *, now: float) -> None:
+        """Note the end of a read that brought so many bytes, and change the limit where it is time.
+
+        Args:
+            size: What it brought.
+            now: Seconds of a clock that never goes back.
+        """
+        if self._began is None:
+            self._began = now
+        self._reads += 1
+        self._bytes += size
+        seconds = now - self._began
+        if seconds < _WINDOW_S or self._reads < 2 * self.limit:
+            return
+        rate = self._bytes / seconds
+        if self._throttled >= _LEAST_THROTTLED and self._throttled > _THROTTLED * self._reads:
+            self._settle(max(self._least, int(self.limit * _SHRINK)))
+        elif self._held_back:
+            self._judge(rate)
+        else:
+            # Whatever was tried was not put to the test.
+            self._before = 0
+        self._begin(now)
+
+    def _judge(self, rate: float) -> None:
+        if self._before:
+            self._compare(rate)
+        elif self._rest:
+            self._rest -= 1
+        else:
+            self._try(rate)
+
+    def _compare(self, rate: float) -> None:
+        """Keep what was tried, or go back."""
+        if self._is_shrinking:
+            self._settle(self.limit if rate >= _LOSS * self._rate_before else self._before)
+        elif rate >= _GAIN * self._rate_before:
+            self._next_rest = _FIRST_REST
+            self._grow(rate)
+        else:
+            self._settle(self._before)
+
+    def _try(self, rate: float) -> None:
+        """Try less every second time, and more else."""
+        self._is_shrinking = not self._is_shrinking
+        smaller = int(self.limit / _GROWTH)
+        if self._is_shrinking and smaller >= self._least and self._next_rest > _FIRST_REST:
+            self._before, self._rate_before, self.limit = self.limit, rate, smaller
+        else:
+            self._is_shrinking = False
+            self._grow(rate)
+
+    def _grow(self, rate: float) -> None:
+        larger = min(self._most, max(self.limit + 1, int(self.limit * _GROWTH)))
+        if larger == self.limit:
+            self._settle(self.limit)
+            return
+        self._before, self._rate_before, self.limit = self.limit, rate, larger
+
+    def _settle(self, limit: int) -> None:
+        self.limit, self._before = limit, 0
+        self._rest = self._next_rest
+        self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
