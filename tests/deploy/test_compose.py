@@ -131,7 +131,7 @@ def test_the_servers_settings_fit_their_containers() -> None:
     """Ports, grace and memory are those of the settings, by the formula of docs/operations.md."""
     config, service = _config(), _SERVICES["headrace"]
     cache = config.cache_bytes // 2**20
-    reads = min(config.fetch_threads * 8, cache // 4) + config.fetch_threads
+    reads = min(config.fetch_threads * 8, 128, cache // 4) + config.fetch_threads
     payloads = config.payload_bytes // 2**20
     wanted = 310 + cache + reads + payloads + config.max_streams * 4
 

@@ -173,6 +173,14 @@ class Order:
             lengths=runs[1],
         )
 
+    def lane_place(self, lane: int, position: int) -> int:
+        """Return how many of the positions before one, in [0, `sample_count`], a lane fills."""
+        return self._split.offset(lane, position)
+
+    def lane_length(self, lane: int) -> int:
+        """Return how many samples of an epoch a lane has."""
+        return self._split.length(lane)
+
     def at(self, epoch: int, positions: _Array) -> _Array:
         """Return the sample ids at some positions of an epoch, in any order.
 

@@ -63,7 +63,6 @@ from headrace.storage.source.prefix_search import Starts, search_starts
 from headrace.storage.source.source import OpenDataset, Place, ShardCheck, Source, SourceOptions
 from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.options import RetryPolicy, StoreOptions, options_with_environment
-from headrace.storage.store.retry import hearing_failures
 from headrace.storage.store.safe_url import HIDDEN, safe_url
 from headrace.storage.store.store import (
     ObjectEntry,
@@ -141,7 +140,6 @@ __all__ = [
     "collect_garbage",
     "commit_dataset",
     "compact",
-    "hearing_failures",
     "holds_classes",
     "index_packing",
     "kept_bits",

@@ -165,6 +165,7 @@ class Waiter:
 
     __slots__ = (
         "_batches",
+        "_expected",
         "_foreseen",
         "_took_at",
         "ahead",
@@ -198,6 +199,8 @@ class Waiter:
         self._batches: deque[Plan] = deque([[]])
         # Those that follow in turn, whose blocks it has not asked for yet.
         self._foreseen: deque[Plan] = deque()
+        # What batches will read that are not planned yet, by what they belong to.
+        self._expected: dict[Hashable, Plan] = {}
         self._took_at = 0.0
 
     def deliver(self, block: int) -> None:
@@ -248,6 +251,20 @@ class Waiter:
         """Note blocks of the batch foreseen last, which are not asked for yet."""
         self._foreseen[-1].append((source, blocks))
 
+    def expect(self, part: Hashable, source: Source, blocks: NDArray[np.int64]) -> None:
+        """Note blocks that some batch will read which is not planned yet.
+
+        Args:
+            part: What they are forgotten by.
+            source: Their dataset.
+            blocks: Which.
+        """
+        self._expected = {**self._expected, part: [*self._expected.get(part, []), (source, blocks)]}
+
+    def forget(self, part: Hashable) -> None:
+        """Forget what is expected of a part that has been read."""
+        self._expected = {each: plan for each, plan in self._expected.items() if each != part}
+
     def will_read(self, source: Source, blocks: NDArray[np.int64]) -> None:
         """Note blocks of the batch planned last."""
         self._batches[-1].append((source, blocks))
@@ -267,6 +284,10 @@ class Waiter:
         # In this order: a batch that goes from one to the other meanwhile comes twice.
         foreseen = list(self._foreseen)
         return [*self._batches, *foreseen]
+
+    def expected(self) -> Plan:
+        """Return what will be read after that, or is in it too; any thread may ask."""
+        return [each for plan in self._expected.values() for each in plan]
 
 
 _Pinned = TypeVar("_Pinned")
@@ -370,8 +391,11 @@ class Blocks(Protocol):
     def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
         """Ask for blocks ahead of need; return those that were not there or on their way."""
 
-    def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
-        """Ask for blocks that some batch will need which is not planned yet."""
+    def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter, *, part: Hashable) -> None:
+        """Ask for blocks that some batch will need which is not planned yet.
+
+        They are expected until `Waiter.forget` is told the same part.
+        """
 
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         """Note blocks that the batch foreseen last will need, and ask for none."""
@@ -429,7 +453,8 @@ class DatasetBlocks:
     def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
         return self._cache.prefetch(self._source, blocks, waiter)
 
-    def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+    def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter, *, part: Hashable) -> None:
+        waiter.expect(part, self._source, blocks)
         self._cache.prefetch_unplanned(self._source, blocks, waiter)
 
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:

@@ -193,9 +193,9 @@ class JoinedBlocks:
         ]
         return np.concatenate([*known, np.empty(0, np.bool_)])
 
-    def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
+    def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter, *, part: Hashable) -> None:
         for index, _, own in split_by(self._firsts, blocks):
-            self._parts[index].ask_ahead(own, waiter)
+            self._parts[index].ask_ahead(own, waiter, part=part)
 
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
         for index, _, own in split_by(self._firsts, blocks):

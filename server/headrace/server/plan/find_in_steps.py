@@ -166,6 +166,9 @@ class StepFinder:
         self.skipped = order.skipped
         self.positions = order.find_each
         self.blocks_of_runs = self._plain.blocks_of_runs
+        self.sample_bytes = max(1, dataset.raw_bytes // max(1, dataset.sample_count))
+        self.lane_place = order.lane_place
+        self.lane_length = order.lane_length
         spec = order.spec
         self._is_by_step = spec.lanes == 1 or spec.unit // spec.lanes >= _MIN_STRETCH
         self._lock = threading.Lock()
@@ -193,6 +196,17 @@ class StepFinder:
             else:
                 found += self._across(epoch, batches[at], stretches[at], kernels)
         return found
+
+    def step_blocks(self, epoch: int, lane: int, place: int) -> PlacedStep | None:
+        """Return the step that holds a place of a lane; None where steps cannot be had now."""
+        kernels = KERNELS.module
+        if kernels is None or not self._is_by_step:
+            return None
+        return self._kept_step(epoch, lane, place, kernels)
+
+    def whole_runs(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return all blocks of the runs that blocks begin in, ascending."""
+        return self.blocks_of_runs(self._dataset.block_first_samples(blocks))
 
     def _stretches(self, batch: Sequence[Range]) -> list[_Stretch]:
         cut = self._order.stretches
@@ -226,25 +240,28 @@ class StepFinder:
 
     def _step(self, epoch: int, lane: int, place: int, kernels: ModuleType) -> PlacedStep | None:
         step = self._last
-        if step is not None and step.holds(epoch, lane, place):
-            return step
+        if step is None or not step.holds(epoch, lane, place):
+            step = self._last = self._kept_step(epoch, lane, place, kernels)
+        return step
+
+    def _kept_step(
+        self, epoch: int, lane: int, place: int, kernels: ModuleType
+    ) -> PlacedStep | None:
         with self._lock:
             # What was read last comes last.
             for step in reversed(self._steps.values()):
                 if step.holds(epoch, lane, place):
                     self._steps.move_to_end((epoch, lane, step.start))
-                    self._last = step
                     return step
-        step = self._placed(epoch, lane, place, kernels)
-        if step is None:
+        placed = self._placed(epoch, lane, place, kernels)
+        if placed is None:
             # It is so by the order's options, or else rare: then all of it is read the other way.
             self._is_by_step = False
             return None
         with self._lock:
-            self._steps[epoch, lane, step.start] = step
+            self._steps[epoch, lane, placed.start] = placed
             self._evict()
-        self._last = step
-        return step
+        return placed
 
     def _evict(self) -> None:
         kept_bytes = sum(step.nbytes for step in self._steps.values())

@@ -15,6 +15,7 @@ from headrace.order import EpochPlan, RankBatch, Token, TokenEncoder
 from headrace.server.cache.source import Blocks, Waiter
 from headrace.server.plan.dealing import Dealer
 from headrace.server.plan.find_samples import Finder, Found, Locator, Range, located
+from headrace.server.plan.steps_ahead import StepsAhead
 from headrace.server.plan.stream_request import StreamSpec
 from headrace.server.steps.transform_step import transforms_text
 
@@ -344,6 +345,8 @@ class Lookahead:
             where each block is read for itself.
         foreseen_samples: How many samples to look ahead once blocks may have to go, for the cache
             to know which it still needs; those that are asked for count.
+        steps: Makes what asks for the steps of the order that follow, if there are any; called once
+            a first batch is out.
     """
 
     def __init__(
@@ -355,8 +358,11 @@ class Lookahead:
         budget_bytes: Callable[[], int],
         blocks_of_runs: BlocksOfRuns | None = None,
         foreseen_samples: int = 0,
+        steps: Callable[[], StepsAhead] | None = None,
     ) -> None:
         self._plans = plans
+        self._make_steps = steps
+        self._steps: StepsAhead | None = None
         self._most_foreseen = foreseen_samples
         self._foreseen: deque[Planned] = deque()
         self._foreseen_samples = self._foreseen_batches = self._foreseeable = 0
@@ -393,7 +399,16 @@ class Lookahead:
         self._took(count, samples * count, asked_bytes)
         if self._waiter.filling.is_filling:
             self._foresee(count)
+        if self._make_steps is not None and self._taken > 1:
+            self._advance_steps(self._make_steps, followers[-1] if followers else planned)
         return [planned, *followers]
+
+    def _advance_steps(self, make: Callable[[], StepsAhead], last: PlannedBatch) -> None:
+        if self._steps is None:
+            self._steps = make()
+        self._steps.advance(
+            self._blocks, self._waiter, epoch=last.epoch, position=last.part.position
+        )
 
     def advance(self, count: int = _MAX_PLANS) -> None:
         """Plan some ``count`` further batches, as far as the budget allows, but always one.

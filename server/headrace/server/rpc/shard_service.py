@@ -353,7 +353,14 @@ class ShardService:
             lifetime_s=config.max_stream_s * jitter,
             max_batch_bytes=config.max_batch_bytes,
             prefetch_bytes=lambda: self._prefetch_bytes(served),
+            spare_bytes=self._spare_bytes,
         )
+
+    def _spare_bytes(self) -> int:
+        if self._config.workers:
+            # Of the streams of other workers nothing is known here.
+            return 0
+        return min(self._needs.spare_bytes, 2 * self._config.prefetch_bytes)
 
     def _prefetch_bytes(self, served: Served) -> int:
         raw_bytes = max(1, served.dataset.raw_bytes)

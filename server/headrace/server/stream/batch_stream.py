@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -76,6 +77,7 @@ class StreamLimits:
         lifetime_s: When it is asked to reconnect; 0 means never.
         max_batch_bytes: Greatest payload of one batch.
         prefetch_bytes: Gives the greatest size of blocks to ask for ahead of need, as it is now.
+        spare_bytes: Gives what the cache has, for each job, beside what is shuffled together.
     """
 
     heartbeat_s: float
@@ -84,6 +86,7 @@ class StreamLimits:
     lifetime_s: float
     max_batch_bytes: int
     prefetch_bytes: Callable[[], int]
+    spare_bytes: Callable[[], int] = lambda: 0
 
 
 class StreamObserver(Protocol):
@@ -163,6 +166,11 @@ class BatchStream:
             budget_bytes=limits.prefetch_bytes,
             blocks_of_runs=contents.blocks_of_runs,
             foreseen_samples=contents.foreseen_samples,
+            steps=(
+                partial(contents.steps, limits.spare_bytes)
+                if contents.steps is not None and limits.prefetch_bytes()
+                else None
+            ),
         )
 
     def cancel(self) -> None:
@@ -262,7 +270,19 @@ class BatchStream:
         return made
 
     def _made_late(self, planned: PlannedBatch) -> Generator[bytes, None, Made | None]:
-        staged = yield from self._staged(planned)
+        if self._blocks.fit_together(planned.found.touched):
+            yield from self._waited_for_blocks(planned, None)
+            with self._turns.batches.turn():
+                made = self._maker.make([planned])
+            if made is not None:
+                return made
+        staged = StagedRows(
+            self._maker.projection,
+            planned.found.blocks.size,
+            max_bytes=self._limits.max_batch_bytes,
+            claim=self._share.claim,
+        )
+        yield from self._waited_for_blocks(planned, staged)
         return self._maker.write([planned], staged, beside=staged.nbytes)
 
     def _stood(self) -> Iterator[bytes]:
@@ -391,21 +411,22 @@ class BatchStream:
             resume_token=planned.token,
         )
 
-    def _staged(self, planned: PlannedBatch) -> Generator[bytes, None, StagedRows]:
-        """Copy the batch's samples out of its blocks as these come."""
+    def _waited_for_blocks(
+        self, planned: PlannedBatch, staged: StagedRows | None
+    ) -> Generator[bytes, None, None]:
+        """Wait until the blocks of a batch have come, and copy its samples if there is where to.
+
+        Without copies all blocks are likely to be there at the end. With them no two need be.
+        """
         self._is_there = False
         self._outlet.flush()
         self._lookahead.advance()
-        staged = StagedRows(
-            self._maker.projection,
-            planned.found.blocks.size,
-            max_bytes=self._limits.max_batch_bytes,
-            claim=self._share.claim,
-        )
         began = progress = time.monotonic()
         missing = planned.found.touched
+        if staged is None:
+            missing = missing[~self._blocks.is_cached(missing)]
         while missing.size:
-            left = self._copy_arrivals(planned, missing, staged)
+            left = self._take_arrivals(planned, missing, staged)
             now = time.monotonic()
             progress = now if left.size < missing.size else progress
             missing = left
@@ -418,23 +439,26 @@ class BatchStream:
         if waited_s >= _WORTH_SAYING_S:
             # So that the client knows whom its loop waited for.
             yield self._heartbeat(waited_s)
-        return staged
 
-    def _copy_arrivals(
-        self, planned: PlannedBatch, missing: NDArray[np.int64], staged: StagedRows
+    def _take_arrivals(
+        self, planned: PlannedBatch, missing: NDArray[np.int64], staged: StagedRows | None
     ) -> NDArray[np.int64]:
-        """Copy what comes until the next heartbeat is due; return the blocks still missing."""
+        """Take what comes until the next heartbeat is due; return the blocks still missing."""
         due = time.monotonic() + self._limits.heartbeat_s
         with self._blocks.demand(missing, self._waiter):
             while missing.size and (timeout_s := due - time.monotonic()) > 0:
                 arrived = self._blocks.arrivals(self._waiter, timeout_s=timeout_s)
                 if not arrived.size:
                     break
-                found = planned.found
-                places = np.flatnonzero(np.isin(found.blocks, arrived))
-                staged.add(places, self._blocks.rows(found.blocks[places], found.offsets[places]))
+                if staged is not None:
+                    self._stage(planned, arrived, staged)
                 missing = np.setdiff1d(missing, arrived, assume_unique=True)
         return missing
+
+    def _stage(self, planned: PlannedBatch, arrived: NDArray[np.int64], staged: StagedRows) -> None:
+        found = planned.found
+        places = np.flatnonzero(np.isin(found.blocks, arrived))
+        staged.add(places, self._blocks.rows(found.blocks[places], found.offsets[places]))
 
     def _check_ending(self) -> None:
         if self._ending is not None:

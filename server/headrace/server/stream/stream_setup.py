@@ -14,6 +14,7 @@ from headrace.server.datasets.served import Served
 from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.layout.wire_columns import WireColumn, refuse_taken_names
 from headrace.server.plan.dealing import Dealer, Ranks
+from headrace.server.plan.find_in_steps import StepFinder
 from headrace.server.plan.find_samples import Finder
 from headrace.server.plan.planned_batches import (
     FORESEEN_SAMPLES,
@@ -24,6 +25,7 @@ from headrace.server.plan.planned_batches import (
     planned_stream,
 )
 from headrace.server.plan.skip_lists import list_message
+from headrace.server.plan.steps_ahead import StepsAhead
 from headrace.server.plan.stream_request import StreamSpec, greatest_rows, stream_spec
 from headrace.server.settings.transform_config import TransformConfig
 from headrace.server.steps.transform_pool import NO_TRANSFORMS, TransformPool
@@ -50,6 +52,7 @@ class Contents:
         pipeline: What is done with each batch before it is sent.
         blocks_of_runs: As `Lookahead` takes it.
         foreseen_samples: As `Lookahead` takes it.
+        steps: Makes what it takes of what the cache has to spare, in bytes; None for no steps.
         need: What it needs of the cache; None where nothing is shuffled.
         packed: What rows hold, if samples are rows of documents.
     """
@@ -66,6 +69,7 @@ class Contents:
     pipeline: Pipeline | None = None
     blocks_of_runs: BlocksOfRuns | None = None
     foreseen_samples: int = 0
+    steps: Callable[[Callable[[], int]], StepsAhead] | None = None
     need: CacheNeed | None = None
     packed: PackedColumns | None = None
 
@@ -233,9 +237,25 @@ def _contents(
         # Together the streams of a job look ahead as far.
         foreseen_samples=FORESEEN_SAMPLES
         // (spec.world_size * spec.batch_stride * served.samples_an_item),
+        steps=_steps_ahead(spec, finder) if isinstance(finder, StepFinder) else None,
         need=CacheNeed(job, _lanes(spec), finder.lane_bytes) if finder.lane_bytes else None,
         packed=served.packed,
     )
+
+
+def _steps_ahead(spec: StreamSpec, finder: StepFinder) -> Callable[[Callable[[], int]], StepsAhead]:
+    lanes = _lanes(spec)
+    last_epoch = spec.epoch + spec.epoch_count - 1 if spec.epoch_count else None
+
+    def make(spare_bytes: Callable[[], int]) -> StepsAhead:
+        return StepsAhead(
+            finder,
+            lanes,
+            last_epoch=last_epoch,
+            spare_samples=lambda: spare_bytes() // (finder.sample_bytes * len(lanes)),
+        )
+
+    return make
 
 
 def _lanes(spec: StreamSpec) -> range:

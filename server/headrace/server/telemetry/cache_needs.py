@@ -61,6 +61,13 @@ class CacheNeeds:
         """Return what all jobs together need now."""
         return sum(self._bytes.values())
 
+    @property
+    def spare_bytes(self) -> int:
+        """Return what the cache has beside that, in equal parts for each job."""
+        with self._lock:
+            jobs = len({job for job, _ in self._bytes})
+            return max(0, self._cache_bytes - sum(self._bytes.values())) // max(1, jobs)
+
     @contextmanager
     def held(self, need: CacheNeed | None, *, dataset: str) -> Iterator[None]:
         """Count a stream while it is open, and warn if there is too little for all.

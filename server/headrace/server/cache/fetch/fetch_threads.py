@@ -39,7 +39,7 @@ from headrace.server.cache.fetch.fetch_queue import Flight, Flights
 from headrace.server.cache.fetch.slow_reads import SlowReads
 from headrace.server.cache.memory.allocation import Room
 from headrace.server.cache.source import ABSENT, Source
-from headrace.storage import hearing_failures
+from headrace.storage.store.retry import hearing_failures
 
 _log = logging.getLogger(__name__)
 

@@ -179,7 +179,10 @@ def _uses(waiter: Waiter, limit: int) -> tuple[NDArray[np.int64], NDArray[np.flo
     slots: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     ahead: list[NDArray[np.float64]] = [np.empty(0)]
     count = 0
-    for distance, batch in enumerate(waiter.plan()):
+    plans = waiter.plan()
+    if expected := waiter.expected():
+        plans.append(expected)
+    for distance, batch in enumerate(plans):
         for source, blocks in batch:
             found = source.slot_of[blocks].astype(np.int64)
             found = found[found > ABSENT]
