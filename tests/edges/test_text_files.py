@@ -87,7 +87,7 @@ def test_text_is_converted_where_spark_is_not_installed(tmp_path: Path) -> None:
     )
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert "4 samples in 1 shards" in done.stdout
+    assert "4 samples in 1 shard," in done.stdout
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "text"])
