@@ -198,7 +198,7 @@ ITERM = {"TERM": "xterm-256color", "TERM_PROGRAM": "iTerm.app"}
 def test_terminals_that_show_images_are_known_by_the_environment(
     environment: dict[str, str], wanted: str | None
 ) -> None:
-    """And what is no terminal gets none."""
+    """And what is not a terminal gets none."""
     assert wanted == image_protocol(environment, is_terminal=True)
     assert image_protocol(environment, is_terminal=False) is None
 

@@ -99,7 +99,9 @@ COMMANDS = [
     Mistake("read", "Missing argument", "'TARGET'", f"headrace read {_HELP}"),
     Mistake("read {ADDR}", "dataset is ''", "expected a name", "`headrace list`"),
     Mistake("read {ADDR} smal", "'smal'", "did you mean 'small'", "`headrace list", code=1),
-    Mistake("read {ADDR} {URL}", "{URL}", "names are no URLs", "`headrace serve NAME=URL`", code=1),
+    Mistake(
+        "read {ADDR} {URL}", "{URL}", "names are not URLs", "`headrace serve NAME=URL`", code=1
+    ),
     Mistake("read small {ADDR}", "'small'", _ADDRESS, "pass 'small:50051'"),
     Mistake("read h small", "'h', without a port", _ADDRESS, "pass 'h:50051'"),
     Mistake("read http://h:50051 small", "'http://h:50051'", _ADDRESS, "pass 'h:50051'"),
@@ -114,8 +116,8 @@ COMMANDS = [
     Mistake("read {ADDR} small --batch-size 1000", "600 samples", "smaller", "end='uneven'"),
     Mistake("read {ADDR} small --end drop", "'drop'", "'drop_last'", _HELP),
     Mistake("read {ADDR} small --token AAAA", "'000000'", "expected", "`headrace read` printed"),
-    Mistake("read {ADDR} small --token !!!", "no base64", "expected", "`headrace read` printed"),
-    Mistake("read {ADDR} --mixture {DIR}/broken.json", "no JSON", "expected", '"datasets"'),
+    Mistake("read {ADDR} small --token !!!", "not base64", "expected", "`headrace read` printed"),
+    Mistake("read {ADDR} --mixture {DIR}/broken.json", "not JSON", "expected", '"datasets"'),
     Mistake("read {ADDR} --mixture {DIR}/absent.json", "absent.json", "No such file", _HELP),
     Mistake(
         "read {ADDR} small --token-file {DIR}/absent",
@@ -149,7 +151,7 @@ COMMANDS = [
     Mistake("serve d={URL} --cahce-bytes 1", "'--cahce-bytes'", "'--cache-bytes'", _HELP),
     Mistake("serve --config {DIR}/absent.yaml", "absent.yaml", "No such file", "operations.md"),
     Mistake("serve --config {DIR}/typo.yaml", "'datsets'", "did you mean datasets", _HELP),
-    Mistake("serve --config {DIR}/broken.yaml", "no YAML at line 2", "expected", "operations.md"),
+    Mistake("serve --config {DIR}/broken.yaml", "not YAML at line 2", "expected", "operations.md"),
     Mistake("convert {DIR}/absent.csv {DIR}/x", "absent.csv", "does not exist", "a file or folder"),
     Mistake("convert {DIR}/a.csv", "Missing argument", "'DST'", f"headrace convert {_HELP}"),
     Mistake("convert {DIR}/a.csv {URL}", "holds a dataset already", "elsewhere", "--mode", code=1),

@@ -357,6 +357,6 @@ def test_json_gives_the_same_mixture(case: _Case) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"schedule": null, "datasets": [{}]}'])
 def test_json_that_is_no_mixture_is_refused(text: str) -> None:
-    """Whatever is no mixture is one clear error."""
-    with pytest.raises(BadArgumentError, match="is no mixture"):
+    """Whatever is not a mixture is one clear error."""
+    with pytest.raises(BadArgumentError, match="is not a mixture"):
         load_mixture(text)

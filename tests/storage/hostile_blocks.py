@@ -240,73 +240,76 @@ HOSTILE_BLOCKS: dict[str, tuple[Callable[[], HostileBlock], str]] = {
     "36 bomb: 1 GiB of zeros in LZ4": (_bomb("lz4"), "after decompression"),
     "37 bomb: 1 GiB of zeros in ZSTD": (_bomb("zstd"), "after decompression"),
     "38 a negative length after decompression": (_changed(_prefix(-2)), "states -2 bytes"),
-    "39 a length after decompression that is not true": (_changed(_prefix(801)), "no record batch"),
+    "39 a length after decompression that is not true": (
+        _changed(_prefix(801)),
+        "not a record batch",
+    ),
     "40 a compressed buffer of 3 bytes": (_changed(_buffer(None, 3)), "buffer of 3 bytes"),
     "41 a buffer past the end": (_changed(_buffer(1 << 30, None)), "of a body of"),
     "42 a buffer before the start": (_changed(_buffer(-8, None)), "of a body of"),
     "43 a buffer of negative length": (_changed(_buffer(None, -1)), "of a body of"),
     "44 a buffer whose end wraps around": (_changed(_buffer(8, 2**63 - 1)), "of a body of"),
-    "45 buffers over one another": (_changed(_overlapping), "no record batch"),
+    "45 buffers over one another": (_changed(_overlapping), "not a record batch"),
     "46 metadata longer than the block": (
         _changed(lambda fields: struct.pack_into("<i", fields.stored, 4, 2**31 - 1)),
-        "no record batch",
+        "not a record batch",
     ),
     "47 metadata of negative length": (
         _changed(lambda fields: struct.pack_into("<i", fields.stored, 4, -5)),
-        "no record batch",
+        "not a record batch",
     ),
     "48 a body longer than the block": (
         _changed(lambda fields: fields.write(fields.message.place(3), "<q", _TERABYTE)),
-        "no record batch",
+        "not a record batch",
     ),
     "49 a body of negative length": (
         _changed(lambda fields: fields.write(fields.message.place(3), "<q", -64)),
-        "no record batch",
+        "not a record batch",
     ),
     "50 a metadata version to come": (
         _changed(lambda fields: fields.write(fields.message.place(0), "<h", 9)),
-        "no record batch",
+        "not a record batch",
     ),
-    "51 a codec to come": (_changed(_codec(9), codec="zstd"), "no record batch"),
-    "52 a schema where samples should be": (_other_message(_schema_message), "no record batch"),
+    "51 a codec to come": (_changed(_codec(9), codec="zstd"), "not a record batch"),
+    "52 a schema where samples should be": (_other_message(_schema_message), "not a record batch"),
     "53 a dictionary where samples should be": (
         _other_message(_dictionary_message),
-        "no record batch",
+        "not a record batch",
     ),
-    "54 a trillion samples": (_many_rows, "no record batch"),
-    "55 more values than samples": (_changed(_node_length(101)), "no record batch"),
-    "56 text that is no UTF-8": (
+    "54 a trillion samples": (_many_rows, "not a record batch"),
+    "55 more values than samples": (_changed(_node_length(101)), "not a record batch"),
+    "56 text that is not UTF-8": (
         _changed(_content("text", b"\xff\xfe"), codec=None),
         "UTF8",
     ),
     "57 text cut within a character": (_changed(_content("text", b"\xc3"), codec=None), "UTF8"),
-    "58 text in a list that is no UTF-8": (
+    "58 text in a list that is not UTF-8": (
         _changed(_content("words", b"\xed\xa0\x80"), codec=None),
         "UTF8",
     ),
-    "59 text in a struct that is no UTF-8": (
+    "59 text in a struct that is not UTF-8": (
         _changed(_content("label", b"\xc0\xaf"), codec=None),
         "UTF8",
     ),
     "60 text that begins before its buffer": (
         _changed(_content("text offsets", struct.pack("<i", -9)), codec=None),
-        "no record batch",
+        "not a record batch",
     ),
     "61 text that ends before it begins": (
         _changed(_content("text offsets", struct.pack("<ii", 0, 500)), codec=None),
-        "no record batch",
+        "not a record batch",
     ),
     "62 text past the end of its buffer": (
         _changed(_content("text offsets", struct.pack("<101i", *range(0, 10100, 100))), codec=None),
-        "no record batch",
+        "not a record batch",
     ),
     "63 metadata of noise": (
         _changed(_noise),
-        "no record batch",
+        "not a record batch",
     ),
-    "64 no bytes": (_other_message(lambda: b""), "no record batch"),
-    "65 zeros": (_other_message(lambda: bytes(1000)), "no record batch"),
-    "66 ones": (_other_message(lambda: b"\xff" * 1000), "no record batch"),
+    "64 no bytes": (_other_message(lambda: b""), "not a record batch"),
+    "65 zeros": (_other_message(lambda: bytes(1000)), "not a record batch"),
+    "66 ones": (_other_message(lambda: b"\xff" * 1000), "not a record batch"),
 }
 
 

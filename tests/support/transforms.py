@@ -78,6 +78,6 @@ def wavers(batch: pa.RecordBatch, keys: pa.UInt64Array) -> pa.RecordBatch:
 
 
 def lists(batch: pa.RecordBatch, keys: pa.UInt64Array) -> list[int]:
-    """Return what is no batch."""
+    """Return what is not a batch."""
     del keys
     return [batch.num_rows]

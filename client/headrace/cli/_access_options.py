@@ -78,7 +78,7 @@ def _token(path: Path) -> str:
     try:
         return path.read_text().strip()
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigurationError(
             f"cannot read the token in {path} ({why}); give a file that holds a token alone"
         ) from None

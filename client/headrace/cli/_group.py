@@ -146,10 +146,10 @@ def _misuse(error: click.ClickException) -> str:
 
 _ENDS = (".", "?", ")")
 _CLICKS_WORDS = {
-    "is not a valid integer range": "is no whole number",
-    "is not a valid float range": "is no number",
-    "is not a valid integer": "is no whole number",
-    "is not a valid float": "is no number",
+    "is not a valid integer range": "is not a whole number",
+    "is not a valid float range": "is not a number",
+    "is not a valid integer": "is not a whole number",
+    "is not a valid float": "is not a number",
 }
 
 

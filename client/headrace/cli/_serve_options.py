@@ -32,7 +32,7 @@ class OctalType(click.ParamType[int]):
         try:
             return value if isinstance(value, int) else int(str(value), 8)
         except ValueError:
-            self.fail(f"{value!r} is no octal number, such as 660", param, ctx)
+            self.fail(f"{value!r} is not an octal number, such as 660", param, ctx)
 
 
 _LISTEN = "listen"

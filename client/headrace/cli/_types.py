@@ -26,7 +26,7 @@ class SizeType(click.ParamType[int]):
         found = re.fullmatch(r"(\d+)\s*([a-z]*)", str(value).strip().lower())
         if found is None or found[2] not in _UNITS:
             self.fail(
-                f"{value!r} is no size; expected bytes, or a number with MiB or GiB", param, ctx
+                f"{value!r} is not a size; expected bytes, or a number with MiB or GiB", param, ctx
             )
         return int(found[1]) * _UNITS[found[2]]
 
@@ -44,7 +44,7 @@ class DurationType(click.ParamType[float]):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", str(value).strip().lower())
         if found is None:
-            self.fail(f"{value!r} is no time; expected a number with s, m, h or d", param, ctx)
+            self.fail(f"{value!r} is not a time; expected a number with s, m, h or d", param, ctx)
         return float(found[1]) * _SECONDS[found[2]]
 
 
@@ -141,7 +141,7 @@ class WeightedUrlType(click.ParamType[tuple[str, float | None]]):
         try:
             return url, float(weight)
         except ValueError:
-            self.fail(f"{weight!r} is no weight; expected URL or URL=WEIGHT", param, ctx)
+            self.fail(f"{weight!r} is not a weight; expected URL or URL=WEIGHT", param, ctx)
 
 
 DURATION = DurationType()

@@ -92,5 +92,5 @@ def command(
 def _rate(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/s)?", text.replace(",", ""))
     if match is None or not float(match[1]):
-        raise click.UsageError(f"--need: {text!r} is no rate; expected samples/s, as 5000/s.")
+        raise click.UsageError(f"--need: {text!r} is not a rate; expected samples/s, as 5000/s.")
     return float(match[1])

@@ -147,7 +147,7 @@ def command(
     order = _open_order(specs, tables, spec, batching=batching, mixture=text)
     if print_mixture:
         if not isinstance(order, MixtureOrder | KeptMixtureOrder):
-            raise click.UsageError("--print-mixture: one dataset is no mixture.")
+            raise click.UsageError("--print-mixture: one dataset is not a mixture.")
         click.echo(dump_mixture(order.spec))
         return
     plan = EpochPlan(
@@ -230,7 +230,7 @@ def _sample_ids(order: AnyOrder, names: Sequence[str]) -> NDArray[np.int64]:
     for name, match in zip(names, matches, strict=True):
         if match is None:
             form = "DATASET:ID, datasets counted from 0" if is_mixture else "a number"
-            raise click.UsageError(f"--find: {name!r} is no sample id; expected {form}.")
+            raise click.UsageError(f"--find: {name!r} is not a sample id; expected {form}.")
     pairs = [(int(match[1] or 0), int(match[2])) for match in matches if match is not None]
     if isinstance(order, MixtureOrder | KeptMixtureOrder):
         firsts = order.first_ids.tolist()

@@ -259,5 +259,5 @@ def _token_bytes(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise TokenMalformedError(
-            f"--token is no base64 ({error}); expected what `headrace read` printed behind 'token'"
+            f"--token is not base64 ({error}); expected what `headrace read` printed behind 'token'"
         ) from error

@@ -92,7 +92,7 @@ def _check(config: ServerConfig) -> int:
     found = check_config(config)
     click.echo(config_text(config), nl=False)
     for name in ignored_variables(os.environ):
-        click.echo(f"ignored: the variable {name} is no setting of the server", err=True)
+        click.echo(f"ignored: the variable {name} is not a setting of the server", err=True)
     for one in found:
         click.echo(one.text, err=True)
     return 0 if all(one.is_good for one in found) else 1

@@ -60,5 +60,5 @@ def load_mixture(text: str) -> MixtureSpec:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BadArgumentError(
-            f"the text of {len(text)} characters is no mixture: {error}", field="mixture"
+            f"the text of {len(text)} characters is not a mixture: {error}", field="mixture"
         ) from error

@@ -52,7 +52,7 @@ def layout_of(
     Args:
         columns: The columns in the order wanted.
         row_count: Rows of the batch.
-        ragged_bytes: Bytes of all values of each column that is no tensor, in the same order.
+        ragged_bytes: Bytes of all values of each column that is not a tensor, in the same order.
     """
     lengths: list[int] = []
     sizes = iter(ragged_bytes)

@@ -162,7 +162,7 @@ def test_a_ring_that_is_wanted_and_cannot_be_is_an_error(url: str) -> None:
     with (
         _server(url, "127.0.0.1:0") as server,
         closing(_dataset(server.address, transport=_transport("ring"))) as dataset,
-        pytest.raises(RingUnavailableError, match="is no unix socket"),
+        pytest.raises(RingUnavailableError, match="is not a unix socket"),
     ):
         next(iter(dataset))
 

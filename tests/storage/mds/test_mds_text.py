@@ -46,7 +46,7 @@ def test_lines_and_binary_shards_are_one_dataset(tmp_path: Path) -> None:
     [
         ("json", b"{}\n", "1 whole lines found, the index says 3"),
         ("json", lines_of("json", "\n").encode()[:-1], "2 whole lines found"),
-        ("json", b"[1]\n{}\n{}\n", "no JSON object"),
+        ("json", b"[1]\n{}\n{}\n", "not a JSON object"),
         ("json", b'{"number": 1, "text": ""}\n{}\n{}\n', "no value of 'ratio'"),
         ("json", b'{"ratio": 1.5, "number": "1", "text": ""}\n{}\n{}\n', "'1' is no int"),
         ("json", b'{"ratio": 1.5, "number": 1, "text": null}\n{}\n{}\n', "'None' is no str"),

@@ -251,7 +251,7 @@ def test_unknown_feature_is_named(tmp_path: Path) -> None:
 
 
 def test_broken_log_is_refused(tmp_path: Path) -> None:
-    """A log that is no JSON is a ManifestCorruptError."""
+    """A log that is not JSON is a ManifestCorruptError."""
     write_deltalake(tmp_path, table_of(range(3)))
     log = next((tmp_path / "_delta_log").glob("*.json"))
     log.write_text(json.dumps({"add": 3}) + "\n{")

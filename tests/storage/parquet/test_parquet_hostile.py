@@ -72,7 +72,7 @@ _HOSTILE: dict[str, tuple[bytes, type[HeadraceError]]] = {
     "25 a codec that is none": (honest_but(codec=99), HeadraceError),
     "26 groups in groups": (honest_but(depth=20_000), HeadraceError),
     "27 a column without a name": (honest_but(name=b""), UnsupportedColumnError),
-    "28 a name that is no UTF-8": (honest_but(name=b"\xff\xfe"), HeadraceError),
+    "28 a name that is not UTF-8": (honest_but(name=b"\xff\xfe"), HeadraceError),
 }
 
 
@@ -115,7 +115,7 @@ def test_damaged_footer_of_an_open_dataset_is_noticed(tmp_path: Path) -> None:
 
 
 def test_text_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
-    """A string column of bytes that are no text does not reach a trainer."""
+    """A string column of bytes that are not text does not reach a trainer."""
     buffers = [None, pa.py_buffer(struct.pack("<2i", 0, 2)), pa.py_buffer(b"\xff\xfe")]
     table = pa.table({"s": pa.Array.from_buffers(pa.string(), 1, buffers)})
     path = write_file(tmp_path / "a.parquet", table)

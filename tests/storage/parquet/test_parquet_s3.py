@@ -78,7 +78,7 @@ def test_fingerprint_holds_the_tag(s3: S3) -> None:
 
 
 def test_refusal_and_absence_differ(s3: S3) -> None:
-    """A wrong key is a refusal, a prefix of nothing is no dataset."""
+    """A wrong key is a refusal, a prefix of nothing is not a dataset."""
     _put(s3, "d/a.parquet", table_of(range(30)))
     wrong = StoreOptions(access_key="nobody", secret_key="wrong")  # noqa: S106 - no secret
 

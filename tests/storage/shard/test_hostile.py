@@ -295,7 +295,7 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
         "utf-8",
     ),
     "72 shard table with a dictionary": (_shard_table(_names_of_dictionary), "dictionaries"),
-    "73 pages that are no list": (_metadata("headrace.pages", lambda _: b"{}"), "is no list"),
+    "73 pages that are no list": (_metadata("headrace.pages", lambda _: b"{}"), "is not a list"),
     "74 blocks that differ where there is one": (
         _forge(_set_shard("block_samples", 0, shard=2)),
         "block_samples of shard 2 is 0, which does not cut 5 samples into blocks, 1 of them",

@@ -213,7 +213,7 @@ def _forged(tmp_path: Path, changes: dict[str, object]) -> None:
         ({"index": {"name": "../x", "stored_bytes": 1, "digest": "0" * 32}}, "'../x'"),
         ({"index": {"name": "x", "stored_bytes": -1, "digest": "0" * 32}}, "stored_bytes is -1"),
         ({"index": {"name": "x", "stored_bytes": 1, "digest": "0"}}, "digest '0'"),
-        ({"index": []}, "index is no JSON object"),
+        ({"index": []}, "index is not a JSON object"),
     ],
 )
 def test_a_pointer_that_lies_is_refused(

@@ -195,8 +195,8 @@ def _pax(records: bytes) -> bytes:
 
 _MEMBER = _header(name=b"0.txt", size=b"3") + b"abc".ljust(512, b"\0")
 _HOSTILE: dict[str, tuple[bytes, type[HeadraceError], str]] = {
-    "01 empty": (b"", ShardCorruptError, "no tar file"),
-    "02 zeros": (bytes(2048), ShardCorruptError, "no tar file"),
+    "01 empty": (b"", ShardCorruptError, "not a tar file"),
+    "02 zeros": (bytes(2048), ShardCorruptError, "not a tar file"),
     "03 text": (b"0.txt,abc\n" * 200, ShardCorruptError, "number|checksum"),
     "04 cut within a header": (_MEMBER + _MEMBER[:200], ShardCorruptError, "within a header"),
     "05 cut within a member": (_MEMBER[:514], ShardCorruptError, "ends at byte 515"),
@@ -216,7 +216,7 @@ _HOSTILE: dict[str, tuple[bytes, type[HeadraceError], str]] = {
         ShardCorruptError,
         "number",
     ),
-    "10 a size that is no number": (
+    "10 a size that is not a number": (
         _header(name=b"0.txt", size=b"12x") + bytes(512),
         ShardCorruptError,
         "number",
@@ -233,13 +233,17 @@ _HOSTILE: dict[str, tuple[bytes, type[HeadraceError], str]] = {
     ),
     "13 a pax record without an end": (_pax(b"99 path=x\n") + _MEMBER, ShardCorruptError, "pax"),
     "14 a pax record of no length": (_pax(b"0 path=x\n") + _MEMBER, ShardCorruptError, "pax"),
-    "15 a pax size that is no number": (_pax(b"11 size=-9\n") + _MEMBER, ShardCorruptError, "-9"),
+    "15 a pax size that is not a number": (
+        _pax(b"11 size=-9\n") + _MEMBER,
+        ShardCorruptError,
+        "-9",
+    ),
     "16 a pax size past the end": (
         _pax(b"15 size=999999\n") + _MEMBER,
         ShardCorruptError,
         "ends at byte",
     ),
-    "17 a name that is no UTF-8": (
+    "17 a name that is not UTF-8": (
         _header(name=b"\xff\xfe.txt", size=b"0"),
         ShardCorruptError,
         "UTF-8",
@@ -257,12 +261,12 @@ _HOSTILE: dict[str, tuple[bytes, type[HeadraceError], str]] = {
         "endings",
     ),
     "22 no samples": (_header(name=b"README"), NotADatasetError, "no samples"),
-    "23 text that is no UTF-8": (
+    "23 text that is not UTF-8": (
         _header(name=b"0.txt", size=b"2") + b"\xff\xfe".ljust(512, b"\0"),
         ShardCorruptError,
         "column 'txt'.*UTF8",
     ),
-    "24 a class that is no number": (
+    "24 a class that is not a number": (
         _header(name=b"0.cls", size=b"3") + b"abc".ljust(512, b"\0"),
         ShardCorruptError,
         "column 'cls'",

@@ -464,7 +464,7 @@ class RemoteDataset(IterableDataset[Batch]):
         """Go on after the batch that a state was taken at, with any rank and world size.
 
         Raises:
-            TokenMalformedError: It is no state, or a damaged one.
+            TokenMalformedError: It is not a state, or a damaged one.
             TokenSpecChangedError: It belongs to other options; the message names them.
         """
         token, share = read_state(state), share_of_worker()

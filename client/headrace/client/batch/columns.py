@@ -43,7 +43,7 @@ class _Lazy(ABC, Generic[_T]):
     _valid: NDArray[np.bool_] | None
     _source: _Source | None = None
     _name: str
-    _ADVICE = "it is no tensor, but a sequence of samples"
+    _ADVICE = "it is not a tensor, but a sequence of samples"
 
     def __init__(self, view: ColumnView) -> None:
         assert view.offsets is not None
@@ -168,7 +168,7 @@ class RaggedColumn(_Lazy[torch.Tensor]):
     """One-dimensional tensors of differing length that share the batch's memory, or None."""
 
     _ADVICE = (
-        "its samples differ in length, so it is no tensor; to_padded() or to_nested() makes one"
+        "its samples differ in length, so it is not a tensor; to_padded() or to_nested() makes one"
     )
 
     _moved: tuple[torch.Tensor, torch.Tensor] | None = None

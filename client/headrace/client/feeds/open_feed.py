@@ -104,7 +104,7 @@ class RingFeeds:
             raise RingUnavailableError("Transport('grpc') was asked for")
         if not endpoint.address.startswith(_UNIX):
             raise RingUnavailableError(
-                f"{endpoint.address} is no unix socket, which a ring needs beside it"
+                f"{endpoint.address} is not a unix socket, which a ring needs beside it"
             )
         if not hasattr(os, "memfd_create") or not hasattr(socket, "recv_fds"):
             raise RingUnavailableError("this platform has no memfd")

@@ -68,7 +68,7 @@ class SlotLayout(NamedTuple):
 class SlotForm:
     """Batches with equal counts of samples and rows, and columns, whose texts may have any lengths.
 
-    Lengths are free of the values of columns that are no tensors, and of nothing else.
+    Lengths are free of the values of columns that are not tensors, and of nothing else.
 
     Args:
         event: One of them, whole.
@@ -79,7 +79,7 @@ class SlotForm:
         columns: The arrays of each column.
         entries: The arrays that a batch's entries begin with, in their order.
         has_ids: Whether one is that of the sample ids.
-        ragged: Of each column that is no tensor: the buffer of its values, their size, and the
+        ragged: Of each column that is not a tensor: the buffer of its values, their size, and the
             buffer of its offsets.
     """
 

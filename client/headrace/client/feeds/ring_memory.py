@@ -93,7 +93,7 @@ class Mapping:
             dtype: Its items.
             owner: What it keeps.
         """
-        # In the mapping itself, which is no array: where all bases are arrays NumPy collapses them,
+        # In the mapping itself, not in an array: where all bases are arrays NumPy collapses them,
         # and a view would keep the ring alive and not this one.
         array = SlotArray(shape, dtype, self.mapped, begin)
         array.owner = owner

@@ -40,7 +40,7 @@ def addresses_of(
         dataset: What the user gave beside it, in which an address may stand by mistake.
 
     Raises:
-        BadArgumentError: One is no address, such as the URL of a web page or of a dataset, or a
+        BadArgumentError: One is not an address, such as the URL of a web page or of a dataset, or a
             host without a port.
     """
     if target is None:

@@ -106,7 +106,7 @@ class RandomHorizontalFlip:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        """Refuse what is no probability."""
+        """Refuse what is not a probability."""
         _set(self, p=number("RandomHorizontalFlip.p", self.p, least=0, most=1))
 
     def to_message(self) -> pb.ImageTransform:
@@ -125,7 +125,7 @@ class RandomVerticalFlip:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        """Refuse what is no probability."""
+        """Refuse what is not a probability."""
         _set(self, p=number("RandomVerticalFlip.p", self.p, least=0, most=1))
 
     def to_message(self) -> pb.ImageTransform:

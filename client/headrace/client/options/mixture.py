@@ -256,7 +256,7 @@ def read_mixture(text: str) -> Mixture:
         return mixture_from(json.loads(text))
     except ValueError as error:
         raise BadArgumentError(
-            f"the mixture is no JSON: {error}; expected one such as "
+            f"the mixture is not JSON: {error}; expected one such as "
             '{"datasets": [{"name": "web", "proportion": 0.7}, …]}',
             field="mixture",
         ) from error

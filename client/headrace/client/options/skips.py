@@ -43,7 +43,7 @@ def skip_choice(skips: SkipArgument) -> SkipChoice | None:
     """Return the list that an argument means; None leaves it to the token.
 
     Raises:
-        BadArgumentError: It is no digest, has a negative id or too many.
+        BadArgumentError: It is not a digest, has a negative id or too many.
     """
     if skips is None:
         return None

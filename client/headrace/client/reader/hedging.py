@@ -254,7 +254,7 @@ def hedged(feed: HedgedFeed) -> Iterator[HedgedFeed]:
 
 
 def _token_after(event: Event | bytes | None, *, end_epoch: int | None) -> bytes | None:
-    """Return where a hedge may begin; None where what comes next is no batch."""
+    """Return where a hedge may begin; None where what comes next is not a batch."""
     if event is None:
         return None
     if isinstance(event, bytes):

@@ -72,7 +72,7 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
         )
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return CallerError(
-            f"{target} speaks gRPC but is no headrace server of this version ({text}); correct "
+            f"{target} speaks gRPC but is not a headrace server of this version ({text}); correct "
             "the address",
             target=target,
             code=code.name,
@@ -159,6 +159,6 @@ def _unpack(status: status_pb2.Status) -> tuple[str, dict[str, str], float | Non
         if detail.Unpack(info) and info.domain == "headrace":
             reason, metadata = info.reason, dict(info.metadata)
         elif detail.Unpack(retry):
-            # Not `ToTimedelta`, which fails for what is no duration.
+            # Not `ToTimedelta`, which fails for what is not a duration.
             wait_s = max(0.0, retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9)
     return reason, metadata, wait_s

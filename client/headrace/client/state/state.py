@@ -48,7 +48,7 @@ def read_state(state: Mapping[str, object]) -> bytes:
     """Take the token out of a state.
 
     Raises:
-        TokenMalformedError: It is no state of ours, or its token is damaged.
+        TokenMalformedError: It is not a state of ours, or its token is damaged.
     """
     if not isinstance(state, Mapping):
         raise TokenMalformedError(
@@ -64,7 +64,7 @@ def read_state(state: Mapping[str, object]) -> bytes:
     try:
         token = base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise TokenMalformedError(f"the state's token is no base64 ({error})") from error
+        raise TokenMalformedError(f"the state's token is not base64 ({error})") from error
     decode_token(token)
     return token
 

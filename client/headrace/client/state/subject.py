@@ -181,7 +181,7 @@ def subject_of(
     Args:
         dataset: Name, mixture, or pairs of name and proportion; with URLs for names if private.
         is_private: Whether a private server reads it.
-        url: Where it lies, if names are no URLs; of a mixture by name.
+        url: Where it lies, if names are not URLs; of a mixture by name.
         skips: Samples of one dataset to leave out.
         where: Which samples of one dataset to read.
 

@@ -78,7 +78,7 @@ def columns_of(
 
 
 def check_seeds(*, shuffle_seed: object, split_seed: object) -> None:
-    """Refuse seeds that are no whole numbers.
+    """Refuse seeds that are not whole numbers.
 
     Raises:
         BadArgumentError: One is none.

@@ -71,7 +71,9 @@ class ConversionCache:
         with contextlib.closing(self._open(self._url)) as store:
             store.delete(_name_of(key))
         with contextlib.closing(self._open(self.url_of(key))) as store:
-            store.delete(_POINTER)  # from here on it is no dataset any more, and never half a one
+            store.delete(
+                _POINTER
+            )  # from here on it is not a dataset any more, and never half a one
             for name in list(store.list()):
                 store.delete(name)
             # A local directory stays otherwise, with its lock.

@@ -50,7 +50,7 @@ class Folder:
     Attributes:
         plan: What it becomes.
         jobs: What to read, and how to write it; one after another.
-        skipped: Takes note of files that are no whole images, if they are left out.
+        skipped: Takes note of files that are not whole images, if they are left out.
     """
 
     plan: FolderPlan

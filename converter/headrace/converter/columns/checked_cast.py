@@ -19,7 +19,7 @@ def checked_cast(column: Array, kind: pa.DataType, *, name: str, first_sample: i
     """Return ``column`` as ``kind``.
 
     Refused are numbers out of range, fractions made whole, floats that become infinite, and text
-    that is no number. A float may lose digits.
+    that is not a number. A float may lose digits.
 
     Args:
         column: Of any type that Arrow can cast.

@@ -25,7 +25,7 @@ _JPEG_BARE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a length
 
 
 def problem_of(content: bytes) -> str | None:
-    """Return why a file's content is no whole image, or nothing."""
+    """Return why a file's content is not a whole image, or nothing."""
     for starts, check in _CHECKS:
         if content.startswith(starts):
             return check(content)

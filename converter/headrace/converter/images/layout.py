@@ -159,7 +159,7 @@ def format_by_name(name: str) -> str | None:
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """Write some names for people; bytes that are no text come as escapes."""
+    """Write some names for people; bytes that are not text come as escapes."""
     listed = ", ".join(name if name.isprintable() else ascii(name)[1:-1] for name in names[:_SHOWN])
     return listed if len(names) <= _SHOWN else f"{listed} and {len(names) - _SHOWN:,} more"
 

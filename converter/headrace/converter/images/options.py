@@ -18,7 +18,7 @@ class ImageOptions:
     Attributes:
         label: Which folder is the class of an image: the ``first`` below the source or its split,
             the ``last`` one, or ``none``; `None` refuses folders that leave it open.
-        on_error: ``refuse`` names files that are no whole images and writes nothing; ``skip``
+        on_error: ``refuse`` names files that are not whole images and writes nothing; ``skip``
             leaves them out, counted and listed.
     """
 

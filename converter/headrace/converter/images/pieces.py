@@ -31,7 +31,7 @@ File: TypeAlias = tuple[str, str, int | None]
 
 
 class SkippedFiles:
-    """Files that are no whole images, noted from any thread of this process."""
+    """Files that are not whole images, noted from any thread of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class ImagePieces:
         is_compressed: Whether the formats that all names tell are.
         raw_bytes: Of the files, as they were listed.
         options: How to reach them.
-        skipped: Takes note of files that are no whole images; `None` refuses them.
+        skipped: Takes note of files that are not whole images; `None` refuses them.
     """
 
     url: str
@@ -83,7 +83,7 @@ class ImagePieces:
         """Yield the images of one piece.
 
         Raises:
-            BadArgumentError: A file is no whole image, and they are not left out.
+            BadArgumentError: A file is not a whole image, and they are not left out.
         """
         with contextlib.closing(open_store(self.url, options=self.options)) as store:
             rows: list[tuple[bytes, File]] = []
@@ -105,7 +105,7 @@ class ImagePieces:
             return True
         if self.skipped is None:
             raise BadArgumentError(
-                f"{name} in {self.url} is no whole image: {problem}; restore or remove it, or "
+                f"{name} in {self.url} is not a whole image: {problem}; restore or remove it, or "
                 "leave out all that are like it with on_error='skip' (--on-error skip)",
                 field="SRC",
             )

@@ -70,7 +70,7 @@ class TextFile:
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
         """Yield the text as UTF-8 without a byte-order mark, some MiB at a time.
 
-        What cannot be decoded is left, or made, such that it is no UTF-8.
+        What cannot be decoded is left, or made, such that it is not UTF-8.
 
         Args:
             start: First byte of what is yielded.

@@ -169,7 +169,7 @@ class _Found:
             self._lines.append(self.line)
         else:
             kind = type(value).__name__
-            self.refuse(f"the record is no JSON object but {_KINDS.get(kind, kind)}")
+            self.refuse(f"the record is not a JSON object but {_KINDS.get(kind, kind)}")
 
     def refuse(self, why: str) -> None:
         self._refusals.append(Refusal(self._source.number, self.line, self._source.file.name, why))

@@ -34,7 +34,7 @@ class Lines:
         return end_of_lines(content)
 
     def rows(self, chunk: Chunk) -> tuple[pa.Table, list[Refusal]]:
-        """Return the lines of a chunk without their ends, and those that are no text."""
+        """Return the lines of a chunk without their ends, and those that are not text."""
         if is_text(chunk.content):
             return _table(chunk.content), []
         good: list[bytes] = []

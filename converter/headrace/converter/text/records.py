@@ -160,7 +160,7 @@ def _field_pattern(delimiter: int) -> re.Pattern[bytes]:
 
 
 def bytes_problem(content: bytes) -> str:
-    """Return why some bytes are no text; empty where they are."""
+    """Return why some bytes are not text; empty where they are."""
     if b"\0" in content:
         return "holds a NUL byte, as binary files and UTF-16 do; check --encoding"
     found = undecodable(content)

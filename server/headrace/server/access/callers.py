@@ -184,7 +184,7 @@ def read_tokens(path: Path) -> tuple[_Entry, ...]:
         raise _refusal(path, f"cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError):
         # Not chained: the decoder's error holds the whole file.
-        raise _refusal(path, "is no JSON") from None
+        raise _refusal(path, "is not JSON") from None
     stated = top.get("tokens") if isinstance(top, dict) and set(top) == {"tokens"} else None
     if not isinstance(stated, list):
         raise _refusal(path, 'must be {"tokens": [...]} and nothing else')

@@ -301,7 +301,7 @@ def _fingerprint(request: BatchesRequest) -> str:
 def _near(name: str, known: Iterable[str]) -> str:
     """Return which names a caller may have meant, of some that it may know of."""
     if "/" in name:
-        return ", and names are no URLs: `headrace serve NAME=URL` gives one its name"
+        return ", and names are not URLs: `headrace serve NAME=URL` gives one its name"
     few = list(itertools.islice(known, _MOST_COMPARED))
     near = difflib.get_close_matches(name[:_LONGEST_COMPARED], few)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -143,7 +143,7 @@ def head_of(content: memoryview) -> Head:
     """Read the head of a file.
 
     Raises:
-        OSError: It is no image; or a ValueError or SyntaxError, as Pillow has it.
+        OSError: It is not an image; or a ValueError or SyntaxError, as Pillow has it.
     """
     head = _jpeg_head(content) if bytes(content[:3]) == _JPEG else None
     if head is not None:

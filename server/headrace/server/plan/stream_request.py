@@ -408,7 +408,7 @@ def _deal(message: pb.Deal) -> DealSpec:
 
 def _end(value: pb.EndMode) -> EndMode:
     if value not in _ENDS:
-        raise BadArgumentError(f"end is {value}, which is no EndMode", field="end")
+        raise BadArgumentError(f"end is {value}, which is not an EndMode", field="end")
     return _ENDS[value]
 
 

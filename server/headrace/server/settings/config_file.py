@@ -30,7 +30,7 @@ def read_config_file(path: Path, environment: Mapping[str, str]) -> dict[str, ob
     be 16 MiB long and 32 levels deep.
 
     Raises:
-        ConfigurationError: It cannot be read, is no YAML, says a thing twice, refers to what is
+        ConfigurationError: It cannot be read, is not YAML, says a thing twice, refers to what is
             not there or to itself, or is too long or too deep. No content of the file is quoted.
     """
     try:
@@ -45,9 +45,9 @@ def read_config_file(path: Path, environment: Mapping[str, str]) -> dict[str, ob
         mark = error.problem_mark
         at = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
         # Not chained: the error quotes the line, which may hold a secret.
-        raise _refusal(path, f"is no YAML{at}: {_problem(error)}") from None
+        raise _refusal(path, f"is not YAML{at}: {_problem(error)}") from None
     except (yaml.YAMLError, RecursionError):
-        raise _refusal(path, "is no YAML") from None
+        raise _refusal(path, "is not YAML") from None
     if top is None:
         return {}
     if not isinstance(top, dict) or not all(isinstance(key, str) for key in top):
@@ -151,7 +151,7 @@ def _referred(found: re.Match[str], where: str, path: Path, environment: Mapping
     try:
         return Path(found["path"]).read_text().strip()
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise _refusal(path, f"refers to {found['path']} in {where}: {why}") from None
 
 

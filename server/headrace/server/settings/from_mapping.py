@@ -101,7 +101,7 @@ def _one_of(value: object, hints: tuple[Any, ...], place: _Place) -> object:
         return None
     chosen = [hint for hint in hints if hint is not types.NoneType]
     for hint in chosen:
-        # A text is no list, and a mapping is neither: the shape of the value chooses.
+        # A text is not a list, and a mapping is neither: the shape of the value chooses.
         if _has_shape(value, hint):
             return _value(value, hint, place)
     return _value(value, chosen[0], place)

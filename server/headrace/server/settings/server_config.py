@@ -245,7 +245,8 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - the greatest port
         raise ConfigurationError(
-            f"{address!r} is no address to listen on; give HOST:PORT (port 0 takes a free one) or "
+            f"{address!r} is not an address to listen on; give HOST:PORT (port 0 takes a "
+            f"free one) or"
             "unix:/path"
         )
     return host.strip("[]"), int(port)

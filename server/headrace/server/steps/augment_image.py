@@ -144,7 +144,7 @@ class AugmentImage:
         # Pillow names the object that holds the bytes.
         why = str(error).partition(" <")[0][:200]
         return StepFailedError(
-            f"decode_image: row {row} of column {self._name!r} is no image that can be decoded "
+            f"decode_image: row {row} of column {self._name!r} is not an image that can be decoded "
             f"(JPEG, PNG, WebP, AVIF): {why}",
             column=self._name,
             row=row,

@@ -241,7 +241,7 @@ def _named_by_index(content: bytes, *, place: str) -> set[str]:
         return {part["basename"] for part in parts if part}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ManifestCorruptError(
-            f"{place} is no index of MDS ({error!r}); nothing was removed", url=place
+            f"{place} is not an index of MDS ({error!r}); nothing was removed", url=place
         ) from error
 
 

@@ -281,7 +281,7 @@ def _fingerprint(manifest: Manifest, version: int) -> str:
 def _pages(text: str) -> tuple[PageEntry, ...]:
     rows = json.loads(text)
     if not isinstance(rows, list):
-        raise _DamageError("metadata headrace.pages is no list")
+        raise _DamageError("metadata headrace.pages is not a list")
     return tuple(_page(row) for row in rows)
 
 

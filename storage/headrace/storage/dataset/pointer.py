@@ -214,7 +214,7 @@ def _digits(mapping: Mapping[str, object], key: str) -> str:
 
 def _mapping(value: object, what: str) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise _DamageError(f"{what} is no JSON object")
+        raise _DamageError(f"{what} is not a JSON object")
     return value
 
 

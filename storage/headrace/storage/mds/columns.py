@@ -178,7 +178,7 @@ def _refuse_bad_text(texts: Array) -> None:
         try:
             content.decode()
         except UnicodeDecodeError as error:
-            raise DamageError(f"text that is no UTF-8 at its byte {error.start}", at) from error
+            raise DamageError(f"text that is not UTF-8 at its byte {error.start}", at) from error
 
 
 def _floats(texts: Array) -> Array:

@@ -124,7 +124,7 @@ class _Collected:
 
     def add(self, value: object) -> None:
         if not isinstance(value, dict):
-            raise ValueError(f"shard {self.count} is no JSON object")  # noqa: TRY004 - the file's fault, not a type's
+            raise ValueError(f"shard {self.count} is not a JSON object")  # noqa: TRY004 - the file's fault, not a type's
         try:
             self._add(value)
         except (ValueError, KeyError, TypeError) as error:
@@ -248,10 +248,10 @@ def _each(texts: pa.StringArray) -> Iterator[str]:
 
 def _file(value: object, key: str) -> _File:
     if not isinstance(value, dict):
-        raise ValueError(f"{key} is no JSON object")  # noqa: TRY004 - the file's fault, not a type's
+        raise ValueError(f"{key} is not a JSON object")  # noqa: TRY004 - the file's fault, not a type's
     name = value["basename"]
     if not isinstance(name, str):
-        raise ValueError(f"the basename of {key} is no text")  # noqa: TRY004 - as above
+        raise ValueError(f"the basename of {key} is not text")  # noqa: TRY004 - as above
     if not _PLAIN_NAME.fullmatch(name):
         problem = name_problem(name)
         if problem is not None:

@@ -15,7 +15,7 @@ def shard_objects(text: str) -> Iterator[object]:
     """Yield each element of the list ``shards`` of an index.
 
     Raises:
-        ValueError: The text is no JSON, no object with one list ``shards``, or its ``version``
+        ValueError: The text is not JSON, no object with one list ``shards``, or its ``version``
             is not 2.
         RecursionError: It is nested too deep.
     """

@@ -54,7 +54,7 @@ def schema_from_object(value: Mapping[str, object]) -> ShardSchema:
     """Return the schema that `schema_object` wrote.
 
     Raises:
-        ValueError: It is no schema; says why.
+        ValueError: It is not a schema; says why.
         KeyError: The same.
     """
     schema = schema_of(
@@ -92,7 +92,7 @@ def text_schema_of(value: Mapping[str, object]) -> ShardSchema | None:
     if form.format == "json":
         columns = value["columns"]
         if not isinstance(columns, dict):
-            raise ValueError("columns is no JSON object")
+            raise ValueError("columns is not a JSON object")
         names, texts = list(columns), list(columns.values())
     else:
         names = list(sequence_of(value, "column_names"))
@@ -131,7 +131,7 @@ def schema_of(
 
 def _column_name(name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise ValueError(f"column name {str(name)[:100]!r} is no text")
+        raise ValueError(f"column name {str(name)[:100]!r} is not text")
     name.encode()  # half a surrogate pair, which JSON can escape, is a ValueError
     return name
 
@@ -145,5 +145,5 @@ def sequence_of(value: Mapping[str, object], key: str) -> Sequence[object]:
     """
     found = value[key]
     if not isinstance(found, list):
-        raise ValueError(f"{key} is no list")  # noqa: TRY004 - the file's fault, not a type's
+        raise ValueError(f"{key} is not a list")  # noqa: TRY004 - the file's fault, not a type's
     return found

@@ -171,7 +171,7 @@ def _decode(content: bytes) -> StoredIndex:
     if type(stored_bytes) is not int or not 0 < stored_bytes <= MAX_INDEX_BYTES:
         raise ValueError(f"{MDS_INDEX_NAME} of {str(stored_bytes)[:100]} bytes")
     if not isinstance(version, str):
-        raise TypeError(f"version {str(version)[:100]} is no text")
+        raise TypeError(f"version {str(version)[:100]} is not text")
     index = _index(packed.batch, facts)
     check_shards(index)
     return StoredIndex(ObjectEntry(MDS_INDEX_NAME, stored_bytes, version), index)

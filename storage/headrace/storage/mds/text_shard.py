@@ -163,7 +163,7 @@ def _json_values(
     del form
     sample = json.loads(line)
     if not isinstance(sample, dict):
-        raise ValueError("a line that is no JSON object")  # noqa: TRY004 - the file's fault, not a type's
+        raise ValueError("a line that is not a JSON object")  # noqa: TRY004 - the file's fault, not a type's
     found: list[object] = []
     for name, encoding in zip(names, encodings, strict=True):
         value = sample[name]

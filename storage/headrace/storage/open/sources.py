@@ -113,7 +113,7 @@ def _found(place: Place, candidates: Mapping[str, Callable[[], Source]]) -> Sour
 
 
 def _advice(url: str) -> str:
-    """Return what to do in place of opening what is no dataset."""
+    """Return what to do in place of opening what is not a dataset."""
     name = url.rpartition("/")[2]
     if re.fullmatch(r"[\w.-]+:\d+", name):
         return f"{name} looks like the address of a server, which `headrace list {name}` asks"

@@ -116,7 +116,7 @@ def _open(url: str, options: StoreOptions, version: int | None) -> DeltaTable:
         if version is not None:
             table.load_as_version(version)
     except TableNotFoundError as error:
-        raise NotADatasetError(f"{url} is no Delta table: {error}", url=url) from error
+        raise NotADatasetError(f"{url} is not a Delta table: {error}", url=url) from error
     except (DeltaError, OSError, ValueError) as error:
         raise _log_damage(url, error) from error
     return table
@@ -190,7 +190,7 @@ def _deleted(
         end = _plain_path(path.as_py()).removeprefix(root).lstrip("/")
         if end not in by_end:
             raise ConfigurationError(
-                f"{url} deletes rows of {path}, which is no file of the version", url=url
+                f"{url} deletes rows of {path}, which is not a file of the version", url=url
             )
         mask = kept.values.to_numpy(zero_copy_only=False)
         deleted[by_end[end]] = np.flatnonzero(~mask).astype(np.int64)

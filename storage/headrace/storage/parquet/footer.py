@@ -128,12 +128,12 @@ def read_footer(files: Store, entry: ObjectEntry) -> Footer:
     """Fetch the footer of a file: one read, or two if it is long.
 
     Raises:
-        ShardCorruptError: The file is no Parquet file, is cut off, or its footer is too long.
+        ShardCorruptError: The file is not a Parquet file, is cut off, or its footer is too long.
         ConfigurationError: It is encrypted.
     """
     size = entry.stored_bytes
     if size < _TAIL.size + len(_MAGIC):
-        raise damage(entry, f"{size} bytes are no Parquet file", offset=0)
+        raise damage(entry, f"{size} bytes are not a Parquet file", offset=0)
     guessed = min(size, _GUESS_BYTES)
     tail = files.read_entry(entry, offset=size - guessed, length=guessed)
     length = footer_length(tail[-_TAIL.size :], entry)

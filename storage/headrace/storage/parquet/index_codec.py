@@ -144,7 +144,7 @@ def _decode(content: bytes) -> ParquetIndex:
         raise ValueError(f"fingerprint {str(facts['fingerprint'])[:100]!r} stated, {found} found")
     version = facts["table_version"]
     if version is not None and type(version) is not int:
-        raise ValueError(f"version {str(version)[:100]} of the table is no number")
+        raise ValueError(f"version {str(version)[:100]} of the table is not a number")
     return ParquetIndex(
         schema=schema,
         physical=_schema_of(facts["physical"]),

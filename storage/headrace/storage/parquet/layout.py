@@ -104,7 +104,8 @@ def layout_of(
         )
     if table_version is not None:
         raise NotADatasetError(
-            f"{url} has no versions: there is no {DELTA_LOG_FOLDER} in it, so it is no Delta table",
+            f"{url} has no versions: there is no {DELTA_LOG_FOLDER} in it, so it is not a "
+            f"Delta table",
             url=url,
         )
     # A file named by its URL is taken whatever its name.

@@ -80,7 +80,7 @@ def served_batch(
     Raises:
         UnsupportedColumnError: A value does not fit the type of its column.
         ConfigurationError: A dictionary stands for more than fits into a block.
-        ValueError: A column that holds no nulls holds some, or text that is no UTF-8.
+        ValueError: A column that holds no nulls holds some, or text that is not UTF-8.
     """
     places = {name: place for place, name in enumerate(table.schema.names)}
     columns = []

@@ -36,7 +36,7 @@ def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) ->
     if fingerprint is not None and dataset.fingerprint != fingerprint:
         dataset.close()
         raise NotADatasetError(
-            f"{place.url} has fingerprint {dataset.fingerprint}, expected is {fingerprint[:100]}; "
+            f"{place.url} has fingerprint {dataset.fingerprint}, expected {fingerprint[:100]}; "
             "Parquet files have no older versions, so restore the files or start over",
             url=place.url,
             fingerprint=fingerprint[:100],

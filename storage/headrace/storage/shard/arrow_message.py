@@ -48,7 +48,7 @@ def message_size(message: pa.Message) -> MessageSize:
         message: As Arrow parsed it; its body is not looked at but for the prefixes of buffers.
 
     Raises:
-        ValueError: It is no record batch, or a buffer lies outside the body; says which.
+        ValueError: It is not a record batch, or a buffer lies outside the body; says which.
     """
     body = memoryview(message.body) if message.body is not None else memoryview(b"")
     try:
@@ -108,7 +108,7 @@ def _record_batch(metadata: memoryview) -> _Table:
     message = _Table(metadata, _offset_at(metadata, 0))
     kind = message.place(1)
     if kind is None or metadata[kind] != _RECORD_BATCH:
-        raise ValueError("it is no record batch")
+        raise ValueError("it is not a record batch")
     return message.table(2)
 
 

@@ -93,7 +93,7 @@ def decode_block(
         batch = decoder.decode(stored)
         decoder.validate(batch, states_nulls=size.states_nulls)
     except (pa.ArrowException, EOFError, OSError, ValueError) as error:
-        raise place.damage(f"no record batch of the dataset's schema: {error}") from error
+        raise place.damage(f"not a record batch of the dataset's schema: {error}") from error
     if batch.num_rows != place.sample_count:
         raise place.damage(f"{batch.num_rows} samples found, {place.sample_count} expected")
     return batch

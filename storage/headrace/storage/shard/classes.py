@@ -40,8 +40,8 @@ def classes_of(field: Field) -> tuple[str, ...] | None:
         The names, or `None` where the column has none.
 
     Raises:
-        ValueError: What stands in the metadata is no list of different names, or the column holds
-            no integers.
+        ValueError: The metadata does not hold a list of different names, or the column holds no
+            integers.
     """
     text = (field.metadata or {}).get(CLASSES_KEY)
     if text is None:

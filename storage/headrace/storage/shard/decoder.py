@@ -37,7 +37,7 @@ class BlockDecoder:
         """Return the batch in a message; it refers to ``stored`` where that is not compressed.
 
         Raises:
-            pa.ArrowException: It is no record batch of the schema.
+            pa.ArrowException: It is not a record batch of the schema.
             EOFError, OSError, ValueError: The same.
         """
         try:
@@ -56,7 +56,7 @@ class BlockDecoder:
             states_nulls: What `message_size` said of the message.
 
         Raises:
-            pa.ArrowInvalid: An offset leads out of its buffer, or a string is no UTF-8.
+            pa.ArrowInvalid: An offset leads out of its buffer, or a string is not UTF-8.
             ValueError: There is a null in a column that may hold none.
         """
         self._validator.validate(batch)

@@ -200,7 +200,7 @@ def _request(path: str, headers: Mapping[str, str]) -> bytes:
         or head.count("\n") != len(lines) + 3
         or head.count("\r") != len(lines) + 3
     ):
-        raise OtherAnswerError("a header that is no text of one line")
+        raise OtherAnswerError("a header that is not text of one line")
     return head.encode("ascii")
 
 

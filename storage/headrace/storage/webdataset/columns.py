@@ -50,7 +50,7 @@ def column_of(values: Sequence[memoryview], present: NDArray[np.bool_], field: F
         field: What the column must be.
 
     Raises:
-        ValueError: A content is no whole number, or no UTF-8; says which.
+        ValueError: A content is not a whole number, or no UTF-8; says which.
     """
     if pa.types.is_integer(field.type):
         return _integers(values, present)

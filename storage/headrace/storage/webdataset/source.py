@@ -56,7 +56,7 @@ def open_webdataset(
 def _check_fingerprint(found: str, wanted: str | None, url: str) -> None:
     if wanted is not None and wanted != found:
         raise NotADatasetError(
-            f"{url} has fingerprint {found}, expected is {wanted[:100]}; tar files have no older "
+            f"{url} has fingerprint {found}, expected {wanted[:100]}; tar files have no older "
             "versions, so restore the files or start over",
             url=url,
             fingerprint=wanted[:100],

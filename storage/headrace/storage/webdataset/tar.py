@@ -46,7 +46,7 @@ def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]
         Where the archive ends.
 
     Raises:
-        ShardCorruptError: It is no tar file, is cut off, or lies; says at which byte.
+        ShardCorruptError: It is not a tar file, is cut off, or lies; says at which byte.
         ConfigurationError: A member is sparse.
     """
     window = _Window(files, entry)
@@ -75,7 +75,9 @@ def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]
             yield Member(text, start, stated)
         offset, name, size = start + _padded(stated), None, None
     if not offset:
-        raise tar_damage(entry, "it begins with zeros or is empty, so it is no tar file", offset=0)
+        raise tar_damage(
+            entry, "it begins with zeros or is empty, so it is not a tar file", offset=0
+        )
     return offset
 
 
@@ -211,7 +213,7 @@ def _text(name: bytes, entry: ObjectEntry, offset: int) -> str:
         return name.decode()
     except UnicodeDecodeError as error:
         raise tar_damage(
-            entry, f"a name that is no UTF-8: {name[:100]!r}", offset=offset
+            entry, f"a name that is not UTF-8: {name[:100]!r}", offset=offset
         ) from error
 
 
