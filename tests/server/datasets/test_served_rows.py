@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import grpc
 import numpy as np
@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from headrace.cli._row_counter import row_counter
+from headrace.client import Batch, RaggedColumn, RemoteDataset
 from headrace.errors import BadArgumentError, ColumnNotFoundError, ManifestCorruptError
 from headrace.server import ServerConfig, start_server
 from headrace.server.kernels.loader import KERNELS
@@ -337,6 +338,35 @@ def test_documents_are_found_in_their_rows(channel: grpc.Channel) -> None:
     assert {sample: sorted(each) for sample, each in places.items()} == wanted
     shown = [sample for row in rows[:7] for sample in row["tokens.samples"] if sample >= 0]
     assert list(explained.sample_ids) == shown
+
+
+def test_a_private_server_serves_the_rows_of_a_url(
+    url: str, documents: list[NDArray[np.int32]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The URL with the length of rows behind it; a state of it goes on with more ranks."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    fields: dict[str, Any] = {"end": "uneven", "epochs": 1, "columns": ["tokens.samples"]}
+    with RemoteDataset(None, f"{url}:64", global_batch_size=6, **fields) as alone:
+        whole = [_shown(batch) for batch in alone]
+        assert sum(len(batch) for batch in whole) > len(documents) / 20
+        assert len(alone) == len(whole)
+    with RemoteDataset(None, f"{url}:64", global_batch_size=6, **fields) as begun:
+        for _ in zip(range(3), begun, strict=False):
+            pass
+        state = begun.state_dict()
+    rest = []
+    for rank in range(3):
+        with RemoteDataset(None, f"{url}:64", rank=rank, world_size=3, **fields) as dataset:
+            dataset.load_state_dict(state)
+            rest.append([_shown(batch) for batch in dataset])
+
+    joined = [list(itertools.chain.from_iterable(each)) for each in zip(*rest, strict=True)]
+    assert joined == whole[3:]
+
+
+def _shown(batch: Batch) -> list[list[int]]:
+    column = cast("RaggedColumn", batch["tokens.samples"])
+    return [row.tolist() for row in column if row is not None]
 
 
 def test_what_cannot_be_asked_for_is_refused(channel: grpc.Channel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -168,6 +169,16 @@ class Subject:
         return Subject("", mixture)
 
 
+def split_rows(dataset: str) -> tuple[str, str]:
+    """Return the name or URL of a dataset, and ``:LENGTH`` if its packed rows are meant, or ''."""
+    found = _ROWS.fullmatch(dataset)
+    return (dataset, "") if found is None else (found["source"], found["rows"])
+
+
+# Names hold no colon, and a dataset's URL ends in a folder, not in a port.
+_ROWS = re.compile(r"(?P<source>.*[^:])(?P<rows>:[0-9]{1,7})", re.DOTALL)
+
+
 def subject_of(
     dataset: str | Mixture | Sequence[tuple[str, float]],
     *,
@@ -192,10 +203,11 @@ def subject_of(
     if mixture is None:
         assert isinstance(dataset, str)
         dataset = dataset_name(dataset, is_private=is_private)
-        name = name_of_source(dataset) if is_private else dataset
+        source, rows = split_rows(dataset)
+        name = name_of_source(source) if is_private else source
         known = url if url is None or isinstance(url, str) else url.get(name)
-        subject = Subject(name, skips=skip_choice(skips), where=where_of(where))
-        return subject, {name: dataset if is_private else known}
+        subject = Subject(name + rows, skips=skip_choice(skips), where=where_of(where))
+        return subject, {name: source if is_private else known}
     if skips is not None:
         raise BadArgumentError(
             "skips are given beside a mixture; expected MixtureEntry(..., skips=...) for each "
