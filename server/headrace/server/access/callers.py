@@ -18,9 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
-
-import grpc
 
 from headrace.errors import AccessDeniedError, ConfigurationError, UnauthenticatedError
 
@@ -102,13 +99,15 @@ class Access:
         return self._changes
 
     def caller(
-        self, metadata: Iterable[tuple[str, str | bytes]], subjects: Iterable[str] = ()
+        self,
+        metadata: Iterable[tuple[str, str | bytes]],
+        subjects: Callable[[], Iterable[str]] = list,
     ) -> Caller:
         """Return who calls: whose token it is, or without one whose certificate.
 
         Args:
             metadata: Of the call.
-            subjects: The names in the client's verified certificate.
+            subjects: Gives the names in the client's verified certificate.
 
         Raises:
             UnauthenticatedError: There is no token and no name that is known.
@@ -116,7 +115,8 @@ class Access:
         """
         if self._path is None:
             return ANYBODY
-        token, names = _presented(metadata), frozenset(subjects)
+        token = _presented(metadata)
+        names = frozenset() if token else frozenset(subjects())
         self._refresh_now_and_then(self._path)
         found = self._known(token, names)
         if found is None:
@@ -257,14 +257,12 @@ def _refusal(path: Path, found: str) -> ConfigurationError:
 _NAMES = ("x509_subject_alternative_name", "x509_common_name")
 
 
-def subjects_of(context: grpc.ServicerContext) -> list[str]:
+def subjects_of(auth_context: Mapping[str, Sequence[bytes]]) -> list[str]:
     """Return the names in the client's certificate; none without mutual TLS."""
-    # The stubs have one value for each name; there is a sequence of them.
-    found = cast("Mapping[str, Sequence[bytes]]", context.auth_context())
-    return [name.decode(errors="replace") for key in _NAMES for name in found.get(key, ())]
+    return [name.decode(errors="replace") for key in _NAMES for name in auth_context.get(key, ())]
 
 
-def host_of(context: grpc.ServicerContext) -> str:
-    """Return the address of the client without its port; all of a unix socket are one."""
-    kind, _, rest = str(context.peer()).partition(":")
+def host_of(peer: str) -> str:
+    """Return the address of a client without its port; all of a unix socket are one."""
+    kind, _, rest = peer.partition(":")
     return kind if kind == "unix" else rest.rpartition(":")[0]

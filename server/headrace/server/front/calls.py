@@ -2,9 +2,10 @@
 
 Contract:
 
-1. Headers: who calls is told apart at once, from metadata or certificate; a caller that may not is
-   told so before its request is received. Nothing of this waits, and no thread is held. The call of
-   one that floods the server is set aside for a while before more is done (`Floods`).
+1. Headers: who calls is told apart at once, from metadata or certificate, and the call waits for
+   its turn in the line of its caller (`WireServer`). A caller that may not is told so before its
+   request is received. Nothing of this holds a thread. The call of one that floods the server is
+   set aside for a while before more is done (`Floods`).
 2. Request: it must come within ``request_timeout_s``, else the call ends with ``REQUEST_MISSING``.
    Where more than `MOST_WAITING` calls wait for theirs, the one that has waited longest ends with
    ``SERVER_BUSY``. A request that cannot be parsed is ``REQUEST_MALFORMED``.
@@ -22,7 +23,7 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +47,8 @@ from headrace.server.front.pools import CallPools, Pool
 from headrace.server.front.status import Failure, failure_of, internal_failure
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
-from headrace.server.front.wire import WireCall, handler_of
+from headrace.server.front.wire import WireCall
+from headrace.server.front.wire_server import Arrivals
 
 MOST_WAITING = 512
 """Calls whose request has not come, or whose answer was not taken; each may hold 1 MiB."""
@@ -106,27 +108,42 @@ class Call:
         name: Of its method.
         method: Answers it.
         desk: Shared with all other calls.
+        wire: The call as gRPC has it.
 
     Attributes:
-        caller: Who calls, once the headers are there.
+        caller: Who calls; nobody in particular where anybody may, or where it is not known.
     """
 
-    def __init__(self, name: str, method: Method, desk: Desk) -> None:
+    def __init__(self, name: str, method: Method, desk: Desk, wire: WireCall) -> None:
         self.name = name
         self._method = method
         self._desk = desk
-        self._wire = WireCall(self)
+        self._wire = wire
         self._request_count = 0
         self._is_wanting = True
         self.caller: Caller = ANYBODY
+        # Found at the look at the headers, and said when the call has its turn.
+        self._refusal: HeadraceError | None = None
+        if not method.is_open:
+            try:
+                self.caller = self.known_caller()
+            except HeadraceError as error:
+                self._refusal = error
 
     @property
-    def wire(self) -> WireCall:
-        """The call as gRPC has it."""
-        return self._wire
+    def line(self) -> str:
+        """In whose line the call waits; none if it needs no turn."""
+        return "" if self._method.is_open else self.whose
+
+    def no_room(self) -> bool:
+        """Return whether the call goes on, to hear that its line is full; else it is cut."""
+        if self._desk.floods.is_flooding(self.whose):
+            return False
+        self._refusal = ServerBusyError("too many calls wait for their turn; try again")
+        return True
 
     def arrived(self) -> None:
-        """Look at the headers, and ask for the request."""
+        """Ask for the request, or refuse it."""
         self.guarded(self._admit)
 
     def received(self, request: bytes) -> None:
@@ -195,25 +212,19 @@ class Call:
         return self.caller.name or self.host
 
     @property
-    def context(self) -> grpc.ServicerContext:
-        """What gRPC knows of the call."""
-        return self._wire.context
-
-    @property
     def peer(self) -> str:
         """The client's address as gRPC has it."""
-        return self._wire.context.peer()
+        return self._wire.peer()
 
     @property
     def host(self) -> str:
         """The client's address without its port; all of a unix socket are one."""
-        return host_of(self._wire.context)
+        return host_of(self._wire.peer())
 
     @property
-    def metadata(self) -> Iterable[tuple[str, str | bytes]]:
+    def metadata(self) -> Sequence[tuple[str, str | bytes]]:
         """What came with the headers."""
-        found = self._wire.context.invocation_metadata()
-        return cast("Iterable[tuple[str, str | bytes]]", found)
+        return self._wire.metadata
 
     def send(self, message: bytes) -> bool:
         """Send a message, and wait until it is out; return whether more may follow."""
@@ -257,8 +268,9 @@ class Call:
         Raises:
             HeadraceError: As when the call came.
         """
-        context = self._wire.context
-        return self._desk.access.caller(context.invocation_metadata(), subjects_of(context))
+        return self._desk.access.caller(
+            self._wire.metadata, lambda: subjects_of(self._wire.auth_context())
+        )
 
     def on_end(self, callback: Callable[[], None]) -> bool:
         """Have something called when the last of the call is out; return False if it already is."""
@@ -290,14 +302,12 @@ class Call:
         self._desk.door.call_began(peer)
         if not self.on_end(lambda: self._desk.door.call_ended(peer)):
             self._desk.door.call_ended(peer)
-        if not self._method.is_open:
-            self.caller = self._desk.access.caller(
-                self._wire.context.invocation_metadata(), subjects_of(self._wire.context)
-            )
-            if self._desk.floods.is_flooding(self.whose):
-                self._desk.floods.set_aside(self.whose, self._go_on)
-                return
-        self._ask()
+        if self._refusal is not None:
+            raise self._refusal
+        if not self._method.is_open and self._desk.floods.is_flooding(self.whose):
+            self._desk.floods.set_aside(self.whose, self._go_on)
+        else:
+            self._ask()
 
     def _go_on(self) -> bool:
         """Go on with a call that was set aside; return whether somebody still waits for it."""
@@ -442,19 +452,35 @@ def unary(
     return Pooled(kind, pool, respond)
 
 
-def add_methods(server: grpc.Server, methods: Mapping[str, Method], desk: Desk) -> None:
-    """Let a server answer methods; gRPC keeps a queue of calls for each of them.
+def arrivals_of(methods: Mapping[str, Method], desk: Desk) -> Arrivals:
+    """Return what makes the calls of methods, and of those that are not there.
 
     Args:
-        server: Not started yet.
         methods: By their full names, as ``/package.Service/Method``.
         desk: Shared by their calls.
     """
-    for full_name, method in methods.items():
-        _, service, name = full_name.split("/")
-        handler = handler_of(partial(_call_of, full_name, method, desk))
-        server.add_registered_method_handlers(service, {name: handler})  # type: ignore[attr-defined]  # newer than the stubs
+    return {
+        "": _Unknown,
+        **{name: partial(Call, name, method, desk) for name, method in methods.items()},
+    }
 
 
-def _call_of(name: str, method: Method, desk: Desk) -> WireCall:
-    return Call(name, method, desk).wire
+class _Unknown:
+    """A call of a method that is not there."""
+
+    line = ""
+
+    def __init__(self, wire: WireCall) -> None:
+        self._wire = wire
+
+    def no_room(self) -> bool:
+        return False
+
+    def arrived(self) -> None:
+        self._wire.fail(Failure(grpc.StatusCode.UNIMPLEMENTED, "there is no such method", b""))
+
+    def received(self, request: bytes) -> None:
+        """Take none: none was asked for."""
+
+    def requests_ended(self) -> None:
+        """Likewise."""

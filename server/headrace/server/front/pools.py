@@ -13,10 +13,11 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+
+from headrace.server.front.lines import Lines
 
 # Enough to refuse some thousand ranks that come at once in order, with the time to wait (arbitrary;
 # each takes some KiB).
@@ -29,14 +30,6 @@ MAX_QUEUED_BYTES = 64 << 20
 _DOORS = 1
 # Unary calls and reflection; none of them waits for anything but processor time.
 _UNARY = 8
-
-
-@dataclass(slots=True)
-class _Line:
-    """The calls of one caller that wait."""
-
-    works: deque[tuple[Callable[[], None], int]] = field(default_factory=deque)
-    bytes: int = 0
 
 
 class Pool:
@@ -61,9 +54,9 @@ class Pool:
         self._most_calls = most_calls
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._calls = self._bytes = 0
-        # By caller, in the order in which they have their turns.
-        self._lines: dict[str, _Line] = {}
+        self._lines: Lines[tuple[Callable[[], None], int]] = Lines()
+        self._bytes = 0
+        self._bytes_of: Counter[str] = Counter()
 
     def submit(self, work: Callable[[], None], *, caller: str, request_bytes: int) -> bool:
         """Have a thread do something; return False where too many others wait.
@@ -74,20 +67,18 @@ class Pool:
             request_bytes: What it holds while it waits.
         """
         with self._lock:
-            line = self._lines.get(caller) or _Line()
-            calls, size = len(line.works) + 1, line.bytes + request_bytes
+            calls = self._lines.count_of(caller) + 1
+            size = self._bytes_of[caller] + request_bytes
             if (
                 2 * calls > self._most_calls
                 or 2 * size > self._most_bytes
-                or self._calls >= self._most_calls
+                or len(self._lines) >= self._most_calls
                 or self._bytes + request_bytes > self._most_bytes
             ):
                 return False
-            line.works.append((work, request_bytes))
-            line.bytes = size
-            self._lines[caller] = line
-            self._calls += 1
+            self._lines.append(caller, (work, request_bytes))
             self._bytes += request_bytes
+            self._bytes_of[caller] = size
         try:
             self._threads.submit(self._run)
         except RuntimeError:
@@ -104,15 +95,11 @@ class Pool:
 
     def _next(self) -> Callable[[], None]:
         with self._lock:
-            caller = next(iter(self._lines))
-            line = self._lines.pop(caller)
-            work, size = line.works.popleft()
-            line.bytes -= size
-            if line.works:
-                # Behind all others.
-                self._lines[caller] = line
-            self._calls -= 1
+            caller, (work, size) = self._lines.pop()
             self._bytes -= size
+            self._bytes_of[caller] -= size
+            if not self._lines.count_of(caller):
+                del self._bytes_of[caller]
         return work
 
 

@@ -1,40 +1,41 @@
-"""One call of gRPC's synchronous server, with nothing in it that waits but `WireCall.send`.
+"""One call of gRPC's server, with nothing in it that waits but `WireCall.send`.
 
-That server gives each call a thread before it looks at it, and the thread waits inside gRPC until
-the request has come: a caller that sends headers and no request holds it for as long as it likes.
-So every method is declared as one that takes a stream of requests, which is the same on the wire,
-and as one that does not block, as gRPC's own health service is. Then the call comes here at once,
-in the thread that serves; the request is asked for, and the call goes on when it is there.
+What gRPC's synchronous server for Python makes of a call before anybody may look at it takes ten
+times as long as the look (100 us beside 9), gives a thread to calls whose request has not come, and
+takes all of them in the order in which they came, whoever calls. So this package stands on what
+that server stands on too: the core's server, its queue of events and its calls, as Cython shows
+them. `headrace.server.front.wire_server` takes calls from the queue; this is what becomes of one.
 
-*Source:* read in ``grpc/_server.py`` of grpcio 1.71.2 and 1.85.1, which agree. Of what is not
-public this module uses the attributes of a behaviour that gRPC's health service sets
-(``experimental_non_blocking``, ``experimental_thread_pool``), the state of a call with its
-condition, the operations of a call, and the functions that send a status and count what is due.
-Nothing else of headrace uses any of it, and tests/server/front/test_front.py says when it changes.
+*Source:* read in ``grpc/_server.py`` of grpcio 1.71.2 and 1.85.1, which use the same parts in the
+same way. These two modules alone use them, and tests/server/front/test_front.py says when they
+change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 import grpc
-from grpc import _server
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stubs
 
 from headrace.server.front.status import DETAILS_KEY, Failure
 
 _NO_FLAGS = 0
-# What is due of a call; others than gRPC's own.
-_RECEIVE, _SEND = "headrace_receive", "headrace_send"
+_OK = cygrpc.StatusCode.ok
+_CODES = {code: code.value[0] for code in grpc.StatusCode}
 
 
 class Receiver(Protocol):
-    """What is told of a call; both by the thread that serves all calls, so neither may wait."""
+    """What is told of a call; always by the thread that serves all calls, so it may not wait."""
+
+    @property
+    def line(self) -> str:
+        """In whose line the call waits; asked when the headers are there. Empty for no line."""
 
     def arrived(self) -> None:
-        """Note that the headers are there."""
+        """Note that the call has its turn."""
 
     def received(self, request: bytes) -> None:
         """Take the request."""
@@ -43,79 +44,82 @@ class Receiver(Protocol):
         """Note that none comes any more."""
 
 
-class _AtOnce(ThreadPoolExecutor):
-    """Runs what it is given in the thread that gives it."""
-
-    def __init__(self) -> None:
-        super().__init__(1, thread_name_prefix="headrace-none")
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
-AT_ONCE = _AtOnce()
-"""What gRPC is to take for a pool."""
-
-
-def handler_of(make: Callable[[], WireCall]) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return how gRPC is to handle the calls of a method.
-
-    Args:
-        make: Makes each of them.
-    """
-
-    def behave(
-        _requests: object, context: grpc.ServicerContext, send: Callable[[Any], None]
-    ) -> None:
-        make().take(context, send)
-
-    behave.experimental_non_blocking = True  # type: ignore[attr-defined]  # functions have them
-    behave.experimental_thread_pool = AT_ONCE  # type: ignore[attr-defined]
-    return grpc.stream_stream_rpc_method_handler(behave)
-
-
 class WireCall:
     """One call; safe for several threads.
 
     Args:
-        receiver: Is told of it.
+        event: What gRPC says of a call that has come.
+        on_over: Called when the call is over and nothing of it is under way.
+
+    Attributes:
+        metadata: What came with the headers.
     """
 
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+    __slots__ = (
+        "_call",
+        "_callbacks",
+        "_due",
+        "_is_begun",
+        "_is_cancelled",
+        "_is_said",
+        "_lock",
+        "_on_over",
+        "_out",
+        "_receiver",
+        "metadata",
+    )
 
-    def take(self, context: grpc.ServicerContext, send: Callable[[Any], None]) -> None:
-        """Take the call over from gRPC."""
-        self.context = context
-        self._send = send
-        self._state = context._state  # type: ignore[attr-defined] # noqa: SLF001 - see above
-        self._event = context._rpc_event  # type: ignore[attr-defined] # noqa: SLF001 - see above
-        self._receiver.arrived()
+    def __init__(self, event: Any, on_over: Callable[[], None]) -> None:
+        self._call = event.call
+        self.metadata: Sequence[tuple[str, str | bytes]] = event.invocation_metadata
+        self._on_over = on_over
+        self._receiver: Receiver
+        self._lock = threading.RLock()
+        # Operations that are under way.
+        self._due = 0
+        # Whether something was sent, whether the status was, and whether the client is gone.
+        self._is_begun = self._is_said = self._is_cancelled = False
+        self._callbacks: list[Callable[[], None]] | None = []
+        # Released when a message is out for which a thread waits.
+        self._out: threading.Lock | None = None
+
+    def go_on(self, receiver: Receiver) -> None:
+        """Hear of the call's end from now on, and let the receiver have it."""
+        self._receiver = receiver
+        with self._lock:
+            self._start((cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._client_is_gone)
+        receiver.arrived()
+
+    def peer(self) -> str:
+        """Return the client's address as gRPC has it."""
+        return str(self._call.peer().decode(errors="replace"))
+
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        """Return what TLS knows of the client."""
+        found = cast("Mapping[bytes, Sequence[bytes]]", cygrpc.auth_context(self._call) or {})
+        return {key.decode(): values for key, values in found.items()}
 
     def receive(self) -> None:
         """Ask for the next request; the receiver is told when it is there, or none comes."""
-
-        def done(event: Any) -> object:
-            request = event.batch_operations[0].message()
-            left = self._finished(_RECEIVE)
-            if request is None:
-                self._receiver.requests_ended()
-            else:
-                self._receiver.received(request)
-            return left
-
-        self._start(_RECEIVE, [cygrpc.ReceiveMessageOperation(_NO_FLAGS)], done)
+        with self._lock:
+            if self.is_active:
+                self._start((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), self._message_is_there)
 
     @property
     def is_active(self) -> bool:
         """Whether somebody still waits for an answer."""
-        return bool(self.context.is_active())
+        return not (self._is_cancelled or self._is_said)
 
     def send(self, message: bytes) -> bool:
         """Send a message, and wait until it is out; return whether more may follow."""
-        self._send(message)
+        with self._lock:
+            out = self._out
+            if out is None:
+                out = self._out = threading.Lock()
+                out.acquire()
+            if not self.send_soon(message, out.release):
+                return False
+        out.acquire()
         return self.is_active
 
     def send_soon(self, message: bytes, on_sent: Callable[[], None]) -> bool:
@@ -125,19 +129,16 @@ class WireCall:
             Whether somebody waits for it; else ``on_sent`` is never called.
         """
 
-        def done(_event: object) -> object:
-            left = self._finished(_SEND)
-            on_sent()
-            return left
+        def done(_event: object) -> None:
+            try:
+                on_sent()
+            finally:
+                self._finished()
 
-        with self._state.condition:
+        with self._lock:
             if not self.is_active:
                 return False
-            operations = [cygrpc.SendMessageOperation(message, _NO_FLAGS)]
-            if self._state.initial_metadata_allowed:
-                operations.insert(0, cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS))
-                self._state.initial_metadata_allowed = False
-            self._start(_SEND, operations, done)
+            self._start((*self._greeting(), cygrpc.SendMessageOperation(message, _NO_FLAGS)), done)
             return True
 
     def answer(self, message: bytes | None) -> bool:
@@ -146,38 +147,81 @@ class WireCall:
         Returns:
             Whether somebody waited for it.
         """
-        with self._state.condition:
-            if not self.is_active:
-                return False
-            _server._status(self._event, self._state, message)  # noqa: SLF001 - see above
-            return True
+        last = () if message is None else (cygrpc.SendMessageOperation(message, _NO_FLAGS),)
+        return self._say(cygrpc.SendStatusFromServerOperation(None, _OK, b"", _NO_FLAGS), last)
 
     def fail(self, failure: Failure) -> bool:
         """End the call with a failure, without waiting; return whether somebody waited for it."""
-        with self._state.condition:
-            if not self.is_active:
-                return False
-            self.context.set_code(failure.code)
-            self.context.set_details(failure.message)
-            if failure.details:
-                self.context.set_trailing_metadata(((DETAILS_KEY, failure.details),))
-            return self.answer(None)
+        details = ((DETAILS_KEY, failure.details),) if failure.details else None
+        text = failure.message.encode()
+        status = cygrpc.SendStatusFromServerOperation(
+            details, _CODES[failure.code], text, _NO_FLAGS
+        )
+        return self._say(status, ())
 
     def cancel(self) -> None:
         """Cut the call; it ends every wait of `send`."""
-        self.context.cancel()  # type: ignore[no-untyped-call]  # the stubs leave it so
+        self._call.cancel()
 
     def on_end(self, callback: Callable[[], None]) -> bool:
         """Have something called when the last of the call is out; return False if it already is."""
-        return self.context.add_callback(callback)
+        with self._lock:
+            if self._callbacks is None:
+                return False
+            self._callbacks.append(callback)
+            return True
 
-    def _start(self, token: str, operations: list[Any], done: Callable[[Any], object]) -> None:
-        with self._state.condition:
-            if self.is_active:
-                self._state.due.add(token)
-                self._event.call.start_server_batch(operations, done)
+    def _say(self, status: Any, last: tuple[Any, ...]) -> bool:
+        with self._lock:
+            if not self.is_active:
+                return False
+            self._start((*self._greeting(), *last, status), self._is_out)
+            self._is_said = True
+            return True
 
-    def _finished(self, token: str) -> object:
-        """Return what gRPC wants to know when an operation is over, before the next of its kind."""
-        with self._state.condition:
-            return _server._possibly_finish_call(self._state, token)  # noqa: SLF001 - see above
+    def _greeting(self) -> tuple[Any, ...]:
+        """Return what comes before all else that is sent, once."""
+        if self._is_begun:
+            return ()
+        self._is_begun = True
+        return (cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS),)
+
+    def _start(self, operations: tuple[Any, ...], done: Callable[[Any], None]) -> None:
+        """Start operations; ``done`` gets what came of them, and must call `_finished`."""
+        self._call.start_server_batch(operations, done)
+        self._due += 1
+
+    def _client_is_gone(self, event: Any) -> None:
+        if event.batch_operations[0].cancelled():
+            with self._lock:
+                self._is_cancelled = True
+        self._finished()
+
+    def _message_is_there(self, event: Any) -> None:
+        request = event.batch_operations[0].message()
+        try:
+            if request is None:
+                self._receiver.requests_ended()
+            else:
+                self._receiver.received(request)
+        finally:
+            self._finished()
+
+    def _is_out(self, _event: object) -> None:
+        self._finished()
+
+    def _finished(self) -> None:
+        with self._lock:
+            self._due -= 1
+            if self._due or self.is_active:
+                return
+            callbacks, self._callbacks = self._callbacks, None
+        if callbacks is None:
+            return
+        try:
+            for callback in callbacks:
+                callback()
+        finally:
+            # It refers to us, and gRPC clears a call away with the last reference to it.
+            del self._receiver
+            self._on_over()

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 
 from headrace.errors import ConfigurationError
+from headrace.server.front.wire_server import WireServer
 from headrace.server.settings.server_config import split_address
 
 GRPC_OPTIONS = (
@@ -91,7 +92,7 @@ def reserve(address: str) -> Reservation:
 
 
 def bind(
-    server: grpc.Server,
+    server: WireServer,
     address: str,
     *,
     tls: grpc.ServerCredentials | None = None,
@@ -110,10 +111,7 @@ def bind(
     """
     if address.startswith("unix:"):
         _make_way(address.removeprefix("unix:"))
-    try:
-        port = _add_port(server, address, tls, unix_mode)
-    except RuntimeError as error:
-        raise _refusal(address) from error
+    port = _add_port(server, address, tls, unix_mode)
     if not port:
         raise _refusal(address)
     if address.startswith("unix:"):
@@ -123,7 +121,7 @@ def bind(
 
 
 def _add_port(
-    server: grpc.Server, address: str, tls: grpc.ServerCredentials | None, unix_mode: int
+    server: WireServer, address: str, tls: grpc.ServerCredentials | None, unix_mode: int
 ) -> int:
     if address.startswith("unix:"):
         # Before the socket is there: a moment later it would be open to whom the umask lets in.

@@ -22,7 +22,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Self
 
-import grpc
 from grpc_health.v1 import health_pb2
 
 from headrace.server.access.callers import Access
@@ -31,7 +30,7 @@ from headrace.server.batch.freed_memory import keep_freed_memory
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.datasets.catalog import Catalog
-from headrace.server.front.calls import MOST_WAITING, Desk, add_methods
+from headrace.server.front.calls import MOST_WAITING, Desk, Method, arrivals_of
 from headrace.server.front.descriptors import most_connections, raise_limit
 from headrace.server.front.doorkeeper import Doorkeeper
 from headrace.server.front.floods import Floods
@@ -42,7 +41,7 @@ from headrace.server.front.pools import CallPools
 from headrace.server.front.reflection import reflection_methods
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
-from headrace.server.front.wire import AT_ONCE
+from headrace.server.front.wire_server import WireServer
 from headrace.server.ring.rings import Rings
 from headrace.server.rpc.listen import GRPC_OPTIONS, bind
 from headrace.server.rpc.roster import Roster
@@ -91,10 +90,6 @@ class Server:
         self._waiting = Waiting(
             most=MOST_WAITING, timeout_s=config.request_timeout_s, also=self._floods.clear_old
         )
-        self._grpc = grpc.server(
-            AT_ONCE,
-            options=(*options, ("grpc.max_allowed_incoming_connections", connections)),
-        )
         self._rings = Rings(config, metrics)
         self._service = ShardService(
             config,
@@ -107,7 +102,10 @@ class Server:
             tracing=tracing,
         )
         places = Places()
-        self._add_methods(access, metrics, places)
+        self._grpc = WireServer(
+            arrivals_of(self._methods(), self._desk(access, metrics, places)),
+            (*options, ("grpc.max_allowed_incoming_connections", connections)),
+        )
         self._metrics = metrics
         self._tracing = tracing
         self._roster = Roster(
@@ -124,18 +122,19 @@ class Server:
         self._ending = threading.Lock()
         self.addresses: tuple[str, ...] = ()
 
-    def _add_methods(self, access: Access, metrics: Metrics, places: Places) -> None:
-        methods = {
+    def _methods(self) -> dict[str, Method]:
+        return {
             **self._service.methods(),
             **self._health.methods(),
             **reflection_methods((SERVICE, HEALTH_SERVICE), self._pools.unary),
         }
+
+    def _desk(self, access: Access, metrics: Metrics, places: Places) -> Desk:
         malformed = TalliedLog(_log, "malformed requests: %d since the last such line, last: %s")
         hidden = TalliedLog(_log, "calls failed at files: %d since the last such line, last: %s")
-        desk = Desk(
+        return Desk(
             access, metrics, self._waiting, self._floods, self._door, malformed, places, hidden
         )
-        add_methods(self._grpc, methods, desk)
 
     @property
     def address(self) -> str:

@@ -1,0 +1,196 @@
+"""gRPC's server as this package uses it: one thread takes all that happens from one queue.
+
+Contract:
+
+1. A call is looked at as soon as gRPC gives it out, which costs little whoever sends how many. It
+   then waits in a line of its caller's, and nothing is done for it until the callers before it have
+   had a turn. A call whose receiver names nobody (health) goes on at once.
+2. There are never more than ``most`` in the lines, and of one caller half as many; the receiver of
+   one more is told that there is no room.
+3. What happens to calls that went on comes before the turns of those that wait, but for one turn
+   in `_EVENTS_A_TURN` events.
+4. gRPC has one call of each method to give out at a time, so many calls of one method keep no call
+   of another waiting for more than one look each.
+5. `stop` lets no call come; those there are may go on for a while and are then cut. When the last
+   is over the thread ends.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import grpc
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stubs
+
+from headrace.server.front.lines import Lines
+from headrace.server.front.wire import Receiver, WireCall
+
+_MOST_IN_LINES = 16_384
+"""Each takes some 10 KiB until it has its turn (arbitrary)."""
+
+_EVENTS_A_TURN = 4
+_WAIT_S = 0.25
+_SHUTDOWN = object()
+_UNKNOWN = ""
+
+_log = logging.getLogger(__name__)
+
+
+class Arrival(Receiver, Protocol):
+    """A receiver of calls that may be told that there is no room."""
+
+    def no_room(self) -> bool:
+        """Return whether the call is to go on all the same, to be told so; else it is cut."""
+
+
+Arrivals = Mapping[str, Callable[[WireCall], Arrival]]
+"""What makes the receivers of a method's calls, by full names."""
+
+
+class WireServer:
+    """Serves methods; safe for several threads.
+
+    Args:
+        methods: By their full names, as ``/package.Service/Method``; the empty name is for calls of
+            any other.
+        options: Of gRPC's.
+        most: Calls in the lines.
+    """
+
+    def __init__(
+        self,
+        methods: Arrivals,
+        options: Sequence[tuple[str, int]],
+        *,
+        most: int = _MOST_IN_LINES,
+    ) -> None:
+        self._methods = methods
+        self._most = most
+        self._queue = cygrpc.CompletionQueue()
+        self._server = cygrpc.Server(tuple(options), False)
+        self._server.register_completion_queue(self._queue)
+        for name in filter(None, methods):
+            self._server.register_method(name)
+        self._lines: Lines[tuple[WireCall, Arrival]] = Lines()
+        # Of the thread that serves: calls that gRPC was asked for, those that went on and are not
+        # over, and whether no connection is left.
+        self._asked = self._calls = 0
+        self._is_shut = False
+        self._lock = threading.Lock()
+        self._is_stopping = False
+        self._cut_at: float | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="headrace-calls", daemon=True)
+
+    def add_insecure_port(self, address: str) -> int:
+        """Listen in clear text; return the port, 1 for a unix socket, or 0 if that cannot be."""
+        return int(self._server.add_http2_port(address.encode()))
+
+    def add_secure_port(self, address: str, credentials: grpc.ServerCredentials) -> int:
+        """Listen with TLS; return the port, or 0 if that cannot be."""
+        known: Any = credentials
+        return int(self._server.add_http2_port(address.encode(), known._credentials))  # noqa: SLF001 - as gRPC's own server does
+
+    def start(self) -> None:
+        """Begin to take calls."""
+        self._server.start()
+        with self._lock:
+            for name in self._methods:
+                self._ask_for(name)
+        self._thread.start()
+
+    def stop(self, grace_s: float) -> threading.Event:
+        """Take no more calls, and cut after some seconds those that are there.
+
+        Returns:
+            Set when all are over.
+        """
+        if self._thread.ident is None:
+            self._over.set()
+            return self._over
+        cut_at = time.monotonic() + grace_s
+        with self._lock:
+            if not self._is_stopping:
+                self._is_stopping = True
+                self._server.shutdown(self._queue, _SHUTDOWN)
+            self._cut_at = cut_at if self._cut_at is None else min(cut_at, self._cut_at)
+            if grace_s <= 0 and not self._over.is_set():
+                self._server.cancel_all_calls()
+        return self._over
+
+    def _serve(self) -> None:
+        handled = 0
+        while not self._is_over():
+            self._cut_late()
+            event = self._queue.poll(0.0 if self._lines else time.time() + _WAIT_S)
+            is_event = event.completion_type != cygrpc.CompletionType.queue_timeout
+            if is_event:
+                handled += 1
+                self._guarded(self._take, event)
+            # Before the next poll: it may be the last that refers to a call that is over.
+            del event
+            if self._lines and not (is_event and handled % _EVENTS_A_TURN):
+                self._guarded(self._go_on, *self._lines.pop()[1])
+        with self._lock:
+            self._server.destroy()
+            self._over.set()
+
+    def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
+        try:
+            work(*arguments)
+        except Exception:  # noqa: BLE001 - the thread of all calls must go on
+            _log.exception("a call failed where none may; this is a bug of headrace")
+
+    def _take(self, event: Any) -> None:
+        tag = event.tag
+        if callable(tag):
+            tag(event)
+        elif tag is _SHUTDOWN:
+            self._is_shut = True
+        else:
+            self._asked -= 1
+            with self._lock:
+                if not self._is_stopping:
+                    self._ask_for(tag)
+            if event.success:
+                self._look(event)
+
+    def _look(self, event: Any) -> None:
+        call = WireCall(event, self._call_is_over)
+        arrival = self._methods[event.tag](call)
+        line = arrival.line
+        if not line:
+            self._go_on(call, arrival)
+        elif 2 * self._lines.count_of(line) < self._most > len(self._lines):
+            self._lines.append(line, (call, arrival))
+        elif arrival.no_room():
+            self._go_on(call, arrival)
+
+    def _go_on(self, call: WireCall, arrival: Arrival) -> None:
+        self._calls += 1
+        call.go_on(arrival)
+
+    def _call_is_over(self) -> None:
+        self._calls -= 1
+
+    def _ask_for(self, method: str) -> None:
+        """Have gRPC give out a call of a method."""
+        if method == _UNKNOWN:
+            self._server.request_call(self._queue, self._queue, method)
+        else:
+            self._server.request_registered_call(self._queue, self._queue, method, method)
+        self._asked += 1
+
+    def _cut_late(self) -> None:
+        if self._cut_at is not None and time.monotonic() >= self._cut_at:
+            self._server.cancel_all_calls()
+            self._cut_at += _WAIT_S
+
+    def _is_over(self) -> bool:
+        return self._is_shut and not (self._asked or self._calls or self._lines)
