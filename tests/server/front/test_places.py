@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -26,18 +26,17 @@ def test_a_stream_without_a_thread_leaves_its_place() -> None:
         finally:
             taken.remove(call)
 
-    def at_once(work: Callable[[], None], **_: Any) -> bool:
-        work()
-        return True
-
-    doors = SimpleNamespace(submit=at_once)
-    full = SimpleNamespace(submit=lambda work, **_: not work)
-    pools: Any = SimpleNamespace(doors=doors, streams=full)
+    full: Any = SimpleNamespace(submit=lambda work, **_: not work)
     call: Any = SimpleNamespace(
         whose="somebody", is_wanted=lambda: True, guarded=lambda work: work()
     )
     streaming = Streaming(
-        pb.ReadBatchesRequest, pools, admit, lambda *_: iter([b""]), lambda call: call.send
+        pb.ReadBatchesRequest,
+        full,
+        lambda _call: None,
+        admit,
+        lambda *_: iter([b""]),
+        lambda call: call.send,
     )
 
     with pytest.raises(ServerBusyError):

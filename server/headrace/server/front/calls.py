@@ -43,7 +43,7 @@ from headrace.server.access.callers import ANYBODY, Access, Caller, host_of, sub
 from headrace.server.front.doorkeeper import Doorkeeper
 from headrace.server.front.floods import Floods
 from headrace.server.front.hidden_paths import Places
-from headrace.server.front.pools import CallPools, Pool
+from headrace.server.front.pools import Pool
 from headrace.server.front.status import Failure, failure_of, internal_failure
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
@@ -71,6 +71,9 @@ class Method(Protocol):
     @property
     def is_open(self) -> bool:
         """Whether it answers callers that are not known."""
+
+    def check(self, call: Call) -> None:
+        """Refuse a call before its request is received, where that is sure; without waiting."""
 
     def received(self, call: Call, request: bytes) -> None:
         """Take a request; the thread that serves all calls asks, so it may not wait."""
@@ -318,6 +321,7 @@ class Call:
         return True
 
     def _ask(self) -> None:
+        self._method.check(self)
         self._desk.waiting.add(self)
         if not self.on_end(self._ended):
             self._ended()
@@ -353,6 +357,9 @@ class Pooled(Generic[_Request]):
     answer: Callable[[_Request, Call], None]
     is_open: bool = False
 
+    def check(self, call: Call) -> None:
+        """Refuse none."""
+
     def received(self, call: Call, request: bytes) -> None:
         """Give the call to a thread.
 
@@ -374,7 +381,8 @@ class Streaming(Generic[_Request]):
 
     Attributes:
         kind: Of its request.
-        pools: Have the threads.
+        pool: Has the threads, as many as there may be streams.
+        refuse: Raises where there is no place for the stream.
         admit: Holds a place for the stream; raises where there is none.
         messages: Answers.
         sender: Gives what sends the messages of a call, waits until each is out, and says whether
@@ -383,27 +391,27 @@ class Streaming(Generic[_Request]):
     """
 
     kind: type[_Request]
-    pools: CallPools
+    pool: Pool
+    refuse: Callable[[Call], None]
     admit: Callable[[Call], AbstractContextManager[None]]
     messages: Callable[[_Request, Call], Iterator[bytes]]
     sender: Callable[[Call], Callable[[bytes], bool]]
     is_open: ClassVar[bool] = False
 
-    def received(self, call: Call, request: bytes) -> None:
-        """Queue for a place.
+    def check(self, call: Call) -> None:
+        """Refuse a call for which there is no place now.
 
         Raises:
-            ServerBusyError: Too many do.
+            HeadraceError: Why.
         """
+        self.refuse(call)
 
-        def work() -> None:
-            if call.is_wanted():
-                call.guarded(lambda: self._begin(call, request))
+    def received(self, call: Call, request: bytes) -> None:
+        """Take a place and a thread, of which there are as many.
 
-        _submit(self.pools.doors, work, call, len(request))
-
-    def _begin(self, call: Call, request: bytes) -> None:
-        """Take a place and a thread, of which there are as many."""
+        Raises:
+            HeadraceError: There is no place.
+        """
         place = ExitStack()
         place.enter_context(self.admit(call))
 
@@ -413,7 +421,7 @@ class Streaming(Generic[_Request]):
                     call.guarded(lambda: self._respond(call, request, place))
 
         try:
-            _submit(self.pools.streams, work, call, len(request))
+            _submit(self.pool, work, call, len(request))
         except BaseException:
             place.close()
             raise

@@ -95,6 +95,9 @@ class _Check:
     def __init__(self, health: Health) -> None:
         self._health = health
 
+    def check(self, call: Call) -> None:
+        """Refuse none."""
+
     def received(self, call: Call, request: bytes) -> None:
         service = call.parsed(request, health_pb2.HealthCheckRequest).service
         status = self._health.status(service)
@@ -109,6 +112,9 @@ class _Watch:
 
     def __init__(self, health: Health) -> None:
         self._health = health
+
+    def check(self, call: Call) -> None:
+        """Refuse none."""
 
     def received(self, call: Call, request: bytes) -> None:
         service = call.parsed(request, health_pb2.HealthCheckRequest).service

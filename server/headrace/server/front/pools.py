@@ -25,9 +25,6 @@ MAX_QUEUED_CALLS = 8192
 # Their requests: one may have 1 MiB, most have some hundred bytes (arbitrary).
 MAX_QUEUED_BYTES = 64 << 20
 
-# Says of streams whether they may begin, and which comes first. More threads would only take
-# Python's lock from one another, and from the thread that takes calls in.
-_DOORS = 1
 # Unary calls and reflection; none of them waits for anything but processor time.
 _UNARY = 8
 
@@ -107,18 +104,15 @@ class CallPools:
     """The threads of one server, apart by kind, so that no kind of call can starve another.
 
     Attributes:
-        doors: Let streams in, or refuse them.
         streams: For streams, each of which holds a thread while it is open.
         unary: For all other calls.
     """
 
     def __init__(self, max_streams: int) -> None:
-        self.doors = Pool("door", _DOORS)
         self.streams = Pool("stream", max_streams)
         self.unary = Pool("rpc", _UNARY)
 
     def shutdown(self) -> None:
         """Wait for all threads to end; their calls must have been cut."""
-        self.doors.shutdown()
         self.streams.shutdown()
         self.unary.shutdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -45,26 +46,31 @@ class Failure:
 
 def failure_of(error: HeadraceError) -> Failure:
     """Return the status of an error, with ``ErrorInfo`` and what else the reason calls for."""
-    code = grpc.StatusCode[error.code]
-    message = _clip(error.message, _MESSAGE_LIMIT)
-    metadata = {
-        key: _clip(value, _VALUE_LIMIT)
+    metadata = tuple(
+        (key, _clip(value, _VALUE_LIMIT))
         for key, value in list(error.metadata.items())[:_VALUES_LIMIT]
-    }
-    status = status_pb2.Status(code=code_pb2.Code.Value(error.code), message=message)
-    status.details.add().Pack(
-        error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
     )
-    if error.code == "INVALID_ARGUMENT" and "field" in metadata:
+    return _failure(error.code, error.reason, _clip(error.message, _MESSAGE_LIMIT), metadata)
+
+
+@lru_cache(maxsize=256)
+def _failure(code: str, reason: str, message: str, pairs: tuple[tuple[str, str], ...]) -> Failure:
+    # Kept, since thousands of calls may be refused in the same words within a second.
+    metadata = dict(pairs)
+    status = status_pb2.Status(code=code_pb2.Code.Value(code), message=message)
+    status.details.add().Pack(
+        error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
+    )
+    if code == "INVALID_ARGUMENT" and "field" in metadata:
         violation = error_details_pb2.BadRequest.FieldViolation(
             field=metadata["field"], description=message
         )
         status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
-    if error.reason in _RETRY_AFTER_S:
+    if reason in _RETRY_AFTER_S:
         delay = Duration()
-        delay.FromMilliseconds(round(_RETRY_AFTER_S[error.reason] * 1000))
+        delay.FromMilliseconds(round(_RETRY_AFTER_S[reason] * 1000))
         status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
-    return Failure(code=code, message=message, details=status.SerializeToString())
+    return Failure(grpc.StatusCode[code], message, status.SerializeToString())
 
 
 def internal_failure() -> Failure:

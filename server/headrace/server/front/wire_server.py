@@ -8,9 +8,11 @@ Contract:
 2. There are never more than ``most`` in the lines, and of one caller half as many; the receiver of
    one more is told that there is no room.
 3. What happens to calls that went on comes before the turns of those that wait, but for one turn
-   in `_EVENTS_A_TURN` events.
-4. gRPC has one call of each method to give out at a time, so many calls of one method keep no call
-   of another waiting for more than one look each.
+   in `_EVENTS_A_TURN` events. Turns rest for twice the time that they took, so that threads that
+   make batches have Python's lock in between.
+4. gRPC has `_LOOKS` calls of each method to give out at a time: so many are looked at for each time
+   that the queue of events comes round. Many calls of one method keep a call of another waiting for
+   no more than that, and one of the same for a look each.
 5. `stop` lets no call come; those there are may go on for a while and are then cut. When the last
    is over the thread ends.
 
@@ -34,7 +36,16 @@ from headrace.server.front.wire import Receiver, WireCall
 _MOST_IN_LINES = 16_384
 """Each takes some 10 KiB until it has its turn (arbitrary)."""
 
+_LOOKS = 32
+"""With one, 1,500 calls of a burst would take as many rounds of the queue of events."""
+
 _EVENTS_A_TURN = 4
+
+_WORK_S, _REST = 0.002, 2.0
+"""After so long of turns, so many times as long of rest: this thread gives Python's lock away for
+moments only while it has work, and who else wants it has it once in 5 ms (sys.getswitchinterval),
+so 1,500 calls that came at once kept the streams of all others from making a batch for 1 to 2 s."""
+
 _WAIT_S = 0.25
 _SHUTDOWN = object()
 _UNKNOWN = ""
@@ -82,6 +93,7 @@ class WireServer:
         # over, and whether no connection is left.
         self._asked = self._calls = 0
         self._is_shut = False
+        self._worked_s = self._rests_until = 0.0
         self._lock = threading.Lock()
         self._is_stopping = False
         self._cut_at: float | None = None
@@ -102,7 +114,8 @@ class WireServer:
         self._server.start()
         with self._lock:
             for name in self._methods:
-                self._ask_for(name)
+                for _ in range(_LOOKS):
+                    self._ask_for(name)
         self._thread.start()
 
     def stop(self, grace_s: float) -> threading.Event:
@@ -128,7 +141,7 @@ class WireServer:
         handled = 0
         while not self._is_over():
             self._cut_late()
-            event = self._queue.poll(0.0 if self._lines else time.time() + _WAIT_S)
+            event = self._queue.poll(time.time() + self._wait_s())
             is_event = event.completion_type != cygrpc.CompletionType.queue_timeout
             if is_event:
                 handled += 1
@@ -136,10 +149,27 @@ class WireServer:
             # Before the next poll: it may be the last that refers to a call that is over.
             del event
             if self._lines and not (is_event and handled % _EVENTS_A_TURN):
-                self._guarded(self._go_on, *self._lines.pop()[1])
+                self._give_turn()
         with self._lock:
             self._server.destroy()
             self._over.set()
+
+    def _wait_s(self) -> float:
+        """Return how long to wait for an event."""
+        if not self._lines:
+            return _WAIT_S
+        return max(0.0, self._rests_until - time.monotonic())
+
+    def _give_turn(self) -> None:
+        """Go on with the call that is next, unless the last turns are to be rested from."""
+        began = time.monotonic()
+        if began < self._rests_until:
+            return
+        self._guarded(self._go_on, *self._lines.pop()[1])
+        now = time.monotonic()
+        self._worked_s += now - began
+        if self._worked_s >= _WORK_S:
+            self._rests_until, self._worked_s = now + _REST * self._worked_s, 0.0
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
         try:

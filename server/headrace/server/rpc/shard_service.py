@@ -212,11 +212,15 @@ class ShardService:
     def _stream_method(
         self, request: type[_Request], messages: Callable[[_Request, Call], Iterator[bytes]]
     ) -> Method:
+        def refuse(call: Call) -> None:
+            self._streams.check(call.caller, call.host)
+
         def admit(call: Call) -> AbstractContextManager[None]:
             return self._streams.admit(call.caller, call.host)
 
+        pool, sender = self._pools.streams, self._send_turns.sender
         # Its messages are bytes already: see headrace.server.batch.targets.
-        return Streaming(request, self._pools, admit, messages, self._send_turns.sender)
+        return Streaming(request, pool, refuse, admit, messages, sender)
 
     def _attach_ring(self, message: pb.AttachRingRequest, call: Call) -> Iterator[bytes]:
         wish = RingWish(message.ring_bytes, message.check_payload, call.peer, call.on_end)

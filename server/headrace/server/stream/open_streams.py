@@ -66,10 +66,7 @@ class OpenStreams:
         """
         counted = (("caller", caller.name), ("peer", peer))
         with self._changed:
-            self._check_draining()
-            if time.monotonic() < self._refuses_until:
-                raise _busy_error()
-            self._check_limits(caller, peer)
+            self._check(caller, peer)
             self._admitted += 1
             self._admitted_of.update(counted)
             self._callers += self._admitted_of["caller", caller.name] == 1
@@ -163,6 +160,17 @@ class OpenStreams:
             return self._changed.wait_for(
                 lambda: not self._calls, max(0.0, deadline - time.monotonic())
             )
+
+    def check(self, caller: Caller = ANYBODY, peer: str = "") -> None:
+        """Refuse as `admit` does, and hold no place."""
+        with self._changed:
+            self._check(caller, peer)
+
+    def _check(self, caller: Caller, peer: str) -> None:
+        self._check_draining()
+        if time.monotonic() < self._refuses_until:
+            raise _busy_error()
+        self._check_limits(caller, peer)
 
     def _check_limits(self, caller: Caller, peer: str) -> None:
         for limit, count, text in (
