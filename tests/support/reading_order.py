@@ -40,7 +40,7 @@ _BEGIN, _SEND = "ShardService._streaming.<locals>.respond", "WireCall.send"
 _MESSAGES = 2  # the start of the stream, and its first batch
 _ASIDE = ("telemetry.", "settings.")
 # They work for all calls, and go on after this one.
-_OTHER_THREADS = ("headrace-fetch", "headrace-alarms", "headrace-waiting")
+_OTHER_THREADS = ("headrace-calls", "headrace-fetch", "headrace-alarms", "headrace-waiting")
 
 
 class _ServerTrace:
