@@ -65,7 +65,7 @@ def _batch(kind: pa.DataType, values: list[object]) -> pa.RecordBatch:
 @pytest.mark.parametrize(
     ("kind", "values", "wanted", "message"),
     [
-        (pa.int64(), [1, 300], "uint8", "sample 8 of its partition is 300"),
+        (pa.int64(), [1, 300], "uint8", "sample 8 of its task is 300"),
         (pa.float64(), [1.0, 1.5], "int32", r"sample 8 .* is 1\.5"),
         (pa.float64(), [1.0, 1e300], "float32", "sample 8 .* infinite"),
         (pa.string(), ["1", "one"], "int32", "sample 8 .* is 'one'"),

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from headrace.converter import WriteOptions, write_shards
 from headrace.storage import open_dataset, open_store
+from support.merging import Task, write_disturbed
 
 ROWS = 30_000
 DEADLINE_S = 120.0
@@ -40,6 +42,17 @@ def main(folder: str, master: str) -> None:
         attempts = sorted(mark.name for mark in marks.iterdir())
         happened = "trouble" in attempts
         found[name] = {"attempts": attempts, "happened": happened, **_left(url)}
+    small = spark.range(0, ROWS, 1, 16)
+    for name in ("merge-slow", "merge-lost"):
+        marks = Path(folder, name)
+        marks.mkdir()
+        url = f"{folder}/dataset-{name}"
+        disturb = partial(_slow_merge if name == "merge-slow" else _lost_merge, str(marks))
+        write_disturbed(
+            small, url, disturb, write=WriteOptions(shard_bytes=65536, block_bytes=1024)
+        )
+        attempts = sorted(mark.name for mark in marks.iterdir())
+        found[name] = {"attempts": attempts, "happened": "trouble" in attempts, **_left(url)}
     sys.stdout.write(json.dumps(found) + "\n")
     spark.stop()
 
@@ -111,6 +124,32 @@ def _lose(marks: str) -> Any:
             executor = int(daemon.rsplit(")", 1)[1].split()[1])
             Path(marks, "trouble").touch()
             os.kill(executor, signal.SIGKILL)
+
+    return run
+
+
+def _slow_merge(marks: str, task: Task) -> Task:
+    """Return a merge whose first attempt at the first group stores its shard, then waits."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waits = _is_first(marks)
+        rows = list(task(batches))
+        if waits:
+            Path(marks, "trouble").touch()
+            deadline = time.monotonic() + DEADLINE_S
+            while time.monotonic() < deadline:
+                time.sleep(0.05)  # until Spark kills this attempt for its faster copy
+        yield from rows
+
+    return run
+
+
+def _lost_merge(marks: str, task: Task) -> Task:
+    """Return a merge whose first attempt at the first group kills its executor, after its shard."""
+    lose = _lose(marks)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from lose(task(batches))
 
     return run
 

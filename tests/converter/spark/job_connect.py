@@ -33,6 +33,7 @@ def main(folder: str) -> None:
     splits = write_shards(
         frame, f"{folder}/splits", splits={"a": 0.5, "b": 0.5}, shuffle_seed=1, progress=seen.append
     )
+    small = write_shards(spark.range(0, 100, 1, 12), f"{folder}/small")
     vectors = spark.createDataFrame([(Vectors.dense([1.0, 2.0]),)], ["v"])
     write_shards(vectors, f"{folder}/vectors")
     try:
@@ -45,6 +46,7 @@ def main(folder: str) -> None:
             "tasks": [seen[-1].tasks_done, seen[-1].tasks_total],
             "shards": seen[-1].shard_count,
             "message": error.message,
+            "merged": [small.shard_count, small.sample_count],
             "row": error.metadata["row"],
             "keys": [conversion_key(frame, {}, name=name).text for name in (None, None, "a", "a")],
         }

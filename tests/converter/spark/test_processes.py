@@ -71,6 +71,7 @@ def test_spark_connect_converts_as_classic_spark_does(tmp_path: Path) -> None:
     assert "ValueError: no seventeen" in answer["message"]
     assert "in fragile\n" in answer["message"]
     assert answer["row"] == "7"
+    assert [1, 100] == answer["merged"]
     assert 3 == len(set(answer["keys"]))
     assert answer["keys"][2] == answer["keys"][3]
     with open_dataset(f"{tmp_path}/vectors") as dataset:
@@ -116,10 +117,12 @@ def test_a_cluster_that_lacks_headrace_converts_exactly_once(tmp_path: Path) -> 
     """The converter is sent along; a copied task and a lost executor leave each sample once."""
     own = {"PYSPARK_PYTHON": str(make_bare_python(tmp_path / "python")), **QUICK_START}
     with spark_cluster(tmp_path / "cluster", own) as master:
-        answer = _answer(_run("job_cluster.py", str(tmp_path), master, driver=None, **own))
+        variables = {**own, "PYTHONPATH": str(_FOLDER.parent)}
+        done = _run("job_cluster.py", str(tmp_path), master, driver=None, **variables)
+    answer = _answer(done)
 
     assert "headrace" in answer["imports"]
-    for trouble in ("slow", "lost"):
+    for trouble in ("slow", "lost", "merge-slow", "merge-lost"):
         found = answer[trouble]
         assert 2 <= sum(attempt.startswith("0-") for attempt in found["attempts"]), found
         assert (True, True, 0) == (found["happened"], found["exact"], found["strays"]), found
@@ -161,7 +164,7 @@ def test_a_driver_killed_before_its_commit_leaves_no_dataset(
 ) -> None:
     """Its shards are seen by nobody, the job run again is whole, and gc sweeps what is left."""
     url = str(tmp_path / "dataset")
-    done = _run("job_killed_driver.py", url)
+    done = _run("job_killed_driver.py", url, "2")
     left = set(open_store(url).list())
     with pytest.raises(NotADatasetError):
         open_dataset(url)
@@ -175,4 +178,25 @@ def test_a_driver_killed_before_its_commit_leaves_no_dataset(
     with open_dataset(url) as dataset:
         ids = [dataset.read_block(block).column("id").to_pylist() for block in range(2)]
     assert list(range(1000)) == ids[0] + ids[1]
+    assert {f"shards/{name}" for name in again.names.to_pylist()} == set(store.list("shards/"))
+
+
+@pytest.mark.timeout(500)
+def test_a_driver_killed_after_a_merge_leaves_no_dataset(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Small shards and what they were merged into are seen by nobody, and gc sweeps both."""
+    url = str(tmp_path / "dataset")
+    done = _run("job_killed_driver.py", url, "12")
+    left = set(open_store(url).list())
+    with pytest.raises(NotADatasetError):
+        open_dataset(url)
+    again = write_shards(spark.range(0, 1000, 1, 12), url)
+    store = open_store(url)
+    collect_garbage(store, plan_gc(store, keep=1, older_than_s=0.0, now_s=time.time() + 1))
+
+    assert -signal.SIGKILL == done.returncode, done.stderr[-4000:]
+    assert 13 == len(left)
+    with open_dataset(url) as dataset:
+        assert list(range(1000)) == dataset.read_block(0).column("id").to_pylist()
     assert {f"shards/{name}" for name in again.names.to_pylist()} == set(store.list("shards/"))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
 
 from headrace.converter.api.arguments import (
@@ -19,14 +20,16 @@ from headrace.converter.api.arguments import (
 from headrace.converter.plan.plan import Wanted
 from headrace.converter.plan.write_options import WriteOptions, write_options_of
 from headrace.converter.progress.bar import shown
-from headrace.converter.progress.progress import Progress
+from headrace.converter.progress.progress import Progress, Stages
 from headrace.converter.samples.function import Function
 from headrace.converter.samples.splits import Splits
 from headrace.converter.spark.job import context_of, make_counters, run_job
+from headrace.converter.spark.neighbours import by_neighbours
 from headrace.converter.spark.plan_rows import plan_rows
 from headrace.converter.spark.probe import prepare
 from headrace.converter.tasks.commit import Written
 from headrace.converter.tasks.handover import bounded_handover, plain_handover
+from headrace.converter.tasks.merge import Group, MergeTask
 from headrace.converter.tasks.outcome import make_task, write_task
 from headrace.converter.tasks.shard_task import ROW_SCHEMA
 from headrace.converter.tasks.sinks import Format
@@ -114,7 +117,8 @@ def write_shards(
     holds no null items. ``docs/converter.md`` says what each type becomes.
 
     Args:
-        df: Any DataFrame; its partitions are written in parallel, each into shards of its own.
+        df: Any DataFrame; its partitions are written in parallel. Shards end with
+            ``write.shard_bytes`` however small the partitions are, but for some.
         url: Where the dataset is or will be: a path that all executors share, or a URL such as
             ``s3://bucket/name``. Executors upload by themselves; Hadoop needs no S3 connector.
             With ``splits``, the folder of the datasets.
@@ -195,11 +199,29 @@ def write_rows(
     counters = make_counters(context) if progress else None
     handover = (bounded_handover if context else plain_handover)(rows)
     task = make_task(plan, url, options=wanted.options, names=handover.names, count=counters)
+    # A function is called once a partition, and fractions draw by the number of a partition.
+    groups = bool(context) and plan.function is None and plan.splitter is None
+
+    def shards_of(rows: DataFrame) -> DataFrame:
+        found = by_neighbours(rows, task_bytes=plan.writing.shard_bytes) if groups else rows
+        return found.mapInArrow(task, ROW_SCHEMA)
+
     with shown(progress) as tell:
+        stages = Stages(tell)
 
         def run() -> Sequence[Row]:
             prepare(df.sparkSession, task)
-            job = handover.df.mapInArrow(task, ROW_SCHEMA)
-            return run_job(job, properties=handover.properties, counters=counters, progress=tell)
+            return run_job(
+                handover.df,
+                made=shards_of,
+                properties=handover.properties,
+                counters=counters,
+                progress=stages.next(),
+            )
 
-        return write_task(task, run, mode=wanted.mode)
+        def merge(groups: tuple[Group, ...]) -> Sequence[Row]:
+            numbers = df.sparkSession.range(0, len(groups), 1, len(groups))
+            merging = MergeTask(replace(task, count=None), groups)
+            return run_job(numbers.mapInArrow(merging, ROW_SCHEMA), progress=stages.next())
+
+        return write_task(task, run, merge=merge, mode=wanted.mode)

@@ -37,7 +37,7 @@ def checked_cast(column: Array, kind: pa.DataType, *, name: str, first_sample: i
     except (pa.ArrowInvalid, OverflowError) as error:
         at = _first_unfit(column, kind)
         raise BadArgumentError(
-            f"column {name!r}: sample {first_sample + at} of its partition is "
+            f"column {name!r}: sample {first_sample + at} of its task is "
             f"{_short(column[at])}, which {kind} cannot hold ({error}); choose another type, or "
             "mend the value",
             field=name,

@@ -88,7 +88,7 @@ def _refuse_strange_classes(
         return
     wrong = most if least >= -1 else least
     raise BadArgumentError(
-        f"column {plan.field.name!r}: among the samples from {first_sample} on of their partition "
+        f"column {plan.field.name!r}: among the samples from {first_sample} on of their task "
         f"is the number {wrong}, and there are {class_count} classes; expected [0, {class_count}), "
         "or -1 for none",
         field=plan.field.name,
@@ -180,7 +180,7 @@ def _refuse_nulls(values: Array, column: Array, plan: ColumnPlan, first_sample: 
     if values.null_count:
         where = _first(column, _holds_null)
         raise BadArgumentError(
-            f"column {plan.field.name!r}: sample {first_sample + where} of its partition has a "
+            f"column {plan.field.name!r}: sample {first_sample + where} of its task has a "
             "null inside its array; fill it (pyspark.sql.functions.transform and coalesce) or "
             "make the whole array null",
             field=plan.field.name,
@@ -193,7 +193,7 @@ def _refuse_length(
     shape = plan.shape or ()
     where = _first(column, lambda sample: not _fits(sample, shape))
     raise BadArgumentError(
-        f"column {plan.field.name!r}: sample {first_sample + where} of its partition has an array "
+        f"column {plan.field.name!r}: sample {first_sample + where} of its task has an array "
         f"of length {found}, the declared shape {shape} wants {wanted}; bring all samples to one "
         f"shape, or declare shapes={{{plan.field.name!r}: 'ragged'}}",
         field=plan.field.name,

@@ -30,6 +30,7 @@ from headrace.converter.progress.progress import Progress
 from headrace.converter.samples.function import FunctionPlan
 from headrace.converter.sources.pieces import Pieces, ReadPieces, selected
 from headrace.converter.tasks.commit import Written
+from headrace.converter.tasks.merge import Group, MergeTask
 from headrace.converter.tasks.outcome import make_task, write_task
 from headrace.converter.tasks.shard_task import SamplePlan, ShardTask
 
@@ -110,8 +111,19 @@ def _write(
             prepare()
         return _run(task, tally, pieces.count, threads)
 
+    def merge(groups: tuple[Group, ...]) -> list[Mapping[str, Any]]:
+        merging = MergeTask(replace(task, count=None), groups)
+        with ThreadPoolExecutor(threads, thread_name_prefix="headrace-merge") as pool:
+            made = pool.map(partial(_merged, merging), range(len(groups)))
+            return [row for rows in made for row in rows]
+
     # Files without a sample are a mistake more often than not.
-    return write_task(task, run, mode=wanted.mode, least_samples=1)
+    return write_task(task, run, merge=merge, mode=wanted.mode, least_samples=1)
+
+
+def _merged(merging: MergeTask, number: int) -> list[Mapping[str, Any]]:
+    # The attempt is not 0, which pieces have.
+    return [row for batch in merging.rows(number, attempt=1) for row in batch.to_pylist()]
 
 
 def _tell_first_pass(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +34,34 @@ class Progress:
     unchecked_bytes: int = 0
     shuffled_bytes: int = 0
     spilled_bytes: int = 0
+
+
+class Stages:
+    """Progress of several jobs, one after another, told as that of one.
+
+    Args:
+        tell: Is told of it; `None` where nobody is.
+    """
+
+    def __init__(self, tell: Callable[[Progress], None] | None) -> None:
+        self._tell = tell
+        self._last = Progress(0, 0, 0, 0, 0)
+
+    def next(self) -> Callable[[Progress], None] | None:
+        """Return what the next job tells; its tasks come on top, shards are those of the first."""
+        tell, before = self._tell, self._last
+        if tell is None:
+            return None
+
+        def told(now: Progress) -> None:
+            self._last = replace(
+                now,
+                tasks_done=before.tasks_done + now.tasks_done,
+                tasks_total=before.tasks_total + now.tasks_total,
+                shard_count=before.shard_count or now.shard_count,
+                sample_count=before.sample_count or now.sample_count,
+                raw_bytes=before.raw_bytes or now.raw_bytes,
+            )
+            tell(self._last)
+
+        return told

@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # py4j has no stubs
@@ -71,6 +72,7 @@ def make_counters(context: SparkContext | None) -> Counters | None:
 def run_job(
     df: DataFrame,
     *,
+    made: Callable[[DataFrame], DataFrame] | None = None,
     properties: Mapping[str, str] | None = None,
     counters: Counters | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -79,6 +81,8 @@ def run_job(
 
     Args:
         df: Small when collected; one row a shard, with its ``partition``.
+        made: Makes what is collected of ``df``, in the thread of the job, since Spark may run a
+            part of the job for it.
         properties: Settings of Spark for this job alone, unless the session has set them; not for
             Connect, which has none.
         counters: What the job's tasks count with.
@@ -89,8 +93,8 @@ def run_job(
     """
     context = context_of(df)
     if context is None:
-        return _run_connected(df, progress)
-    job = _Job(df, context, properties or {})
+        return _run_connected(df, made or _same, progress)
+    job = _Job(partial(made or _same, df), context, properties or {})
     job.start()
     try:
         while not job.wait(_POLL_S):
@@ -108,9 +112,14 @@ def run_job(
 class _Job:
     """A collect in a thread of its own, so that the caller can watch and cancel it."""
 
-    def __init__(self, df: DataFrame, context: SparkContext, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], DataFrame],
+        context: SparkContext,
+        properties: Mapping[str, str],
+    ) -> None:
         self.group = f"headrace-{uuid.uuid4().hex}"
-        self._df = df
+        self._make = make
         self._context = context
         self._properties = properties
         self._rows: list[Row] = []
@@ -144,19 +153,27 @@ class _Job:
             self._context.setJobGroup(self.group, "headrace: write shards", interruptOnCancel=True)
             for key, text in self._properties.items():
                 self._context.setLocalProperty(key, text)
-            self._rows = _collect(self._df)
+            self._rows = _collect(self._make)
         except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             self._error = error
 
 
-def _collect(df: DataFrame) -> list[Row]:
+def _same(df: DataFrame) -> DataFrame:
+    return df
+
+
+def _collect(make: Callable[[], DataFrame]) -> list[Row]:
     try:
-        return df.collect()
+        return make().collect()
     except (PySparkException, Py4JJavaError) as error:
         raise _ours(str(error)) from error
 
 
-def _run_connected(df: DataFrame, progress: Callable[[Progress], None] | None) -> list[Row]:
+def _run_connected(
+    df: DataFrame,
+    made: Callable[[DataFrame], DataFrame],
+    progress: Callable[[Progress], None] | None,
+) -> list[Row]:
     """Collect in Spark Connect, where a tag is what can be cancelled."""
     session: Any = df.sparkSession  # the class of Connect, whose stubs say less than it has
     tag = f"headrace-{uuid.uuid4().hex}"
@@ -177,7 +194,7 @@ def _run_connected(df: DataFrame, progress: Callable[[Progress], None] | None) -
     if watched:
         session.registerProgressHandler(tell)
     try:
-        rows = _collect(df)
+        rows = _collect(partial(made, df))
     except BaseException:
         session.interruptTag(tag)
         raise

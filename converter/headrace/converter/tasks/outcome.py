@@ -8,6 +8,8 @@ Contract of `write_task`:
 3. Killed driver: as 2, but the shards stay until they are swept; no manifest names them.
 4. A commit whose answer was lost keeps its shards: it may have happened.
 5. With splits, each is committed for itself, one after another, when all have been written.
+6. Small neighbouring shards are merged before the commits (`tasks/merge.py`); a failure of that
+   is a failure of the job.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.converter.samples.splits import ByFraction
 from headrace.converter.tasks.binary_formats import schema_with_formats
 from headrace.converter.tasks.commit import Commits, Written, check_target, commit_splits
+from headrace.converter.tasks.merge import Group, jobs_of, plan_merges, put_merged
 from headrace.converter.tasks.shard_task import SamplePlan, ShardTask, entry_of, split_url
 from headrace.converter.tasks.sinks import Entry, remove_objects, stored_name
 from headrace.errors import HeadraceError
@@ -60,6 +63,7 @@ def write_task(
     task: ShardTask,
     run: Callable[[], Sequence[Row | Mapping[str, Any]]],
     *,
+    merge: Callable[[tuple[Group, ...]], Sequence[Row | Mapping[str, Any]]],
     mode: Mode,
     least_samples: int = 0,
 ) -> dict[str, Written]:
@@ -68,6 +72,7 @@ def write_task(
     Args:
         task: What is run.
         run: Runs it over each partition and returns the rows of `ROW_SCHEMA` that it yielded.
+        merge: Merges groups of small shards by a `MergeTask` and returns the rows of that.
         mode: As for `write_shards`.
         least_samples: How many samples a dataset must have.
     """
@@ -80,6 +85,9 @@ def write_task(
         try:
             rows = run()
             _sort_in(rows, shards)
+            groups = plan_merges(shards, shard_bytes=task.plan.writing.shard_bytes)
+            for job in reversed(jobs_of(groups)):  # so that the places of earlier groups stay
+                put_merged(shards, job, merge(job))
             commit_splits(
                 commits,
                 {split: stores.at(split) for split in shards},
