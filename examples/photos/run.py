@@ -93,7 +93,7 @@ def _train(folder: Path, target: str, options: list[object], *, kill_at: int = 0
             process.send_signal(signal.SIGKILL)
             process.wait()
     accuracy = re.findall(r"accuracy (\S+)", log.read_text())
-    print(f"{folder.name}: {(accuracy and 'trained') or 'killed'} at step {steps[-1]}", flush=True)
+    print(f"{folder.name}: {'trained to the end' if accuracy else 'killed'}", flush=True)
     return float(accuracy[0]) if accuracy else 0.0
 
 

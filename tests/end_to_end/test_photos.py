@@ -28,7 +28,7 @@ def _photographs(folder: Path) -> None:
 def test_photos(tmp_path: Path) -> None:
     """A run that was killed saw the pixels of the undisturbed one, and both learnt from them."""
     _photographs(tmp_path / "pictures")
-    given = [tmp_path / "pictures", tmp_path / "out", "--pieces", 60, "--epochs", 8]
+    given = [tmp_path / "pictures", tmp_path / "out", "--pieces", 60, "--epochs", 20]
     ended = subprocess.run(
         [sys.executable, _EXAMPLE, *map(str, given)],
         capture_output=True,
@@ -39,4 +39,5 @@ def test_photos(tmp_path: Path) -> None:
 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "the same pixels at all" in ended.stdout
-    assert Image.open(tmp_path / "out" / "grid.png").size == (896, 896)
+    with Image.open(tmp_path / "out" / "grid.png") as grid:
+        assert grid.size == (896, 896)
