@@ -6,6 +6,11 @@ many GiB from a range server (`support.slow_store`, 20 ms to the first byte) wit
 GETs and bytes as the store counted them beside those computed. It ends with 1 where they differ by
 more than 5 %, or where a sample came twice, not at all, or with another's bytes.
 
+Below these it prints what docs/operations.md sizes by formula beside what was counted: reads and
+their price, the server's memory at its largest, and bytes between server and trainer (those of the
+loopback less those of the store, so nothing else may use it: run it by ``unshare -n`` where
+something does). These may differ by 10 %; of the memory, which is a bound, not more may be used.
+
 The dataset is one real shard of 64 MiB under many names, hard links of one file, so it takes 64 MiB
 of disk and its checksums are right. To the server these are different shards: it knows blocks by
 their place, not by what they hold.
@@ -16,6 +21,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import platform
 import sys
@@ -39,6 +45,8 @@ if TYPE_CHECKING:
 _GIB, _MIB = 1 << 30, 1 << 20
 _SHARD_BYTES = 64 * _MIB
 _MOST = 0.05
+_MOST_SIZE = 0.1
+_FETCH_THREADS = 64  # the default
 _UNBOUNDED = 1e6
 
 
@@ -49,6 +57,8 @@ class _Read:
     others: int
     seconds: float
     server_s: float
+    server_bytes: int
+    loopback_bytes: int
 
 
 def write(folder: Path, *, gib: float, sample_bytes: int) -> int:
@@ -78,6 +88,22 @@ def write(folder: Path, *, gib: float, sample_bytes: int) -> int:
     return count
 
 
+def _loopback_bytes() -> int:
+    """Return the bytes that this machine has sent to itself."""
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == "lo":
+            return int(counts.split()[0])
+    return 0
+
+
+def _largest_memory(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
 def read_epoch(
     url: str,
     store: SlowStore,
@@ -90,7 +116,7 @@ def read_epoch(
     """Read an epoch through a server; check that each sample comes once, with its own number."""
     options = (f"--cache-bytes={cache_bytes}",)
     with serving({"big": url}, *options, "--log-level=warning") as server:
-        before, began = store.counted(), time.perf_counter()
+        before, began, sent = store.counted(), time.perf_counter(), _loopback_bytes()
         sample_ids = []
         dataset = RemoteDataset(
             server.address,
@@ -108,11 +134,14 @@ def read_epoch(
                 sys.exit("a sample came with the bytes of another")
             sample_ids.append(own)
         seconds = time.perf_counter() - began
+        sent = _loopback_bytes() - sent
         counted, server_s = store.counted().since(before), server.processor_s()
+        server_bytes = _largest_memory(server.process.pid)
     seen = np.sort(np.concatenate(sample_ids))
     if (seen != np.arange(seen.size)).any():
         sys.exit("a sample came twice, or not at all")
-    return _Read(counted.gets, counted.bytes, counted.others, seconds, server_s)
+    gets, fetched, others = counted.gets, counted.bytes, counted.others
+    return _Read(gets, fetched, others, seconds, server_s, server_bytes, sent - fetched)
 
 
 def main() -> None:
@@ -139,7 +168,10 @@ def main() -> None:
     ):
         shard_samples = write(Path(folder, "big"), gib=given.gib, sample_bytes=given.sample_bytes)
         url = "s3://bucket/big"
-        stored_bytes = open_dataset(f"{folder}/big").stored_bytes
+        with open_dataset(f"{folder}/big") as dataset:
+            stored_bytes, raw_bytes = dataset.stored_bytes, dataset.raw_bytes
+            shard_bytes = int(dataset.shard_raw_bytes[0])
+            block_bytes = int(dataset.block_raw_bytes(np.zeros(1, np.int64))[0])
         choice = (f"--run-bytes={given.run_mib}MiB", f"--shuffle-bytes={shuffle_bytes}")
         printed = run("shuffle", url, "--json", *choice, f"--batch-size={batch_size}")
         computed = json.loads(printed.stdout)
@@ -172,6 +204,27 @@ def main() -> None:
         print(f"{name:<18}{counted:>10.3f}{shown:>10.3f}{counted / shown - 1:>+8.1%}")
     if any(abs(counted / shown - 1) > _MOST for _, counted, shown in rows):
         sys.exit(f"they differ by more than {_MOST:.0%}")
+    shard_runs = math.ceil(
+        math.ceil(shard_bytes / block_bytes) / max(1, order.run_bytes // block_bytes)
+    )
+    gets = raw_bytes / shard_bytes * shard_runs
+    # One stream, orders that take nothing, and of the formula's reads what may be under way.
+    payload_bytes = batch_size * shard_bytes / shard_samples
+    memory = (310 + 4) * _MIB + shuffle_bytes + 4 * payload_bytes + 6 * _MIB
+    memory += _FETCH_THREADS * _MIB + min(128 * _MIB, shuffle_bytes // 4)
+    sizes = [
+        ("reads of the store", float(found.gets), gets),
+        ("their price, $", found.gets * 0.4e-6, gets * 0.4e-6),
+        ("to trainers, MiB", found.loopback_bytes / _MIB, 1.05 * raw_bytes / _MIB),
+        ("memory, MiB", found.server_bytes / _MIB, memory / _MIB),
+    ]
+    print(f"{'':<18}{'counted':>10}{'formula':>10}")
+    for name, counted, shown in sizes:
+        print(f"{name:<18}{counted:>10.4g}{shown:>10.4g}{counted / shown - 1:>+8.1%}")
+    if any(abs(counted / shown - 1) > _MOST_SIZE for _, counted, shown in sizes[:-1]):
+        sys.exit(f"a formula is wrong by more than {_MOST_SIZE:.0%}")
+    if sizes[-1][1] > sizes[-1][2]:
+        sys.exit("the server took more memory than the formula says")
 
 
 if __name__ == "__main__":

@@ -5,17 +5,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from headrace.cli._access_options import access_of, access_options
-from headrace.cli._types import TARGETS
+from headrace.cli._show import size
+from headrace.cli._types import SIZE, TARGETS
 
 
 @click.command(name="doctor")
-@click.argument("targets", metavar="TARGET[,TARGET...]", type=TARGETS)
-@click.argument("dataset", metavar="DATASET")
+@click.argument("targets", metavar="[TARGET[,TARGET...]", type=TARGETS, required=False)
+@click.argument("dataset", metavar="DATASET]", required=False)
+@click.option(
+    "--store",
+    "url",
+    metavar="URL",
+    help="Measure the store of this dataset instead, from where a server would read it.",
+)
 @click.option(
     "--need",
     required=True,
@@ -29,18 +38,51 @@ from headrace.cli._types import TARGETS
     show_default=True,
     help="Samples per batch of that rank.",
 )
+@click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="With --store: ranks of the job, each of which needs --need.",
+)
+@click.option(
+    "--run-bytes", type=SIZE, default="2MiB", show_default=True, help="With --store: of the order."
+)
+@click.option(
+    "--shuffle-bytes",
+    type=SIZE,
+    default="2GiB",
+    show_default=True,
+    help="With --store: of the order.",
+)
+@click.option(
+    "--get-price",
+    type=float,
+    default=0.4,
+    show_default=True,
+    help="With --store: price of a million reads.",
+)
 @click.option("--columns", help="Columns to read, separated by commas.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="To read for."
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="To read for; with --store, a fifth of it for each number of reads at once.",
 )
 @access_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(
     *,
-    targets: str,
-    dataset: str,
+    targets: str | None,
+    dataset: str | None,
+    url: str | None,
     need: str,
     batch_size: int,
+    ranks: int,
+    run_bytes: int,
+    shuffle_bytes: int,
+    get_price: float,
     columns: str | None,
     seconds: float,
     tls: bool,
@@ -56,10 +98,32 @@ def command(
     server's store, then from its cache. The exit code is 0 if the server is fast enough, and 1 if
     not; then the output names the hop that is too slow.
 
+    With --store and no server, run it where the server will run: it reads parts of the dataset at
+    URL and says how long the store takes to the first byte, what it gives by reads at once, what
+    the job takes of it while nothing is cached, in MiB/s, reads and their price, and whether it
+    fits.
+
     \b
     headrace doctor headrace:50051 flights --need 5000/s --batch-size 256
+    headrace doctor --store s3://bucket/flights --need 5000/s --ranks 64
     """
     rate = _rate(need)
+    if url is not None:
+        if targets is not None:
+            raise click.UsageError("--store measures a store, without a server; leave TARGET out.")
+        return _store(
+            url,
+            {
+                "samples_per_s": rate * ranks,
+                "run_bytes": run_bytes,
+                "shuffle_bytes": shuffle_bytes,
+                "get_price": get_price,
+            },
+            seconds=seconds,
+            as_json=as_json,
+        )
+    if targets is None or dataset is None:
+        raise click.UsageError("give TARGET and DATASET, or --store URL.")
     # After what can be wrong with the arguments: it imports PyTorch, for seconds.
     from headrace.bench import Need, diagnose  # noqa: PLC0415
 
@@ -87,6 +151,31 @@ def command(
     if found.remedy:
         click.echo(found.remedy)
     return 0 if found.fed else 1
+
+
+def _store(url: str, need: Mapping[str, Any], *, seconds: float, as_json: bool) -> int:
+    from headrace.bench import StoreNeed, diagnose_store  # noqa: PLC0415 - as above
+
+    found = diagnose_store(url, StoreNeed(**need), seconds=seconds / 5)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(found)))
+        return 0 if found.fits else 1
+    click.echo(
+        f"first byte: {found.first_byte_ms:.1f} ms in the median, {found.first_byte_p90_ms:.1f} ms "
+        "for nine reads of ten"
+    )
+    click.echo(f"reads of {size(found.read_bytes)}:")
+    for rate in found.rates:
+        click.echo(
+            f"{rate.at_once:>4} at once: {rate.mib_per_s:>8,.1f} MiB/s, {rate.read_ms:,.0f} ms each"
+        )
+    click.echo(
+        f"while nothing is cached the job takes {found.need_mib_per_s:,.1f} MiB/s in "
+        f"{found.need_gets_per_s:,.1f} reads/s, for {found.price_per_hour:.2f} an hour, and each "
+        f"block once an epoch with cache_bytes of {size(found.cache_bytes)}"
+    )
+    click.echo(found.verdict)
+    return 0 if found.fits else 1
 
 
 def _rate(text: str) -> float:
