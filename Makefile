@@ -26,8 +26,10 @@ ENSURE_JAVA := $(FIND_JAVA) >/dev/null 2>&1 || { \
 # How many files of tests run side by side: tests mostly wait for processes and sockets.
 # Their folders have short names, since the path of a socket may have 107 bytes; failed tests leave theirs.
 JOBS ?= 2
+# What is compiled when headrace is installed.
+LOOPS := hatch_build.py $(wildcard server/headrace/server/kernels/src/*)
 PROTO_FILES := headrace/v1/shard_service.proto
-CODE := proto storage server client converter docs/hooks tests examples
+CODE := proto storage server client converter docs/hooks tests examples hatch_build.py
 
 .PHONY: help demo test test-all chaos attack peers check docs format proto lock sbom dist clean python
 
@@ -99,9 +101,10 @@ dist: .venv-dist/.done ## Build the wheel and the source archive into dist/
 	.venv-dist/bin/python -m build --outdir dist .
 
 clean: ## Remove what the other targets made, and nothing else
+	rm -f server/headrace/server/kernels/*.so
 	rm -rf .venv .venv-proto .venv-locks .venv-dist .build dist demo-output .hypothesis .mypy_cache .pytest_cache .ruff_cache \
 	  .import_linter_cache spark-warehouse
-	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(filter-out hatch_build.py,$(CODE)) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 python:
 	@if [ -z "$(PYTHON)" ]; then \
@@ -112,13 +115,13 @@ python:
 	  echo "$(PYTHON) cannot make virtual environments: the modules venv and ensurepip are missing." >&2; \
 	  echo "Install them (Debian, Ubuntu: apt-get install python3-venv)." >&2; exit 1; fi
 
-.venv/.demo: pyproject.toml constraints.txt | python
+.venv/.demo: pyproject.toml constraints.txt $(LOOPS) | python
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	@echo "Installing headrace and what the demo needs into .venv (some minutes the first time) ..."
 	$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[demo]'
 	@touch $@
 
-.venv/.dev: pyproject.toml constraints.txt | python
+.venv/.dev: pyproject.toml constraints.txt $(LOOPS) | python
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	@echo "Installing headrace and the development tools into .venv (some minutes the first time) ..."
 	$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[dev]'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from support.s3 import S3
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_COMPILE = Path(__file__).parents[1] / "server/headrace/server/kernels/compile.py"
 _AWS_VARIABLES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -27,6 +29,10 @@ _AWS_VARIABLES = (
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT_URL_S3",
 )
+
+
+# Before any test's module loads them, and by its path, since to import it would load them too.
+runpy.run_path(str(_COMPILE))["bring_up_to_date"]()
 
 
 def pytest_configure() -> None:

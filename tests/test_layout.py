@@ -67,14 +67,6 @@ _ENTRY_POINTS = {
     "converter/headrace/converter/api/make_converter.py: make_converter",
     "converter/headrace/converter/api/write_shards.py: write_shards",
 }
-# Numba compiles for arrays, one by one: a structure of them costs more than the call.
-_KERNELS = {
-    "server/headrace/server/kernels/find_dealt.py: find_dealt",
-    "server/headrace/server/kernels/gather_rows.py: find_values",
-    "server/headrace/server/kernels/write_batches.py: measure_batches",
-    "server/headrace/server/kernels/write_batches.py: write_batches",
-    "server/headrace/server/kernels/write_parts.py: copy_spans_to_parts",
-}
 
 
 @dataclass(frozen=True)
@@ -87,7 +79,7 @@ class _Function:
 
     @property
     def may_take_many(self) -> bool:
-        return self.is_command or self.name in _ENTRY_POINTS | _KERNELS
+        return self.is_command or self.name in _ENTRY_POINTS
 
     @property
     def lines(self) -> int:
@@ -142,4 +134,4 @@ def test_no_function_takes_many_parameters() -> None:
     many = [each for each in _all_functions() if each.parameter_count > _MOST_PARAMETERS]
 
     assert [] == [each.name for each in many if not each.may_take_many]
-    assert _ENTRY_POINTS | _KERNELS <= {each.name for each in many}
+    assert _ENTRY_POINTS <= {each.name for each in many}

@@ -47,7 +47,6 @@ from headrace.order import sample_keys
 from headrace.server.images.files import Decoder, head_of
 from headrace.server.images.recipe import recipe_of
 from headrace.server.images.transforms import RandomResizedCrop as Crop
-from headrace.server.kernels.loader import KERNELS
 from headrace.server.steps.row_pool import allowed_processors
 from support.datasets import write_dataset
 
@@ -234,8 +233,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="")
     options = parser.parse_args()
-    KERNELS.load()
-    KERNELS.wait(300)
     files = [path.read_bytes() for path in sorted(options.photos.glob("*.jpg"))]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

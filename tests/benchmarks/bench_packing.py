@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from headrace.bench._children import serving
 from headrace.cli._row_counter import row_counter
 from headrace.order.packing import PackedGroup, Packing, group_row_count, pack_group, packing_key
-from headrace.server.kernels.loader import KERNELS
 from headrace.server.plan.find_samples import fit
 from headrace.storage import RowOptions, index_packing
 from headrace.v1 import shard_service_pb2 as pb
@@ -49,8 +48,6 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0)
     arguments = parser.parse_args()
-    KERNELS.load()
-    KERNELS.wait(300)
     _print_packings(arguments.length)
     with tempfile.TemporaryDirectory() as folder:
         urls = _write(Path(folder), arguments.documents, arguments.length)

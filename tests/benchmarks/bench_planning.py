@@ -21,7 +21,7 @@ import numpy as np
 
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
-from headrace.server.kernels.loader import KERNELS
+from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.planned_batches import Lookahead, PlannedEnd
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
@@ -46,13 +46,9 @@ class Cost:
 def main() -> None:
     """Measure and print."""
     arguments = _arguments()
-    if not arguments.numpy:
-        KERNELS.load()
-        if not KERNELS.wait(120):
-            raise SystemExit("there are no compiled loops here; --numpy measures without them")
     print(
         f"# {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"{'NumPy' if arguments.numpy else 'compiled loops'}, load {os.getloadavg()[0]:.1f}"
+        f"{'NumPy' if LOOPS is None else 'compiled loops'}, load {os.getloadavg()[0]:.1f}"
     )
     print(f"{'samples':>12}{'rank':>10}{'rows':>7}{'steady us':>11}{'mean us':>9}{'first ms':>10}")
     for sample_count in arguments.samples:
@@ -136,7 +132,6 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, nargs="*", default=[400_000, 100_000_000])
     parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--numpy", action="store_true", help="without compiled loops")
     return parser.parse_args()
 
 

@@ -43,7 +43,6 @@ from headrace.bench._ready import METHOD
 from headrace.client.reader.reader import GROUP_BYTES
 from headrace.client.wire.message_memory import keep_freed_memory
 from headrace.server import ServerConfig, start_server
-from headrace.server.kernels.loader import KERNELS
 from headrace.storage import ShardWriter, commit_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -285,9 +284,6 @@ def serve_headrace(folder: str, pipe: Connection) -> None:
     """Serve the folder as ``bench`` until told to end."""
     config = ServerConfig(datasets={"bench": folder}, listen="127.0.0.1:0")
     with start_server(config) as server:
-        # A server loads them once in its life, which takes longer than a round.
-        KERNELS.load()
-        KERNELS.wait(120)
         pipe.send(server.address)
         pipe.recv()
 

@@ -133,7 +133,7 @@ def test_the_servers_settings_fit_their_containers() -> None:
     cache = config.cache_bytes // 2**20
     reads = min(config.fetch_threads * 8, 128, cache // 4) + config.fetch_threads
     payloads = config.payload_bytes // 2**20
-    wanted = 310 + cache + reads + payloads + config.max_streams * 4
+    wanted = 195 + cache + reads + payloads + config.max_streams * 4
 
     assert ("0.0.0.0:50051",) == config.addresses
     assert service["ports"][0].endswith(":50051")

@@ -154,7 +154,7 @@ def test_memory_is_that_of_the_formula(overlay: str, tmp_path: Path) -> None:
     limit = int(_server_of(overlay)["resources"]["limits"]["memory"].removesuffix("Mi"))
     reads = min(config.fetch_threads * 8, 128) + config.fetch_threads
     payloads = config.payload_bytes // 2**20
-    wanted = 310 + config.cache_bytes // 2**20 + reads + payloads + config.max_streams * 4
+    wanted = 195 + config.cache_bytes // 2**20 + reads + payloads + config.max_streams * 4
     # One for each of eight ranks of a host; over the network there are none.
     rings = 8 * config.ring_bytes // 2**20 if overlay == "overlays/sidecar" else 0
 

@@ -7,8 +7,11 @@ import sys
 import tomllib
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
+
+from support.loops import compiled_loops
 
 _ROOT = Path(__file__).parents[2]
 _INSTALL_S = 900.0
@@ -24,7 +27,7 @@ _USES = {
     "delta": "import deltalake; from headrace.storage import open_store; open_store('a').close()",
     "server": (
         "from headrace.errors import HeadraceError\n"
-        "from headrace.server import ServerConfig, start_server; import numba\n"
+        "from headrace.server import ServerConfig, start_server\n"
         "try: start_server(ServerConfig(datasets={'a': 'a'}, listen='127.0.0.1:0'))\n"
         "except HeadraceError as error: assert 'holds no dataset' in error.message, error"
     ),
@@ -56,6 +59,33 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _run(*command, folder=folder)
     (built,) = folder.glob("headrace-*.whl")
     return built
+
+
+def test_a_wheel_holds_the_compiled_loops(wheel: Path) -> None:
+    """One wheel serves every Python from 3.11 on, and nothing is compiled where it is installed."""
+    compiled_loops()
+
+    with ZipFile(wheel) as archive:
+        names = archive.namelist()
+
+    assert "-cp311-abi3-linux_" in wheel.name
+    assert "headrace/server/kernels/_loops.abi3.so" in names
+
+
+def test_a_wheel_is_built_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is for any platform, and NumPy does the work."""
+    monkeypatch.setenv("CC", "no-such-compiler")
+    command = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", tmp_path, _ROOT)
+
+    _run(*command, folder=tmp_path)
+
+    (built,) = tmp_path.iterdir()
+    with ZipFile(built) as archive:
+        names = archive.namelist()
+    assert built.name.endswith("-py3-none-any.whl")
+    assert not [name for name in names if name.endswith(".so")]
 
 
 def test_every_extra_for_users_is_tried() -> None:

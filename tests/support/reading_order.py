@@ -26,7 +26,6 @@ from pathlib import Path
 from types import FrameType
 
 from headrace.client import RemoteDataset, Transport
-from headrace.server.kernels.loader import KERNELS
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
 from support.running import Running, running
@@ -67,8 +66,6 @@ class _ServerTrace:
 
 def trace_server() -> list[str]:
     """Return the modules of the server that a warm call enters up to its first batch, in order."""
-    KERNELS.load()
-    assert KERNELS.wait(280)
     trace = _ServerTrace()
 
     def note(frame: FrameType, event: str, argument: object) -> None:

@@ -27,10 +27,7 @@ def row_counter() -> Callable[[NDArray[np.int64], RowOptions], int]:
 
 def _fit() -> Fit:
     try:
-        from headrace.server.kernels.loader import KERNELS  # noqa: PLC0415 - the [server] extra
-        from headrace.server.plan.find_samples import fit  # noqa: PLC0415 - the same
+        from headrace.server.plan.find_samples import fit  # noqa: PLC0415 - the [server] extra
     except ModuleNotFoundError:
         return best_fit
-    # Until they are there `fit` does without: few documents would wait for longer than they take.
-    KERNELS.load()
     return fit

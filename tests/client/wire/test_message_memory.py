@@ -24,9 +24,9 @@ from headrace.client.wire.frames import read_frames
 from headrace.client.wire.message_memory import memory_of
 from headrace.order import OrderSpec
 from headrace.server import ServerConfig, start_server
-from headrace.server.kernels.loader import KERNELS
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_rows
+from support.loops import compiled_loops
 from support.wire import batch_messages, start_message, token_at
 
 BATCH = 32
@@ -121,8 +121,7 @@ def test_batches_of_our_server_are_not_copied(address: str) -> None:
 
 def test_batches_of_one_message_lie_in_it_side_by_side(address: str) -> None:
     """None is copied, none shares a byte with another, and each may be written to."""
-    KERNELS.load()
-    assert KERNELS.wait(280)
+    compiled_loops()
     wanted = OPTIONS.to_request(epoch=0, position=0, token=None)
     grouped = OPTIONS.to_request(epoch=0, position=0, token=None)
     grouped.max_group_bytes = 1 << 20

@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 from headrace.errors import InternalError
 from headrace.server.batch.compiled_writer import CompiledParts
 from headrace.server.batch.targets import Parts
-from headrace.server.kernels.loader import KERNELS
+from support.loops import compiled_loops
 
 _KIB = 1024
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
-    KERNELS.load()
-    assert KERNELS.wait(280)
 
 
 def _parts_of(size: int, part_bytes: int) -> tuple[CompiledParts, Parts]:
@@ -28,8 +22,7 @@ def _parts_of(size: int, part_bytes: int) -> tuple[CompiledParts, Parts]:
     target.parts = [
         np.zeros(min(part_bytes, size - begin), np.uint8) for begin in range(0, size, part_bytes)
     ]
-    assert KERNELS.module is not None
-    return CompiledParts(KERNELS.module, target, size), target
+    return CompiledParts(compiled_loops(), target, size), target
 
 
 @settings(deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,17 @@ from headrace.server.cache.decode import DecodedBlock
 from headrace.server.cache.gather import Rows, StagedRows, gather_spans
 from headrace.server.cache.memory.arena import Memory, map_memory
 from headrace.server.cache.source import BlockRows
-from headrace.server.kernels.loader import KERNELS, Loader
 from headrace.server.layout.block_layout import TAKE_BYTES, BlockLayout, block_layout, projection_of
 from headrace.server.layout.wire_columns import split_schema, wire_column
 from headrace.v1 import shard_service_pb2 as pb
+from support.loops import compiled_loops
 from support.served import decode, joined
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Loader:
-    """The compiled functions; they take seconds where Numba's cache is empty."""
-    KERNELS.load()
-    assert KERNELS.wait(280)
-    return KERNELS
+def compiled() -> ModuleType:
+    """The compiled loops."""
+    return compiled_loops()
 
 
 _TYPES: st.SearchStrategy[pa.DataType] = st.sampled_from(
@@ -127,7 +126,7 @@ def _empty(schema: pa.Schema) -> pa.RecordBatch:
 @settings(max_examples=150, deadline=None)
 @given(table=_tables(), draw=st.data())
 def test_any_table_arrives_as_it_was(
-    compiled: Loader, table: pa.Table, draw: st.DataObject
+    compiled: ModuleType, table: pa.Table, draw: st.DataObject
 ) -> None:
     """Gathered in any order, from place or staged, cut anywhere, compiled or not: the same."""
     count = table.num_rows
@@ -162,14 +161,13 @@ def test_any_table_arrives_as_it_was(
         places = np.flatnonzero(blocks == block)
         staged.add(places, rows_at(places))
 
-    assert compiled.module is not None
     plain = NumpyWriter(columns, projection)
     payloads = [
         _made(writer, rows, ids, limit)
         for writer, rows in (
             (plain, placed),
             (plain, staged),
-            (CompiledWriter(compiled.module, columns, projection), placed),
+            (CompiledWriter(compiled, columns, projection), placed),
         )
         for limit in (1 << 20, cut_bytes)
     ]
@@ -204,7 +202,9 @@ def _made(
 
 @settings(max_examples=100, deadline=None)
 @given(lengths=st.lists(st.integers(0, 300), max_size=40), scale=st.sampled_from([1, 30]))
-def test_spans_are_copied_back_to_back(compiled: Loader, lengths: list[int], scale: int) -> None:
+def test_spans_are_copied_back_to_back(
+    compiled: ModuleType, lengths: list[int], scale: int
+) -> None:
     """Spans of any length, in any order, overlapping or not, come out one after the other."""
     memory = Memory(np.random.default_rng(1).integers(0, 256, 20_000, dtype=np.uint8))
     sizes = np.array(lengths, np.int64) * scale
@@ -213,8 +213,7 @@ def test_spans_are_copied_back_to_back(compiled: Loader, lengths: list[int], sca
     same = np.empty_like(out)
 
     gather_spans(memory, begins, sizes, out)
-    assert compiled.module is not None
-    compiled.module.copy_spans(memory.array, begins, sizes, same)
+    compiled.copy_spans(memory.array, begins, sizes, same)
 
     pairs = list(zip(begins.tolist(), sizes.tolist(), strict=True))
     wanted = b"".join(bytes(memory.view[b : b + n]) for b, n in pairs)

@@ -24,10 +24,10 @@ from headrace.order import (
     table_of,
 )
 from headrace.server import ServerConfig, start_server
-from headrace.server.kernels.loader import KERNELS
 from headrace.storage import ShardWriter, commit_dataset, open_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
+from support.loops import compiled_loops
 from support.served import TIMEOUT_S, Transcript, failure_of, read, rich_table, stub_of, transcript
 
 SIZES = {"a": 120, "b": 80, "c": 33}
@@ -141,8 +141,7 @@ def test_a_mixture_is_the_same_from_memory(
     urls: dict[str, str], channel: grpc.Channel, base: pb.Mixture
 ) -> None:
     """Batches that lie in memory, several made together in compiled loops, are those copied out."""
-    KERNELS.load()
-    assert KERNELS.wait(280)
+    compiled_loops()
     request = _request(base, columns=_NARROW)
     config = ServerConfig(datasets=urls, listen="127.0.0.1:0")
     with start_server(config) as server, grpc.insecure_channel(server.address) as roomy:

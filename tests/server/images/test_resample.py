@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from headrace.server.images.resample import Part, resample, resample_plainly, weigh
-from headrace.server.kernels.loader import KERNELS
+from support.loops import compiled_loops
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
-    KERNELS.load()
-    assert KERNELS.wait(300)
+    compiled_loops()
 
 
 @st.composite

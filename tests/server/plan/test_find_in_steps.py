@@ -10,12 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.order import EndMode, EpochPlan, Order, OrderSpec, Skips, table_of
-from headrace.server.kernels.loader import KERNELS
 from headrace.server.plan.find_in_steps import StepFinder
 from headrace.server.plan.find_samples import Finder, Found, PlainFinder, Range
 from headrace.server.plan.planned_batches import ranges_of
 from headrace.storage import OpenDataset, open_dataset
 from support.datasets import write_manifest
+from support.loops import compiled_loops
 
 _SHARDS, _BLOCKS = 40, 30
 
@@ -23,8 +23,7 @@ _SHARDS, _BLOCKS = 40, 30
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenDataset]:
     """Some 600,000 samples, more than are permuted by sorting, in blocks of 1 to 1,000."""
-    KERNELS.load()
-    assert KERNELS.wait(280)
+    compiled_loops()
     url = str(tmp_path_factory.mktemp("manifest"))
     random = np.random.default_rng(5)
     sample_counts = random.integers(1, 1001, (_SHARDS, _BLOCKS))

@@ -12,22 +12,19 @@ from hypothesis import strategies as st
 
 from headrace.errors import BadArgumentError, RebalanceError
 from headrace.server.batch.targets import WireOutlet
-from headrace.server.kernels.loader import KERNELS, Loader
 from headrace.server.stream.batch_maker import TOGETHER_BYTES, BatchMaker
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.stream_tally import StreamTally
 from headrace.v1 import shard_service_pb2 as pb
+from support.loops import compiled_loops
 from support.streams import Streams, streams_of
-
-_NO_KERNELS = Loader("headrace.server.kernels.compiled", "numba_that_nobody_has")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _kernels() -> None:
-    """The compiled functions, without which nothing is made together."""
-    KERNELS.load()
-    assert KERNELS.wait(280)
+def _loops() -> None:
+    """The compiled loops, without which nothing is made together."""
+    compiled_loops()
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +56,7 @@ def _alone(streams: Streams, request: pb.ReadBatchesRequest) -> Iterator[bytes]:
         blocks=served.blocks(streams.cache),
         outlet=WireOutlet(contents.max_chunk_bytes),
         max_batch_bytes=1 << 27,
-        kernels=_NO_KERNELS,
+        kernels=None,
     )
     for planned in contents.plans:
         for batch in planned if isinstance(planned, list) else []:
@@ -234,6 +231,5 @@ def test_where_blocks_are_missing_batches_are_made_as_they_come(
 def test_compiled_hashes_are_those_of_the_library(size: int, seed: int) -> None:
     """XXH3 as a compiled loop is that of the library, for any length that it is used for."""
     content = np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
-    assert KERNELS.module is not None
 
-    assert xxhash.xxh3_64_intdigest(content.data) == int(KERNELS.module.xxh3(content))
+    assert xxhash.xxh3_64_intdigest(content.data) == compiled_loops().xxh3(content)

@@ -16,10 +16,10 @@ import pytest
 from headrace.order import MixtureDataset, MixtureSpec, OrderSpec
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.datasets.served_mixture import ServedMixture
-from headrace.server.kernels.loader import KERNELS
 from headrace.storage import open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import small_table, write_dataset
+from support.loops import compiled_loops
 from support.streams import Streams, streams_of
 
 _SAMPLES = 262_144
@@ -139,12 +139,11 @@ def test_calls_do_not_grow_with_the_batch(
 def test_calls_do_not_grow_where_loops_are_compiled(
     small_url: str, columns: Sequence[str], many_samples: int
 ) -> None:
-    """The same once the compiled kernels are there, which a server loads by itself.
+    """The same with compiled loops.
 
     Then several batches are made together, as many as have 2 MiB; here 7 or 8 of either size.
     """
-    KERNELS.load()
-    assert KERNELS.wait(280)
+    compiled_loops()
 
     few = _calls_a_batch(small_url, 64, columns)
     many = _calls_a_batch(small_url, many_samples, columns)
@@ -157,8 +156,7 @@ def test_a_batch_takes_few_calls_where_several_are_made_together(small_url: str)
 
     With two of a megabyte at a time it is twice what it is with eight.
     """
-    KERNELS.load()
-    assert KERNELS.wait(280)
+    compiled_loops()
 
     calls = [_calls_a_batch(small_url, batch_size) for batch_size in (64, 4096)]
 
@@ -172,8 +170,7 @@ def test_a_batch_of_many_datasets_takes_few_calls(tmp_path: Path) -> None:
 
     They are short: in time it is 6 to 8 times (tests/benchmarks/bench_options.py).
     """
-    KERNELS.load()
-    assert KERNELS.wait(280)
+    compiled_loops()
     names = [f"d{index:02d}" for index in range(64)]
     url = str(tmp_path)
     write_dataset(url, small_table(1000), shard_samples=[1000], block_bytes=1 << 20)

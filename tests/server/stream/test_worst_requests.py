@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import threading
@@ -27,9 +26,9 @@ from support.served import stub_of
 _MIB = 1 << 20
 _SAMPLES, _ITEM_BYTES, _COLUMNS = 4000, 512, 24
 _CACHE_BYTES, _FETCH_THREADS, _READ_BYTES = 64 * _MIB, 4, 9 * _MIB
-# What a working server takes beside its budgets, as docs/operations.md says: Numba with what it
-# compiled, and what the C library keeps of freed memory.
-_NUMBA_BYTES, _KEPT_BYTES = 115 * _MIB, 64 * _MIB
+# What a working server takes beside its budgets, as docs/operations.md says: what the C library
+# keeps of freed memory.
+_KEPT_BYTES = 64 * _MIB
 _CGROUP = Path("/sys/fs/cgroup/memory")
 _STREAM_TIMEOUT_S = 25.0
 # What a request may be told; its batch may also just be sent.
@@ -74,10 +73,7 @@ _REQUIRED_BYTE = pa.field("item", pa.int8(), nullable=False)
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A small dataset, of which batches can be made large; the kernels are compiled before."""
-    # Numba may be missing; then the server does without, and so does this.
-    with suppress(ImportError):
-        importlib.import_module("headrace.server.kernels.compiled")
+    """A small dataset, of which batches can be made large."""
     found = str(tmp_path_factory.mktemp("worst") / "worst")
     write_dataset(found, _table(), shard_samples=[_SAMPLES], block_bytes=1 << 18)
     return found
@@ -187,8 +183,7 @@ def _ran(server: Serving, requests: list[pb.ReadBatchesRequest]) -> _Outcome:
 def _allowed_bytes(streams: int) -> int:
     """Return what docs/operations.md allows beyond idle."""
     fetched = _FETCH_THREADS * _READ_BYTES
-    working = _NUMBA_BYTES + _KEPT_BYTES
-    return _CACHE_BYTES + fetched + _PAYLOAD_BYTES + streams * 4 * _MIB + working
+    return _CACHE_BYTES + fetched + _PAYLOAD_BYTES + streams * 4 * _MIB + _KEPT_BYTES
 
 
 _PAYLOAD_BYTES = 96 * _MIB

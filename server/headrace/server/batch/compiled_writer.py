@@ -222,7 +222,8 @@ class CompiledParts:
         self._part_bytes = target.parts[0].size
         addresses = np.array([part.ctypes.data for part in target.parts], np.int64)
         self._place = (addresses, self._part_bytes, size)
-        self._sums: NDArray[np.uint64] = kernels.FIRST_SUMS.copy()
+        self._sums = np.empty(8, np.uint64)
+        kernels.begin_hash(self._sums)
         self._hashed = np.zeros(1, np.int64)
         self._end = 0
 

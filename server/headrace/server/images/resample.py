@@ -1,7 +1,7 @@
 """Scale a part of an image, antialiased, as docs/augmentation.md says: in integers, to the bit.
 
 Columns of pixels are weighed first and then rows, each by triangles as wide as scaling down needs.
-`headrace.server.kernels.images` does the same compiled; what is here serves where that is missing.
+``kernels/src/images.h`` does the same compiled; what is here serves where that is missing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.server.kernels.loader import KERNELS
+from headrace.server.kernels.loader import LOOPS
 
 WEIGHT_BITS = 14
 # A sum of weighed bytes is kept with six bits behind the point.
@@ -46,15 +46,14 @@ def resample(pixels: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> N
         part: Which.
         out: ``(height, width, channels)`` of the window, contiguous.
     """
-    kernels = KERNELS.module
-    if kernels is None:
+    if LOOPS is None:
         resample_plainly(pixels, part, out)
         return
     _, stride, lanes = pixels.shape
     numbers = np.array(
         (stride, lanes, *part.box, *part.size, *part.window, *part.flips), dtype=np.int64
     )
-    kernels.resample(pixels.reshape(-1), numbers, out.reshape(-1))
+    LOOPS.resample(pixels.reshape(-1), numbers, out.reshape(-1))
 
 
 def resample_plainly(pixels: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None:

@@ -1,4 +1,4 @@
-"""Compiled loops over batches and blocks. Only `loader` imports the others: importing compiles.
+"""Loops over batches and blocks, written in C.
 
-Each has a twin in NumPy elsewhere, which serves until the compiler is done.
+Each has a twin in NumPy elsewhere, which serves where no C compiler was there at installation.
 """

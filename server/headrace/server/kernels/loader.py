@@ -1,105 +1,54 @@
-"""The compiled kernels, once they are there.
+"""The compiled loops, where this installation has them.
 
-Numba is optional, and what it compiles it keeps on disk; loading that takes half a second all the
-same, and the first time on a machine some seconds. So a stream that goes on for a while asks for
-the kernels, they are loaded beside it, and whoever gathers next uses them. Until then, and without
-Numba, the same is done with NumPy.
-
-Contract:
-
-1. `compiled` never waits.
-2. `load` begins the loading at most once in a process, and never raises. How it ended is logged.
-3. A process that ends waits for the kernel that is being compiled, and for no further one.
-
-If the code differs, the code is wrong.
+They are loaded with the server, in less than a millisecond: nothing is compiled where headrace
+runs. ``src/loops.c`` lists what the module has, and the files beside it say what its functions
+take. Where there is none, or it was compiled from other sources, NumPy does the same.
 """
 
 from __future__ import annotations
 
-import atexit
 import importlib
-import importlib.util
 import logging
-import threading
-import time
-from typing import TYPE_CHECKING
+from types import ModuleType
 
-if TYPE_CHECKING:
-    from types import ModuleType
+from headrace.server.kernels.compile import sources_digest
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
+_NAME = "headrace.server.kernels._loops"
+_HOW = (
+    "batches are right all the same, and cost more processor time; with a C compiler and Python's "
+    "headers on the machine, run `python -m headrace.server.kernels`, or install headrace "
+    "again"
+)
 
-WORTH_LOADING_BYTES = 32 << 20
-"""A stream that sent so much goes on long enough for the kernels to pay for their loading."""
 
+def load(name: str = _NAME) -> tuple[ModuleType | None, str]:
+    """Load the loops.
 
-class Loader:
-    """Loads a module of kernels in a thread of its own.
-
-    Args:
-        name: Of the module.
-        needs: The package that it needs.
+    Returns:
+        The module, or `None`, and then why there is none.
     """
-
-    def __init__(self, name: str, needs: str) -> None:
-        self._name = name
-        self._needs = needs
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._is_over = False
-        self.module: ModuleType | None = None
-
-    def load(self) -> None:
-        """Begin to load, if nobody has; returns at once."""
-        with self._lock:
-            if self._thread is not None:
-                return
-            self._thread = threading.Thread(target=self._run, name="headrace-kernels", daemon=True)
-            self._thread.start()
-        atexit.register(self.end)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until it is known whether there are kernels; return whether there are."""
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-        return self.module is not None
-
-    def end(self) -> None:
-        """Compile no further kernel, and wait for the one that is being compiled."""
-        self._is_over = True
-        if self._thread is not None:
-            self._thread.join()
-
-    def check(self) -> None:
-        """Stop the loading if the process ends; called before each kernel.
-
-        Raises:
-            ImportError: It does.
-        """
-        if self._is_over:
-            raise ImportError("the process ends, so no further kernel is compiled")
-
-    def _run(self) -> None:
-        if importlib.util.find_spec(self._needs) is None:
-            _log.info(
-                "batches are gathered with NumPy: %s is not installed, with which it is faster",
-                self._needs,
-            )
-            return
-        began = time.monotonic()
-        try:
-            self.module = importlib.import_module(self._name)
-        except Exception:  # noqa: BLE001 - whatever ails it, NumPy does the same
-            if not self._is_over:
-                _log.exception(
-                    "batches are gathered with NumPy: %s is installed and does not work; they are "
-                    "right, and cost more processor time",
-                    self._needs,
-                )
-            return
-        _log.info(
-            "batches are gathered by compiled code, loaded in %.1f s", time.monotonic() - began
-        )
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None, "no compiler was there when headrace was installed"
+    except ImportError as error:
+        return None, f"the compiled loops cannot be loaded ({error})"
+    try:
+        is_current = sources_digest() == module.SOURCES
+    except OSError:
+        is_current = True  # installed without its sources, so nobody changed them
+    if not is_current:
+        return None, "the compiled loops are not those of the sources beside them"
+    return module, ""
 
 
-KERNELS = Loader("headrace.server.kernels.compiled", "numba")
+def log_loops() -> None:
+    """Say in the log how batches will be gathered."""
+    if LOOPS is not None:
+        _LOG.info("batches are gathered by compiled loops")
+    else:
+        _LOG.warning("batches are gathered with NumPy: %s; %s", _WHY_NOT, _HOW)
+
+
+LOOPS, _WHY_NOT = load()

@@ -34,7 +34,7 @@ from headrace.order import (
     find_rows,
     slices_of,
 )
-from headrace.server.kernels.loader import KERNELS
+from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.find_samples import Finder, Found, FoundTogether, distinct_each
 from headrace.server.plan.packed_rows import FoundRows, RowsTogether
 
@@ -202,8 +202,7 @@ def dealt(
     pace: NDArray[np.float64],
 ) -> NDArray[np.int64]:
     """Do what `headrace.order.deal_evenly` does."""
-    kernels = KERNELS.module
-    if kernels is None:
+    if LOOPS is None:
         return deal_evenly(costs, edges, part_edges, loads, pace)
     falling = np.concatenate(
         [
@@ -212,7 +211,7 @@ def dealt(
         ]
     )
     owners = np.empty(costs.size, np.int64)
-    kernels.deal_evenly(falling, costs, edges, part_edges, loads, pace, owners)
+    LOOPS.deal_evenly(falling, costs, edges, part_edges, loads, pace, owners)
     return owners
 
 
@@ -228,7 +227,7 @@ def chosen(whole: Sequence[Found], owns: Sequence[NDArray[np.int64]]) -> list[Fo
         return _chosen_rows(cast("Sequence[FoundRows]", whole), owns, ends)
     pairs = list(zip(whole, owns, strict=True))
     blocks = np.concatenate([found.blocks[own] for found, own in pairs])
-    touched = distinct_each(blocks, ends, kernels=KERNELS.module)
+    touched = distinct_each(blocks, ends, kernels=LOOPS)
     together = FoundTogether(
         np.concatenate([found.sample_ids[own] for found, own in pairs]),
         blocks,
@@ -252,7 +251,7 @@ def _chosen_rows(
     pairs = list(zip(whole, pieces, strict=True))
     blocks = np.concatenate([found.blocks[own] for found, own in pairs])
     piece_ends = starts[np.array(ends, np.int64)].tolist()
-    touched = distinct_each(blocks, piece_ends, kernels=KERNELS.module)
+    touched = distinct_each(blocks, piece_ends, kernels=LOOPS)
     together = RowsTogether(
         np.concatenate([found.sample_ids[own] for found, own in pairs]),
         blocks,

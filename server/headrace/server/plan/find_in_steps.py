@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.order import LINE_INVERSES, NETWORK_ROUNDS, Order, Step, network_sides
-from headrace.server.kernels.loader import KERNELS
+from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.find_samples import (
     Found,
     FoundTogether,
@@ -177,7 +177,7 @@ class StepFinder:
 
     def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
         """Return the samples at the positions of each batch, which may be several ranges."""
-        kernels = KERNELS.module
+        kernels = LOOPS
         if kernels is None or not self._is_by_step:
             return self._plain.find(epoch, batches)
         stretches = [self._stretches(batch) for batch in batches]
@@ -199,7 +199,7 @@ class StepFinder:
 
     def step_blocks(self, epoch: int, lane: int, place: int) -> PlacedStep | None:
         """Return the step that holds a place of a lane; None where steps cannot be had now."""
-        kernels = KERNELS.module
+        kernels = LOOPS
         if kernels is None or not self._is_by_step:
             return None
         return self._kept_step(epoch, lane, place, kernels)

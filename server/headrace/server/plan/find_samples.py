@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.order import OrderSpec, walk_tables
 from headrace.order.packing import Fitted, best_fit
-from headrace.server.kernels.loader import KERNELS
+from headrace.server.kernels.loader import LOOPS
 from headrace.storage import Dataset, Starts, search_starts
 
 # Blocks within so many times the samples are counted (6 us for 4,096 samples), not sorted (50 us).
@@ -242,7 +242,7 @@ def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locat
     """
     blocks, offsets = locator.locate(sample_ids)
     ends = list(itertools.accumulate(counts))
-    touched = distinct_each(blocks, ends, kernels=KERNELS.module)
+    touched = distinct_each(blocks, ends, kernels=LOOPS)
     touched_ends = itertools.accumulate(own.size for own in touched)
     # None of them at all is possible too.
     together = FoundTogether(sample_ids, blocks, offsets, np.concatenate([*touched, blocks[:0]]))
@@ -300,11 +300,10 @@ def walk(
     tables: NDArray[np.uint16], width: int, count: int, places: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Do what `headrace.order.walk_tables` does."""
-    kernels = KERNELS.module
-    if kernels is None:
+    if LOOPS is None:
         return walk_tables(tables, width, count, places)
     out = np.empty(places.size, np.int64)
-    kernels.walk(tables, width, count, places, out)
+    LOOPS.walk(tables, width, count, places, out)
     return out
 
 
@@ -315,11 +314,10 @@ def fit(
     limits: tuple[int, int, int],
 ) -> Fitted | None:
     """Do what `headrace.order.packing.best_fit` does."""
-    kernels = KERNELS.module
-    if kernels is None:
+    if LOOPS is None:
         return best_fit(documents, begins, sizes, limits)
     out = np.empty((documents.size + limits[2], 4), np.int64)
-    count, rows = kernels.best_fit(documents, begins, sizes, *limits, out)
+    count, rows = LOOPS.best_fit(documents, begins, sizes, *limits, out)
     return None if count < 0 else Fitted(out[:count], rows)
 
 
@@ -327,11 +325,10 @@ def search(
     starts: Starts, ordinals: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Do what `headrace.storage.search_starts` does."""
-    kernels = KERNELS.module
-    if kernels is None or starts.buckets.dtype != np.uint16 or starts.steps > _MAX_STEPS:
+    if LOOPS is None or starts.buckets.dtype != np.uint16 or starts.steps > _MAX_STEPS:
         return search_starts(starts, ordinals)
     spans, offsets = np.empty(ordinals.size, np.int64), np.empty(ordinals.size, np.int64)
-    kernels.find_spans(
+    LOOPS.find_spans(
         starts.values,
         starts.buckets,
         starts.shift,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from headrace.order import Order, Skips
 from headrace.order.packing import PackedRows, Pieces, packing_key
-from headrace.server.kernels.loader import KERNELS
+from headrace.server.kernels.loader import LOOPS
 from headrace.server.plan.find_samples import (
     Found,
     FoundTogether,
@@ -163,9 +163,7 @@ class PackedFinder:
         np.cumsum(pieces.counts, out=starts[1:])
         blocks, offsets = self._locator.locate(pieces.sample_ids)
         ends = list(accumulate(sum(stop - first for first, stop in batch) for batch in batches))
-        touched = distinct_each(
-            blocks, starts[np.array(ends, np.int64)].tolist(), kernels=KERNELS.module
-        )
+        touched = distinct_each(blocks, starts[np.array(ends, np.int64)].tolist(), kernels=LOOPS)
         together = RowsTogether(
             pieces.sample_ids,
             blocks,

@@ -42,6 +42,7 @@ from headrace.server.front.reflection import reflection_methods
 from headrace.server.front.tallied import TalliedLog
 from headrace.server.front.waiting import Waiting
 from headrace.server.front.wire_server import WireServer
+from headrace.server.kernels.loader import log_loops
 from headrace.server.ring.rings import Rings
 from headrace.server.rpc.listen import GRPC_OPTIONS, bind
 from headrace.server.rpc.roster import Roster
@@ -276,6 +277,7 @@ def start_server(config: ServerConfig) -> Server:
     """
     # Of the whole process, and before the cache has threads.
     keep_freed_memory()
+    log_loops()
     access = Access(Path(config.tokens) if config.tokens else None)
     metrics = Metrics()
     tracing = start_tracing(config.otlp_endpoint)

@@ -13,7 +13,6 @@ from headrace.errors import StepFailedError
 from headrace.server.batch.batch_values import Batch, Claim, Values
 from headrace.server.images.files import Decoder, Head, head_of
 from headrace.server.images.recipe import ImageDraws, recipe_of
-from headrace.server.kernels.loader import KERNELS
 from headrace.server.layout.wire_columns import DTYPES, WireColumn
 from headrace.server.steps.column_steps import Columns, Work, tensor_of, wanted_column
 from headrace.server.steps.image_work import check_work, decode_work
@@ -37,8 +36,6 @@ class AugmentImage:
         self._place = place
         self._recipe = recipe_of(message)
         self._decoder = Decoder(self._recipe.channels)
-        # It is worth it from the first image on.
-        KERNELS.load()
 
     def columns(self, before: Columns) -> dict[str, WireColumn]:
         """Return the columns that it makes of others.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import cast
 
 from headrace.payload import SAMPLE_ID_COLUMN
@@ -29,7 +30,7 @@ from headrace.server.batch.packed_writer import PackedWriter, RowPlaces
 from headrace.server.batch.targets import Finished, Outlet, Places
 from headrace.server.cache.gather import Rows
 from headrace.server.cache.source import BlockRows, Blocks
-from headrace.server.kernels.loader import KERNELS, Loader
+from headrace.server.kernels.loader import LOOPS
 from headrace.server.layout.block_layout import projection_of
 from headrace.server.layout.wire_columns import refuse_large
 from headrace.server.plan.find_samples import Found
@@ -74,7 +75,7 @@ class BatchMaker:
         outlet: Where batches go.
         max_batch_bytes: Greatest payload of one batch.
         claim: Is told how much memory the batches take, before they take it.
-        kernels: The compiled functions, as soon as they are there.
+        kernels: The compiled loops, where there are any.
 
     Attributes:
         projection: What the stream needs of its dataset.
@@ -89,7 +90,7 @@ class BatchMaker:
         outlet: Outlet,
         max_batch_bytes: int,
         claim: Callable[[int], None] = lambda _: None,
-        kernels: Loader = KERNELS,
+        kernels: ModuleType | None = LOOPS,
     ) -> None:
         self._contents = contents
         self._blocks = blocks
@@ -117,7 +118,7 @@ class BatchMaker:
         """
         fitting = max(1, TOGETHER_BYTES // max(1, payload_bytes))
         # NumPy gains nothing by it, and steps take one batch at a time.
-        is_able = self._kernels.module is not None and self._contents.pipeline is None
+        is_able = self._kernels is not None and self._contents.pipeline is None
         is_likely = is_there and payload_bytes <= self._most_bytes
         self.most = min(2 * self.most, fitting) if is_able and is_likely else 1
 
@@ -169,7 +170,7 @@ class BatchMaker:
         return Made(places.finish(), measured.sizes, measured.buffer_bytes)
 
     def _writer(self, rows: Rows, found: Found) -> BatchWriter[Rows]:
-        kernels = self._kernels.module
+        kernels = self._kernels
         if self._contents.packed is not None:
             return self._rows_of(cast("FoundRows", found))
         if kernels is None or not isinstance(rows, BlockRows):
@@ -183,11 +184,11 @@ class BatchMaker:
         return self._compiled
 
     def _rows_of(self, found: FoundRows) -> PackedWriter:
-        if self._rows_writer is None or self._rows_writer.kernels is not self._kernels.module:
+        if self._rows_writer is None or self._rows_writer.kernels is not self._kernels:
             packed = self._contents.packed
             assert packed is not None
             self._rows_writer = PackedWriter(
-                self._kernels.module, self._contents.columns, self.projection, packed
+                self._kernels, self._contents.columns, self.projection, packed
             )
         self._rows_writer.expect(RowPlaces(found.sample_ids, found.counts, found.table))
         return self._rows_writer

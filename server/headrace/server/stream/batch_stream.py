@@ -47,7 +47,6 @@ from headrace.server.batch.batch_values import Batch, Claim
 from headrace.server.batch.targets import ClientGoneError, Outlet, WireOutlet, message_frame
 from headrace.server.cache.gather import StagedRows
 from headrace.server.cache.source import Blocks
-from headrace.server.kernels.loader import KERNELS, WORTH_LOADING_BYTES
 from headrace.server.plan.planned_batches import Lookahead, PlannedBatch, PlannedEnd, plan_bytes
 from headrace.server.shares import Budget, Share, ShortError
 from headrace.server.steps.row_pool import RowPool
@@ -147,7 +146,7 @@ class BatchStream:
         )
         self._waiter = blocks.waiter(contents.job)
         self._ending: HeadraceError | _CancelledError | None = None
-        self._overflow = self._sent_bytes = self.batch_bytes = self._usual_bytes = 0
+        self._overflow = self.batch_bytes = self._usual_bytes = 0
         self._maker = BatchMaker(
             contents,
             blocks=blocks,
@@ -320,9 +319,6 @@ class BatchStream:
         self._observer.sent(
             self._dataset, batches=len(batches), samples=samples, payload_bytes=payload_bytes
         )
-        self._sent_bytes += payload_bytes
-        if self._sent_bytes >= WORTH_LOADING_BYTES:
-            KERNELS.load()
 
     def _transformed(
         self, planned: PlannedBatch, pipeline: Pipeline

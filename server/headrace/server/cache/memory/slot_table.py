@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server.cache.memory.shared_memory import Desk
-from headrace.server.kernels.loader import KERNELS
+from headrace.server.kernels.loader import LOOPS
 
 _FIRST_CAPACITY = 256
 
@@ -80,9 +80,8 @@ class SlotTable:
     def pin(self, slots: NDArray[np.integer]) -> None:
         """Keep the blocks of distinct slots, and note their use."""
         now = time.monotonic_ns()
-        kernels = KERNELS.module
-        if kernels is not None:
-            kernels.pin(self.pins, self.last_use, slots.astype(np.int32, copy=False), now)
+        if LOOPS is not None:
+            LOOPS.pin(self.pins, self.last_use, slots.astype(np.int32, copy=False), now)
             return
         self.pins[slots] += 1
         self.last_use[slots] = now
@@ -99,11 +98,10 @@ class SlotTable:
         Returns:
             Their slots, and how many of them are cached.
         """
-        kernels = KERNELS.module
-        if kernels is not None:
+        if LOOPS is not None:
             found = np.empty(blocks.size, np.int32)
             now = time.monotonic_ns()
-            return found, kernels.pin_all(slot_of, blocks, self.pins, self.last_use, now, found)
+            return found, LOOPS.pin_all(slot_of, blocks, self.pins, self.last_use, now, found)
         slots = slot_of[blocks]
         hits = int(np.count_nonzero(slots > 0))
         if hits == blocks.size:
@@ -112,9 +110,8 @@ class SlotTable:
 
     def ask(self, slot_of: NDArray[np.int32], blocks: NDArray[np.int64]) -> bool:
         """Note that blocks will be read, if all are cached; return whether they are."""
-        kernels = KERNELS.module
-        if kernels is not None:
-            return bool(kernels.ask(slot_of, blocks, self.asked, self.ranking))
+        if LOOPS is not None:
+            return bool(LOOPS.ask(slot_of, blocks, self.asked, self.ranking))
         slots = slot_of[blocks]
         if slots.size and int(slots.min()) <= 0:
             return False
@@ -123,9 +120,8 @@ class SlotTable:
 
     def unpin(self, slots: NDArray[np.integer]) -> None:
         """Give back what `pin` took."""
-        kernels = KERNELS.module
-        if kernels is not None:
-            kernels.unpin(self.pins, slots.astype(np.int32, copy=False))
+        if LOOPS is not None:
+            LOOPS.unpin(self.pins, slots.astype(np.int32, copy=False))
             return
         self.pins[slots] -= 1
 

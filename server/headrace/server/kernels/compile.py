@@ -1,0 +1,116 @@
+"""Compile the loops that lie in ``src``: when headrace is installed, or by hand.
+
+    python -m headrace.server.kernels
+
+Only the standard library is imported, because building a wheel runs this file by itself. What comes
+out is for CPython 3.11 and newer on this kind of processor; what the processor can do beyond its
+kind's least (AVX2) is asked when the loops are loaded, so they run on any other machine too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import warnings
+from pathlib import Path
+
+EXTENSION = "_loops.abi3.so"
+"""What the module is called, whatever version of CPython it was compiled with."""
+
+_HERE = Path(__file__).parent
+_SOURCES = _HERE / "src"
+_COMPILE_S = 120.0
+_FLAGS = (
+    "-std=c11",
+    "-O3",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+    "-fPIC",
+    "-fvisibility=hidden",
+)
+
+
+class NotCompiledError(Exception):
+    """There is no compiler, or it failed; the message says which."""
+
+
+def sources_digest() -> str:
+    """Return what the sources are told apart by."""
+    digest = hashlib.sha256()
+    for path in sorted(_SOURCES.iterdir()):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def compile_loops(folder: Path = _HERE) -> Path:
+    """Compile the loops into a folder; return the module's path.
+
+    Raises:
+        NotCompiledError: It cannot be done here; NumPy does the same, and takes longer.
+    """
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise NotCompiledError("the loops are for CPython with its global lock")
+    include = sysconfig.get_path("include")
+    if not Path(include, "Python.h").is_file():
+        raise NotCompiledError(
+            f"Python.h is not in {include}; install Python's headers (Debian, Ubuntu: apt-get "
+            "install python3-dev)"
+        )
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".compile-") as scratch:
+        made = Path(scratch, EXTENSION)
+        command = [
+            *_compiler(),
+            *_FLAGS,
+            "-bundle" if sys.platform == "darwin" else "-shared",
+            *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()),
+            f'-DSOURCES="{sources_digest()}"',
+            f"-I{include}",
+            str(_SOURCES / "loops.c"),
+            *("-o", str(made)),
+            *shlex.split(os.environ.get("CFLAGS", "")),
+        ]
+        _run(command)
+        # At once: another process may load it, or compile it too.
+        return made.replace(folder / EXTENSION)
+
+
+def bring_up_to_date() -> None:
+    """Compile the loops of a clone if its sources have changed; where none can be, do without."""
+    made = _HERE / EXTENSION
+    try:
+        if not made.is_file() or sources_digest().encode() not in made.read_bytes():
+            compile_loops()
+    except (NotCompiledError, OSError) as error:
+        warnings.warn(f"NumPy takes the place of compiled loops: {error}", stacklevel=2)
+
+
+def _compiler() -> list[str]:
+    """Return the command of a C compiler: that of ``CC``, or the first that there is."""
+    named = os.environ.get("CC")
+    for candidate in [named] if named else [sysconfig.get_config_var("CC"), "cc", "gcc", "clang"]:
+        command = shlex.split(candidate or "")
+        if command and shutil.which(command[0]):
+            return command
+    wanted = f"CC={named}" if named else "none of cc, gcc and clang"
+    raise NotCompiledError(
+        f"{wanted} is a program on this machine; install a C compiler (Debian, Ubuntu: apt-get "
+        "install gcc libc6-dev)"
+    )
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(  # noqa: S603 - the compiler that this machine names
+            command, capture_output=True, text=True, timeout=_COMPILE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotCompiledError(f"{command[0]} did not run: {error}") from error
+    if done.returncode:
+        raise NotCompiledError(f"{shlex.join(command)} failed:\n{done.stderr[-2000:]}")

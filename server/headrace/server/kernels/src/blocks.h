@@ -1,0 +1,134 @@
+/* Blocks: which of them samples lie in, and who reads those that are cached. */
+
+#ifndef HEADRACE_BLOCKS_H
+#define HEADRACE_BLOCKS_H
+
+#include "arrays.h"
+
+/* Find the distinct blocks of each of several batches, ascending.
+ *
+ * `blocks` are of all batches, one after the other; `ends`, where those of each end; `widest`, the
+ * greatest span of blocks that is worth counting. `out`, as long as `blocks`, takes the blocks, one
+ * batch after the other, and `out_ends`, as long as `ends`, where those of each batch end.
+ *
+ * Returns whether it was done; not if the blocks lie further apart, or without memory.
+ */
+static bool distinct(const array *blocks, const array *ends, int64_t widest, const array *out,
+                     const array *out_ends) {
+    const int64_t *of = ints_of(blocks), count = blocks->size;
+    int64_t *into = ints_of(out);
+    if (out->size < count || out_ends->size < ends->size)
+        return false;
+    if (!count) {
+        memset(out_ends->data, 0, (size_t)out_ends->size * sizeof(int64_t));
+        return true;
+    }
+    int64_t first = of[0], last = of[0];
+    for (int64_t i = 1; i < count; i++) {
+        first = least(first, of[i]);
+        last = most(last, of[i]);
+    }
+    if (last - first >= widest)
+        return false;
+    uint8_t *seen = calloc((size_t)(last - first + 1), 1);
+    if (seen == NULL)
+        return false;
+    int64_t begin = 0, at = 0;
+    for (int64_t batch = 0; batch < ends->size; batch++) {
+        const int64_t end = least(ints_of(ends)[batch], count);
+        int64_t low = last - first, high = 0;
+        for (int64_t i = begin; i < end; i++) {
+            const int64_t place = of[i] - first;
+            seen[place] = 1;
+            low = least(low, place);
+            high = most(high, place);
+        }
+        for (int64_t place = low; place <= high; place++) {
+            if (seen[place]) {
+                into[at++] = place + first;
+                seen[place] = 0;
+            }
+        }
+        begin = most(begin, end);
+        ints_of(out_ends)[batch] = at;
+    }
+    free(seen);
+    return true;
+}
+
+/* Do what headrace.storage.search_starts does with NumPy; false if the tables do not fit. */
+static bool find_spans(const array *starts, const array *buckets, int64_t shift,
+                       const array *ordinals, const array *spans, const array *offsets) {
+    const int64_t *of = ints_of(starts), last = starts->size - 2;
+    if (last < 0 || buckets->size < 1 || spans->size < ordinals->size ||
+        offsets->size < ordinals->size)
+        return false;
+    for (int64_t i = 0; i < ordinals->size; i++) {
+        const int64_t ordinal = ints_of(ordinals)[i];
+        const int64_t place = least(most((ordinal - of[0]) >> shift, 0), buckets->size - 1);
+        int64_t span = least(halves_of(buckets)[place], last);
+        while (span < last && of[span + 1] <= ordinal)
+            span++;
+        ints_of(spans)[i] = span;
+        ints_of(offsets)[i] = ordinal - of[span];
+    }
+    return true;
+}
+
+/* Count one reader more of each slot, and note when it began. */
+static void pin(const array *pins, const array *last_use, const array *slots, int64_t now) {
+    const int64_t count = least(pins->size, last_use->size);
+    for (int64_t i = 0; i < slots->size; i++) {
+        const int32_t slot = slots_of(slots)[i];
+        if (slot >= 0 && slot < count) {
+            slots_of(pins)[slot]++;
+            ints_of(last_use)[slot] = now;
+        }
+    }
+}
+
+/* Count one reader less of each slot. */
+static void unpin(const array *pins, const array *slots) {
+    for (int64_t i = 0; i < slots->size; i++) {
+        const int32_t slot = slots_of(slots)[i];
+        if (slot >= 0 && slot < pins->size)
+            slots_of(pins)[slot]--;
+    }
+}
+
+/* Find the slots of blocks, and `pin` them if all are cached; return how many are. */
+static int64_t pin_all(const array *slot_of, const array *blocks, const array *pins,
+                       const array *last_use, int64_t now, const array *slots) {
+    const int64_t count = least(blocks->size, slots->size);
+    int64_t hits = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t block = ints_of(blocks)[i];
+        const int32_t slot = block >= 0 && block < slot_of->size ? slots_of(slot_of)[block] : 0;
+        slots_of(slots)[i] = slot;
+        hits += slot > 0 && slot < pins->size;
+    }
+    if (hits == blocks->size)
+        pin(pins, last_use, slots, now);
+    return hits;
+}
+
+/* Note that blocks will be read, if all are cached; return whether they are. */
+static bool ask(const array *slot_of, const array *blocks, const array *asked, int64_t ranking) {
+    for (int64_t i = 0; i < blocks->size; i++) {
+        const int64_t block = ints_of(blocks)[i];
+        if (block < 0 || block >= slot_of->size)
+            return false;
+        const int32_t slot = slots_of(slot_of)[block];
+        if (slot <= 0 || slot >= asked->size)
+            return false;
+    }
+    for (int64_t i = 0; i < blocks->size; i++) {
+        const int32_t slot = slots_of(slot_of)[ints_of(blocks)[i]];
+        /* It may have gone meanwhile. */
+        if (slot > 0 && slot < asked->size)
+            ints_of(asked)[slot] = ranking;
+    }
+    return true;
+}
+
+#endif

@@ -1,0 +1,257 @@
+/* Scale images, as docs/augmentation.md says: in integers, to the bit.
+ *
+ * `headrace.server.images.resample` does the same with NumPy. Compiled without contraction of
+ * products and sums, which would round the weights otherwise.
+ */
+
+#ifndef HEADRACE_IMAGES_H
+#define HEADRACE_IMAGES_H
+
+#include "arrays.h"
+
+#include <math.h>
+
+enum { WEIGHT_BITS = 14, KEPT_SHIFT = 8, LAST_SHIFT = 2 * WEIGHT_BITS - KEPT_SHIFT };
+enum { COLOURS = 3, PIXEL = 4, ROWS_AT_ONCE = 4, IMAGE_NUMBERS = 14 };
+
+/* What is made of an image. */
+typedef struct {
+    int64_t stride, lanes;                /* pixels of a row, bytes of a pixel */
+    int64_t top, left, height, width;     /* the box that is scaled */
+    int64_t size_y, size_x;               /* to what */
+    int64_t first_y, first_x, rows, columns; /* what is kept of that */
+    int64_t flip_y, flip_x;               /* whether that is turned round */
+} image_part;
+
+/* Where the pixels begin that each place of a scaled line is made of, and their weights. */
+typedef struct {
+    int32_t *firsts;
+    int16_t *weights;
+    int64_t taps; /* weights of each place, an even number, the last ones zeros */
+} image_weights;
+
+static bool weigh(int64_t length, int64_t size, int64_t first, int64_t count, image_weights *into) {
+    const double scale = (double)length / (double)size;
+    const double support = scale > 1.0 ? scale : 1.0;
+    double *near = malloc(sizeof *near * (2 * (size_t)support + 4));
+    const int64_t taps = (2 * (int64_t)support + 4) & ~(int64_t)1;
+    into->taps = 2;
+    into->firsts = malloc(sizeof *into->firsts * (size_t)count);
+    into->weights = calloc((size_t)(count * taps), sizeof *into->weights);
+    if (near == NULL || into->firsts == NULL || into->weights == NULL) {
+        free(near);
+        return false;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const double centre = ((double)(first + i) + 0.5) * scale;
+        const int64_t begin = most((int64_t)floor(centre - support + 0.5), 0);
+        const int64_t end = least((int64_t)floor(centre + support + 0.5), length);
+        int16_t *weights = into->weights + i * taps;
+        double total = 0.0;
+        for (int64_t place = begin; place < end; place++) {
+            const double far = fabs(((double)place + 0.5 - centre) / support);
+            near[place - begin] = far < 1.0 ? 1.0 - far : 0.0;
+            total += near[place - begin];
+        }
+        int32_t left = 1 << WEIGHT_BITS;
+        int64_t best = 0;
+        for (int64_t tap = 0; tap < end - begin; tap++) {
+            const double share = near[tap] / total * (1 << WEIGHT_BITS);
+            weights[tap] = (int16_t)floor(share + 0.5);
+            left -= weights[tap];
+            if (weights[tap] > weights[best])
+                best = tap;
+        }
+        weights[best] = (int16_t)(weights[best] + left);
+        into->firsts[i] = (int32_t)begin;
+        into->taps = most(into->taps, (end - begin + 1) & ~(int64_t)1);
+    }
+    free(near);
+    /* As many for each as the most that one has. */
+    for (int64_t i = 1; into->taps < taps && i < count; i++)
+        memmove(into->weights + i * into->taps, into->weights + i * taps,
+                sizeof *into->weights * (size_t)into->taps);
+    return true;
+}
+
+/* Weigh bytes of rows that lie below each other: `size` of them, each `step` of a pixel's behind
+ * the other's in `kept`. Rows past `rows` have no weight. */
+TWICE static void weigh_bytes(const uint8_t *from, int64_t stride, int64_t rows,
+                              const int16_t *weights, int64_t taps, int64_t size, int64_t lanes,
+                              int64_t step, int16_t *kept) {
+    for (int64_t at = 0; at < size; at += 256) {
+        int32_t sums[256];
+        const int64_t count = least(size - at, 256);
+        for (int64_t i = 0; i < count; i++)
+            sums[i] = 1 << (KEPT_SHIFT - 1);
+        for (int64_t tap = 0; tap < least(taps, rows); tap++) {
+            const uint8_t *row = from + tap * stride + at;
+            const int32_t weight = weights[tap];
+            if (weight)
+                for (int64_t i = 0; i < count; i++)
+                    sums[i] += row[i] * weight;
+        }
+        for (int64_t i = 0, to = at / lanes * step; i < count; i += lanes, to += step)
+            for (int64_t lane = 0; lane < lanes; lane++)
+                kept[to + lane] = (int16_t)(sums[i + lane] >> KEPT_SHIFT);
+    }
+}
+
+static void weigh_pixels(const int16_t *kept, int64_t step, const int16_t *weights, int64_t taps,
+                         int64_t channels, uint8_t *out) {
+    for (int64_t channel = 0; channel < channels; channel++) {
+        int32_t sum = 1 << (LAST_SHIFT - 1);
+        for (int64_t tap = 0; tap < taps; tap++)
+            sum += kept[tap * step + channel] * weights[tap];
+        out[channel] = (uint8_t)(sum >> LAST_SHIFT);
+    }
+}
+
+#if HAS_AVX2_PATH
+/* The same as `weigh_bytes` for pixels of four bytes, four at a time; returns how many were done.
+ * It reads no further than those. */
+WITH_AVX2 static int64_t weigh_bytes_wide(const uint8_t *from, int64_t stride, int64_t rows,
+                                          const int16_t *weights, int64_t taps, int64_t pixels,
+                                          int64_t step, int16_t *kept) {
+    int64_t at = 0;
+    for (; at + 4 <= pixels; at += 4) {
+        __m256i low = _mm256_set1_epi32(1 << (KEPT_SHIFT - 1)), high = low;
+        for (int64_t tap = 0; tap < taps; tap += 2) {
+            int32_t pair;
+            memcpy(&pair, weights + tap, sizeof pair);
+            if (pair == 0)
+                continue;
+            const uint8_t *one = from + least(tap, rows - 1) * stride + at * PIXEL;
+            const uint8_t *two = from + least(tap + 1, rows - 1) * stride + at * PIXEL;
+            const __m256i a = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)one));
+            const __m256i b = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)two));
+            const __m256i by = _mm256_set1_epi32(pair);
+            low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), by));
+            high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), by));
+        }
+        const __m256i made = _mm256_packs_epi32(_mm256_srai_epi32(low, KEPT_SHIFT),
+                                                _mm256_srai_epi32(high, KEPT_SHIFT));
+        const __m128i first = _mm256_castsi256_si128(made);
+        const __m128i second = _mm256_extracti128_si256(made, 1);
+        _mm_storel_epi64((__m128i *)(kept + at * step), first);
+        _mm_storeh_pd((double *)(kept + (at + 1) * step), _mm_castsi128_pd(first));
+        _mm_storel_epi64((__m128i *)(kept + (at + 2) * step), second);
+        _mm_storeh_pd((double *)(kept + (at + 3) * step), _mm_castsi128_pd(second));
+    }
+    return at;
+}
+
+/* Weigh the pixels of four rows, which lie side by side in `kept`, for all columns.
+ *
+ * A pixel is written as four bytes, of which the next one overwrites the last. */
+WITH_AVX2 static void weigh_four_rows(const int16_t *kept, int64_t begin, const image_part *part,
+                                      const image_weights *across, uint8_t *const *out,
+                                      int64_t rows) {
+    for (int64_t i = 0; i < part->columns; i++) {
+        const int64_t x = part->flip_x ? part->columns - 1 - i : i;
+        const int16_t *from = kept + (across->firsts[x] - begin) * PIXEL * ROWS_AT_ONCE;
+        const int16_t *weights = across->weights + x * across->taps;
+        __m256i even = _mm256_set1_epi32(1 << (LAST_SHIFT - 1)), odd = even;
+        for (int64_t tap = 0; tap < across->taps; tap += 2) {
+            int32_t pair;
+            memcpy(&pair, weights + tap, sizeof pair);
+            const __m256i by = _mm256_set1_epi32(pair);
+            const __m256i a = _mm256_loadu_si256((const __m256i *)(from + tap * 16));
+            const __m256i b = _mm256_loadu_si256((const __m256i *)(from + (tap + 1) * 16));
+            even = _mm256_add_epi32(even, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), by));
+            odd = _mm256_add_epi32(odd, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), by));
+        }
+        const __m256i words = _mm256_packs_epi32(_mm256_srai_epi32(even, LAST_SHIFT),
+                                                 _mm256_srai_epi32(odd, LAST_SHIFT));
+        const __m256i bytes = _mm256_packus_epi16(words, words);
+        uint8_t made[ROWS_AT_ONCE * PIXEL];
+        const __m128i lower = _mm256_castsi256_si128(bytes);
+        const __m128i upper = _mm256_extracti128_si256(bytes, 1);
+        _mm_storel_epi64((__m128i *)made, lower);
+        _mm_storel_epi64((__m128i *)(made + 8), upper);
+        if (i + 1 < part->columns)
+            for (int64_t row = 0; row < rows; row++)
+                memcpy(out[row] + i * COLOURS, made + row * PIXEL, PIXEL);
+        else
+            for (int64_t row = 0; row < rows; row++)
+                memcpy(out[row] + i * COLOURS, made + row * PIXEL, COLOURS);
+    }
+}
+#endif
+
+/* Scale a part of an image; returns 0, -1 without memory, -2 where the part is none of it. */
+static int resample(const array *pixels, const array *numbers, const array *out) {
+    image_part part;
+    if (numbers->size != IMAGE_NUMBERS)
+        return -2;
+    memcpy(&part, numbers->data, sizeof part);
+    const int64_t limit = 1 << 28;
+    for (int i = 0; i < IMAGE_NUMBERS; i++)
+        if (ints_of(numbers)[i] < 0 || ints_of(numbers)[i] > limit)
+            return -2;
+    const int64_t lanes = part.lanes, channels = lanes == PIXEL ? COLOURS : 1;
+    if ((lanes != PIXEL && lanes != 1) || part.rows < 1 || part.columns < 1 || part.height < 1 ||
+        part.width < 1 || part.left + part.width > part.stride ||
+        part.first_y + part.rows > part.size_y || part.first_x + part.columns > part.size_x ||
+        (part.top + part.height) * part.stride > pixels->size / lanes ||
+        part.rows * part.columns > out->size / channels)
+        return -2;
+    image_weights down = {NULL, NULL, 0}, across = {NULL, NULL, 0};
+    int16_t *kept = NULL;
+    int result = -1;
+    if (weigh(part.height, part.size_y, part.first_y, part.rows, &down) &&
+        weigh(part.width, part.size_x, part.first_x, part.columns, &across)) {
+        const int64_t begin = across.firsts[0];
+        const int64_t end = least(across.firsts[part.columns - 1] + across.taps, part.width);
+        /* Past the last pixel stand zeros, for weights of zero. */
+        const int64_t step = lanes * ROWS_AT_ONCE;
+        kept = calloc((size_t)((end - begin + across.taps) * step), sizeof *kept);
+        if (kept != NULL)
+            result = 0;
+#if HAS_AVX2_PATH
+        const bool is_wide = lanes == PIXEL && __builtin_cpu_supports("avx2");
+#endif
+        for (int64_t y = 0; kept != NULL && y < part.rows; y += ROWS_AT_ONCE) {
+            uint8_t *to[ROWS_AT_ONCE];
+            const int64_t rows = least(ROWS_AT_ONCE, part.rows - y);
+            for (int64_t row = 0; row < rows; row++) {
+                const int64_t place = part.flip_y ? part.rows - 1 - y - row : y + row;
+                const int64_t first = down.firsts[y + row], left = part.height - first;
+                const uint8_t *from = bytes_of(pixels) +
+                                      ((part.top + first) * part.stride + part.left + begin) * lanes;
+                const int16_t *weights = down.weights + (y + row) * down.taps;
+                int16_t *into = kept + row * lanes;
+                int64_t done = 0;
+                to[row] = bytes_to(out) + place * part.columns * channels;
+#if HAS_AVX2_PATH
+                if (is_wide)
+                    done = weigh_bytes_wide(from, part.stride * lanes, left, weights, down.taps,
+                                            end - begin, step, into);
+#endif
+                weigh_bytes(from + done * lanes, part.stride * lanes, left, weights, down.taps,
+                            (end - begin - done) * lanes, lanes, step, into + done * step);
+            }
+#if HAS_AVX2_PATH
+            if (is_wide) {
+                weigh_four_rows(kept, begin, &part, &across, to, rows);
+                continue;
+            }
+#endif
+            for (int64_t row = 0; row < rows; row++)
+                for (int64_t i = 0; i < part.columns; i++) {
+                    const int64_t x = part.flip_x ? part.columns - 1 - i : i;
+                    weigh_pixels(kept + (across.firsts[x] - begin) * step + row * lanes, step,
+                                 across.weights + x * across.taps, across.taps, channels,
+                                 to[row] + i * channels);
+                }
+        }
+    }
+    free(down.firsts);
+    free(down.weights);
+    free(across.firsts);
+    free(across.weights);
+    free(kept);
+    return result;
+}
+
+#endif

@@ -1,0 +1,336 @@
+/* The module headrace.server.kernels._loops: what Python can call; `_loops.pyi` has the types.
+ *
+ * None of the loops reads or writes outside of the arrays and addresses that it is given. Those
+ * that take long give Python's lock away; the short ones do not, since to get it back from others
+ * would take longer.
+ */
+
+#include "arrays.h"
+#include "batches.h"
+#include "blocks.h"
+#include "deal.h"
+#include "gather.h"
+#include "hash.h"
+#include "images.h"
+#include "order.h"
+#include "pack.h"
+
+#ifndef SOURCES
+#define SOURCES ""
+#endif
+
+#define GIVEN PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count
+#define TAKE(name, letters)                                                                        \
+    arguments taken;                                                                               \
+    if (!take(name, letters, given, count, &taken))                                                \
+        return NULL;                                                                               \
+    const argument *of = taken.of
+#define ARRAY(place) (&of[place].array)
+
+static PyObject *end_with(arguments *taken, PyObject *result) {
+    give_back(taken);
+    return result;
+}
+
+static PyObject *refuse(arguments *taken, const char *why) {
+    PyErr_SetString(PyExc_ValueError, why);
+    return end_with(taken, NULL);
+}
+
+/* ---- The order ---- */
+
+static PyObject *py_sorting_words(GIVEN) {
+    TAKE("sorting_words", "kknU");
+    if (of[2].number < 0 || of[2].number > 32)
+        return refuse(&taken, "sorting_words: the numbers have more than 32 bits");
+    Py_BEGIN_ALLOW_THREADS;
+    sorting_words(of[0].word, of[1].word, of[2].number, words_of(ARRAY(3)), ARRAY(3)->size);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_network_tables(GIVEN) {
+    TAKE("network_tables", "kknnW");
+    Py_BEGIN_ALLOW_THREADS;
+    network_tables(of[0].word, of[1].word, of[2].number, of[3].number, ARRAY(4));
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_walk(GIVEN) {
+    TAKE("walk", "wnnlL");
+    const network through = network_of(ARRAY(0), of[1].number, of[2].number);
+    bool is_right = is_network(&through) && ARRAY(4)->size >= ARRAY(3)->size;
+    Py_BEGIN_ALLOW_THREADS;
+    is_right = is_right && walk(&through, ints_of(ARRAY(3)), ints_of(ARRAY(4)), ARRAY(3)->size);
+    Py_END_ALLOW_THREADS;
+    if (!is_right)
+        return refuse(&taken, "walk: the tables are no network of so many numbers");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_find_dealt(GIVEN) {
+    TAKE("find_dealt", "mlwnmkkmminlMLL");
+    int found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = find_dealt(of);
+    Py_END_ALLOW_THREADS;
+    if (found == -1)
+        return end_with(&taken, PyErr_NoMemory());
+    if (found)
+        return refuse(&taken, "find_dealt: the tables do not fit together");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+/* ---- Blocks ---- */
+
+static PyObject *py_distinct(GIVEN) {
+    TAKE("distinct", "llnLL");
+    bool is_done;
+    Py_BEGIN_ALLOW_THREADS;
+    is_done = distinct(ARRAY(0), ARRAY(1), of[2].number, ARRAY(3), ARRAY(4));
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_done));
+}
+
+static PyObject *py_find_spans(GIVEN) {
+    TAKE("find_spans", "lhnlLL");
+    bool is_right;
+    Py_BEGIN_ALLOW_THREADS;
+    is_right =
+        find_spans(ARRAY(0), ARRAY(1), of[2].number, ARRAY(3), ARRAY(4), ARRAY(5));
+    Py_END_ALLOW_THREADS;
+    if (!is_right)
+        return refuse(&taken, "find_spans: the tables do not fit together");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_pin(GIVEN) {
+    TAKE("pin", "ILin");
+    pin(ARRAY(0), ARRAY(1), ARRAY(2), of[3].number);
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_pin_all(GIVEN) {
+    TAKE("pin_all", "ilILnI");
+    const int64_t hits =
+        pin_all(ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3), of[4].number, ARRAY(5));
+    return end_with(&taken, PyLong_FromLongLong(hits));
+}
+
+static PyObject *py_ask(GIVEN) {
+    TAKE("ask", "ilLn");
+    const bool are_cached = ask(ARRAY(0), ARRAY(1), ARRAY(2), of[3].number);
+    return end_with(&taken, PyBool_FromLong(are_cached));
+}
+
+static PyObject *py_unpin(GIVEN) {
+    TAKE("unpin", "Ii");
+    unpin(ARRAY(0), ARRAY(1));
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+/* ---- Batches ---- */
+
+static PyObject *py_gather(GIVEN) {
+    TAKE("gather", "bimllmB");
+    bool is_found = ARRAY(5)->shape[1] == FIELD;
+    Py_BEGIN_ALLOW_THREADS;
+    const rows all = rows_of(of);
+    is_found = is_found && gather(&all, ints_of(ARRAY(5)), ARRAY(5)->shape[0], bytes_to(ARRAY(6)),
+                                  ARRAY(6)->size);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_found));
+}
+
+static PyObject *py_copy_spans(GIVEN) {
+    TAKE("copy_spans", "bllB");
+    bool is_found;
+    Py_BEGIN_ALLOW_THREADS;
+    is_found = copy_spans(ARRAY(0), ints_of(ARRAY(1)), ints_of(ARRAY(2)),
+                          least(ARRAY(1)->size, ARRAY(2)->size), bytes_to(ARRAY(3)),
+                          ARRAY(3)->size);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_found));
+}
+
+static PyObject *py_measure_batches(GIVEN) {
+    TAKE("measure_batches", "bimllnmmCMM");
+    bool is_found;
+    Py_BEGIN_ALLOW_THREADS;
+    is_found = measure_batches(of);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_found));
+}
+
+static PyObject *py_write_batches(GIVEN) {
+    TAKE("write_batches", "bimllmmcmmbnbm");
+    bool is_found;
+    Py_BEGIN_ALLOW_THREADS;
+    is_found = write_batches(of);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_found));
+}
+
+static PyObject *py_copy_spans_to_parts(GIVEN) {
+    TAKE("copy_spans_to_parts", "blllnnnnUL");
+    const parts_out to = {ARRAY(3), of[4].number, of[5].number, words_of(ARRAY(8)),
+                          ints_of(ARRAY(9))};
+    bool is_found = are_parts(&to, ARRAY(8), ARRAY(9));
+    Py_BEGIN_ALLOW_THREADS;
+    is_found = is_found && copy_spans_to_parts(ARRAY(0), ints_of(ARRAY(1)), ints_of(ARRAY(2)),
+                                               least(ARRAY(1)->size, ARRAY(2)->size), &to,
+                                               of[6].number, of[7].number);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_found));
+}
+
+/* ---- Ranks and rows ---- */
+
+static PyObject *py_deal_evenly(GIVEN) {
+    TAKE("deal_evenly", "ldllDdL");
+    int found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = deal_evenly(of);
+    Py_END_ALLOW_THREADS;
+    if (found == -1)
+        return end_with(&taken, PyErr_NoMemory());
+    if (found)
+        return refuse(&taken, "deal_evenly: the arrays do not fit together");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_best_fit(GIVEN) {
+    TAKE("best_fit", "lllnnnM");
+    const packing given_to = {ints_of(ARRAY(0)), ints_of(ARRAY(1)), ints_of(ARRAY(2)),
+                              ARRAY(0)->size,    of[3].number,      of[4].number,
+                              of[5].number,      ints_of(ARRAY(6))};
+    if (ARRAY(1)->size < ARRAY(0)->size || ARRAY(2)->size < ARRAY(0)->size || of[3].number < 1 ||
+        of[5].number < 0 || ARRAY(6)->shape[1] != PACKED ||
+        ARRAY(6)->shape[0] < ARRAY(0)->size + of[5].number)
+        return refuse(&taken, "best_fit: the arrays do not fit together");
+    packed found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = best_fit(&given_to);
+    Py_END_ALLOW_THREADS;
+    if (found.pieces == -2)
+        return end_with(&taken, PyErr_NoMemory());
+    return end_with(&taken, Py_BuildValue("LL", (long long)found.pieces, (long long)found.rows));
+}
+
+static PyObject *py_place_spans(GIVEN) {
+    TAKE("place_spans", "blllB");
+    bool is_found;
+    Py_BEGIN_ALLOW_THREADS;
+    is_found = place_spans(ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3), ARRAY(4));
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_found));
+}
+
+/* ---- Images ---- */
+
+static PyObject *py_resample(GIVEN) {
+    TAKE("resample", "blB");
+    int found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = resample(ARRAY(0), ARRAY(1), ARRAY(2));
+    Py_END_ALLOW_THREADS;
+    if (found == -1)
+        return end_with(&taken, PyErr_NoMemory());
+    if (found)
+        return refuse(&taken, "resample: the part does not lie in the image");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+/* ---- Hashes ---- */
+
+static PyObject *py_begin_hash(GIVEN) {
+    TAKE("begin_hash", "U");
+    if (ARRAY(0)->size < LANES)
+        return refuse(&taken, "begin_hash: the sums are fewer than 8");
+    begin_sums(words_of(ARRAY(0)));
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_hash_parts(GIVEN) {
+    TAKE("hash_parts", "lnnnUL");
+    const parts_out to = {ARRAY(0), of[1].number, of[2].number, words_of(ARRAY(4)),
+                          ints_of(ARRAY(5))};
+    if (!are_parts(&to, ARRAY(4), ARRAY(5)) || of[3].number > to.size || *to.hashed < 0)
+        return refuse(&taken, "hash_parts: the payload does not lie in its parts");
+    Py_BEGIN_ALLOW_THREADS;
+    hash_parts(&to, of[3].number);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_end_hash(GIVEN) {
+    TAKE("end_hash", "bnnU");
+    const int64_t left = ARRAY(0)->size - of[1].number;
+    if (ARRAY(0)->size < STRIPE || left < 1 || left > BLOCK_BYTES || of[1].number < 0 ||
+        ARRAY(3)->size < LANES)
+        return refuse(&taken, "end_hash: what it is given does not end with a last block");
+    const uint8_t *end = bytes_of(ARRAY(0)) + ARRAY(0)->size;
+    const uint64_t found = end_sums(end, left, of[2].number, words_of(ARRAY(3)));
+    return end_with(&taken, PyLong_FromUnsignedLongLong(found));
+}
+
+static PyObject *py_xxh3(GIVEN) {
+    TAKE("xxh3", "b");
+    uint64_t found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = hash_of(bytes_of(ARRAY(0)), ARRAY(0)->size);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyLong_FromUnsignedLongLong(found));
+}
+
+/* ---- The module ---- */
+
+#define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
+
+static PyMethodDef METHODS[] = {
+    METHOD(ask),
+    METHOD(begin_hash),
+    METHOD(best_fit),
+    METHOD(copy_spans),
+    METHOD(copy_spans_to_parts),
+    METHOD(deal_evenly),
+    METHOD(distinct),
+    METHOD(end_hash),
+    METHOD(find_dealt),
+    METHOD(find_spans),
+    METHOD(gather),
+    METHOD(hash_parts),
+    METHOD(measure_batches),
+    METHOD(network_tables),
+    METHOD(pin),
+    METHOD(pin_all),
+    METHOD(place_spans),
+    METHOD(resample),
+    METHOD(sorting_words),
+    METHOD(unpin),
+    METHOD(walk),
+    METHOD(write_batches),
+    METHOD(xxh3),
+    {NULL, NULL, 0, NULL}};
+
+static int fill(PyObject *module) {
+    choose_copy();
+    choose_hash();
+    if (ARRAY_STRUCT == NULL)
+        ARRAY_STRUCT = PyUnicode_InternFromString("__array_struct__");
+    if (ARRAY_STRUCT == NULL || PyModule_AddIntConstant(module, "BLOCK_BYTES", BLOCK_BYTES) ||
+        PyModule_AddIntConstant(module, "ALIGNMENT", ALIGNMENT) ||
+        PyModule_AddIntConstant(module, "OFFSET_BYTES", OFFSET_BYTES) ||
+        PyModule_AddStringConstant(module, "SOURCES", SOURCES))
+        return -1;
+    return 0;
+}
+
+static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)fill}, {0, NULL}};
+
+static struct PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT, "_loops", "Compiled loops over batches and blocks.", 0, METHODS, SLOTS,
+    NULL,                  NULL,     NULL};
+
+PyMODINIT_FUNC PyInit__loops(void) { return PyModuleDef_Init(&MODULE); }
