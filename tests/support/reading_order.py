@@ -37,7 +37,8 @@ LAST = "<!-- end -->"
 _SAMPLES = 1000
 _BEGIN, _SEND = "ShardService._streaming.<locals>.respond", "WireCall.send"
 _MESSAGES = 2  # the start of the stream, and its first batch
-_ASIDE = ("telemetry.", "settings.")
+# What works out later steps does so before the first batch goes out, or after: as it happens.
+_ASIDE = ("telemetry.", "settings.", "plan.steps_ahead")
 # They work for all calls, and go on after this one.
 _OTHER_THREADS = ("headrace-calls", "headrace-fetch", "headrace-alarms", "headrace-waiting")
 
