@@ -167,6 +167,8 @@ class StepFinder:
         self.positions = order.find_each
         self.blocks_of_runs = self._plain.blocks_of_runs
         self.sample_bytes = max(1, dataset.raw_bytes // max(1, dataset.sample_count))
+        # Where all of a lane is shuffled together it is one step, and batches say what comes first.
+        self.has_steps = order.memory_samples < order.lane_length(0)
         self.lane_place = order.lane_place
         self.lane_length = order.lane_length
         spec = order.spec

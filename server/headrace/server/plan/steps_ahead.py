@@ -6,11 +6,12 @@ loop waits that would not have to at the same mean rate.
 
 Contract, for each lane that a stream reads:
 
-1. While the stream goes through a step, the blocks that the next one needs and that are not in
-   memory are asked for in even parts, all of them when three quarters of it have been served: the
-   rest of the time is theirs to come.
-2. Where the cache has more memory than is shuffled together the same happens earlier, by as many
-   samples as half of that memory holds (`spare_bytes`), however many steps these are.
+1. The stream is followed at a distance ahead of it: as many samples as half of that memory of the
+   cache holds which its jobs do not shuffle in (`spare_samples`). Where that is less than a step
+   nothing is asked for: it would push out what is still needed.
+2. While that place goes through a step, the blocks that the step needs and that are not in memory
+   are asked for in even parts, all of them when three quarters of it have been passed: the rest of
+   the time is theirs to come.
 3. After the last step of an epoch comes the first of the next one, if the stream goes on so far.
 4. Blocks of one run, and runs that lie side by side, are asked for at once, so that one read
    brings them.
@@ -138,7 +139,9 @@ class _LaneAhead:
         at = epoch * self._length + place
         if not self._own_start <= at < self._own_end and not self._enter(at):
             return
-        target = at + self._own_end - self._own_start + spare
+        if spare < self._own_end - self._own_start:
+            return
+        target = at + spare
         for _ in range(_MOST_STEPS):
             for wanted in self._parts_until(target):
                 part = (self.lane, self._next_end)

@@ -269,7 +269,9 @@ class BatchStream:
         return made
 
     def _made_late(self, planned: PlannedBatch) -> Generator[bytes, None, Made | None]:
-        if self._blocks.fit_together(planned.found.touched):
+        # Where blocks may have to go, one that came first might go before the last one comes.
+        is_safe = not self._waiter.filling.is_filling
+        if is_safe and self._blocks.fit_together(planned.found.touched):
             yield from self._waited_for_blocks(planned, None)
             with self._turns.batches.turn():
                 made = self._maker.make([planned])

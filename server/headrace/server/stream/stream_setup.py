@@ -237,7 +237,11 @@ def _contents(
         # Together the streams of a job look ahead as far.
         foreseen_samples=FORESEEN_SAMPLES
         // (spec.world_size * spec.batch_stride * served.samples_an_item),
-        steps=_steps_ahead(spec, finder) if isinstance(finder, StepFinder) else None,
+        steps=(
+            _steps_ahead(spec, finder)
+            if isinstance(finder, StepFinder) and finder.has_steps
+            else None
+        ),
         need=CacheNeed(job, _lanes(spec), finder.lane_bytes) if finder.lane_bytes else None,
         packed=served.packed,
     )
