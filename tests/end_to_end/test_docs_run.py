@@ -46,10 +46,38 @@ _INSTALL = "tests/end_to_end/test_install.py does so in environments of their ow
 _BENCHMARK = "a measurement that takes minutes"
 _LAYOUT = "names of files and what they are"
 _WIRE = "messages on a wire"
+_VARLEN = (
+    "needs attention kernels of a GPU; tests/client/batch/test_varlen.py makes their arguments"
+)
 _OURS = "tests/end_to_end/test_migrating.py runs them one after another"
 
 NOT_RUN = {
-    ("README.md", "DataFrame or files ──convert──▶ shards in S3 ──▶ servers ──gR"): _DRAWING,
+    ("docs/augmentation.md", "K = draw(key(0, seed, epoch, SAMPLE), position)"): _FORMULA,
+    ("docs/augmentation.md", "T = key(K, AUGMENT, s, t)        AUGMENT = 19"): _FORMULA,
+    (
+        "docs/augmentation.md",
+        "exp(x):  p = x / 64;  y = 1;  for k = 16 .. 1:  y = 1 + y p ",
+    ): _FORMULA,
+    (
+        "docs/converter.md",
+        "PYTHONPATH=tests python tests/benchmarks/bench_small_partiti",
+    ): _BENCHMARK,
+    (
+        "docs/datasets.md",
+        "PYTHONPATH=tests python tests/benchmarks/bench_compact.py",
+    ): _BENCHMARK,
+    (
+        "docs/format.md",
+        "packing/<fingerprint>/packing.json      written last, on con",
+    ): _LAYOUT,
+    ("docs/llm.md", "import torch"): _VARLEN,
+    ("docs/llm.md", 'documents = batch["tokens.documents"]'): _VARLEN,
+    (
+        "docs/order.md",
+        "f(n) = 2^16 (l - 1) + (2^16 n >> l)      with 2^l <= n < 2^(",
+    ): _FORMULA,
+    ("docs/order.md", "12[0:8191] 10[0:1]"): "printed by tests/order/test_packing.py",
+    ("README.md", "DataFrame or files ──convert──▶ shards in S3 ──▶ servers ──g"): _DRAWING,
     ("README.md", "make demo"): _MAKE,
     (
         "README.md",
@@ -77,7 +105,7 @@ NOT_RUN = {
         "headrace.json                                      which ver",
     ): _LAYOUT,
     ("docs/format.md", "headrace.json                       version 2; written last"): _LAYOUT,
-    ("docs/index.md", "DataFrame or files ──convert──▶ shards in S3 ──▶ servers ──gR"): _DRAWING,
+    ("docs/index.md", "DataFrame or files ──convert──▶ shards in S3 ──▶ servers ──g"): _DRAWING,
     ("docs/index.md", "pip install '.[all]'"): _INSTALL,
     (
         "docs/operations.md",
@@ -119,7 +147,12 @@ NOT_RUN = {
 LONG_PAGES = {"docs/converter.md", "docs/datasets.md", "docs/loadtest.md"}
 LONG = {
     ("README.md", "headrace doctor localhost:50051 flights --need 5000/s       "),
-    *((page, block.first) for page in LONG_PAGES for block in blocks(page)),
+    *(
+        (page, block.first)
+        for page in LONG_PAGES
+        for block in blocks(page)
+        if (page, block.first) not in NOT_RUN
+    ),
 }
 """Commands that take longer than `make test` has; there their options alone are looked at."""
 
@@ -200,6 +233,17 @@ def _parquet(url: str) -> None:
     store.close()
 
 
+def _llm(here: World, spark: SparkSession | None) -> None:
+    assert spark is not None
+    tokens = pa.table({"tokens": [list(range(at % 700)) for at in range(400)]})
+    pq.write_table(tokens, "tokens.parquet")
+    here.names |= {
+        "tokens_df": spark.read.parquet(str(here.folder / "tokens.parquet")),
+        "model": lambda tokens, labels: (tokens + labels).sum(),
+    }
+    here.serve(corpus=here.dataset("corpus", tokens))
+
+
 def _datasets(here: World, _: SparkSession | None) -> None:
     for name in ("flights.csv", "more.csv"):
         Path(name).write_text("origin,delay\n" + f"{name},1\n" * 120)
@@ -252,13 +296,14 @@ _PREPARED: dict[str, Callable[[World, SparkSession | None], None]] = {
     "docs/convert.md": _convert,
     "docs/converter.md": _converter,
     "docs/datasets.md": _datasets,
+    "docs/llm.md": _llm,
     "docs/loadtest.md": _loadtest,
     "docs/operations.md": _operations,
     "docs/protocol.md": _protocol,
     "docs/ring.md": _protocol,
     "docs/sources.md": _sources,
 }
-_BY_SPARK = {"README.md", "docs/converter.md", "docs/sources.md"}
+_BY_SPARK = {"README.md", "docs/converter.md", "docs/llm.md", "docs/sources.md"}
 
 
 # What single blocks take for granted, or mean.
@@ -315,6 +360,11 @@ def _instead(here: World, block: Block) -> None:
     here.shell(replace(block, text=block.text.replace("/flights", "/flights-of-files")))
 
 
+def _of_spark(here: World, block: Block) -> None:
+    """Write to a place of its own: the page begins with a corpus that is there."""
+    here.python(replace(block, text=block.text.replace("/corpus", "/corpus-of-spark")))
+
+
 def _bad_lines(here: World, block: Block) -> None:
     good = "a,1\n"
     lines = ["name,number\n", *[good] * 15, "a,1,2\n", *[good] * 22, '"x"y,1\n']
@@ -366,6 +416,9 @@ def _callers(_: World, block: Block) -> None:
 
 def _as_written(here: World, block: Block) -> None:
     """Compare the names in a printed file with those in one that is written now."""
+    if '"headrace-packing"' in block.text:
+        assert _names(json.loads(block.text)) == _names(_stored_packing(here))
+        return
     url = here.dataset(f"line-{block.line}", flights(200))
     if '"parquet"' in block.text:
         source, url = f"{here.bucket}/warehouse/trips", f"{here.bucket}/indexed"
@@ -376,6 +429,17 @@ def _as_written(here: World, block: Block) -> None:
     store.close()
 
     assert _names(written) == _names(json.loads(block.text))
+
+
+def _stored_packing(here: World) -> object:
+    tokens = pa.table({"tokens": [list(range(at)) for at in range(100)]})
+    url = here.dataset("packed", tokens)
+    here.command(Command(("index", url, "--pack-length", "8192", "--eos", "2")))
+    store = open_store(url)
+    (name,) = (name for name in store.list() if name.endswith("packing.json"))
+    stored: object = json.loads(store.read(name))
+    store.close()
+    return stored
 
 
 def _names(value: object) -> object:
@@ -454,6 +518,7 @@ _OWN: dict[tuple[str, str], Callable[[World, Block], None]] = {
         "headrace verify s3://bucket/flights --repair-manifest --shar",
     ): _lost_manifest,
     ("docs/format.md", "{"): _as_written,
+    ("docs/llm.md", "from headrace.converter import write_shards"): _of_spark,
     ("docs/operations.md", "listen: [0.0.0.0:50051]"): _settings,
     ("docs/protocol.md", "import numpy as np"): _decoder,
     ("docs/ring.md", "from headrace.client import RemoteDataset"): _ring,

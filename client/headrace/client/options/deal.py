@@ -73,7 +73,7 @@ def deal_of(deal: object) -> Deal | None:
     """
     if deal is None or isinstance(deal, Deal):
         return deal
-    if deal == "balanced":
+    if isinstance(deal, str) and deal == "balanced":
         return Deal()
     raise BadArgumentError(
         f"deal is {shown(deal)}; expected 'balanced', a Deal(…), or None for in order",

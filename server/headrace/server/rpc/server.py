@@ -277,7 +277,6 @@ def start_server(config: ServerConfig) -> Server:
     """
     # Of the whole process, and before the cache has threads.
     keep_freed_memory()
-    log_loops()
     access = Access(Path(config.tokens) if config.tokens else None)
     metrics = Metrics()
     tracing = start_tracing(config.otlp_endpoint)
@@ -287,6 +286,7 @@ def start_server(config: ServerConfig) -> Server:
     )
     try:
         server.start()
+        log_loops()
     except BaseException:
         server.stop()
         raise
