@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import runpy
 import sys
@@ -46,6 +47,21 @@ def pytest_configure() -> None:
 # What an example may take says more of the machine than of the code.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headrace")
+
+
+@pytest.fixture(autouse=True)
+def _logging_of_its_own() -> Iterator[None]:
+    """Undo what a server in this process makes of logging.
+
+    Its handler would write into a stream of pytest's that is closed, and its level would have
+    pytest keep records of all later tests, with the errors, frames and memory that they hold.
+    """
+    loggers = logging.getLogger(), logging.getLogger("headrace")
+    before = [(logger.level, logger.handlers[:]) for logger in loggers]
+    yield
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")
