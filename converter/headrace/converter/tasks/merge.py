@@ -7,7 +7,7 @@ Contract:
 2. Names hold the job and the attempt, as those of `ShardTask` do, so what a retried, speculative
    or killed attempt leaves is in no manifest and is swept too.
 3. A merge that has more or fewer samples than its neighbours is an error, and nothing is committed.
-4. Blocks are cut anew, so those of a merged shard are as even as those of any other.
+4. Blocks are cut again, so those of a merged shard are as even as those of any other.
 5. Memory: that of `stream_blocks` and that of `ShardSeries`.
 
 Which shards: a run of neighbours is written again where it then has at most `MOST_LEFT` of the
