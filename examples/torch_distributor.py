@@ -4,7 +4,7 @@
 
 The training function gets an address and a state, some hundred bytes whatever the size of the
 data: it opens the dataset itself, and each process is sent its own share of every batch. The
-training stops in the middle of an epoch and goes on with another number of processes, and sees
+training stops in the middle of an epoch and continues with another number of processes, and sees
 the samples that a run without a stop would have seen.
 """
 
@@ -37,7 +37,7 @@ class Result:
     """What a training gives back: small, too.
 
     Attributes:
-        state: Where it stopped, for the training that goes on.
+        state: Where it stopped, for the training that continues.
         weights: Of the model.
         losses: A number a step: the mean over the first process's samples.
         sample_ids: Which samples all processes saw, the first process's first.
@@ -69,7 +69,7 @@ def train(
 
     Args:
         address: Of a headrace server.
-        state: Of the training to go on with, from its `Result`.
+        state: Of the training to continue with, from its `Result`.
         weights: Of its model, likewise.
         max_steps: Where to stop, unless the last epoch ends before.
     """
@@ -130,7 +130,7 @@ def steps(dataset: RemoteDataset, max_steps: int | None) -> Iterator[Batch]:
 
 
 def run(spark: SparkSession, url: str) -> tuple[Result, Result]:
-    """Convert, train on one process for half an epoch, and go on with two.
+    """Convert, train on one process for half an epoch, and continue with two.
 
     The driver serves the data here. On a cluster serve it where all executors reach it, and give
     TorchDistributor ``local_mode=False``; nothing else changes.

@@ -85,6 +85,7 @@ def s3(weed: Weed, monkeypatch: pytest.MonkeyPatch) -> S3:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Run one local Spark session, two cores, tasks tried three times."""
     # A session without Spark pays nothing.
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     from headrace.converter.spark_java import provide_java  # noqa: PLC0415
@@ -106,7 +107,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         folders = (tests, tests.parent / "examples", tests.parent)
         patch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
         scratch = tmp_path_factory.mktemp("spark")
-        session = (
+        builder = (
             SparkSession.builder.master("local[2,3]")
             .appName("headrace-tests")
             .config("spark.ui.enabled", "false")
@@ -115,8 +116,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.default.parallelism", "2")
-            .getOrCreate()
         )
+        try:
+            session = builder.getOrCreate()
+        except PySparkRuntimeError:
+            # A fork while threads of an earlier test still call into gRPC may end the child
+            # before it becomes the JVM; a failed fixture would fail all tests of Spark.
+            session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         yield session
         session.stop()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli._group import group
+from headrace.cli.group import group
 
 if TYPE_CHECKING:
     from mkdocs.structure.pages import Page

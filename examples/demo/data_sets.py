@@ -165,7 +165,7 @@ def _read_member(archive: Path, member: str) -> bytes:
         with tarfile.open(archive) as source:
             name = next(name for name in source.getnames() if name.endswith(member))
             extracted = source.extractfile(name)
-            assert extracted is not None, f"{name} is no file"
+            assert extracted is not None, f"{name} is not a file"
             return extracted.read()
     except (KeyError, StopIteration) as error:
         raise DataSetError(f"{archive.name} holds no {member}") from error

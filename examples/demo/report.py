@@ -38,7 +38,7 @@ def print_next_steps(console: Console, *, flights: Path) -> None:
     commands = (
         (
             f"{headrace} convert {flights} ./flights --null-value NA",
-            "or a file or folder of your own",
+            "or your own file or folder",
         ),
         (f"{headrace} serve flights=./flights --listen {address}", "leave it running"),
         (f"{headrace} read {address} flights --batch-size 256 --batches 3", "look at batches"),
@@ -86,7 +86,7 @@ def _victims(verdict: Verdict) -> list[tuple[str, str]]:
         f"{record.reconnect_count} tries to reconnect",
     )
     restart = (
-        f"{successor.world_size} ranks go on",
+        f"{successor.world_size} ranks continue",
         f"from step {successor.first_step},",
         f"{verdict.comparison.steps_redone} steps redone,",
         f"{record.restart_s:.1f} s in all",

@@ -144,7 +144,7 @@ def _python_path() -> dict[str, str]:
 
 
 def _prepare(build: Path) -> None:
-    """Forget the last run but for its downloads, and keep temporary files out of /tmp."""
+    """Forget the last run except for its downloads, and keep temporary files out of /tmp."""
     for name in ("logs", "runs", "spark", "store", "tmp"):
         shutil.rmtree(build / name, ignore_errors=True)
     for name in ("matplotlib", "spark", "tmp"):

@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/photos/train.py localhost:50051 photos.pt --epochs 12
 
-Start it again, on any number of ranks, and it goes on from its checkpoint. ``--digests FOLDER``
+Start it again, on any number of ranks, and it continues from its checkpoint. ``--digests FOLDER``
 writes down what each rank saw, so that two runs can be compared.
 """
 

@@ -2,7 +2,7 @@
 
 torchrun --nproc-per-node 2 examples/recipes/ddp.py localhost:50051 line ddp.pt --steps 100
 
-Start it again with more steps, and on any number of processes, and it goes on where it was.
+Start it again with more steps, and on any number of processes, and it continues where it was.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _check(after: After) -> list[str]:
 
 # A method has one queue for the calls of all connections, and Python looks at them one by one:
 # an honest call waits behind the 2,048 that one connection may have in it. It must not fail.
-ATTACK = Attack("a burst of streams", _strike, check=_check, least_share=0.0)
+ATTACK = Attack("a burst of streams", _strike, check=_check)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))

@@ -56,8 +56,7 @@ def _check(after: After) -> list[str]:
     return [f"{after.counts[end]:.0f} clients of a herd saw {end}" for end in ends]
 
 
-# What it asks for is work, and work is shared out between callers, not kept from them.
-ATTACK = Attack("a herd of clients", _strike, check=_check, least_share=0.0)
+ATTACK = Attack("a herd of clients", _strike, check=_check)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))

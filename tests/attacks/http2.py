@@ -59,9 +59,11 @@ def call(stream: int, block: bytes, request: bytes | None, *, is_last: bool = Tr
 
 
 @contextmanager
-def connected(place: tuple[str, int], *pairs: tuple[int, int]) -> Iterator[socket.socket]:
-    """Connect, and say the preface with some settings."""
-    with socket.create_connection(place, timeout=_TIMEOUT_S) as connection:
+def connected(
+    place: tuple[str, int], *pairs: tuple[int, int], source: str = ""
+) -> Iterator[socket.socket]:
+    """Connect, from an address if one is given, and say the preface with some settings."""
+    with socket.create_connection(place, _TIMEOUT_S, (source, 0)) as connection:
         connection.sendall(_PREFACE + settings(*pairs) + frame(SETTINGS, ACK, 0))
         yield connection
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.bench import WORKLOADS, Limits, Pieces
+from headrace.bench import WORKLOADS, Limits, Pieces, decoding_rate
 from headrace.storage import open_dataset
 from support.command import run
 
@@ -40,12 +40,20 @@ def test_a_run_names_pieces_limits_and_the_bottleneck() -> None:
     assert 0 == found.returncode, found.stderr
     assert set(Limits.__slots__) == set(report["limits"])
     assert ["tokens"] == [one["workload"] for one in report["workloads"]]
+    assert report["images_per_processor_second"] is None
     for one in report["workloads"]:
         assert one["bottleneck"] in ("wire", "server", "client", "loop")
         rates = [one[piece] for piece in ("store", "decode", "wire", "server", "client", "loop")]
         assert 0 < one["bottleneck_share"] <= 1
         assert all(rate > 0 for rate in rates)
         assert one["first_batch_ms"] > 0
+
+
+def test_a_processor_decodes_images() -> None:
+    """The rate of made-up JPEG is above zero, and small ones take less time."""
+    assert decoding_rate(side=32, width=64, height=48) > decoding_rate(
+        side=224, width=500, height=375
+    )
 
 
 def test_a_limit_is_the_best_that_was_seen() -> None:

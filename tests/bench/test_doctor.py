@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
+from PIL import Image
 
 from headrace.bench import Need
-from headrace.bench._doctor import Pass, judge
+from headrace.bench.doctor import Pass, judge
 from support.command import run, serving
 from support.datasets import small_table, write_dataset
 
@@ -21,13 +24,13 @@ def _pass(rate: float, **hops: float) -> Pass:
     ("first", "again", "fed", "hop", "said"),
     [
         (_pass(3000, server=0.5), _pass(3000, server=0.5), True, "server", "will be fed"),
-        (_pass(1100, network=0.9), _pass(1100, network=0.9), True, "network", "just about"),
+        (_pass(1100, network=0.9), _pass(1100, network=0.9), True, "network", "but barely"),
         (_pass(300, store=0.9), _pass(3000, server=0.5), False, "store", "until the cache is warm"),
         (_pass(300, store=0.9), _pass(400, network=0.8), False, "network", "goes to the network"),
     ],
 )
 def test_conclusions(first: Pass, again: Pass, fed: object, hop: str, said: str) -> None:
-    """Fed, just about, starving until the cache is warm, starving: each with its hop."""
+    """Fed, barely fed, starving until the cache is warm, starving: each with its hop."""
     found = judge(Need(1000, 10), first, again, round_trip_ms=1.0)
 
     assert fed == found.fed
@@ -72,3 +75,54 @@ def test_a_need_without_a_number_is_refused(address: str) -> None:
 
     assert 2 == found.returncode
     assert "expected samples/s, as 5000/s" in found.stderr
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of images of 60 x 40, one of them cut off, behind a column of other bytes."""
+    where = str(tmp_path_factory.mktemp("doctor") / "photos")
+    files = []
+    for shade in range(30):
+        file = io.BytesIO()
+        Image.new("RGB", (60, 40), (shade, 2 * shade, 0)).save(file, "JPEG")
+        files.append(file.getvalue())
+    files[7] = files[7][:100]
+    table = pa.table(
+        {
+            "note": pa.array([b"no image"] * len(files), pa.binary()),
+            "image": pa.array(files, pa.binary()),
+        }
+    )
+    write_dataset(where, table, shard_samples=[len(files)])
+    with serving({"photos": where}) as server:
+        yield server.address
+
+
+def test_images_are_counted_in_processors(photos: str) -> None:
+    """The column is found, and what eight ranks take is eight times what one of them does."""
+    asked = ("doctor", photos, "photos", "--need=5/s", "--batch-size=30", "--images=24")
+    report = json.loads(run(*asked, "--seconds=0.2", "--ranks=8", "--json").stdout)["images"]
+    said = run(*asked, "--seconds=0.2").stdout
+
+    assert (report["column"], report["width"], report["height"]) == ("image", 60, 40)
+    exact = 8 * 5 / report["images_per_s"]
+    assert exact <= report["processors"] < exact + 0.1 + 1e-9
+    assert "24 x 24 from 60 x 40: " in said
+    assert "your rank needs 0.1 processors for images" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (("{address}", "ds", "--images", "24"), "no column of the dataset holds images"),
+        (("--store", "here", "--images", "24"), "leave --store out"),
+        (("{address}", "ds", "--images", "0"), "not in the range"),
+    ],
+)
+def test_images_that_are_not_there(address: str, arguments: tuple[str, ...], wanted: str) -> None:
+    """What cannot be measured is said, and what to do."""
+    given = [each.format(address=address) for each in arguments]
+    found = run("doctor", *given, "--need", "5/s", "--seconds", "0.2")
+
+    assert found.returncode not in {0, 1}
+    assert wanted in found.stderr

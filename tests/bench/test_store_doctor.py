@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.bench_cold_epoch import write
 from headrace.bench import StoreDiagnosis, StoreNeed, diagnose_store
-from headrace.bench._store import Rate, judge_store
+from headrace.bench.store_doctor import Rate, judge_store
 from headrace.storage import open_dataset
 from support.command import run
 from support.datasets import small_table, write_dataset

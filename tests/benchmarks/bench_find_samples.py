@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.bench_server import process, serve_headrace
-from headrace.bench._children import processor_s
+from headrace.bench.children import processor_s
 from headrace.storage import BLOCK_DTYPE, ColumnStats, ShardEntry, commit_dataset, open_store
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc

@@ -10,9 +10,12 @@ a second, the median of interleaved rounds, and the processor time of all proces
 - *opencv*: the same with OpenCV's linear resize, which is not antialiased, where cv2 is installed;
 - *ring* and *grpc*: one loop that reads batches of 256 from a server, in shared memory and over
   TCP; *ring x4* and *grpc x4* are four loops at once, each of a quarter;
+- *kept* and *kept grpc*: one loop, from a server that has kept all images decoded
+  (``--decoded-cache-bytes``);
 - *loader*: a DataLoader of PyTorch with a worker a processor, which does the same with Pillow.
 
-Then what each has of *bare*. The server is a process of its own on the same processors.
+Then what each has of *bare*. The server is a process of its own on the same processors. Rates are
+those of streams that run: from the first batch of each loop to its last, connecting left out.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image
 
-from headrace.bench._children import processor_s, serving
+from headrace.bench.children import processor_s, serving
 from headrace.client import (
     DecodeImage,
     NumpyDataset,
@@ -52,18 +55,22 @@ from support.datasets import write_dataset
 
 _SIDE = 224
 _BATCH = 256
+# What an image of 500 x 375 takes decoded, and a little more; and how long all are read first.
+_DECODED_BYTES = 800_000
+_FILL_S = 6.0
 _STEP = DecodeImage("image", transforms=[RandomResizedCrop(_SIDE), RandomHorizontalFlip()])
 
-Run = Callable[[float], int]
-"""Works for so many seconds; returns the images that it made."""
+Run = Callable[[float], tuple[float, float]]
+"""Works for the given seconds; returns images a second, and how many were made in that time."""
 
 
 def in_threads(files: list[bytes], make: Callable[[], Callable[[int], None]]) -> Run:
     """Return what calls one function a processor with the numbers of files, one after another."""
 
-    def run(seconds: float) -> int:
+    def run(seconds: float) -> tuple[float, float]:
         counts = [0] * allowed_processors()
-        end = time.monotonic() + seconds
+        began = time.monotonic()
+        end = began + seconds
 
         def work(thread: int) -> None:
             do = make()
@@ -78,7 +85,7 @@ def in_threads(files: list[bytes], make: Callable[[], Callable[[int], None]]) ->
             thread.start()
         for thread in threads:
             thread.join()
-        return sum(counts)
+        return sum(counts) / (time.monotonic() - began), sum(counts)
 
     return run
 
@@ -149,7 +156,8 @@ def opencv(files: list[bytes]) -> Run | None:
 def served(address: str, kind: Any, *, loops: int) -> Run:
     """Return loops over a server."""
 
-    def run(seconds: float) -> int:
+    def run(seconds: float) -> tuple[float, float]:
+        rates = [0.0] * loops
         counts = [0] * loops
         end = time.monotonic() + seconds
 
@@ -161,20 +169,26 @@ def served(address: str, kind: Any, *, loops: int) -> Run:
                 steps=[_STEP],
                 rank=loop,
                 world_size=loops,
+                epochs=1000,
                 transport=Transport(kind),
             ) as dataset:
-                while time.monotonic() < end:
+                began = 0.0
+                for _ in range(1000):
                     for arrays in dataset:
+                        now = time.monotonic()
                         counts[loop] += len(arrays["image"])
-                        if time.monotonic() >= end:
-                            break
+                        if not began:
+                            began, first = now, counts[loop]
+                        elif now >= end:
+                            rates[loop] = (counts[loop] - first) / (now - began)
+                            return
 
         threads = [threading.Thread(target=read, args=(n,)) for n in range(loops)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return sum(counts)
+        return sum(rates), sum(counts)
 
     return run
 
@@ -211,16 +225,20 @@ def loader(files: list[bytes]) -> Run:
 
     photos: Any = _Photos(files)
 
-    def run(seconds: float) -> int:
-        count, end = 0, time.monotonic() + seconds
+    def run(seconds: float) -> tuple[float, float]:
+        count, first, began = 0, 0, 0.0
+        end = time.monotonic() + seconds
         while True:
             batches = torch.utils.data.DataLoader(
                 photos, batch_size=_BATCH, shuffle=True, num_workers=allowed_processors()
             )
             for batch in batches:
+                now = time.monotonic()
                 count += len(batch)
-                if time.monotonic() >= end:
-                    return count
+                if not began:
+                    began, first = now, count
+                elif now >= end:
+                    return (count - first) / (now - began), count
 
     return run
 
@@ -254,16 +272,21 @@ def main() -> None:
             "loader": loader(files),
         }
         wanted = options.only.split(",") if options.only else list(ways)
+        pids = dict.fromkeys(ways, server.process.pid)
+        if "kept" in wanted or "kept grpc" in wanted:
+            kept, pid = _keeping(stack, url, folder / "keeping", _DECODED_BYTES * len(files))
+            ways |= kept
+            pids |= dict.fromkeys(kept, pid)
         runs = {name: run for name, run in ways.items() if run is not None and name in wanted}
         rates: dict[str, list[float]] = {name: [] for name in runs}
         costs: dict[str, list[float]] = {name: [] for name in runs}
         for number in range(options.rounds + 1):
             for name, run in runs.items():
-                began, used = time.monotonic(), _used(server.process.pid)
-                count = run(options.seconds if number else 1.0)
+                used = _used(pids[name])
+                rate, count = run(options.seconds if number else 1.0)
                 if number:
-                    rates[name].append(count / (time.monotonic() - began))
-                    costs[name].append((_used(server.process.pid) - used) / count * 1e6)
+                    rates[name].append(rate)
+                    costs[name].append((_used(pids[name]) - used) / count * 1e6)
     print(
         f"{platform.machine()}, {allowed_processors()} of {os.cpu_count()} processors, "
         f"{len(files)} files of {sum(map(len, files)) // len(files)} bytes"
@@ -273,6 +296,27 @@ def main() -> None:
         rate, cost = statistics.median(rates[name]), statistics.median(costs[name])
         share = f"{rate / ceiling:5.2f} of bare" if ceiling else ""
         print(f"{name:8} {rate:7.0f} images/s  {cost:6.0f} us of processor an image  {share}")
+
+
+def _keeping(
+    stack: ExitStack, url: str, unix: Path, budget_bytes: int
+) -> tuple[dict[str, Run], int]:
+    """Return loops over a server that has all images decoded, and its process."""
+    server = stack.enter_context(
+        serving(
+            {"photos": url},
+            f"--decoded-cache-bytes={budget_bytes}",
+            listen=f"127.0.0.1:0,unix:{unix}",
+        )
+    )
+    ways = {
+        "kept": served(f"unix:{unix}", "ring", loops=1),
+        "kept grpc": served(server.address.split()[0], "grpc", loops=1),
+    }
+    began = time.monotonic()
+    while time.monotonic() - began < _FILL_S:
+        ways["kept"](1.0)
+    return ways, server.process.pid
 
 
 def _used(pid: int) -> float:

@@ -42,8 +42,8 @@ from benchmarks.bench_server import (
     warm,
     write,
 )
-from headrace.bench._children import processor_s, serving, serving_ready_bytes
-from headrace.bench._ready import METHOD
+from headrace.bench.children import processor_s, serving, serving_ready_bytes
+from headrace.bench.ready import METHOD
 from headrace.client.reader.reader import GROUP_BYTES
 from headrace.client.wire.message_memory import keep_freed_memory
 from headrace.v1 import shard_service_pb2 as pb

@@ -20,7 +20,7 @@ from typing import Any
 
 import grpc
 
-from headrace.bench._children import serving
+from headrace.bench.children import serving
 from headrace.v1 import shard_service_pb2 as pb
 from headrace.v1 import shard_service_pb2_grpc as pb_grpc
 from support.datasets import small_table, write_dataset

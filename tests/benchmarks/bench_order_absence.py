@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.cli._evenness import Evenness, measure
+from headrace.cli.stored.evenness import Evenness, measure
 from headrace.order import Order, OrderSpec, ShardTable
 
 Ids = NDArray[np.int64]

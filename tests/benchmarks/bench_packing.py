@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.bench._children import serving
-from headrace.cli._row_counter import row_counter
+from headrace.bench.children import serving
+from headrace.cli.stored.row_counter import row_counter
 from headrace.order.packing import PackedGroup, Packing, group_row_count, pack_group, packing_key
 from headrace.server.plan.find_samples import fit
 from headrace.storage import RowOptions, index_packing

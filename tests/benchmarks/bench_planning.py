@@ -22,7 +22,8 @@ import numpy as np
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.kernels.loader import LOOPS
-from headrace.server.plan.planned_batches import Lookahead, PlannedEnd
+from headrace.server.plan.planned_batches import PlannedEnd
+from headrace.server.plan.prefetch_blocks import Lookahead
 from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import open_dataset

@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 from benchmarks import bench_client
 from benchmarks.bench_client import CASES, TEXT_BYTES, Case
 from benchmarks.flight_baseline import read_sizes, serve_flight
-from headrace.bench._children import processor_s
+from headrace.bench.children import processor_s
 from headrace.client import Batch, RemoteDataset, Transport
 from headrace.server import ServerConfig, start_server
 from headrace.storage import open_dataset

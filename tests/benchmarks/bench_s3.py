@@ -32,7 +32,7 @@ import pyarrow as pa
 from botocore.config import Config
 
 from demo.object_store import Weed, start_weed
-from headrace.bench._children import processor_s
+from headrace.bench.children import processor_s
 from headrace.storage import (
     BlockPlace,
     Dataset,

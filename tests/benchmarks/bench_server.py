@@ -38,8 +38,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.flight_baseline import read_sizes, serve_flight
-from headrace.bench._children import CHUNK_BYTES, processor_s, serving_ready_bytes
-from headrace.bench._ready import METHOD
+from headrace.bench.children import CHUNK_BYTES, processor_s, serving_ready_bytes
+from headrace.bench.ready import METHOD
 from headrace.client.reader.reader import GROUP_BYTES
 from headrace.client.wire.message_memory import keep_freed_memory
 from headrace.server import ServerConfig, start_server

@@ -28,7 +28,7 @@ from typing import Any
 import grpc
 
 from benchmarks.bench_server import Case, tokens, write
-from headrace.bench._children import serving
+from headrace.bench.children import serving
 from headrace.v1 import shard_service_pb2 as pb
 from support.served import stub_of
 

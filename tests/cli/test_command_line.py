@@ -279,7 +279,7 @@ def test_cat_shows_the_samples_asked_for(url: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--ids", "seven"), "no id"),
+        (("--ids", "seven"), "neither an id nor a range"),
         (("--ids", "600"), "600"),
         (("--columns", "colour"), "colour"),
     ],

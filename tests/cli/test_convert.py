@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from headrace.cli._guess import guess_format
-from headrace.cli._progress import amount
-from headrace.cli._spark import read_frame
+from headrace.cli.inputs.guess import guess_format
+from headrace.cli.inputs.spark import read_frame
+from headrace.cli.show.progress import amount
 from headrace.converter import Progress
 from headrace.errors import BadArgumentError
 from headrace.storage import open_dataset
@@ -69,7 +69,7 @@ def test_a_file_is_told_by_its_own_name(tmp_path: Path) -> None:
     assert "parquet" == guess_format("s3://bucket/b.parquet")
     (tmp_path / "d").mkdir()
     (tmp_path / "c.bin").rename(tmp_path / "d" / "c.bin")
-    with pytest.raises(BadArgumentError, match="say --format, one of csv, delta, headrace"):
+    with pytest.raises(BadArgumentError, match="pass --format, one of csv, delta, headrace"):
         guess_format(str(tmp_path / "d"))
     with pytest.raises(BadArgumentError, match=r"nothing in the name .*c.bin tells the format"):
         guess_format(str(tmp_path / "d" / "c.bin"))
@@ -98,7 +98,7 @@ def test_progress_says_what_is_done_and_how_fast() -> None:
     none = Progress(tasks_done=0, tasks_total=0, shard_count=0, sample_count=0, raw_bytes=0)
 
     assert "1 of 4 tasks, 2 shards, 3,000 samples, 6 MiB, 3 MiB/s" == amount(progress, 2.0)
-    assert "no task has begun yet" == amount(none, 2.0)
+    assert "no task has started yet" == amount(none, 2.0)
 
 
 def test_progress_of_the_first_pass_says_what_is_checked() -> None:
@@ -181,6 +181,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
     assert "Spark needs Java 17" in done.stderr
 
 
+@pytest.mark.long
 def test_spark_shuffles_and_splits_json(tmp_path: Path) -> None:
     """The way through Spark has the same options and the same summary."""
     with gzip.open(tmp_path / "x.jsonl.gz", "wt") as file:

@@ -10,10 +10,15 @@ from pathlib import Path
 import click
 import pytest
 
-from headrace.cli._group import group
+from headrace.cli.group import group
 from support.page_world import parsed
 
-_FILES = {"ca.pem": "", "token": "a-secret-of-16-characters", "headrace.yaml": "datasets: {}\n"}
+_FILES = {
+    "ca.pem": "",
+    "token": "a-secret-of-16-characters",
+    "headrace.yaml": "datasets: {}\n",
+    "tokenizer.json": "{}",
+}
 _NAMES = ["", *group.list_commands(click.Context(group))]
 _WITHOUT = {"bench"}  # it takes no argument: there is nothing to show
 

@@ -51,6 +51,7 @@ def test_reading_with_tls_a_certificate_and_a_token(folder: Path) -> None:
     assert (1, 1) == (unnamed.returncode, strange.returncode)
     assert "no bearer token or certificate that this server knows" in unnamed.stderr
     assert 1 == len(strange.stderr.splitlines())
+    assert "asks for a client certificate, and this client has none" in strange.stderr
     assert _TOKEN not in good.stdout + good.stderr + unnamed.stderr + strange.stderr
 
 

@@ -269,7 +269,7 @@ def test_what_was_not_run_is_said() -> None:
     examples = [one for path in paths for one in _example(path.name)]
     rendered = [one for overlay in _OVERLAYS for one in _render(overlay)]
     kinds = {one["kind"] for one in (*examples, *rendered) if _foreign(one)}
-    said = _README.read_text().split("## What was tried")[1].split("\n## ")[0]
+    said = _README.read_text().split("## What is tested")[1].split("\n## ")[0]
 
     assert "no cluster" in said
     assert kinds == set(re.findall(r"`([A-Z]\w+)`", said))

@@ -21,7 +21,6 @@ from headrace.client import (
     Mixture,
     MixtureEntry,
     NumpyDataset,
-    Pack,
     Pad,
     RemoteDataset,
     Stack,
@@ -97,10 +96,6 @@ MAKERS: dict[str, tuple[Callable[..., object], Callable[..., object]]] = {
     "DecodeImage": (
         lambda **g: DecodeImage(**{"column": "x", "height": 2, "width": 2, **g}).to_message(),
         DecodeImage,
-    ),
-    "Pack": (
-        lambda **g: Pack(**{"column": "x", "row_count": 2, "length": 2, **g}).to_message(),
-        Pack,
     ),
     "Transform": (lambda **g: Transform(**{"name": "x", **g}).to_message(), Transform),
 }

@@ -463,7 +463,7 @@ def test_a_function_is_found_again_by_its_name_alone(
         named = {convert("rows-v1"), convert("rows-v1")}
 
     assert (2, 1) == (len(alone), len(named))
-    assert 2 == sum("nobody can look into its function" in text for text in caplog.messages)
+    assert 2 == sum("its function cannot be inspected" in text for text in caplog.messages)
     with pytest.raises(BadArgumentError, match="key is ''"):
         make_converter(spark.range(3), key="", cache_dir=str(tmp_path))
 

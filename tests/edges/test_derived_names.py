@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.client import NumpyDataset, Pad, RemoteDataset
-from headrace.client.wire.payload_layout import PayloadLayout
+from headrace.client.wire.payload_layout import PayloadReader
 from headrace.converter.columns.derived_names import refuse_derived_names
 from headrace.converter.plan.schema import plan_columns
 from headrace.errors import StreamCorruptError, UnsupportedColumnError
@@ -74,7 +74,7 @@ def test_a_client_refuses_it_of_any_server() -> None:
     columns = [pb.Column(name="x", nullable=True), pb.Column(name="x.valid")]
 
     with pytest.raises(StreamCorruptError, match=r"two columns .* 'x\.valid'"):
-        PayloadLayout(columns)
+        PayloadReader(columns)
 
 
 CLASHES = [

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli._guess import guess_format
+from headrace.cli.inputs.guess import guess_format
 from headrace.converter import FilesLeftOut, ImageOptions, convert_files
 from headrace.converter.images.intact import problem_of
 from headrace.converter.images.layout import plan_folder
@@ -113,7 +113,9 @@ def test_a_mixture_of_formats_is_refused_with_what_was_found(tmp_path: Path) -> 
         write_images(tmp_path, f"{number}.jpg")
         (tmp_path / f"{number}.txt").touch()
 
-    with pytest.raises(BadArgumentError, match="4 of images, 4 of text; say --format"):
+    with pytest.raises(
+        BadArgumentError, match="suggest several formats: 4 of images, 4 of text; pass --format"
+    ):
         guess_format(str(tmp_path))
 
 

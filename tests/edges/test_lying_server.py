@@ -142,8 +142,6 @@ LIES = {
     "sample_count above the global batch": _header(sample_count=5),
     "pad_count -1": _header(pad_count=-1),
     "pad_count above the samples": _header(pad_count=5),
-    "row_count -1": _header(row_count=-1),
-    "row_count 2^31-1": _header(row_count=(1 << 31) - 1),
     "no buffer": _header(buffer_bytes=[]),
     "a buffer below zero": _header(buffer_bytes=[-32]),
     "a buffer of 2^62": _header(buffer_bytes=[1 << 62]),
@@ -225,7 +223,6 @@ SMALL = NUMBERS.map(lambda number: (number + (1 << 31)) % (1 << 32) - (1 << 31))
         {},
         optional={
             "sample_count": SMALL,
-            "row_count": SMALL,
             "pad_count": SMALL,
             "payload_bytes": NUMBERS,
         },

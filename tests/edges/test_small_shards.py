@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.cli._group import run
+from headrace.cli.group import run
 from headrace.converter import WriteOptions, convert_files
 from headrace.errors import BadArgumentError
 from headrace.storage import open_dataset

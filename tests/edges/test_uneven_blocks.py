@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.cli._group import run
+from headrace.cli.group import run
 from headrace.storage import commit_dataset, open_store
 from support.shards import write_shard
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.cli._group import run
+from headrace.cli.group import run
 from headrace.storage import open_dataset, verify_shards
 from storage.mds.mds_make import texts, write_mds
 from storage.webdataset.tar_files import samples, tar_bytes

@@ -18,7 +18,7 @@ from rich.console import Console
 from demo.data_sets import DataSetError, fetch_flights
 from demo.processes import Processes, ProcessFailedError
 from demo.report import print_next_steps
-from headrace.cli._group import group
+from headrace.cli.group import group
 from support.no_java import environment_without_any_java
 
 RUN = Path(__file__).parents[2] / "examples" / "demo" / "run.py"

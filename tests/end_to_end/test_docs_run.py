@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import json
 import shutil
 import sys
@@ -17,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import trustme
 import yaml
 
@@ -32,6 +35,7 @@ from support.pages import Block, Command, blocks, commands, pages
 from support.private import end_servers
 from support.s3 import S3
 from support.served import read
+from support.tokenizer_files import bpe_file, random_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +60,7 @@ NOT_RUN = {
     ("docs/augmentation.md", "T = key(K, AUGMENT, s, t)        AUGMENT = 19"): _FORMULA,
     (
         "docs/augmentation.md",
-        "exp(x):  p = x / 64;  y = 1;  for k = 16 .. 1:  y = 1 + y p ",
+        "exp(x):  0 if x < -700;  n = 6, or the least n with |x| <= 2",
     ): _FORMULA,
     (
         "docs/converter.md",
@@ -65,6 +69,15 @@ NOT_RUN = {
     (
         "docs/datasets.md",
         "PYTHONPATH=tests python tests/benchmarks/bench_compact.py",
+    ): _BENCHMARK,
+    ("docs/exam.md", "make exam"): _BENCHMARK,
+    (
+        "docs/exam.md",
+        "PYTHONPATH=tests:examples python -m exam --only hf lit --que",
+    ): _BENCHMARK,
+    (
+        "docs/exam.md",
+        "EXAM_KIND=images PYTHONPATH=tests:examples python -m exam.wa",
     ): _BENCHMARK,
     (
         "docs/format.md",
@@ -76,7 +89,7 @@ NOT_RUN = {
         "docs/order.md",
         "f(n) = 2^16 (l - 1) + (2^16 n >> l)      with 2^l <= n < 2^(",
     ): _FORMULA,
-    ("docs/order.md", "12[0:8191] 10[0:1]"): "printed by tests/order/test_packing.py",
+    ("docs/order.md", "12[0:8191] 10[0:1]"): "printed by tests/order/packing/test_packing.py",
     ("README.md", "DataFrame or files ──convert──▶ shards in S3 ──▶ servers ──g"): _DRAWING,
     ("README.md", "make demo"): _MAKE,
     (
@@ -107,6 +120,11 @@ NOT_RUN = {
     ("docs/format.md", "headrace.json                       version 2; written last"): _LAYOUT,
     ("docs/index.md", "DataFrame or files ──convert──▶ shards in S3 ──▶ servers ──g"): _DRAWING,
     ("docs/index.md", "pip install '.[all]'"): _INSTALL,
+    ("docs/page.md", "pip install 'headrace[page]'"): _INSTALL,
+    (
+        "docs/page.md",
+        "headrace serve photos=s3://bucket/photos --page 127.0.0.1:80",
+    ): "tests/page/test_live.py serves with a page",
     (
         "docs/operations.md",
         "idle + cache_bytes + fetch_threads × R + payload_bytes + str",  # noqa: RUF001
@@ -144,7 +162,7 @@ NOT_RUN = {
 """Blocks that nothing here runs, by page and first line, and why."""
 
 
-LONG_PAGES = {"docs/converter.md", "docs/datasets.md", "docs/loadtest.md"}
+LONG_PAGES = {"docs/converter.md", "docs/datasets.md", "docs/llm.md", "docs/loadtest.md"}
 LONG = {
     ("README.md", "headrace doctor localhost:50051 flights --need 5000/s       "),
     *(
@@ -237,11 +255,20 @@ def _llm(here: World, spark: SparkSession | None) -> None:
     assert spark is not None
     tokens = pa.table({"tokens": [list(range(at % 700)) for at in range(400)]})
     pq.write_table(tokens, "tokens.parquet")
+    stories = [f"{at}: " + "on and on " * (at * 37 % 61) for at in range(400)]
+    pq.write_table(pa.table({"text": stories}), "stories.parquet")
     here.names |= {
         "tokens_df": spark.read.parquet(str(here.folder / "tokens.parquet")),
-        "model": lambda tokens, labels: (tokens + labels).sum(),
+        "stories_df": spark.read.parquet(str(here.folder / "stories.parquet")),
+        "model": lambda tokens, labels=0: (tokens + labels).sum(),
     }
-    here.serve(corpus=here.dataset("corpus", tokens))
+    texts = here.dataset("texts", pa.table({"text": random_texts(3000, seed=1, words=99)}))
+    tokenizer = bpe_file(here.folder / "tokenizer.json")
+    here.tokenizers = (f"bpe={tokenizer}",)
+    mixed = {name: here.dataset(name, tokens) for name in ("web", "books")}
+    for url in mixed.values():
+        here.command(Command(("index", url, "--pack-length", "8192", "--eos", "2")))
+    here.serve(corpus=here.dataset("corpus", tokens), texts=texts, **mixed)
 
 
 def _datasets(here: World, _: SparkSession | None) -> None:
@@ -258,6 +285,9 @@ def _datasets(here: World, _: SparkSession | None) -> None:
 def _loadtest(here: World, _: SparkSession | None) -> None:
     names = ("web", "books")
     urls = {name: here.dataset(name, pa.table({"x": np.arange(10_000)})) for name in names}
+    here.images("photos", count=600)
+    here.command(Command(("convert", "photos", f"{here.bucket}/photos")))
+    urls["photos"] = f"{here.bucket}/photos"
     here.serve(flights=here.dataset("flights", flights(40_000)), **urls)
     mixture = {"datasets": [{"name": name} for name in names]}
     Path("mixture.json").write_text(json.dumps(mixture))
@@ -499,6 +529,46 @@ def _one_or_the_other(here: World, block: Block) -> None:
         here.python(Block(block.page, block.line + number, block.language, line))
 
 
+def _two_ranks_then_three(here: World, block: Block) -> None:
+    """Run the page's script as one rank, as two that are killed, and as three that go on."""
+    config = ServerConfig(datasets={"stories": f"{here.bucket}/stories"}, listen="127.0.0.1:0")
+    here.serve_at(here.stack.enter_context(start_server(config)).address)
+    saved = Path("state.json")
+
+    def rows_of(rank: int, world_size: int, *, kill_at: int = 0) -> list[list[Any]]:
+        steps: list[list[Any]] = []
+
+        def train_step(tokens: torch.Tensor, _: torch.Tensor) -> None:
+            if kill_at and len(steps) == kill_at:
+                raise _KilledError
+            steps.append(tokens.tolist())
+
+        here.names["train_step"] = train_step
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(_KilledError):
+            patch.setenv("RANK", str(rank))
+            patch.setenv("WORLD_SIZE", str(world_size))
+            here.python(block)
+        return steps
+
+    whole = rows_of(0, 1)
+    assert len(whole) > 8
+    ranks = []
+    for rank in range(2):
+        saved.unlink()
+        ranks.append(rows_of(rank, 2, kill_at=3))
+    joined = [list(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)]
+    state, ranks = saved.read_text(), []
+    for rank in range(3):
+        saved.write_text(state)
+        ranks.append(rows_of(rank, 3))
+    joined += [list(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)]
+    assert joined == whole
+
+
+class _KilledError(Exception):
+    """Stands for the end of a process."""
+
+
 def _served(here: World, block: Block) -> None:
     here.serve_really(block)
 
@@ -519,6 +589,7 @@ _OWN: dict[tuple[str, str], Callable[[World, Block], None]] = {
     ): _lost_manifest,
     ("docs/format.md", "{"): _as_written,
     ("docs/llm.md", "from headrace.converter import write_shards"): _of_spark,
+    ("docs/llm.md", "import json"): _two_ranks_then_three,
     ("docs/operations.md", "listen: [0.0.0.0:50051]"): _settings,
     ("docs/protocol.md", "import numpy as np"): _decoder,
     ("docs/ring.md", "from headrace.client import RemoteDataset"): _ring,
@@ -593,7 +664,8 @@ def test_a_long_page_can_be_typed(
 ) -> None:
     """Its Python compiles, and its commands and their options are those of the command line."""
     monkeypatch.chdir(tmp_path)
-    Path("mixture.json").write_text("{}")
+    for name in ("mixture.json", "tokenizer.json"):
+        Path(name).write_text("{}")
     for block in blocks(page):
         if block.language == "python":
             compile(block.text, page, "exec")

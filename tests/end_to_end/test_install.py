@@ -38,6 +38,8 @@ _USES = {
     "loadtest": "import headrace.loadtest, matplotlib",
     "images": "import PIL.Image, headrace.client",
     "lz4": "import lz4.frame, headrace.client",
+    "tokenize": "import tokenizers; from headrace.storage import load_tokenizer",
+    "page": "import headrace.page.app, headrace.page.command",
     "torch": "from headrace.client import RemoteDataset; RemoteDataset('h:1', 'd', batch_size=1)",
     "all": _CONVERT,
 }

@@ -160,7 +160,7 @@ COMMANDS = [
         "convert {DIR}/empty.csv {DIR}/x", "the file is empty", "expected a line", "--no-header"
     ),
     Mistake("convert {DIR}/ragged.csv {DIR}/x", "1 field", "expected 2", "--on-error skip"),
-    Mistake("convert {DIR}/a.xyz {DIR}/x", "a.xyz", "one of csv", "say --format"),
+    Mistake("convert {DIR}/a.xyz {DIR}/x", "a.xyz", "one of csv", "pass --format"),
     Mistake("convert {DIR}/a.csv {DIR}/x --format parket", "'parket'", "'parquet'", _HELP),
     Mistake("convert {DIR}/a.csv {DIR}/x --columns nope", "'nope'", "there are", "x, y"),
     Mistake("convert {DIR}/a.csv {DIR}/x --type x=int46", "'int46'", "expected a name", "int32"),
@@ -171,7 +171,7 @@ COMMANDS = [
     ),
     Mistake("inspect {URL} --fingerprint 123", "no version 123", "the latest", "are ", code=1),
     Mistake("cat {URL} --ids 99999", "99999", "is not in", "[0, 600)"),
-    Mistake("cat {URL} --ids abc", "'abc'", "no id and no span", "100-110"),
+    Mistake("cat {URL} --ids abc", "'abc'", "neither an id nor a range", "100-110"),
     Mistake("cat {URL} --ids 5-3", "'5-3'", "runs backwards", "pass 3-5"),
     Mistake("cat {URL} --columns nope", "'nope'", "there are", "number"),
     Mistake("cat {URL} --png {DIR}/x.png", "hold no images", "expected a column", "--html FILE"),
@@ -272,8 +272,8 @@ CALLS = [
     ),
     Mistake(
         lambda stage: stage.dataset(token=b"abc"),
-        "begin with '616263'",
-        "no headrace token",
+        "start with '616263'",
+        "not a headrace token",
         "Batch.token",
         title="a token that is none",
     ),

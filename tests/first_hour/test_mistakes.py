@@ -11,7 +11,7 @@ import pytest
 
 import headrace.converter  # noqa: F401 - a command that loads it first would not be told from a slow one
 from first_hour.mistakes import CALLS, COMMANDS, Mistake, Stage
-from headrace.cli._group import run
+from headrace.cli.group import run
 from headrace.client import RemoteDataset
 from headrace.server import ServerConfig, start_server
 from support.datasets import small_table, write_dataset

@@ -22,8 +22,8 @@ from headrace.order import (
     Skips,
     linear,
 )
-from headrace.order._hash import derive, draw
-from headrace.order._permutation import permutation, permute
+from headrace.order.basics.hash import derive, draw
+from headrace.order.basics.permutation import permutation, permute
 
 _SEVEN = 0x74B5ABCC66B8BDC1
 

@@ -301,19 +301,24 @@ def test_both_implementations_write_the_same_tokens() -> None:
             kept[place] = _kept_of(ids, 100 + place)
             filters[place] = {"samples": 100 + place, "kept": ids.tolist()}
         digests = ["" if each is None else each.digest for each in kept]
+        drawn: dict[str, Any] = {name: int(2 ** rng.uniform(0, 63)) for name in _NUMBERS}
         token = Token(
             mixture.fingerprint,
             mixture.order,
-            **{name: int(2 ** rng.uniform(0, 63)) for name in _NUMBERS},
+            **drawn,
             mixture=mixture.digest if is_mixture else "",
             skips=skips.digest if len(skips) else "",
             transforms=transforms,
             kept=joined_digest(digests) if is_mixture else digests[0],
+            buckets=0 if is_mixture else (bucketed := int(rng.choice([0, 2, 64, 65536]))),
+            lengths=rng.bytes(16).hex()
+            if not is_mixture and bucketed and rng.random() < 0.5
+            else "",
         )
         numbers = {name: str(value) for name, value in asdict(token).items() if name in _NUMBERS}
         fields = _mixture_fields(mixture, schedule) if is_mixture else None
         own: dict[str, Any] = {"fingerprint": token.fingerprint, "mixture": fields}
-        own |= {"transforms": transforms}
+        own |= {"transforms": transforms, "buckets": token.buckets, "lengths": token.lengths}
         own |= asdict(mixture.order) | {"seed": str(mixture.order.seed)} | numbers
         wanted = (filters if token.kept else None) if is_mixture else filters[0]
         own |= {"skips": skips.sample_ids.tolist(), "kept": wanted}

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from headrace.payload import (
     ALIGNMENT,
+    BFLOAT16,
     ELEMENT_DTYPES,
     PayloadLayout,
     aligned,
@@ -44,7 +45,10 @@ def test_every_element_of_the_schema_has_a_type_of_its_name() -> None:
         if number
     }
 
-    assert named == {number: dtype.name for number, dtype in ELEMENT_DTYPES.items()}
+    names = {number: dtype.name for number, dtype in ELEMENT_DTYPES.items()}
+    # NumPy has none.
+    assert names.pop(pb.ELEMENT_TYPE_BFLOAT16) == BFLOAT16.name == "void16"
+    assert named == {**names, pb.ELEMENT_TYPE_BFLOAT16: "bfloat16"}
     assert {"<", "|"} >= {dtype.str[0] for dtype in ELEMENT_DTYPES.values()}
 
 

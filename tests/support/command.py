@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.bench._children import Serving, serving
+from headrace.bench.children import Serving, serving
 
 __all__ = ["HEADRACE", "Serving", "run", "serving"]
 

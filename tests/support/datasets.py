@@ -12,6 +12,7 @@ from headrace.storage import (
     BLOCK_DTYPE,
     ColumnStats,
     Manifest,
+    Mode,
     ShardEntry,
     ShardWriter,
     commit_dataset,
@@ -20,7 +21,12 @@ from headrace.storage import (
 
 
 def write_dataset(
-    url: str, table: pa.Table, *, shard_samples: Sequence[int], block_bytes: int = 2048
+    url: str,
+    table: pa.Table,
+    *,
+    shard_samples: Sequence[int],
+    block_bytes: int = 2048,
+    mode: Mode = "error",
 ) -> Manifest:
     """Write a table as one dataset.
 
@@ -29,20 +35,23 @@ def write_dataset(
         table: The samples, in storage order.
         shard_samples: Samples of each shard; together the table's rows.
         block_bytes: Small, so that small datasets have many blocks.
+        mode: What becomes of a dataset that is there.
     """
     store = open_store(url)
     entries = []
     begin = 0
+    # Shards of other versions stay.
+    part = "part" if mode == "error" else f"part-{mode}"
     for number, count in enumerate(shard_samples):
         writer = ShardWriter(
-            store, f"part-{number:05d}.arrow", schema=table.schema, block_bytes=block_bytes
+            store, f"{part}-{number:05d}.arrow", schema=table.schema, block_bytes=block_bytes
         )
         for batch in table.slice(begin, count).to_batches():
             writer.append(batch)
         entries.append(writer.close())
         begin += count
     assert begin == table.num_rows
-    return commit_dataset(store, table.schema, entries)
+    return commit_dataset(store, table.schema, entries, mode=mode)
 
 
 def write_manifest(

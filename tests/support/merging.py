@@ -8,13 +8,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 
 from headrace.converter import WriteOptions
-from headrace.converter.plan.plan import Wanted
+from headrace.converter.plan.plan import WantedConversion
 from headrace.converter.spark.job import run_job
 from headrace.converter.spark.plan_rows import plan_rows
 from headrace.converter.spark.probe import prepare
 from headrace.converter.tasks.commit import Written
 from headrace.converter.tasks.handover import bounded_handover
-from headrace.converter.tasks.merge import Group, MergeTask
+from headrace.converter.tasks.merge import MergeTask, ShardGroup
 from headrace.converter.tasks.outcome import make_task, write_task
 from headrace.converter.tasks.shard_task import ROW_SCHEMA
 from headrace.storage import StoreOptions
@@ -27,7 +27,7 @@ def write_disturbed(
 ) -> Written:
     """Convert ``df``; small shards are merged by what ``disturbed`` makes of the task for it."""
     write = write or WriteOptions()
-    wanted = Wanted(
+    wanted = WantedConversion(
         columns=None,
         write=write,
         splits=None,
@@ -44,7 +44,7 @@ def write_disturbed(
         prepare(df.sparkSession, task)
         return run_job(handover.df.mapInArrow(task, ROW_SCHEMA), properties=handover.properties)
 
-    def merge(groups: tuple[Group, ...]) -> Sequence[Row]:
+    def merge(groups: tuple[ShardGroup, ...]) -> Sequence[Row]:
         numbers = df.sparkSession.range(0, len(groups), 1, len(groups))
         return run_job(numbers.mapInArrow(disturbed(MergeTask(task, groups)), ROW_SCHEMA))
 

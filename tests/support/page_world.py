@@ -24,8 +24,8 @@ import pytest
 import torch
 
 import headrace.client
-from headrace.bench._children import serving
-from headrace.cli._group import group, run
+from headrace.bench.children import serving
+from headrace.cli.group import group, run
 from headrace.client import NumpyDataset, RemoteDataset
 from headrace.server import ServerConfig, start_server
 from support.datasets import write_dataset
@@ -51,6 +51,7 @@ class World:
         names: What the Python blocks of the page see.
         fingerprint: In place of ``70ab…``.
         read: The datasets that blocks have made, with the batches that each has given.
+        tokenizers: What servers are started with.
     """
 
     folder: Path
@@ -58,6 +59,7 @@ class World:
     names: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     fingerprint: str = ""
     read: dict[Any, int] = field(default_factory=dict)
+    tokenizers: tuple[str, ...] = ()
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     places: dict[str, str] = field(default_factory=dict)
 
@@ -78,7 +80,7 @@ class World:
         socket = f"unix:{self.folder}/server.sock"
         listen = ("127.0.0.1:0", "127.0.0.1:0", socket)
         server = self.stack.enter_context(
-            start_server(ServerConfig(datasets=datasets, listen=listen))
+            start_server(ServerConfig(datasets=datasets, listen=listen, tokenizers=self.tokenizers))
         )
         addresses = server.addresses
         self.serve_at(addresses[0])

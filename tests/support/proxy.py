@@ -32,6 +32,7 @@ class Proxy:
         self._flows = threading.Event()
         self._flows.set()
         self._ended = threading.Event()
+        self._broken = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(_TICK_S)
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
@@ -42,8 +43,13 @@ class Proxy:
         """Let nothing through any more, and say nothing of it."""
         self._flows.clear()
 
+    def break_off(self) -> None:
+        """Reset all connections, also those to come."""
+        self._broken.set()
+
     def mend(self) -> None:
         """Let everything through again."""
+        self._broken.clear()
         self._flows.set()
 
     def close(self) -> None:
@@ -59,6 +65,9 @@ class Proxy:
             with contextlib.suppress(TimeoutError):
                 client, _ = self._listener.accept()
                 self.connection_count += 1
+                if self._broken.is_set():
+                    _reset(client)
+                    continue
                 limit = self.reset_after.pop(0) if self.reset_after else None
                 thread = threading.Thread(target=self._serve, args=(client, limit), name="proxied")
                 self._threads.append(thread)
@@ -74,8 +83,15 @@ class Proxy:
 
     def _pass_on(self, client: socket.socket, server: socket.socket, limit: int | None) -> None:
         left = limit
+        poll = select.poll()  # select() takes no more than 1,024 files of a process
+        sides = {each.fileno(): each for each in (client, server)}
+        for each in sides:
+            poll.register(each, select.POLLIN)
         while not self._ended.is_set():
-            ready, _, _ = select.select([client, server], [], [], _TICK_S)
+            ready = [sides[each] for each, _ in poll.poll(_TICK_S * 1000)]
+            if self._broken.is_set():
+                _reset(client)
+                return
             for source in ready:
                 if not self._wait_for_flow():
                     return

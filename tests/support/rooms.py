@@ -12,6 +12,7 @@ from pathlib import Path
 import grimp
 
 PACKAGES = (
+    "headrace.page",
     "headrace.cli",
     "headrace.loadtest",
     "headrace.bench",
@@ -26,7 +27,16 @@ PACKAGES = (
     "headrace.arguments",
     "headrace.errors",
 )
-ROOMY = ("headrace.server", "headrace.client", "headrace.converter", "headrace.storage")
+ROOMY = (
+    "headrace.server",
+    "headrace.client",
+    "headrace.converter",
+    "headrace.storage",
+    "headrace.order",
+    "headrace.cli",
+    "headrace.loadtest",
+    "headrace.page",
+)
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 FIRST, LAST = "<!-- rooms: drawn by tests/support/rooms.py -->", "<!-- end of rooms -->"
 

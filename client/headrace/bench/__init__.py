@@ -1,22 +1,26 @@
 """Measure a machine, and the way from a server to a training loop, piece by piece."""
 
-from headrace.bench._doctor import Diagnosis, Need, diagnose
-from headrace.bench._limits import Limits, measure_limits
-from headrace.bench._pieces import Pieces, measure_pieces
-from headrace.bench._store import StoreDiagnosis, StoreNeed, diagnose_store
-from headrace.bench._workloads import WORKLOADS, Workload
+from headrace.bench.doctor import Diagnosis, Need, diagnose
+from headrace.bench.image_doctor import ImageCost, decoding_rate, measure_images
+from headrace.bench.limits import Limits, measure_limits
+from headrace.bench.pieces import Pieces, measure_pieces
+from headrace.bench.store_doctor import StoreDiagnosis, StoreNeed, diagnose_store
+from headrace.bench.workloads import WORKLOADS, Workload
 
 __all__ = [
     "WORKLOADS",
     "Diagnosis",
+    "ImageCost",
     "Limits",
     "Need",
     "Pieces",
     "StoreDiagnosis",
     "StoreNeed",
     "Workload",
+    "decoding_rate",
     "diagnose",
     "diagnose_store",
+    "measure_images",
     "measure_limits",
     "measure_pieces",
 ]

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli._progress import count_progress
+from headrace.cli.show.progress import count_progress
 
 if TYPE_CHECKING:
     from headrace.bench import Limits, Pieces
 
 _KINDS = ("rows", "images", "tokens", "texts")
 _MIB = 1 << 20
+_SIDE, _IMAGE = 224, (500, 375)  # what rates of images are usually quoted for
 _OWN_LOAD = 2  # a server and a client
 _LIMITS = {
     "store": "file",
@@ -52,7 +53,7 @@ _LIMITS = {
     help="Seconds per measurement; each kind takes 18.",
 )
 @click.option("--url", help="Write the datasets below this URL to measure its store. [local]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *, only: Sequence[str], mib: int, seconds: float, url: str | None, as_json: bool
 ) -> None:
@@ -60,7 +61,8 @@ def command(
 
     Samples are rows of 40 float32 with a label, images of 64 KiB, tokens as int32[2048], and texts
     of about 400 bytes. The table compares each part, in MiB/s, with the best that this machine can
-    do, and names the slowest part of the way from a warm cache to the loop.
+    do, and names the slowest part of the way from a warm cache to the loop. With images a last line
+    says how many JPEG a processor decodes, crops at random and flips in a second.
     """
     from headrace.bench import WORKLOADS, measure_limits, measure_pieces  # noqa: PLC0415
 
@@ -76,13 +78,32 @@ def command(
             where = f"{(url or folder).rstrip('/')}/{workload.name}"
             found.append(measure_pieces(workload, where, raw_bytes=mib * _MIB, seconds=seconds))
         limits = limits.or_better(measure_limits())  # the load of a machine changes
+    images_per_s = _decoding() if not only or "images" in only else None
     machine = _machine()
     if as_json:
         pieces = [_as_json(one) for one in found]
         limit = dataclasses.asdict(limits)
-        click.echo(json.dumps({"machine": machine, "limits": limit, "workloads": pieces}))
+        report = {"machine": machine, "limits": limit, "workloads": pieces}
+        click.echo(json.dumps({**report, "images_per_processor_second": images_per_s}))
         return
     _show(machine, limits, found)
+    if images_per_s is not None:
+        width, height = _IMAGE
+        click.echo(
+            f"{_SIDE} x {_SIDE} from {width} x {height}: {images_per_s:,.0f} images/s a processor"
+        )
+
+
+def _decoding() -> float | None:
+    """Return what a processor decodes and crops in a second; None without what decodes images."""
+    from headrace.bench import decoding_rate  # noqa: PLC0415
+    from headrace.errors import ConfigurationError  # noqa: PLC0415
+
+    width, height = _IMAGE
+    try:
+        return decoding_rate(side=_SIDE, width=width, height=height)
+    except ConfigurationError:
+        return None
 
 
 def _as_json(one: Pieces) -> dict[str, object]:

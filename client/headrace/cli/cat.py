@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli._picture_files import write_grid, write_page
-from headrace.cli._pictures import Sample, has_pillow, picture, picture_columns, png_of
-from headrace.cli._show import column_forms, printable, value_text
-from headrace.cli._terminal_images import image_protocol, sequence
+from headrace.cli.show.picture_files import write_grid, write_page
+from headrace.cli.show.pictures import Sample, has_pillow, picture, picture_columns, png_of
+from headrace.cli.show.terminal_images import image_protocol, sequence
+from headrace.cli.show.texts import column_forms, printable, value_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,7 +106,7 @@ def parse_ids(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise click.UsageError(f"--ids: {part!r} is no id and no span such as 100-110.")
+            raise click.UsageError(f"--ids: {part!r} is neither an id nor a range such as 100-110.")
         if int(last or first) < int(first):
             raise click.UsageError(f"--ids: {part!r} runs backwards; pass {last}-{first}.")
         ids += range(int(first), int(last or first) + 1)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from headrace.cli._progress import compact_progress
-from headrace.cli._show import size
-from headrace.cli._types import SIZE
+from headrace.cli.options.types import SIZE
+from headrace.cli.show.progress import compact_progress
+from headrace.cli.show.texts import size
 
 if TYPE_CHECKING:
     from headrace.storage import CompactReport, Compression
@@ -23,27 +23,29 @@ if TYPE_CHECKING:
     type=SIZE,
     default="64MiB",
     show_default=True,
-    help="Most raw bytes of a shard.",
+    help="Maximum size of a shard before compression.",
 )
 @click.option(
-    "--block-bytes", type=SIZE, help="Raw bytes of a block, about: the unit of a read. [1MiB]"
+    "--block-bytes",
+    type=SIZE,
+    help="Approximate size of a block, the unit of a read, before compression. [1MiB]",
 )
 @click.option(
     "--compression",
     type=click.Choice(["lz4", "zstd", "none"]),
     default="lz4",
     show_default=True,
-    help="Of each block.",
+    help="Compression of each block.",
 )
-@click.option("--compression-level", type=int, help="As the compression has them.")
+@click.option("--compression-level", type=int, help="Level of the compression.")
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
     default=4,
     show_default=True,
-    help="Shards to write at once; each takes some 100 MiB of memory.",
+    help="Number of shards to write at once; each takes some 100 MiB of memory.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
     url: str,
@@ -54,11 +56,11 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Write the dataset at URL again in fewer, larger shards, as its new version.
+    """Rewrite the dataset at URL with fewer, larger shards, as a new version.
 
-    The samples and their order stay, and so does the version before, until `headrace gc`. Nothing
-    is written where there are few more shards than there must be. Interrupt it or let it be killed
-    whenever you like: the same command goes on with the shards that were finished.
+    The samples and their order stay the same. The old version stays until `headrace gc` removes it.
+    Nothing is written if there are only few more shards than necessary. You can interrupt the
+    command at any time: run it again, and it continues with the shards that were finished.
 
     \b
     headrace compact s3://bucket/flights

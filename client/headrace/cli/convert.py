@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from headrace.cli._pairs import PAIR, parse_columns, parse_hashes, parse_shapes, parse_splits
-from headrace.cli._show import counted, size
-from headrace.cli._types import FOLDER_URL, SIZE
+from headrace.cli.options.pairs import PAIR, parse_columns, parse_hashes, parse_shapes, parse_splits
+from headrace.cli.options.types import FOLDER_URL, SIZE
+from headrace.cli.show.texts import counted, size
 from headrace.errors import BadArgumentError
 
 if TYPE_CHECKING:
@@ -127,6 +127,12 @@ _MOST_COLUMNS = 20  # lines before the summary
     type=click.IntRange(min=0),
     help="Version of a Delta table. Default: the newest.",
 )
+@click.option(
+    "--lengths",
+    metavar="COLUMN",
+    help="Column of lists whose lengths are stored, so that `headrace index --pack-length` need "
+    "not read the data.",
+)
 @click.option("--allow-pickle", is_flag=True, help="Keep pickled columns of MDS, as bytes.")
 @click.option(
     "--write",
@@ -203,6 +209,7 @@ def command(
     hashes: str | None,
     shard_bytes: int,
     block_bytes: int | None,
+    lengths: str | None,
     mode: Literal["error", "overwrite", "append"],
     master: str | None,
     as_json: bool,
@@ -222,7 +229,7 @@ def command(
     Exit codes: 0 success; 1 failure, no dataset was written or changed; 2 wrong command line or
     input; 130 interrupted.
     """
-    from headrace.cli._guess import guess_format  # noqa: PLC0415 - a command loads its layers
+    from headrace.cli.inputs.guess import guess_format  # noqa: PLC0415 - a command loads its layers
     from headrace.converter import WriteOptions  # noqa: PLC0415 - needs the [converter] extra
 
     found = file_format or guess_format(source)
@@ -242,6 +249,7 @@ def command(
                 hashes=parse_hashes(hashes),
                 shard_bytes=shard_bytes,
                 block_bytes=block_bytes,
+                lengths=lengths,
             ),
             "mode": mode,
         },
@@ -270,10 +278,8 @@ def command(
         left.append(what)
         _tell_left_out(what)
 
-    if _needs_spark(found, master=master):
-        written = _with_spark(reading, what, tell)
-    else:
-        written = _without_spark(reading, what, tell)
+    write = _with_spark if _needs_spark(found, master=master) else _without_spark
+    written = write(reading, what, tell)
     facts = {name: _facts(_place(url, name), part) for name, part in written.items()}
     if as_json:
         one = facts.get("", {"url": url, "splits": facts})
@@ -330,8 +336,8 @@ def _needs_spark(file_format: str, *, master: str | None) -> bool:
 
 
 def _with_spark(reading: _Reading, what: _What, tell: _Tell) -> dict[str, Manifest | Index]:
-    from headrace.cli._progress import conversion_progress  # noqa: PLC0415
-    from headrace.cli._spark import read_frame, start_spark, text_rows  # noqa: PLC0415
+    from headrace.cli.inputs.spark import read_frame, start_spark, text_rows  # noqa: PLC0415
+    from headrace.cli.show.progress import conversion_progress  # noqa: PLC0415
 
     spark = start_spark(reading.master, verbose=reading.verbose)
     from headrace.converter import write_shards  # noqa: PLC0415 - needs the [converter] extra
@@ -361,7 +367,7 @@ def _without_spark(
     tell: _Tell,
     spark: SparkSession | None = None,
 ) -> dict[str, Manifest | Index]:
-    from headrace.cli._progress import conversion_progress  # noqa: PLC0415
+    from headrace.cli.show.progress import conversion_progress  # noqa: PLC0415
     from headrace.converter import ImageOptions, convert_files  # noqa: PLC0415 - needs the [converter] extra
     from headrace.converter.text import TextOptions  # noqa: PLC0415 - as above
     from headrace.storage import SourceOptions  # noqa: PLC0415
@@ -399,7 +405,7 @@ def _tell_left_out(left: LeftOut | FilesLeftOut) -> None:
     if left.merged:
         folders = ", ".join(f"{folder}/" for folder in left.merged)
         click.echo(
-            f"the records of {folders} become one dataset; convert each folder by itself to keep "
+            f"the records of {folders} become one dataset; convert each folder separately to keep "
             "them apart",
             err=True,
         )

@@ -6,14 +6,16 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli._access_options import access_of, access_options
-from headrace.cli._show import size
-from headrace.cli._types import SIZE, TARGETS
+from headrace.cli.options.access import access_options
+from headrace.cli.options.types import SIZE, TARGETS
+from headrace.cli.show.texts import size
+
+if TYPE_CHECKING:
+    from headrace.client import Access
 
 
 @click.command(name="doctor")
@@ -43,17 +45,29 @@ from headrace.cli._types import SIZE, TARGETS
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="With --store: ranks of the job, each of which needs --need.",
+    help="With --store or --images: number of ranks of the job; each needs --need.",
 )
 @click.option(
-    "--run-bytes", type=SIZE, default="2MiB", show_default=True, help="With --store: of the order."
+    "--images",
+    "side",
+    type=click.IntRange(min=1, max=1 << 14),
+    metavar="SIDE",
+    help="Also decode images of the dataset here and crop them to SIDE x SIDE, and print how many "
+    "processors a server needs for the job's images.",
+)
+@click.option(
+    "--run-bytes",
+    type=SIZE,
+    default="2MiB",
+    show_default=True,
+    help="With --store: bytes that the order reads together.",
 )
 @click.option(
     "--shuffle-bytes",
     type=SIZE,
     default="2GiB",
     show_default=True,
-    help="With --store: of the order.",
+    help="With --store: bytes that the order shuffles together.",
 )
 @click.option(
     "--get-price",
@@ -68,10 +82,10 @@ from headrace.cli._types import SIZE, TARGETS
     type=click.FloatRange(min=0.1),
     default=5.0,
     show_default=True,
-    help="To read for; with --store, a fifth of it for each number of reads at once.",
+    help="How long to read; with --store, a fifth of it for each number of simultaneous reads.",
 )
 @access_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,
     targets: str | None,
@@ -80,16 +94,13 @@ def command(
     need: str,
     batch_size: int,
     ranks: int,
+    side: int | None,
     run_bytes: int,
     shuffle_bytes: int,
     get_price: float,
     columns: str | None,
     seconds: float,
-    tls: bool,
-    tls_ca: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    token_file: Path | None,
+    access: Access,
     as_json: bool,
 ) -> int:
     """Read DATASET as one rank of a job would, and say whether the server is fast enough.
@@ -98,6 +109,9 @@ def command(
     server's store, then from its cache. The exit code is 0 if the server is fast enough, and 1 if
     not; then the output names the hop that is too slow.
 
+    With --images it also decodes some of the dataset's images, crops them at random and flips them,
+    on one processor of this machine, and says how many such processors the job's images take.
+
     With --store and no server, run it where the server will run: it reads parts of the dataset at
     URL and says how long the store takes to the first byte, what it gives by reads at once, what
     the job takes of it while nothing is cached, in MiB/s, reads and their price, and whether it
@@ -105,12 +119,15 @@ def command(
 
     \b
     headrace doctor headrace:50051 flights --need 5000/s --batch-size 256
+    headrace doctor headrace:50051 photos --need 1000/s --ranks 8 --images 224
     headrace doctor --store s3://bucket/flights --need 5000/s --ranks 64
     """
     rate = _rate(need)
     if url is not None:
         if targets is not None:
             raise click.UsageError("--store measures a store, without a server; leave TARGET out.")
+        if side is not None:
+            raise click.UsageError("--images reads them from a server; leave --store out.")
         return _store(
             url,
             {
@@ -125,20 +142,25 @@ def command(
     if targets is None or dataset is None:
         raise click.UsageError("give TARGET and DATASET, or --store URL.")
     # After what can be wrong with the arguments: it imports PyTorch, for seconds.
-    from headrace.bench import Need, diagnose  # noqa: PLC0415
+    from headrace.bench import Need, diagnose, measure_images  # noqa: PLC0415
 
-    access = access_of(
-        tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
-    )
-    found = diagnose(
-        tuple(filter(None, targets.split(","))),
-        dataset,
-        Need(rate, batch_size, tuple(filter(None, (columns or "").split(",")))),
-        seconds=seconds,
-        access=access,
-    )
+    servers = tuple(filter(None, targets.split(",")))
+    wanted = Need(rate, batch_size, tuple(filter(None, (columns or "").split(","))))
+    found = diagnose(servers, dataset, wanted, seconds=seconds, access=access)
+    images = None
+    if side is not None:
+        images = measure_images(
+            servers,
+            dataset,
+            side=side,
+            samples_per_s=rate,
+            ranks=ranks,
+            columns=wanted.columns,
+            access=access,
+        )
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(found)))
+        cost = None if images is None else dataclasses.asdict(images)
+        click.echo(json.dumps({**dataclasses.asdict(found), "images": cost}))
         return 0 if found.fed else 1
     click.echo(f"round trip: {found.round_trip_ms:.1f} ms")
     for name, one in (("first pass", found.first), ("second pass", found.again)):
@@ -147,6 +169,8 @@ def command(
             f"{name}: {one.samples_per_s:,.0f} samples/s, {one.mib_per_s:,.1f} MiB/s, first batch "
             f"after {one.first_batch_ms:,.0f} ms; time went to: {hops}"
         )
+    if images is not None:
+        click.echo(str(images))
     click.echo(found.verdict)
     if found.remedy:
         click.echo(found.remedy)

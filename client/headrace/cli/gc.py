@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli._progress import count_progress
-from headrace.cli._show import size
-from headrace.cli._types import DURATION
+from headrace.cli.options.types import DURATION
+from headrace.cli.show.progress import count_progress
+from headrace.cli.show.texts import size
 
 if TYPE_CHECKING:
     from headrace.storage import GarbagePlan

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli._access_options import access_of, access_options
-from headrace.cli._types import TARGET
+from headrace.cli.options.access import access_options
+from headrace.cli.options.types import TARGET
 from headrace.errors import DatasetNotFoundError
+
+if TYPE_CHECKING:
+    from headrace.client import Access
 
 
 @click.command(name="health")
 @click.argument("target", metavar="TARGET", type=TARGET)
 @click.option("--service", default="", help="Dataset to check. [the whole server]")
-@click.option("--timeout-s", type=click.FloatRange(min=0.1), default=5.0, show_default=True)
+@click.option(
+    "--timeout-s",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds to wait for the answer.",
+)
 @access_options
 def command(
     *,
     target: str,
     service: str,
     timeout_s: float,
-    tls: bool,
-    tls_ca: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    token_file: Path | None,
+    access: Access,
 ) -> int:
-    """Ask the server at TARGET whether it serves; exit code 0 if so, else 1.
+    """Check whether the server at TARGET serves; the exit code is 0 if it does, and 1 if not.
 
     Kubernetes' own gRPC probes speak neither TLS nor unix sockets; a probe with this command does.
 
@@ -42,9 +47,6 @@ def command(
     from headrace.client.servers.status import error_from_call  # noqa: PLC0415
     from headrace.client.servers.wrong_protocol import explained  # noqa: PLC0415
 
-    access = access_of(
-        tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
-    )
     with access.open_channel(target) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(

@@ -1,4 +1,4 @@
-"""`headrace index`: store once what opening a source reads, or what packing documents needs."""
+"""`headrace index`: store the index of a source, or the lengths of documents to pack."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from headrace.cli._progress import shard_progress
-from headrace.cli._row_counter import row_counter
-from headrace.cli._show import size
+from headrace.cli.show.progress import shard_progress
+from headrace.cli.show.texts import size
+from headrace.cli.stored.row_counter import row_counter
 
 
 @click.command(name="index")
@@ -26,20 +26,30 @@ from headrace.cli._show import size
 @click.option(
     "--pack-length",
     type=click.IntRange(min=1),
-    help="Store what packing documents into rows of this many tokens needs.",
+    help="Store what is needed to pack documents into rows of this many tokens.",
 )
-@click.option("--column", help="The column of documents; the only list of numbers if left out.")
-@click.option("--alike", multiple=True, help="A column of equal lengths that is packed alike.")
+@click.option(
+    "--tokenizer",
+    type=click.Path(exists=True, dir_okay=False),
+    help="tokenizer.json of Hugging Face; the documents are then texts.",
+)
+@click.option(
+    "--column",
+    help="Column of documents. Default: the only list of numbers, or text with --tokenizer.",
+)
+@click.option(
+    "--alike", multiple=True, help="Another column with the same lengths, to pack in the same way."
+)
 @click.option(
     "--cut",
     type=click.IntRange(min=0),
     default=0,
-    help="Cut documents that fit nowhere where a row has room for this many tokens.",
+    help="Cut a document that fits into no row, if a row has room for this many tokens.",
 )
 @click.option("--bos", type=click.IntRange(min=0), help="Token to put before each document.")
 @click.option("--eos", type=click.IntRange(min=0), help="Token to put after each document.")
 @click.option(
-    "--fill", type=click.IntRange(min=0), default=0, show_default=True, help="Token of padding."
+    "--fill", type=click.IntRange(min=0), default=0, show_default=True, help="Token for padding."
 )
 @click.option("--refuse-longer", is_flag=True, help="Refuse documents longer than a row.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -53,23 +63,29 @@ def command(
     as_json: bool,
     **packing: Any,
 ) -> None:
-    """Store once what opening a dataset reads, or what packing its documents needs.
+    """Store an index, so that a dataset opens faster or its documents can be packed.
 
-    With --to, the index of the MDS dataset, Parquet files, Delta table or WebDataset tars at SRC.
-    URL is then a dataset like any other, with the samples of SRC. Opening it reads neither footers
-    nor headers of SRC. If a file of SRC changes, an error names it; files that are added are
-    ignored until the index is stored again.
+    With --to, the command stores at URL an index of the MDS dataset, Parquet files, Delta table or
+    WebDataset tars at SRC. URL is then a dataset like any other, with the samples of SRC. Opening
+    it reads neither footers nor headers of SRC. If a file of SRC changes, an error names it; added
+    files are ignored until the index is stored again.
 
-    With --pack-length, the lengths of the documents of URL, or of SRC, and how many rows they make.
-    A server of the dataset NAME then serves its rows as NAME:LENGTH. Run it again after an append:
-    what is known is not read again.
+    With --pack-length, it stores the lengths of the documents at URL, or at SRC, and how many rows
+    they make. A server with the dataset NAME then serves its rows as NAME:LENGTH. Run it again
+    after an append; it reads only new documents.
+
+    With --tokenizer, documents are texts. It counts their tokens, on all processors, and the server
+    makes the tokens as it sends rows; start it with `--tokenizer NAME=FILE` and the same file.
 
     \b
     headrace index s3://bucket/warehouse/trips --to s3://bucket/trips
     headrace index s3://bucket/corpus --pack-length 8192 --eos 2
+    headrace index s3://bucket/texts --pack-length 8192 --eos 2 --tokenizer tokenizer.json
     """
     if url is None and pack_length is None:
         raise click.UsageError("give --to URL, --pack-length L, or both")
+    if packing["tokenizer"] and pack_length is None:
+        raise click.UsageError("--tokenizer needs --pack-length, the tokens of a row")
     options = (source_name, table_version)
     if url is not None:
         _store_index(source, url, options, as_json=as_json)
@@ -113,10 +129,13 @@ def _store_packing(
         RowOptions,
         SourceOptions,
         index_packing,
+        load_tokenizer,
     )
 
     if packing["alike"] and not packing["column"]:
         raise click.UsageError("--alike needs --column, the column of documents")
+    if packing["alike"] and packing["tokenizer"]:
+        raise click.UsageError("--alike packs lists of numbers; it cannot be with --tokenizer")
     wanted = {name: packing[name] for name in ("cut", "bos", "eos", "fill")}
     with shard_progress("counting rows") as progress:
         pointer = index_packing(
@@ -125,6 +144,7 @@ def _store_packing(
             count_rows=row_counter(),
             columns=[packing["column"], *packing["alike"]] if packing["column"] else (),
             refuse_longer=packing["refuse_longer"],
+            tokenizer=load_tokenizer(packing["tokenizer"]) if packing["tokenizer"] else None,
             source_options=SourceOptions(source=options[0], table_version=options[1]),
             progress=progress,
         )
@@ -133,7 +153,10 @@ def _store_packing(
         return
     (table,) = (each for each in pointer.rows if each.options.length == length)
     empty = f", {pointer.empty_count:,} of them empty" if pointer.empty_count else ""
+    serve = "serve the dataset as NAME"
+    if packing["tokenizer"]:
+        serve += f" with --tokenizer TOKENIZER={packing['tokenizer']}"
     click.echo(
         f"{url}: {pointer.sample_count:,} documents{empty} make {table.row_count:,} rows of "
-        f"{length:,} of {pointer.column!r}; serve the dataset as NAME and read NAME:{length}"
+        f"{length:,} of {pointer.column!r}; {serve} and read NAME:{length}"
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli._options import where_option
-from headrace.cli._show import column_forms, size
+from headrace.cli.options.shared import where_option
+from headrace.cli.show.texts import column_forms, size
 
 if TYPE_CHECKING:
     from headrace.storage import OpenDataset
@@ -30,7 +30,7 @@ def command(*, url: str, fingerprint: str | None, where: str, as_json: bool) -> 
     headrace inspect s3://bucket/flights
     headrace inspect s3://bucket/flights --where "origin = 'JFK'"
     """
-    from headrace.cli._tables import kept_of  # noqa: PLC0415
+    from headrace.cli.stored.shard_tables import kept_of  # noqa: PLC0415
     from headrace.storage import (  # noqa: PLC0415 - needs the [storage] extra
         list_versions,
         open_dataset,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli._access_options import access_of, access_options
-from headrace.cli._show import counted, size
-from headrace.cli._types import TARGET
+from headrace.cli.options.access import access_options
+from headrace.cli.options.types import TARGET
+from headrace.cli.show.texts import counted, size
 
 if TYPE_CHECKING:
     from headrace.client import Access
@@ -20,7 +19,13 @@ if TYPE_CHECKING:
 
 @click.command(name="list")
 @click.argument("target", metavar="TARGET", type=TARGET)
-@click.option("--timeout-s", type=click.FloatRange(min=0.1), default=5.0, show_default=True)
+@click.option(
+    "--timeout-s",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds to wait for the answer.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and dataset.")
 @access_options
 def command(
@@ -28,21 +33,14 @@ def command(
     target: str,
     timeout_s: float,
     as_json: bool,
-    tls: bool,
-    tls_ca: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    token_file: Path | None,
+    access: Access,
 ) -> None:
-    """List the datasets that the server at TARGET serves, and that you may read.
+    """List the datasets that the server at TARGET serves and that you may read.
 
     \b
     headrace list localhost:50051
     headrace list headrace:50051 --token-file token --json
     """
-    access = access_of(
-        tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
-    )
     count = 0
     for dataset in _datasets(target, access, timeout_s):
         count += 1

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.cli._access_options import access_options
-from headrace.cli._faults import CutType, PauseType, RescaleType, ShareType
-from headrace.cli._loadtest_plan import Options, ask, orders, swarm_spec
-from headrace.cli._loadtest_report import Report
-from headrace.cli._options import order_options, where_option
-from headrace.cli._progress import swarm_progress
-from headrace.cli._types import PICTURE, TARGETS
+from headrace.cli.options.access import access_options
+from headrace.cli.options.shared import order_options, where_option
+from headrace.cli.options.types import PICTURE, TARGETS
+from headrace.cli.show.progress import swarm_progress
+from headrace.cli.swarm.faults import CutType, PauseType, RescaleType, ShareType
+from headrace.cli.swarm.plan import Options, ask, orders, swarm_spec
+from headrace.cli.swarm.report import LoadReport
 
 if TYPE_CHECKING:
     from headrace.loadtest import (
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="JSON file that describes a mixture of datasets, instead of DATASET.",
 )
-@click.option("--ranks", type=click.IntRange(min=1), default=8, show_default=True, help="Trainers.")
+@click.option(
+    "--ranks", type=click.IntRange(min=1), default=8, show_default=True, help="Trainers per job."
+)
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -47,9 +49,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Number of simultaneous jobs, each with this many ranks and its own seed.",
 )
-@click.option("--batch-size", type=click.IntRange(min=1), default=256, help="Samples a rank. [256]")
 @click.option(
-    "--global-batch-size", type=click.IntRange(min=1), help="Samples over all ranks instead."
+    "--batch-size", type=click.IntRange(min=1), default=256, help="Samples per rank. [256]"
+)
+@click.option(
+    "--global-batch-size",
+    type=click.IntRange(min=1),
+    help="Samples per batch over all ranks instead.",
 )
 @click.option("--epochs", type=click.IntRange(min=1), help="Epochs to read. [1]")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps to read instead.")
@@ -75,61 +81,82 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "ring", "grpc"]),
     default="grpc",
     show_default=True,
-    help="How batches come; a ring is shared memory on the server's unix socket.",
+    help="How batches arrive; a ring is shared memory on the server's unix socket.",
 )
 @click.option(
-    "--processes", type=click.IntRange(min=1), help="Processes for the ranks. [one a core]"
+    "--processes",
+    type=click.IntRange(min=1),
+    help="Number of processes for the ranks. [one per core]",
 )
 @click.option(
     "--manifest",
     "manifests",
     metavar="URL",
     multiple=True,
-    help="Where the dataset lies: compare every sample with what its manifest says. Of a mixture "
-    "one for each dataset, in its order.",
+    help="URL of the dataset: compare every sample with its manifest. For a mixture, give one for "
+    "each dataset, in its order.",
 )
 @click.option(
     "--tokens",
     type=click.IntRange(min=0),
     default=8,
     show_default=True,
-    help="Tokens to resume with a second reader.",
+    help="How many tokens to resume with a second reader.",
 )
 @click.option("--kill", "kills", type=int, multiple=True, metavar="PID", help="Kill this process.")
 @click.option(
     "--restart",
     metavar="CMD",
-    help="Run this after each kill, its output dropped; it is the next victim.",
+    help="Run this command after each kill and drop its output; the next kill hits it.",
 )
 @click.option(
     "--every",
     type=float,
     default=5.0,
     show_default=True,
-    help="Seconds between two faults, or until batches come again.",
+    help="Seconds between two faults, and at most until batches come again.",
 )
-@click.option("--rescale", "rescales", type=RescaleType(), multiple=True, help="Such as 8:6@50%.")
-@click.option("--pause-rank", "pauses", type=PauseType(), multiple=True, help="Such as 3:10@25%.")
+@click.option(
+    "--rescale",
+    "rescales",
+    type=RescaleType(),
+    multiple=True,
+    help="Change the number of ranks during the run, such as 8:6@50%.",
+)
+@click.option(
+    "--pause-rank",
+    "pauses",
+    type=PauseType(),
+    multiple=True,
+    help="Pause a rank during the run, such as 3:10@25%.",
+)
 @click.option(
     "--crash-at",
     "crashes",
     type=ShareType(),
     multiple=True,
-    help="Kill all trainers at this share of the steps, such as 40%; they go on from a checkpoint.",
+    help="Kill all trainers after this share of the steps, such as 40%, and resume them.",
 )
 @click.option(
     "--cut-network",
     "cuts",
     type=CutType(),
     multiple=True,
-    help="reset, blackhole:5, latency=0.02 or bandwidth=1048576, through a built-in proxy.",
+    help="Disturb the network through a built-in proxy: reset, blackhole:5, latency=0.02 or "
+    "bandwidth=1048576.",
 )
 @access_options
-@click.option("--give-up-s", type=float, default=60.0, show_default=True, help="Of each rank.")
+@click.option(
+    "--give-up-s",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="Seconds after which a rank gives up.",
+)
 @click.option("--min-samples-per-s", type=float, help="Fail if all ranks together get less.")
 @click.option("--max-p99-ms", type=float, help="Fail if the P99 of the wait is longer.")
-@click.option("--picture", type=PICTURE, help="Draw the run: a PNG or SVG.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end.")
+@click.option("--picture", type=PICTURE, help="Draw the run as PNG or SVG.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def command(**given: Any) -> int:
     """Read DATASET from the server at TARGET as many trainers would, and verify every sample.
 
@@ -176,7 +203,7 @@ def command(**given: Any) -> int:
     ):
         result = run_swarm(through, progress=pulse)
     summary = summarise(result)
-    report = Report(
+    report = LoadReport(
         summary=summary,
         proof=prove(result, wanted),
         tokens=check_tokens(result, targets=options.addresses, most=options.tokens),
@@ -224,7 +251,7 @@ def _missed(summary: Summary, options: Options) -> tuple[str, ...]:
     return tuple(missed)
 
 
-def _show(report: Report, victims: Sequence[Kill], options: Options) -> None:
+def _show(report: LoadReport, victims: Sequence[Kill], options: Options) -> None:
     for victim in victims:
         if victim.last_pid is not None:
             click.echo(f"left running: process {victim.last_pid}", err=True)

@@ -13,7 +13,7 @@ def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         import headrace.errors  # noqa: F401, PLC0415 - first, for it refuses Windows
-        from headrace.cli._group import run  # noqa: PLC0415 - needs the [cli] extra
+        from headrace.cli.group import run  # noqa: PLC0415 - needs the [cli] extra
     except ModuleNotFoundError as error:
         sys.stderr.write(
             f"headrace: the command line needs the package {error.name!r}; install it with "

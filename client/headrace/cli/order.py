@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli._options import order_options, rank_options
-from headrace.cli._tables import Tables, read_tables
-from headrace.cli._types import WEIGHTED_URL
+from headrace.cli.options.shared import order_options, rank_options
+from headrace.cli.options.types import WEIGHTED_URL
+from headrace.cli.stored.shard_tables import Tables, read_tables
 from headrace.errors import TokenDatasetChangedError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from headrace.cli._tables import AnyOrder
-    from headrace.order import EpochPlan, MixtureSpec, OrderSpec, RankBatch
+    from headrace.order import AnyOrder, EpochPlan, MixtureSpec, OrderSpec, RankBatch
 
 Weighted = tuple[str, float | None]
 
@@ -36,7 +36,11 @@ Weighted = tuple[str, float | None]
 @rank_options
 @order_options
 @click.option(
-    "--lanes", type=click.IntRange(min=1), default=1, show_default=True, help="Parts of the data."
+    "--lanes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many parts of the data to shuffle separately.",
 )
 @click.option(
     "--batching",
@@ -50,44 +54,50 @@ Weighted = tuple[str, float | None]
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="The run's first epoch, in which --find looks.",
+    help="First epoch of the run; --find searches this epoch.",
 )
 @click.option(
     "--step",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="First batch to show, counted as `Batch.step` and `headrace read` do: from the run's "
-    "beginning, on over its epochs.",
+    help="First batch to show, counted as in `Batch.step` and `headrace read`: from the beginning "
+    "of the run, across its epochs.",
 )
 @click.option(
-    "--batches", type=click.IntRange(min=1), default=1, show_default=True, help="How many to show."
+    "--batches",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many batches to show.",
 )
 @click.option(
     "--mixture",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File of a mixture as JSON (repeat, choose, schedules); its datasets lie at the URLs.",
+    help="JSON file with a mixture (repeat, choose, schedules) of the datasets at the URLs.",
 )
 @click.option(
     "--print-mixture",
     is_flag=True,
-    help="Print the mixture as JSON instead, to be changed and given to --mixture.",
+    help="Print the mixture as JSON instead, to edit and pass to --mixture.",
 )
 @click.option(
     "--where",
     "wheres",
     metavar="EXPR",
     multiple=True,
-    help="Only the samples for which this is true: reads the columns that it names. Of several "
-    "URLs one for each, '' for all of its samples.",
+    help="Only the samples for which this is true; reads the columns that it names. For several "
+    "URLs, give one for each, '' for all of its samples.",
 )
 @click.option(
     "--find",
     "wanted",
     metavar="ID[,ID...]",
-    help="Print instead where these samples come in the epoch, on all ranks.",
+    help="Print where these samples come in the epoch instead, on all ranks.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a batch, or a row found.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per batch, or per row found."
+)
 def command(
     *,
     specs: tuple[Weighted, ...],
@@ -95,11 +105,7 @@ def command(
     rank: int,
     world_size: int,
     replication: int,
-    seed: int,
-    shuffle: bool,
-    shuffle_bytes: int,
-    shuffle_samples: int,
-    run_bytes: int,
+    spec: OrderSpec,
     lanes: int,
     batching: str,
     end: str,
@@ -112,12 +118,11 @@ def command(
     wanted: str | None,
     as_json: bool,
 ) -> None:
-    """Print the sample ids that a rank gets at a step, with no server.
+    """Print the sample ids that a rank gets at a step, without a server.
 
-    Reads manifests alone, so any step of any epoch is there at once. With --where it reads the
-    columns that the expression names first. Several URLs make a mixture;
-    WEIGHT is a dataset's proportion, and ids are then printed as DATASET:ID, datasets counted
-    from 0.
+    The command only reads manifests, so it prints any step of any epoch at once. With --where it
+    first reads the columns that the expression names. Several URLs make a mixture; WEIGHT is a
+    dataset's proportion, and ids are then printed as DATASET:ID, with datasets counted from 0.
 
     \b
     headrace order s3://bucket/flights --global-batch-size 256 --step 1000 --rank 3 --world-size 8
@@ -129,19 +134,10 @@ def command(
         EpochPlan,
         KeptMixtureOrder,
         MixtureOrder,
-        OrderSpec,
         dump_mixture,
     )
 
-    spec = OrderSpec(
-        seed=seed,
-        shuffle=shuffle,
-        run_bytes=run_bytes,
-        shuffle_bytes=shuffle_bytes,
-        shuffle_samples=shuffle_samples,
-        lanes=lanes,
-        unit=global_batch_size,
-    )
+    spec = replace(spec, lanes=lanes, unit=global_batch_size)
     text = None if mixture is None else mixture.read_text()
     tables = _read_tables(specs, wheres)
     order = _open_order(specs, tables, spec, batching=batching, mixture=text)

@@ -7,18 +7,17 @@ import binascii
 import json
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
 import click
 
-from headrace.cli._access_options import access_of, access_options
-from headrace.cli._options import order_options, rank_options, where_option
-from headrace.cli._types import TARGET
+from headrace.cli.options.access import access_options
+from headrace.cli.options.shared import order_options, rank_options, where_option
+from headrace.cli.options.types import TARGET
 from headrace.errors import TokenMalformedError
 
 if TYPE_CHECKING:
-    from headrace.client import BatchEvent, Mixture, Place, ReadOptions
+    from headrace.client import Access, BatchEvent, Mixture, Place, ReadOptions
     from headrace.order import OrderSpec
 
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Samples a rank.",
+    help="Samples per rank.",
 )
 @click.option(
     "--global-batch-size",
@@ -46,6 +45,12 @@ if TYPE_CHECKING:
 @order_options
 @click.option("--columns", help="Columns to send, separated by commas.")
 @where_option
+@click.option(
+    "--buckets",
+    type=click.IntRange(2, 65536),
+    metavar="N",
+    help="Sort N batches by length together, so that each has samples of like length.",
+)
 @click.option(
     "--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="First epoch to read."
 )
@@ -84,13 +89,10 @@ def command(
     rank: int,
     world_size: int,
     replication: int,
-    seed: int,
-    shuffle: bool,
-    shuffle_bytes: int,
-    shuffle_samples: int,
-    run_bytes: int,
+    spec: OrderSpec,
     end: str,
     where: str,
+    buckets: int | None,
     columns: str | None,
     epoch: int,
     epochs: int,
@@ -100,11 +102,7 @@ def command(
     ids: bool,
     as_json: bool,
     connect_s: float,
-    tls: bool,
-    tls_ca: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    token_file: Path | None,
+    access: Access,
 ) -> None:
     """Stream batches of DATASET from the server at TARGET, and print one line per batch.
 
@@ -122,18 +120,9 @@ def command(
     import numpy as np  # noqa: PLC0415 - a command loads its layers when it is called
 
     from headrace.client import BatchEvent, BatchReader, Deadlines, read_mixture  # noqa: PLC0415
-    from headrace.order import OrderSpec  # noqa: PLC0415
 
     size = global_batch_size or batch_size * max(1, world_size // max(1, replication))
-    order = OrderSpec(
-        seed=seed,
-        shuffle=shuffle,
-        run_bytes=run_bytes,
-        shuffle_bytes=shuffle_bytes,
-        shuffle_samples=shuffle_samples,
-        unit=size,
-    )
-    begin = _Begin(epoch, position, order, size)
+    begin = _Begin(epoch, position, replace(spec, unit=size), size)
     if token is not None:
         begin = _after_token(token, global_batch_size)
     options = _read_options(
@@ -148,13 +137,11 @@ def command(
     )
     reader = BatchReader(
         [target],
-        replace(options, where=where),
+        replace(options, where=where, buckets=buckets or 0),
         place=begin.place(),
         deadlines=Deadlines(connect_s=connect_s),
         allocate=lambda length: np.empty(length, dtype=np.uint8),
-        access=access_of(
-            tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
-        ),
+        access=access,
     )
     show = _json_line if as_json else _text_line
     found = (event for event in reader.events() if isinstance(event, BatchEvent))

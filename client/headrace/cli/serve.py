@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli._serve_options import setting_options
-from headrace.cli._types import NAMED_URL
+from headrace.cli.options.server_settings import setting_options
+from headrace.cli.options.types import NAMED_URL
 from headrace.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     "config_file",
     envvar="HEADRACE_CONFIG",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="YAML file of settings; what variables HEADRACE_… and flags say wins over it.",
+    help="YAML file of settings; HEADRACE_… variables and options override it.",
 )
 @click.option(
     "--check-config",
     is_flag=True,
-    help="Check the settings, open every dataset, print the settings without secrets, and end.",
+    help="Check the settings, open every dataset, print the settings without secrets, and exit.",
 )
 @setting_options
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line as JSON.")
@@ -47,8 +47,8 @@ def command(
     s3://BUCKET/PREFIX. S3 credentials and endpoint come from the usual AWS_ variables, or from the
     settings of the dataset in the --config file. URL#FINGERPRINT serves an older version.
 
-    The server reads the file again at SIGHUP and when it changes, so datasets can be added and
-    removed without a restart. docs/operations.md lists every setting, metric and exit code.
+    The server rereads the file on SIGHUP and when it changes, so you can add and remove datasets
+    without a restart.  docs/operations.md lists every setting, metric and exit code.
 
     \b
     headrace serve flights=s3://bucket/flights digits=/data/digits --listen 0.0.0.0:50051

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli._show import size
-from headrace.cli._types import PICTURE, SIZE
+from headrace.cli.options.types import PICTURE, SIZE
+from headrace.cli.show.texts import size
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from headrace.cli._evenness import Evenness
+    from headrace.cli.stored.evenness import Evenness
     from headrace.order import Order
     from headrace.storage import OpenDataset
 
@@ -30,7 +30,11 @@ _MOST_POINTS = 20_000
 
 @click.command(name="shuffle")
 @click.argument("url", metavar="URL")
-@click.option("--label", metavar="COLUMN", help="Measure how evenly this column's values come.")
+@click.option(
+    "--label",
+    metavar="COLUMN",
+    help="Measure how evenly the values of this column are distributed.",
+)
 @click.option(
     "--run-bytes",
     "runs",
@@ -46,7 +50,13 @@ _MOST_POINTS = 20_000
     help="Bytes to shuffle together, 0 for the whole epoch; can be given several times. "
     "[default: 2GiB]",
 )
-@click.option("--lanes", type=click.IntRange(min=1, max=64), default=1, show_default=True)
+@click.option(
+    "--lanes",
+    type=click.IntRange(min=1, max=64),
+    default=1,
+    show_default=True,
+    help="How many parts of the data to shuffle separately.",
+)
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
@@ -54,7 +64,9 @@ _MOST_POINTS = 20_000
     show_default=True,
     help="Samples per batch over all ranks.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the order."
+)
 @click.option(
     "--read",
     "most_bytes",
@@ -102,7 +114,7 @@ def command(
     headrace shuffle s3://bucket/imagenet --label label
     headrace shuffle s3://bucket/imagenet --run-bytes 4MiB --shuffle-bytes 8GiB --picture o.png
     """
-    from headrace.cli._stored_labels import read_labels  # noqa: PLC0415 - needs the [storage] extra
+    from headrace.cli.stored.labels import read_labels  # noqa: PLC0415 - needs the [storage] extra
     from headrace.storage import open_dataset  # noqa: PLC0415
 
     with open_dataset(url) as dataset:
@@ -194,7 +206,7 @@ def _row(
 ) -> _Row:
     import numpy as np  # noqa: PLC0415
 
-    from headrace.cli._evenness import measure  # noqa: PLC0415
+    from headrace.cli.stored.evenness import measure  # noqa: PLC0415
 
     count, spec = order.sample_count, order.spec
     first, _ = dataset.locate(order.sample_ids(0, 0, min(batch_size, count)))

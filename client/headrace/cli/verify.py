@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.cli._progress import count_progress, shard_progress
+from headrace.cli.show.progress import count_progress, shard_progress
 
 if TYPE_CHECKING:
     from headrace.storage import OpenDataset, RepairReport, ShardCheck

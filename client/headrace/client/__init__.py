@@ -20,6 +20,7 @@ from headrace.client.feeds.wait_times import HopSeconds
 from headrace.client.options.access import Access, TlsConfig
 from headrace.client.options.deal import Deal
 from headrace.client.options.images import (
+    Boxes,
     CenterCrop,
     ColorJitter,
     Normalize,
@@ -29,12 +30,13 @@ from headrace.client.options.images import (
     RandomVerticalFlip,
     Resize,
 )
+from headrace.client.options.mixing import CutMix, MixUp, OneHot
 from headrace.client.options.mixture import Mixture, MixtureEntry, read_mixture
 from headrace.client.options.order import Order
 from headrace.client.options.private import Fallback, PrivateServer
 from headrace.client.options.read_request import ReadOptions
 from headrace.client.options.settings import Deadlines, Hedge
-from headrace.client.options.steps import Cast, DecodeImage, Pack, Pad, Stack, Transform
+from headrace.client.options.steps import Cast, DecodeImage, Pad, Stack, Tokenize, Transform
 from headrace.client.options.transport import Transport
 from headrace.client.reader.prefetch import Prefetcher
 from headrace.client.reader.reader import BatchReader, Place
@@ -58,6 +60,7 @@ __all__ = [
     "BatchEvent",
     "BatchLoader",
     "BatchReader",
+    "Boxes",
     "BufferPool",
     "BytesColumn",
     "Cast",
@@ -65,6 +68,7 @@ __all__ = [
     "ClientStats",
     "ColorJitter",
     "ColumnView",
+    "CutMix",
     "Deadlines",
     "Deal",
     "DecodeImage",
@@ -74,12 +78,13 @@ __all__ = [
     "Hedge",
     "HopSeconds",
     "Landing",
+    "MixUp",
     "Mixture",
     "MixtureEntry",
     "Normalize",
     "NumpyDataset",
+    "OneHot",
     "Order",
-    "Pack",
     "Pad",
     "Place",
     "Prefetcher",
@@ -97,6 +102,7 @@ __all__ = [
     "StatsLog",
     "StringColumn",
     "TlsConfig",
+    "Tokenize",
     "Transform",
     "Transport",
     "TransportState",

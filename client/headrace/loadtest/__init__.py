@@ -4,16 +4,16 @@ The swarm reads as trainers do, through the thin client, and keeps of each batch
 sample ids. What the ranks saw is then compared with what the manifest alone says they must see.
 """
 
-from headrace.loadtest._faults import Kill, run_faults
-from headrace.loadtest._picture import draw
-from headrace.loadtest._proof import Proof, prove
-from headrace.loadtest._proxy import Cut, CutKind, FaultyProxy
-from headrace.loadtest._records import RECORD
-from headrace.loadtest._resume import TokenCheck, check_tokens
-from headrace.loadtest._spec import Pause, Rescale, SwarmSpec
-from headrace.loadtest._summary import Summary, summarise
-from headrace.loadtest._swarm import Progress, SwarmResult, run_swarm
-from headrace.loadtest._timeline import Mark
+from headrace.loadtest.faults.faults import Kill, run_faults
+from headrace.loadtest.faults.proxy import Cut, CutKind, FaultyProxy
+from headrace.loadtest.proof.proof import Proof, prove
+from headrace.loadtest.proof.resume import TokenCheck, check_tokens
+from headrace.loadtest.report.picture import draw
+from headrace.loadtest.report.summary import Summary, summarise
+from headrace.loadtest.report.timeline import Mark
+from headrace.loadtest.swarm.records import RECORD
+from headrace.loadtest.swarm.spec import Pause, Rescale, SwarmSpec
+from headrace.loadtest.swarm.swarm import Progress, SwarmResult, run_swarm
 
 __all__ = [
     "RECORD",

@@ -4,7 +4,7 @@ Each returns the argument as the plain type that the rest of headrace works with
 `headrace.errors.BadArgumentError`, which says what was found and what to pass.
 """
 
-from headrace.arguments._checks import (
+from headrace.arguments.checks import (
     flag,
     instance,
     instance_or_none,

@@ -1,7 +1,7 @@
-"""The errors of headrace; the tree is drawn in `headrace.errors._tree`."""
+"""The errors of headrace; the tree is drawn in `headrace.errors.tree`."""
 
-from headrace.errors._platform import refuse_windows
-from headrace.errors._tree import (
+from headrace.errors.platform import refuse_windows
+from headrace.errors.tree import (
     AccessDeniedError,
     BadArgumentError,
     CallerError,

@@ -3,21 +3,21 @@
 ``docs/order.md`` specifies it so that another language could implement it.
 """
 
-from headrace.order._amounts import epoch_positions
-from headrace.order._dealing import LINE_INVERSES
-from headrace.order._even_deal import (
-    MAX_ACCUMULATED,
-    DealSpec,
-    check_speeds,
-    deal_evenly,
-    slices_of,
+from headrace.order.basics.hash import sample_keys, transform_keys, uniform_draws
+from headrace.order.basics.permutation import NETWORK_ROUNDS, Walk, network_sides, walk_tables
+from headrace.order.dataset.dataset_order import Order
+from headrace.order.dataset.step import Step
+from headrace.order.dealing.dealing import LINE_INVERSES
+from headrace.order.filters.kept import Kept, joined_digest
+from headrace.order.filters.kept_order import (
+    AnyOrder,
+    KeptMixtureOrder,
+    KeptOrder,
+    mixture_order_of,
+    order_of,
 )
-from headrace.order._hash import sample_keys, transform_keys, uniform_draws
-from headrace.order._images import AUGMENTATION_VERSION, IMAGES, images_title, split_images
-from headrace.order._kept import Kept, joined_digest
-from headrace.order._kept_order import KeptMixtureOrder, KeptOrder
-from headrace.order._listing import batch_sample_ids, rank_batches
-from headrace.order._mixture import (
+from headrace.order.mixture.amounts import epoch_positions
+from headrace.order.mixture.mixture import (
     Batching,
     Choice,
     MixtureDataset,
@@ -25,23 +25,42 @@ from headrace.order._mixture import (
     combined_fingerprint,
     mixture_differences,
 )
-from headrace.order._mixture_json import dump_mixture, load_mixture
-from headrace.order._mixture_order import MixtureOrder
-from headrace.order._order import Order
-from headrace.order._permutation import NETWORK_ROUNDS, Walk, network_sides, walk_tables
-from headrace.order._schedule import Schedule, linear, piecewise
-from headrace.order._skips import Skips, check_skips, check_within
-from headrace.order._slicing import EndMode, EpochPlan, RankBatch, Row, find_rows
-from headrace.order._spec import (
+from headrace.order.mixture.mixture_json import dump_mixture, load_mixture
+from headrace.order.mixture.mixture_order import MixtureOrder
+from headrace.order.mixture.schedule import Schedule, linear, piecewise
+from headrace.order.samples.shard_table import ShardTable, Stored, table_of
+from headrace.order.samples.skips import Skips, check_skips, check_within, join_skips
+from headrace.order.samples.spec import (
     DEFAULT_RUN_BYTES,
     DEFAULT_SHUFFLE_BYTES,
     ORDER_VERSION,
     OrderSpec,
     spec_differences,
 )
-from headrace.order._step import Step
-from headrace.order._table import ShardTable, Stored, table_of
-from headrace.order._token import (
+from headrace.order.slices.buckets import (
+    LEAST_BUCKETS,
+    MOST_BUCKET_SAMPLES,
+    MOST_BUCKETS,
+    Buckets,
+    Window,
+)
+from headrace.order.slices.even_deal import (
+    MAX_ACCUMULATED,
+    DealSpec,
+    check_speeds,
+    deal_evenly,
+    slices_of,
+)
+from headrace.order.slices.listing import batch_sample_ids, rank_batches
+from headrace.order.slices.slicing import EndMode, EpochPlan, RankBatch, Row, find_rows
+from headrace.order.token.images import (
+    AUGMENTATION_VERSION,
+    IMAGES,
+    images_title,
+    mixing_step,
+    split_images,
+)
+from headrace.order.token.token import (
     NUMBER_LIMIT,
     TOKEN_LIMIT_BYTES,
     TOKEN_VERSION,
@@ -51,21 +70,28 @@ from headrace.order._token import (
     decode_token,
     encode_token,
 )
+from headrace.order.token.tokenizers import TOKENIZER, tokenizer_version
 
 __all__ = [
     "AUGMENTATION_VERSION",
     "DEFAULT_RUN_BYTES",
     "DEFAULT_SHUFFLE_BYTES",
     "IMAGES",
+    "LEAST_BUCKETS",
     "LINE_INVERSES",
     "MAX_ACCUMULATED",
+    "MOST_BUCKETS",
+    "MOST_BUCKET_SAMPLES",
     "NETWORK_ROUNDS",
     "NUMBER_LIMIT",
     "ORDER_VERSION",
+    "TOKENIZER",
     "TOKEN_LIMIT_BYTES",
     "TOKEN_VERSION",
     "TRANSFORMS_LIMIT_BYTES",
+    "AnyOrder",
     "Batching",
+    "Buckets",
     "Choice",
     "DealSpec",
     "EndMode",
@@ -88,6 +114,7 @@ __all__ = [
     "Token",
     "TokenEncoder",
     "Walk",
+    "Window",
     "batch_sample_ids",
     "check_skips",
     "check_speeds",
@@ -100,11 +127,15 @@ __all__ = [
     "epoch_positions",
     "find_rows",
     "images_title",
+    "join_skips",
     "joined_digest",
     "linear",
     "load_mixture",
+    "mixing_step",
     "mixture_differences",
+    "mixture_order_of",
     "network_sides",
+    "order_of",
     "piecewise",
     "rank_batches",
     "sample_keys",
@@ -112,6 +143,7 @@ __all__ = [
     "spec_differences",
     "split_images",
     "table_of",
+    "tokenizer_version",
     "transform_keys",
     "uniform_draws",
     "walk_tables",

@@ -3,8 +3,8 @@
 ``docs/protocol.md`` specifies it so that another language could implement it.
 """
 
-from headrace.payload._elements import ELEMENT_DTYPES, SAMPLE_ID_COLUMN
-from headrace.payload._layout import (
+from headrace.payload.elements import BFLOAT16, ELEMENT_DTYPES, SAMPLE_ID_COLUMN
+from headrace.payload.layout import (
     ALIGNMENT,
     OFFSET_BYTES,
     PayloadColumn,
@@ -16,6 +16,7 @@ from headrace.payload._layout import (
 
 __all__ = [
     "ALIGNMENT",
+    "BFLOAT16",
     "ELEMENT_DTYPES",
     "OFFSET_BYTES",
     "SAMPLE_ID_COLUMN",

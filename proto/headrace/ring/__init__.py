@@ -3,7 +3,7 @@
 ``docs/ring.md`` specifies it so that another language could implement it.
 """
 
-from headrace.ring._handshake import (
+from headrace.ring.handshake import (
     HELLO_BYTES,
     REFUSAL_MOST_BYTES,
     TICKET_BYTES,
@@ -12,7 +12,7 @@ from headrace.ring._handshake import (
     refusal,
     ring_socket_of,
 )
-from headrace.ring._records import (
+from headrace.ring.records import (
     RECORD_BYTES,
     Record,
     RecordKind,
@@ -21,7 +21,7 @@ from headrace.ring._records import (
     record,
     releases,
 )
-from headrace.ring._slots import (
+from headrace.ring.slots import (
     SLOT_ALIGNMENT,
     SLOT_HEADER_BYTES,
     OpenSlot,

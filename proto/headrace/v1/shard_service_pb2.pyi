@@ -29,6 +29,7 @@ class ElementType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ELEMENT_TYPE_FLOAT16: _ClassVar[ElementType]
     ELEMENT_TYPE_FLOAT32: _ClassVar[ElementType]
     ELEMENT_TYPE_FLOAT64: _ClassVar[ElementType]
+    ELEMENT_TYPE_BFLOAT16: _ClassVar[ElementType]
 
 class EndMode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -62,6 +63,19 @@ class ImageLayout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     IMAGE_LAYOUT_UNSPECIFIED: _ClassVar[ImageLayout]
     IMAGE_LAYOUT_HWC: _ClassVar[ImageLayout]
     IMAGE_LAYOUT_CHW: _ClassVar[ImageLayout]
+
+class BoxFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BOX_FORMAT_UNSPECIFIED: _ClassVar[BoxFormat]
+    BOX_FORMAT_XYXY: _ClassVar[BoxFormat]
+    BOX_FORMAT_XYWH: _ClassVar[BoxFormat]
+    BOX_FORMAT_CXCYWH: _ClassVar[BoxFormat]
+
+class OnError(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ON_ERROR_UNSPECIFIED: _ClassVar[OnError]
+    ON_ERROR_RAISE: _ClassVar[OnError]
+    ON_ERROR_SKIP: _ClassVar[OnError]
 COLUMN_KIND_UNSPECIFIED: ColumnKind
 COLUMN_KIND_TENSOR: ColumnKind
 COLUMN_KIND_BYTES: ColumnKind
@@ -80,6 +94,7 @@ ELEMENT_TYPE_UINT64: ElementType
 ELEMENT_TYPE_FLOAT16: ElementType
 ELEMENT_TYPE_FLOAT32: ElementType
 ELEMENT_TYPE_FLOAT64: ElementType
+ELEMENT_TYPE_BFLOAT16: ElementType
 END_MODE_UNSPECIFIED: EndMode
 END_MODE_DROP_LAST: EndMode
 END_MODE_UNEVEN: EndMode
@@ -98,6 +113,13 @@ IMAGE_FIT_STRETCH: ImageFit
 IMAGE_LAYOUT_UNSPECIFIED: ImageLayout
 IMAGE_LAYOUT_HWC: ImageLayout
 IMAGE_LAYOUT_CHW: ImageLayout
+BOX_FORMAT_UNSPECIFIED: BoxFormat
+BOX_FORMAT_XYXY: BoxFormat
+BOX_FORMAT_XYWH: BoxFormat
+BOX_FORMAT_CXCYWH: BoxFormat
+ON_ERROR_UNSPECIFIED: OnError
+ON_ERROR_RAISE: OnError
+ON_ERROR_SKIP: OnError
 
 class ListDatasetsRequest(_message.Message):
     __slots__ = ("page_size", "page_token")
@@ -146,7 +168,7 @@ class ColumnClasses(_message.Message):
     def __init__(self, column: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., class_count: _Optional[int] = ...) -> None: ...
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "fingerprint", "sample_count", "shard_count", "raw_bytes", "stored_bytes", "columns", "skip_lists", "filter")
+    __slots__ = ("name", "fingerprint", "sample_count", "shard_count", "raw_bytes", "stored_bytes", "columns", "skip_lists", "filter", "document_count")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +178,7 @@ class Dataset(_message.Message):
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     SKIP_LISTS_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     name: str
     fingerprint: str
     sample_count: int
@@ -165,7 +188,8 @@ class Dataset(_message.Message):
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     skip_lists: _containers.RepeatedCompositeFieldContainer[SkipList]
     filter: Filter
-    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., sample_count: _Optional[int] = ..., shard_count: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., skip_lists: _Optional[_Iterable[_Union[SkipList, _Mapping]]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ...) -> None: ...
+    document_count: int
+    def __init__(self, name: _Optional[str] = ..., fingerprint: _Optional[str] = ..., sample_count: _Optional[int] = ..., shard_count: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., skip_lists: _Optional[_Iterable[_Union[SkipList, _Mapping]]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., document_count: _Optional[int] = ...) -> None: ...
 
 class Filter(_message.Message):
     __slots__ = ("where", "digest", "sample_count")
@@ -306,7 +330,7 @@ class Stack(_message.Message):
     def __init__(self, column: _Optional[str] = ..., item_shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DecodeImage(_message.Message):
-    __slots__ = ("column", "height", "width", "channels", "fit", "transforms", "layout")
+    __slots__ = ("column", "height", "width", "channels", "fit", "transforms", "layout", "on_error", "masks", "boxes")
     COLUMN_FIELD_NUMBER: _ClassVar[int]
     HEIGHT_FIELD_NUMBER: _ClassVar[int]
     WIDTH_FIELD_NUMBER: _ClassVar[int]
@@ -314,6 +338,9 @@ class DecodeImage(_message.Message):
     FIT_FIELD_NUMBER: _ClassVar[int]
     TRANSFORMS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    ON_ERROR_FIELD_NUMBER: _ClassVar[int]
+    MASKS_FIELD_NUMBER: _ClassVar[int]
+    BOXES_FIELD_NUMBER: _ClassVar[int]
     column: str
     height: int
     width: int
@@ -321,7 +348,22 @@ class DecodeImage(_message.Message):
     fit: ImageFit
     transforms: _containers.RepeatedCompositeFieldContainer[ImageTransform]
     layout: ImageLayout
-    def __init__(self, column: _Optional[str] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ..., fit: _Optional[_Union[ImageFit, str]] = ..., transforms: _Optional[_Iterable[_Union[ImageTransform, _Mapping]]] = ..., layout: _Optional[_Union[ImageLayout, str]] = ...) -> None: ...
+    on_error: OnError
+    masks: _containers.RepeatedScalarFieldContainer[str]
+    boxes: _containers.RepeatedCompositeFieldContainer[Boxes]
+    def __init__(self, column: _Optional[str] = ..., height: _Optional[int] = ..., width: _Optional[int] = ..., channels: _Optional[int] = ..., fit: _Optional[_Union[ImageFit, str]] = ..., transforms: _Optional[_Iterable[_Union[ImageTransform, _Mapping]]] = ..., layout: _Optional[_Union[ImageLayout, str]] = ..., on_error: _Optional[_Union[OnError, str]] = ..., masks: _Optional[_Iterable[str]] = ..., boxes: _Optional[_Iterable[_Union[Boxes, _Mapping]]] = ...) -> None: ...
+
+class Boxes(_message.Message):
+    __slots__ = ("column", "format", "min_size", "labels")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    MIN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    format: BoxFormat
+    min_size: float
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, column: _Optional[str] = ..., format: _Optional[_Union[BoxFormat, str]] = ..., min_size: _Optional[float] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ImageTransform(_message.Message):
     __slots__ = ("resize", "center_crop", "random_resized_crop", "random_horizontal_flip", "random_vertical_flip", "color_jitter", "random_erasing", "normalize")
@@ -425,6 +467,38 @@ class Normalize(_message.Message):
     element_type: ElementType
     def __init__(self, mean: _Optional[_Iterable[float]] = ..., std: _Optional[_Iterable[float]] = ..., element_type: _Optional[_Union[ElementType, str]] = ...) -> None: ...
 
+class OneHot(_message.Message):
+    __slots__ = ("column", "class_count")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    CLASS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    class_count: int
+    def __init__(self, column: _Optional[str] = ..., class_count: _Optional[int] = ...) -> None: ...
+
+class MixUp(_message.Message):
+    __slots__ = ("column", "labels", "alpha", "class_count")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    CLASS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    labels: str
+    alpha: float
+    class_count: int
+    def __init__(self, column: _Optional[str] = ..., labels: _Optional[str] = ..., alpha: _Optional[float] = ..., class_count: _Optional[int] = ...) -> None: ...
+
+class CutMix(_message.Message):
+    __slots__ = ("column", "labels", "alpha", "class_count")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    ALPHA_FIELD_NUMBER: _ClassVar[int]
+    CLASS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    labels: str
+    alpha: float
+    class_count: int
+    def __init__(self, column: _Optional[str] = ..., labels: _Optional[str] = ..., alpha: _Optional[float] = ..., class_count: _Optional[int] = ...) -> None: ...
+
 class Transform(_message.Message):
     __slots__ = ("name", "version")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -445,36 +519,42 @@ class Deal(_message.Message):
     accumulate: int
     def __init__(self, length_cost: _Optional[float] = ..., square_cost: _Optional[float] = ..., speeds: _Optional[_Iterable[float]] = ..., accumulate: _Optional[int] = ...) -> None: ...
 
-class Pack(_message.Message):
-    __slots__ = ("column", "row_count", "length", "fill")
+class Tokenize(_message.Message):
+    __slots__ = ("column", "tokenizer", "digest", "special_tokens")
     COLUMN_FIELD_NUMBER: _ClassVar[int]
-    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
-    LENGTH_FIELD_NUMBER: _ClassVar[int]
-    FILL_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     column: str
-    row_count: int
-    length: int
-    fill: float
-    def __init__(self, column: _Optional[str] = ..., row_count: _Optional[int] = ..., length: _Optional[int] = ..., fill: _Optional[float] = ...) -> None: ...
+    tokenizer: str
+    digest: str
+    special_tokens: bool
+    def __init__(self, column: _Optional[str] = ..., tokenizer: _Optional[str] = ..., digest: _Optional[str] = ..., special_tokens: bool = ...) -> None: ...
 
 class BatchStep(_message.Message):
-    __slots__ = ("cast", "pad", "stack", "decode_image", "transform", "pack")
+    __slots__ = ("cast", "pad", "stack", "decode_image", "transform", "mix_up", "cut_mix", "one_hot", "tokenize")
     CAST_FIELD_NUMBER: _ClassVar[int]
     PAD_FIELD_NUMBER: _ClassVar[int]
     STACK_FIELD_NUMBER: _ClassVar[int]
     DECODE_IMAGE_FIELD_NUMBER: _ClassVar[int]
     TRANSFORM_FIELD_NUMBER: _ClassVar[int]
-    PACK_FIELD_NUMBER: _ClassVar[int]
+    MIX_UP_FIELD_NUMBER: _ClassVar[int]
+    CUT_MIX_FIELD_NUMBER: _ClassVar[int]
+    ONE_HOT_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZE_FIELD_NUMBER: _ClassVar[int]
     cast: Cast
     pad: Pad
     stack: Stack
     decode_image: DecodeImage
     transform: Transform
-    pack: Pack
-    def __init__(self, cast: _Optional[_Union[Cast, _Mapping]] = ..., pad: _Optional[_Union[Pad, _Mapping]] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ..., decode_image: _Optional[_Union[DecodeImage, _Mapping]] = ..., transform: _Optional[_Union[Transform, _Mapping]] = ..., pack: _Optional[_Union[Pack, _Mapping]] = ...) -> None: ...
+    mix_up: MixUp
+    cut_mix: CutMix
+    one_hot: OneHot
+    tokenize: Tokenize
+    def __init__(self, cast: _Optional[_Union[Cast, _Mapping]] = ..., pad: _Optional[_Union[Pad, _Mapping]] = ..., stack: _Optional[_Union[Stack, _Mapping]] = ..., decode_image: _Optional[_Union[DecodeImage, _Mapping]] = ..., transform: _Optional[_Union[Transform, _Mapping]] = ..., mix_up: _Optional[_Union[MixUp, _Mapping]] = ..., cut_mix: _Optional[_Union[CutMix, _Mapping]] = ..., one_hot: _Optional[_Union[OneHot, _Mapping]] = ..., tokenize: _Optional[_Union[Tokenize, _Mapping]] = ...) -> None: ...
 
 class ReadBatchesRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "steps", "max_group_bytes", "allow_decoder_change", "deal", "where")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "epoch_count", "max_chunk_bytes", "batch_stride", "batch_offset", "mixture", "fingerprint", "skips", "allow_new_skips", "token_skips", "steps", "max_group_bytes", "allow_decoder_change", "deal", "where", "buckets")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -500,6 +580,7 @@ class ReadBatchesRequest(_message.Message):
     ALLOW_DECODER_CHANGE_FIELD_NUMBER: _ClassVar[int]
     DEAL_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -525,7 +606,8 @@ class ReadBatchesRequest(_message.Message):
     allow_decoder_change: bool
     deal: Deal
     where: str
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ..., allow_decoder_change: bool = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., where: _Optional[str] = ...) -> None: ...
+    buckets: int
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., epoch_count: _Optional[int] = ..., max_chunk_bytes: _Optional[int] = ..., batch_stride: _Optional[int] = ..., batch_offset: _Optional[int] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., fingerprint: _Optional[str] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., max_group_bytes: _Optional[int] = ..., allow_decoder_change: bool = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., where: _Optional[str] = ..., buckets: _Optional[int] = ...) -> None: ...
 
 class ReadBatchesResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "epoch_end", "heartbeat", "messages", "payload")
@@ -546,7 +628,7 @@ class ReadBatchesResponse(_message.Message):
     def __init__(self, start: _Optional[_Union[StreamStart, _Mapping]] = ..., batch: _Optional[_Union[BatchHeader, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., epoch_end: _Optional[_Union[EpochEnd, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[ReadBatchesResponse, _Mapping]]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class StreamStart(_message.Message):
-    __slots__ = ("dataset", "columns", "order", "global_batch_size", "epoch", "position", "datasets", "epoch_sample_count", "skips", "transforms")
+    __slots__ = ("dataset", "columns", "order", "global_batch_size", "epoch", "position", "datasets", "epoch_sample_count", "skips", "transforms", "buckets")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
@@ -557,6 +639,7 @@ class StreamStart(_message.Message):
     EPOCH_SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     SKIPS_FIELD_NUMBER: _ClassVar[int]
     TRANSFORMS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
     dataset: Dataset
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     order: OrderSpec
@@ -567,10 +650,11 @@ class StreamStart(_message.Message):
     epoch_sample_count: int
     skips: SkipList
     transforms: _containers.RepeatedCompositeFieldContainer[Transform]
-    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., epoch_sample_count: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., transforms: _Optional[_Iterable[_Union[Transform, _Mapping]]] = ...) -> None: ...
+    buckets: int
+    def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., epoch_sample_count: _Optional[int] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., transforms: _Optional[_Iterable[_Union[Transform, _Mapping]]] = ..., buckets: _Optional[int] = ...) -> None: ...
 
 class BatchHeader(_message.Message):
-    __slots__ = ("epoch", "step", "position", "sample_count", "global_sample_count", "pad_count", "buffer_bytes", "payload_bytes", "payload_xxh3", "resume_token", "row_count", "substitute_count", "overflow_sample_count", "overflow_element_count", "head_padding")
+    __slots__ = ("epoch", "step", "position", "sample_count", "global_sample_count", "pad_count", "buffer_bytes", "payload_bytes", "payload_xxh3", "resume_token", "substitute_count", "head_padding", "damaged_sample_ids", "damaged_dataset_indices")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -581,11 +665,10 @@ class BatchHeader(_message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_XXH3_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     SUBSTITUTE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    OVERFLOW_SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    OVERFLOW_ELEMENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     HEAD_PADDING_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_SAMPLE_IDS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_DATASET_INDICES_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     position: int
@@ -596,12 +679,11 @@ class BatchHeader(_message.Message):
     payload_bytes: int
     payload_xxh3: int
     resume_token: bytes
-    row_count: int
     substitute_count: int
-    overflow_sample_count: int
-    overflow_element_count: int
     head_padding: bytes
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., position: _Optional[int] = ..., sample_count: _Optional[int] = ..., global_sample_count: _Optional[int] = ..., pad_count: _Optional[int] = ..., buffer_bytes: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., payload_xxh3: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., row_count: _Optional[int] = ..., substitute_count: _Optional[int] = ..., overflow_sample_count: _Optional[int] = ..., overflow_element_count: _Optional[int] = ..., head_padding: _Optional[bytes] = ...) -> None: ...
+    damaged_sample_ids: _containers.RepeatedScalarFieldContainer[int]
+    damaged_dataset_indices: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., position: _Optional[int] = ..., sample_count: _Optional[int] = ..., global_sample_count: _Optional[int] = ..., pad_count: _Optional[int] = ..., buffer_bytes: _Optional[_Iterable[int]] = ..., payload_bytes: _Optional[int] = ..., payload_xxh3: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., substitute_count: _Optional[int] = ..., head_padding: _Optional[bytes] = ..., damaged_sample_ids: _Optional[_Iterable[int]] = ..., damaged_dataset_indices: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("payload_offset",)
@@ -610,7 +692,7 @@ class Chunk(_message.Message):
     def __init__(self, payload_offset: _Optional[int] = ...) -> None: ...
 
 class EpochEnd(_message.Message):
-    __slots__ = ("epoch", "batch_count", "sample_count", "dropped_sample_count", "resume_token", "dataset_sample_counts", "substitute_count", "overflow_sample_count")
+    __slots__ = ("epoch", "batch_count", "sample_count", "dropped_sample_count", "resume_token", "dataset_sample_counts", "substitute_count")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     BATCH_COUNT_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -618,7 +700,6 @@ class EpochEnd(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     DATASET_SAMPLE_COUNTS_FIELD_NUMBER: _ClassVar[int]
     SUBSTITUTE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    OVERFLOW_SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     batch_count: int
     sample_count: int
@@ -626,8 +707,7 @@ class EpochEnd(_message.Message):
     resume_token: bytes
     dataset_sample_counts: _containers.RepeatedScalarFieldContainer[int]
     substitute_count: int
-    overflow_sample_count: int
-    def __init__(self, epoch: _Optional[int] = ..., batch_count: _Optional[int] = ..., sample_count: _Optional[int] = ..., dropped_sample_count: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., dataset_sample_counts: _Optional[_Iterable[int]] = ..., substitute_count: _Optional[int] = ..., overflow_sample_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., batch_count: _Optional[int] = ..., sample_count: _Optional[int] = ..., dropped_sample_count: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., dataset_sample_counts: _Optional[_Iterable[int]] = ..., substitute_count: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("waiting_ms",)
@@ -674,7 +754,7 @@ class RingOffer(_message.Message):
     def __init__(self, version: _Optional[int] = ..., ticket: _Optional[bytes] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class GetBatchRequest(_message.Message):
-    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "steps", "allow_decoder_change", "deal", "where")
+    __slots__ = ("dataset", "order", "global_batch_size", "rank", "world_size", "replication", "end", "columns", "with_ids", "epoch_start", "resume_token", "max_chunk_bytes", "fingerprint", "mixture", "skips", "allow_new_skips", "token_skips", "steps", "allow_decoder_change", "deal", "where", "buckets")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -696,6 +776,7 @@ class GetBatchRequest(_message.Message):
     ALLOW_DECODER_CHANGE_FIELD_NUMBER: _ClassVar[int]
     DEAL_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
     dataset: str
     order: OrderSpec
     global_batch_size: int
@@ -717,7 +798,8 @@ class GetBatchRequest(_message.Message):
     allow_decoder_change: bool
     deal: Deal
     where: str
-    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., allow_decoder_change: bool = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., where: _Optional[str] = ...) -> None: ...
+    buckets: int
+    def __init__(self, dataset: _Optional[str] = ..., order: _Optional[_Union[OrderSpec, _Mapping]] = ..., global_batch_size: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., replication: _Optional[int] = ..., end: _Optional[_Union[EndMode, str]] = ..., columns: _Optional[_Iterable[str]] = ..., with_ids: bool = ..., epoch_start: _Optional[_Union[EpochStart, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., max_chunk_bytes: _Optional[int] = ..., fingerprint: _Optional[str] = ..., mixture: _Optional[_Union[Mixture, _Mapping]] = ..., skips: _Optional[_Union[SkipList, _Mapping]] = ..., allow_new_skips: bool = ..., token_skips: _Optional[_Union[SkipList, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[BatchStep, _Mapping]]] = ..., allow_decoder_change: bool = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., where: _Optional[str] = ..., buckets: _Optional[int] = ...) -> None: ...
 
 class GetBatchResponse(_message.Message):
     __slots__ = ("start", "batch", "chunk", "heartbeat", "payload")

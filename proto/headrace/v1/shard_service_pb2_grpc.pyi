@@ -62,7 +62,7 @@ class ShardServiceStub:
     Order: batches come in rising position, each complete before the next begins. The first
     message is a `StreamStart`. A batch is a `BatchHeader` with the first bytes of its payload,
     followed by as many `Chunk` messages as the rest of the payload needs. After the last batch of
-    an epoch comes an `EpochEnd`, and after the last wanted epoch the stream ends with OK.
+    an epoch comes an `EpochEnd`, and after the last requested epoch the stream ends with OK.
     A `Heartbeat` may come between any two messages.
 
     Idempotent: the same request gives the same batches. No message is larger than
@@ -109,7 +109,7 @@ class ShardServiceStub:
     the stream ends with OK.
 
     Idempotent. Message sizes, codes and reasons are those of `ReadBatches`; besides,
-    `OUT_OF_RANGE` with reason `POSITION_PAST_END` if no global batch begins at the place.
+    `OUT_OF_RANGE` with reason `POSITION_PAST_END` if no global batch starts at the place.
     """
 
     GetSamples: grpc.UnaryStreamMultiCallable[
@@ -136,7 +136,7 @@ class ShardServiceStub:
     """Explains one batch of one rank without reading a sample: its sample ids, the shards and
     blocks that hold them, and which blocks this server has in memory.
 
-    Idempotent, but for what is in memory. At most 131072 samples and 3 MiB; more is
+    Idempotent, except for what is in memory. At most 131072 samples and 3 MiB; more is
     `INVALID_ARGUMENT`. Other codes and reasons are those of `GetBatch`.
     """
 
@@ -191,7 +191,7 @@ class ShardServiceAsyncStub:
     Order: batches come in rising position, each complete before the next begins. The first
     message is a `StreamStart`. A batch is a `BatchHeader` with the first bytes of its payload,
     followed by as many `Chunk` messages as the rest of the payload needs. After the last batch of
-    an epoch comes an `EpochEnd`, and after the last wanted epoch the stream ends with OK.
+    an epoch comes an `EpochEnd`, and after the last requested epoch the stream ends with OK.
     A `Heartbeat` may come between any two messages.
 
     Idempotent: the same request gives the same batches. No message is larger than
@@ -238,7 +238,7 @@ class ShardServiceAsyncStub:
     the stream ends with OK.
 
     Idempotent. Message sizes, codes and reasons are those of `ReadBatches`; besides,
-    `OUT_OF_RANGE` with reason `POSITION_PAST_END` if no global batch begins at the place.
+    `OUT_OF_RANGE` with reason `POSITION_PAST_END` if no global batch starts at the place.
     """
 
     GetSamples: grpc.aio.UnaryStreamMultiCallable[
@@ -265,7 +265,7 @@ class ShardServiceAsyncStub:
     """Explains one batch of one rank without reading a sample: its sample ids, the shards and
     blocks that hold them, and which blocks this server has in memory.
 
-    Idempotent, but for what is in memory. At most 131072 samples and 3 MiB; more is
+    Idempotent, except for what is in memory. At most 131072 samples and 3 MiB; more is
     `INVALID_ARGUMENT`. Other codes and reasons are those of `GetBatch`.
     """
 
@@ -326,7 +326,7 @@ class ShardServiceServicer(metaclass=abc.ABCMeta):
         Order: batches come in rising position, each complete before the next begins. The first
         message is a `StreamStart`. A batch is a `BatchHeader` with the first bytes of its payload,
         followed by as many `Chunk` messages as the rest of the payload needs. After the last batch of
-        an epoch comes an `EpochEnd`, and after the last wanted epoch the stream ends with OK.
+        an epoch comes an `EpochEnd`, and after the last requested epoch the stream ends with OK.
         A `Heartbeat` may come between any two messages.
 
         Idempotent: the same request gives the same batches. No message is larger than
@@ -377,7 +377,7 @@ class ShardServiceServicer(metaclass=abc.ABCMeta):
         the stream ends with OK.
 
         Idempotent. Message sizes, codes and reasons are those of `ReadBatches`; besides,
-        `OUT_OF_RANGE` with reason `POSITION_PAST_END` if no global batch begins at the place.
+        `OUT_OF_RANGE` with reason `POSITION_PAST_END` if no global batch starts at the place.
         """
 
     @abc.abstractmethod
@@ -408,7 +408,7 @@ class ShardServiceServicer(metaclass=abc.ABCMeta):
         """Explains one batch of one rank without reading a sample: its sample ids, the shards and
         blocks that hold them, and which blocks this server has in memory.
 
-        Idempotent, but for what is in memory. At most 131072 samples and 3 MiB; more is
+        Idempotent, except for what is in memory. At most 131072 samples and 3 MiB; more is
         `INVALID_ARGUMENT`. Other codes and reasons are those of `GetBatch`.
         """
 

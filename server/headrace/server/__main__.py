@@ -30,7 +30,7 @@ from headrace.server.settings.server_config import ServerConfig
 from headrace.storage import StoreOptions
 
 _DRAIN_S = 5.0
-"""Streams that are cut go on elsewhere, so this only spares them the noise. Arbitrary."""
+"""Streams that are cut continue elsewhere, so this only spares them the noise. Arbitrary."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -73,6 +73,7 @@ def _config(options: argparse.Namespace) -> ServerConfig:
         listen=f"unix:{options.listen}",
         # Nobody else is there to take the streams over.
         max_stream_s=0,
+        tokenizers=tuple(options.tokenizer),
         drain_s=_DRAIN_S,
     )
     if options.cache_bytes is None:
@@ -101,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lease", required=True, type=Path, help="path of the lease socket")
     parser.add_argument("--lock", required=True, type=Path, help="path of the start lock")
     parser.add_argument("--cache-bytes", type=int)
+    parser.add_argument("--tokenizer", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--linger-s", type=float, default=10.0)
     parser.add_argument("sources", nargs="+", metavar="NAME=URL")
     return parser

@@ -72,6 +72,7 @@ from headrace.storage.store.store import (
     Version,
     open_store,
 )
+from headrace.storage.tokenizer.tokenizer import Tokenizer, load_tokenizer
 from headrace.storage.where.binding import Filter, make_filter
 from headrace.storage.where.evaluate import kept_bits
 
@@ -130,6 +131,7 @@ __all__ = [
     "StoreOptions",
     "StoredLengths",
     "Stretches",
+    "Tokenizer",
     "Trial",
     "Unfinished",
     "Version",
@@ -144,6 +146,7 @@ __all__ = [
     "index_packing",
     "kept_bits",
     "list_versions",
+    "load_tokenizer",
     "make_filter",
     "merged_classes",
     "open_dataset",

@@ -8,8 +8,9 @@ cache right before, and hands batches to a loop that does nothing with them: ten
 numbers, lists of ``bytes`` or ``str``. Where a library has workers, a short trial finds its best
 number of them. Rounds are interleaved, the first library of each is the next one's second, and
 medians count. A second part reads an epoch through empty caches from a real S3 server on the same
-machine, a third opens the order of large epochs. ``--share 0.05 --rounds 1`` shows in a minute or
-two that all of it runs; the first run also installs the libraries.
+machine, a third opens the order of large epochs. With ``--photos FOLDER`` of JPEG files, readers
+that can do it read those too, and decode, crop and flip them. ``--share 0.05 --rounds 1`` shows in
+a minute or two that all of it runs; the first run also installs the libraries.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import time
 from pathlib import Path
 
 from benchmarks.peers.compare import Effort, compare
-from benchmarks.peers.kinds import SAMPLE_COUNTS
+from benchmarks.peers.kinds import PHOTOS, SAMPLE_COUNTS
 from benchmarks.peers.page import tables
 
 _PARTS = ("local", "s3", "order")
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="*", choices=[*SAMPLE_COUNTS], default=[*SAMPLE_COUNTS], help="kinds"
     )
+    parser.add_argument("--photos", type=Path, metavar="FOLDER", help="of JPEG files, a fifth kind")
     parser.add_argument("--parts", nargs="*", choices=_PARTS, default=_PARTS)
     parser.add_argument("--rounds", type=int, default=5, help="of which the median counts")
     parser.add_argument("--seconds", type=float, default=0.8, help="of each measurement")
@@ -50,9 +52,11 @@ def main() -> None:
         seconds=given.seconds,
         share=given.share,
         end_at=time.monotonic() + 60 * given.minutes,
+        photos=given.photos,
     )
+    kinds = given.only if given.photos is None else [*given.only, PHOTOS]
     with tempfile.TemporaryDirectory() as folder:
-        found = compare(given.only, given.parts, effort, Path(folder), show=_show)
+        found = compare(kinds, given.parts, effort, Path(folder), show=_show)
     if given.json is not None:
         given.json.parent.mkdir(parents=True, exist_ok=True)
         given.json.write_text(json.dumps(found, indent=1) + "\n")

@@ -67,12 +67,14 @@ def _run(reader: Reader, folder: Path, *, workers: int, seconds: float) -> dict[
     stream, batches, first_s = _opened(reader, workers, None)
     try:
         _count(batches, _WARM_S)
+        used = _processor_s()
         samples, spent = _count(batches, seconds)
+        used = _processor_s() - used
         state = stream.state()
     finally:
         del batches
         stream.close()
-    found = {"rate": samples / spent, "first_s": first_s}
+    found = {"rate": samples / spent, "first_s": first_s, "processor_us": used / samples * 1e6}
     del stream
     gc.collect()
     if state is not None:
@@ -139,6 +141,26 @@ def _count(batches: _Batches, seconds: float) -> tuple[int, float]:
     while (spent := time.perf_counter() - began) < seconds:
         samples += _size(next(batches))
     return samples, spent
+
+
+def _processor_s() -> float:
+    """Return the processor time of this process and of all that it started and that still run."""
+    parents: dict[int, int] = {}
+    spent: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(told[1])
+        spent[int(folder.name)] = int(told[11]) + int(told[12])
+    ticks = 0
+    for process, own in spent.items():
+        at = process
+        while at and at != os.getpid():
+            at = parents.get(at, 0)
+        ticks += own if at else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _size(batch: Mapping[str, Any]) -> int:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_order_mosaicml import OURS, THEIRS, measure
-from benchmarks.peers.kinds import make
+from benchmarks.peers.kinds import PHOTOS, make, photographs
 from benchmarks.peers.libraries import LIBRARIES, Child, Library, library_of
-from benchmarks.peers.samples import save
+from benchmarks.peers.samples import Samples, save
 from benchmarks.peers.store import upload, variables
 from demo.object_store import start_weed
 
@@ -50,12 +50,14 @@ class Effort:
         seconds: Of each measurement.
         share: Of the usual number of samples.
         end_at: No round begins after it, as ``time.monotonic()``.
+        photos: A folder of JPEG files, for that kind.
     """
 
     rounds: int
     seconds: float
     share: float
     end_at: float
+    photos: Path | None = None
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ def compare(
     found.update({part: [] for part in ("local", *parts)})
     for kind in kinds if {"local", "s3"} & set(parts) else ():
         place = folder / kind
-        samples = make(kind, share=effort.share)
+        samples = _samples(kind, effort)
         save(place / "samples", samples)
         found["kinds"][kind] = {
             "samples": samples.sample_count,
@@ -104,7 +106,7 @@ def compare(
         }
         del samples
         found["local"] += _local(kind, place, effort, show, measured="local" in parts)
-        if "s3" in parts:
+        if "s3" in parts and kind != PHOTOS:
             found["s3"] += _s3(kind, place, effort, show)
     if "order" in parts:
         found["order"] = _orders(effort, show)
@@ -112,11 +114,18 @@ def compare(
     return found
 
 
+def _samples(kind: str, effort: Effort) -> Samples:
+    if kind == PHOTOS:
+        assert effort.photos is not None
+        return photographs(effort.photos)
+    return make(kind, share=effort.share)
+
+
 def _local(
     kind: str, place: Path, effort: Effort, show: Show, *, measured: bool
 ) -> list[dict[str, Any]]:
     """Write the samples in every library's form, and measure reading them."""
-    libraries = [each for each in LIBRARIES if not each.kinds or kind in each.kinds]
+    libraries = [each for each in LIBRARIES if each.reads(kind)]
     with _children(libraries, place, remote="", more={}) as children:
         for library, child in zip(libraries, children, strict=True):
             if library.written_by:
@@ -223,7 +232,8 @@ def _orders(effort: Effort, show: Show) -> list[dict[str, Any]]:
 def _versions() -> dict[str, str]:
     wanted = {
         library_of("ours"): ("grpcio", "pyarrow", "torch", "numpy"),
-        library_of("mosaic"): ("mosaicml-streaming", "litdata", "torch", "numpy"),
+        library_of("mosaic"): ("mosaicml-streaming", "litdata", "filelock", "torch", "numpy"),
+        library_of("lance"): ("lancedb", "grain", "datasets"),
         library_of("tfdata"): ("tensorflow-cpu",),
     }
     script = (
@@ -244,5 +254,5 @@ def _machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory GiB": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30,
         "Python": platform.python_version(),
-        "load at the begin": round(os.getloadavg()[0], 1),
+        "load at the start": round(os.getloadavg()[0], 1),
     }

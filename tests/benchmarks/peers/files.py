@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 from benchmarks.peers.loops import LoaderReader
+from benchmarks.peers.photo import augmented
 from benchmarks.peers.samples import Samples, load
 
 _A_FOLDER = 10_000  # as those who store samples as files do, so that folders stay readable
@@ -40,6 +41,8 @@ class _Files(Dataset[dict[str, Any]]):
             raw = file.read()
         if self._kind == "images":
             return {"image": raw}
+        if self._kind == "photos":
+            return {"image": torch.from_numpy(augmented(raw))}
         if self._kind == "texts":
             return {"text": raw.decode()}
         own = bytearray(raw)

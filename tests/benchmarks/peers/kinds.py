@@ -1,7 +1,8 @@
-"""Make the four kinds of samples of `headrace bench`, in the form that every reader is given."""
+"""Make the samples of each kind: the four of `headrace bench`, and photographs from a folder."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,11 @@ from headrace.bench import WORKLOADS
 SAMPLE_COUNTS = {"rows": 262_144, "images": 4_096, "tokens": 16_384, "texts": 131_072}
 """42, 256, 128 and 50 MiB: all of them stay in the page cache, also as a file a sample."""
 
+PHOTOS = "photos"
+"""JPEG files, which every reader decodes, crops and flips."""
+
 _SEED = 7
+_PHOTO_BATCH = 256
 
 
 def make(kind: str, *, share: float) -> Samples:
@@ -29,6 +34,22 @@ def make(kind: str, *, share: float) -> Samples:
     table = workload.make(count, np.random.default_rng(_SEED)).combine_chunks()
     columns = {name: _column(table.column(name)) for name in table.column_names}
     return Samples(kind, workload.batch_size, count, columns)
+
+
+def photographs(folder: Path) -> Samples:
+    """Return the JPEG files of a folder and of those in it, whole batches of them.
+
+    Raises:
+        ValueError: It holds fewer than two batches.
+    """
+    found = sorted(folder.rglob("*.jpg"))
+    count = len(found) // _PHOTO_BATCH * _PHOTO_BATCH
+    if count < 2 * _PHOTO_BATCH:
+        raise ValueError(f"{folder} holds {len(found)} .jpg files; give {2 * _PHOTO_BATCH} or more")
+    files = [path.read_bytes() for path in found[:count]]
+    values = np.frombuffer(b"".join(files), dtype=np.uint8)
+    offsets = np.cumsum([0, *map(len, files)], dtype=np.int64)
+    return Samples(PHOTOS, _PHOTO_BATCH, count, {"image": Items(values, offsets, is_text=False)})
 
 
 def _column(chunks: pa.ChunkedArray[Any]) -> Column:

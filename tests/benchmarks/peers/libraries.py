@@ -12,10 +12,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.kinds import PHOTOS
 from support.environments import environment, stub_torchvision
 
 _TESTS = Path(__file__).parents[2]
-_TORCH_PACKAGES = ("mosaicml-streaming==0.13.0", "litdata==0.2.76", "torch==2.13.0")
+_TORCH_PACKAGES = (
+    "mosaicml-streaming==0.13.0",
+    "litdata==0.2.76",
+    "torch==2.13.0",
+    "pillow==13.0.0",
+    # MosaicML Streaming takes a file lock for each sample: 40 us with this one, 50 with 3.13 to
+    # 3.20, 145 to 160 with 4.0 and 4.2.
+    "filelock==3.12.4",
+)
+EXAM_PACKAGES = (
+    "torch==2.13.0",
+    "torchdata==0.11.0",
+    "webdataset==1.0.2",
+    "datasets==5.2.0",
+    "grain==0.2.18",
+    "lancedb==0.40.0",
+)
+"""Of libraries that one environment of the exam holds; some of them are readers here, too."""
 _TENSORFLOW_PACKAGES = ("tensorflow-cpu==2.21.0",)
 
 
@@ -31,6 +49,7 @@ class Library:
         reads_s3: Whether it is measured over an empty cache before a store, too.
         kinds: Of samples that it is measured with; empty for all.
         written_by: Module of the reader whose files it reads; empty if it writes its own.
+        transforms: Whether it decodes and crops photographs, too.
     """
 
     name: str
@@ -40,11 +59,20 @@ class Library:
     reads_s3: bool = False
     kinds: tuple[str, ...] = ()
     written_by: str = ""
+    transforms: bool = False
+
+    def reads(self, kind: str) -> bool:
+        """Return whether it is measured with a kind of samples."""
+        if kind == PHOTOS:
+            return self.transforms
+        return not self.kinds or kind in self.kinds
 
     def python(self) -> str:
         """Return the interpreter; makes the environment where it is not there yet."""
         if not self.packages:
             return sys.executable
+        if self.packages is EXAM_PACKAGES:
+            return str(environment("exam", self.packages) / "bin" / "python")
         if self.packages is _TENSORFLOW_PACKAGES:
             return str(environment("peers-tensorflow", self.packages) / "bin" / "python")
         folder = environment("peers", self.packages, without=["torchvision"])
@@ -53,13 +81,18 @@ class Library:
 
 
 LIBRARIES = (
-    Library("headrace", "ours", reads_s3=True),
-    Library("MosaicML Streaming", "mosaic", _TORCH_PACKAGES, (0, 1, 2), reads_s3=True),
-    Library("LitData", "lit", _TORCH_PACKAGES, (0, 1, 2), reads_s3=True),
+    Library("headrace", "ours", reads_s3=True, transforms=True),
+    Library(
+        "MosaicML Streaming", "mosaic", _TORCH_PACKAGES, (0, 1, 2), reads_s3=True, transforms=True
+    ),
+    Library("LitData", "lit", _TORCH_PACKAGES, (0, 1, 2), reads_s3=True, transforms=True),
     Library("LitData, two workers", "lit", _TORCH_PACKAGES, (2,), written_by="lit"),
-    Library("DataLoader, a file a sample", "files", workers=(0, 1, 2)),
+    Library("DataLoader, a file a sample", "files", workers=(0, 1, 2), transforms=True),
     Library("DataLoader, mapped arrays", "mapped", workers=(0, 1, 2)),
-    Library("tf.data service", "tfdata", _TENSORFLOW_PACKAGES),
+    Library("tf.data service", "tfdata", _TENSORFLOW_PACKAGES, transforms=True),
+    Library("Hugging Face datasets", "hf", EXAM_PACKAGES, (0, 1, 2)),
+    Library("Grain", "grains", EXAM_PACKAGES, (0, 1, 2)),
+    Library("LanceDB", "lance", EXAM_PACKAGES, (0, 1, 2)),
     Library("Arrow Flight", "flight", written_by="ours"),
     Library("headrace, strings untouched", "untouched", kinds=("texts",), written_by="ours"),
 )

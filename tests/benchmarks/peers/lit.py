@@ -24,6 +24,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from benchmarks.peers.loops import StatefulStream, end_workers_soon, stateful_loader
+from benchmarks.peers.photo import augmented
 from benchmarks.peers.samples import Samples, load
 
 _CHUNK_BYTES = 64 << 20
@@ -79,7 +80,8 @@ class Reader:
         """Open a dataset and its loader."""
         tokens = self._samples.columns.get("tokens")
         loader_of_items = None if tokens is None else TokensLoader(block_size=tokens.shape[1])  # type: ignore[union-attr] # an array
-        dataset = StreamingDataset(
+        kind = _Photos if self._samples.kind == "photos" else StreamingDataset
+        dataset = kind(
             self._place, item_loader=loader_of_items, shuffle=True, seed=7, **self._options
         )
         loader = stateful_loader(
@@ -93,6 +95,13 @@ class Reader:
 
     def close(self) -> None:
         """End nothing: all is in this process."""
+
+
+class _Photos(StreamingDataset):  # type: ignore[misc] # untyped
+    """Transforms each sample in a worker, as its documentation has it."""
+
+    def __getitem__(self, at: Any) -> dict[str, Any]:
+        return {"image": augmented(super().__getitem__(at)["image"])}
 
 
 class _Stream(StatefulStream):

@@ -15,6 +15,7 @@ from streaming import (  # type: ignore[import-not-found]
 from streaming.base.util import clean_stale_shared_memory  # type: ignore[import-not-found]
 
 from benchmarks.peers.loops import StatefulStream, end_workers_soon, stateful_loader
+from benchmarks.peers.photo import augmented
 from benchmarks.peers.samples import Items, Samples, load
 
 
@@ -41,7 +42,9 @@ class Reader:
         self.files = folder / "mosaic"
         self._remote = f"{remote}/mosaic" if remote else None
         self._local = folder / ("mosaic-cache" if remote else "mosaic")
-        self._batch_size = load(folder / "samples").batch_size
+        samples = load(folder / "samples")
+        self._batch_size = samples.batch_size
+        self._dataset = _Photos if samples.kind == "photos" else StreamingDataset
 
     def prepare(self) -> None:
         """Forget what an earlier stream has left, and what it has downloaded."""
@@ -51,7 +54,7 @@ class Reader:
 
     def open(self, workers: int, state: Any) -> _Stream:
         """Open a dataset and its loader."""
-        dataset = StreamingDataset(
+        dataset = self._dataset(
             remote=self._remote,
             local=str(self._local),
             shuffle=True,
@@ -69,6 +72,13 @@ class Reader:
 
     def close(self) -> None:
         """End nothing: all is in this process."""
+
+
+class _Photos(StreamingDataset):  # type: ignore[misc] # untyped
+    """Transforms each sample in a worker, as its documentation has it."""
+
+    def __getitem__(self, at: int) -> dict[str, Any]:
+        return {"image": augmented(super().__getitem__(at)["image"])}
 
 
 class _Stream(StatefulStream):

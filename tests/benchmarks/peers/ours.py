@@ -10,13 +10,15 @@ from typing import Any
 import torch
 
 from benchmarks.peers.arrow import table_of
+from benchmarks.peers.photo import SIDE
 from benchmarks.peers.samples import Samples, load
-from headrace.client import RemoteDataset
+from headrace.client import DecodeImage, RandomHorizontalFlip, RandomResizedCrop, RemoteDataset
 from headrace.storage import ShardWriter, commit_dataset, open_store
 from support.command import serving
 
 _NAME = "peers"
 _SHARD_BYTES = 16 << 20
+_AUGMENTED = DecodeImage("image", transforms=[RandomResizedCrop(SIDE), RandomHorizontalFlip()])
 
 
 def write(samples: Samples, folder: Path) -> None:
@@ -41,7 +43,9 @@ class Reader:
         self.files = folder / "ours"
         self._url = f"{remote}/ours" if remote else str(self.files)
         self._is_remote = bool(remote)
-        self._batch_size = load(folder / "samples").batch_size
+        samples = load(folder / "samples")
+        self._batch_size = samples.batch_size
+        self._steps = [_AUGMENTED] if samples.kind == "photos" else []
         self._server = ExitStack()
         self._address = ""
 
@@ -57,7 +61,9 @@ class Reader:
     def open(self, workers: int, state: Any) -> Stream:
         """Open a dataset; it needs no workers."""
         assert not workers
-        dataset = RemoteDataset(self._address, _NAME, batch_size=self._batch_size, seed=7)
+        dataset = RemoteDataset(
+            self._address, _NAME, batch_size=self._batch_size, seed=7, steps=self._steps
+        )
         if state is not None:
             dataset.load_state_dict(state)
         return Stream(dataset)

@@ -20,6 +20,7 @@ _TITLES = {
     "images": "Images of 64 KiB",
     "tokens": "Tokens, int32[2048]",
     "texts": "Texts of about 400 bytes",
+    "photos": "Photographs, JPEG, decoded, cropped and resized to 224 x 224 with antialiasing",
 }
 
 Figures = Mapping[str, Any]
@@ -60,6 +61,8 @@ def _header(found: Figures) -> str:
 
 def _local(found: Figures) -> str:
     head = ["reader", "workers", "samples/s", "least, most", "of headrace", "first ms", "resume ms"]
+    if any("processor_us" in row for row in found["local"]):
+        head.append("processor µs a sample")
     return _kinds(found, "local", "### From local files", head)
 
 
@@ -87,7 +90,7 @@ def _cells(row: Figures, ours: float | None) -> list[str]:
         name += f" (failed after {len(rates)} rounds: {row['error']})"
     rate = median(rates)
     if rate is None:
-        return [name, "", f"failed: {row.get('error', 'out of time')}", "", "", "", ""]
+        return [name, "", f"failed: {row.get('error', 'out of time')}", *[""] * 5]
     return [
         name,
         str(row["workers"]),
@@ -96,6 +99,7 @@ def _cells(row: Figures, ours: float | None) -> list[str]:
         f"{rate / ours:.2f}" if ours else "",
         _ms(row.get("first_s", ())),
         _ms(row.get("resume_s", ())),
+        f"{median(row.get('processor_us', ())) or 0:,.1f}",
     ]
 
 

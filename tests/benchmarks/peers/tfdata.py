@@ -20,6 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before the import
 
 import tensorflow as tf
 
+from benchmarks.peers.photo import RATIO, SCALE, SIDE
 from benchmarks.peers.samples import Samples, load
 
 _START_S = 120.0
@@ -67,11 +68,13 @@ class Reader:
         buffered = min(_SHUFFLED, max(1, _SHUFFLED_BYTES // self._sample_bytes))
         paths = sorted(str(path) for path in self.files.glob("*.tfrecord"))
         records = tf.data.TFRecordDataset(paths, num_parallel_reads=2)
-        batches = (
-            records.shuffle(buffered)
-            .repeat()  # at the end of a job the client waits for a second
-            .batch(self._samples.batch_size, drop_remainder=True)
-            .map(_decoder(self._samples.kind), num_parallel_calls=tf.data.AUTOTUNE)
+        shuffled = records.shuffle(
+            buffered
+        ).repeat()  # at a job's end the client waits for a second
+        if self._samples.kind == "photos":
+            shuffled = shuffled.map(_augmented, num_parallel_calls=tf.data.AUTOTUNE)
+        batches = shuffled.batch(self._samples.batch_size, drop_remainder=True).map(
+            _decoder(self._samples.kind), num_parallel_calls=tf.data.AUTOTUNE
         )
         distribute = tf.data.experimental.service.distribute(
             processing_mode=tf.data.experimental.service.ShardingPolicy.OFF,
@@ -106,6 +109,23 @@ class _Stream:
         self._batches = None
 
 
+def _augmented(content: Any) -> Any:
+    """Decode, crop, resize with antialiasing and flip one photograph, all on the worker."""
+    shape = tf.io.extract_jpeg_shape(content)
+    begin, size, _ = tf.image.sample_distorted_bounding_box(
+        shape,
+        tf.zeros((0, 0, 4), tf.float32),
+        min_object_covered=0.0,
+        aspect_ratio_range=RATIO,
+        area_range=SCALE,
+        use_image_if_no_bounding_boxes=True,
+    )
+    window = tf.stack([begin[0], begin[1], size[0], size[1]])
+    cropped = tf.image.decode_and_crop_jpeg(content, window, channels=3)
+    scaled = tf.image.resize(cropped, (SIDE, SIDE), antialias=True)
+    return tf.cast(tf.image.random_flip_left_right(tf.round(scaled)), tf.uint8)
+
+
 def _decoder(kind: str) -> Any:
     def rows(raw: Any) -> dict[str, Any]:
         flat = tf.io.decode_raw(raw, tf.uint8)
@@ -115,6 +135,7 @@ def _decoder(kind: str) -> Any:
     return {
         "rows": rows,
         "images": lambda raw: {"image": raw},
+        "photos": lambda pixels: {"image": pixels},
         "tokens": lambda raw: {"tokens": tf.io.decode_raw(raw, tf.int32)},
         "texts": lambda raw: {"text": raw},
     }[kind]

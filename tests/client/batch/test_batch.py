@@ -3,6 +3,7 @@
 import copy
 import pickle
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
@@ -193,6 +194,27 @@ def test_ragged_rows_become_nested_without_a_copy() -> None:
 def test_ragged_rows_are_padded_or_cut(length: int | None, padded: list[list[float]]) -> None:
     """To the longest, or to the length that is asked for."""
     assert padded == _ragged().to_padded(fill=-1, length=length).tolist()
+
+
+@pytest.mark.parametrize(
+    ("length", "multiple", "width"),
+    [(None, 1, 2), (None, 4, 4), (None, 2, 2), (5, 4, 8), (0, 8, 0)],
+)
+def test_the_length_of_padded_rows_is_rounded_up(
+    length: int | None, multiple: int, width: int
+) -> None:
+    """To a multiple, with nothing else changed."""
+    padded = _ragged().to_padded(fill=-1, length=length, multiple_of=multiple)
+
+    assert (3, width) == padded.shape
+    assert _ragged().to_padded(fill=-1, length=width).tolist() == padded.tolist()
+
+
+@pytest.mark.parametrize("multiple", [0, -1, 1.5, "8", None])
+def test_a_multiple_that_is_none_is_refused(multiple: Any) -> None:
+    """With its name."""
+    with pytest.raises(BadArgumentError, match="multiple_of"):
+        _ragged().to_padded(multiple_of=multiple)
 
 
 def test_numpy_gets_all_columns() -> None:

@@ -407,7 +407,7 @@ def test_a_silent_ring_is_an_error() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         feed, _ = _feed(ours, 0.05)
-        with pytest.raises(ServerUnreachableError, match="said nothing of the ring"):
+        with pytest.raises(ServerUnreachableError, match="sent nothing about the ring"):
             next(feed.events())
 
 

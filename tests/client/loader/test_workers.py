@@ -312,3 +312,34 @@ def test_workers_are_forked_before_a_server_was_asked_or_not_at_all(address: str
 
     whole = list(range(0, 104, 8))
     assert [str([whole] * 2), "13", "True"] == ended.stdout.splitlines()
+
+
+PREPARING = """
+import time
+from pathlib import Path
+from headrace.client import BatchLoader, RemoteDataset
+
+BatchLoader(RemoteDataset("127.0.0.1:1", "d", batch_size=8), num_workers=2, start_method={method!r})
+children = Path("/proc/thread-self/children").read_text().split()
+own, until = Path("/proc/self/cmdline").read_bytes(), time.monotonic() + 60
+lines = lambda: [Path(f"/proc/{{each}}/cmdline").read_bytes() for each in children]
+# A child has its parent's command line, and then for a moment an empty one, until it runs what it
+# was started for.
+while {{own, b""}} & {{*lines()}} and time.monotonic() < until:
+    time.sleep(0.01)
+print(sum(b"forkserver" in line for line in lines()))
+"""
+
+
+@pytest.mark.parametrize(("method", "count"), [("forkserver", 1), ("fork", 0), ("spawn", 0)])
+def test_what_workers_are_forked_from_starts_before_the_first_loop(method: str, count: int) -> None:
+    """It imports torch while the job goes on; other methods have no such process."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PREPARING.format(method=method)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+
+    assert f"{count}\n" == ended.stdout

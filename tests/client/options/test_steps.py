@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from headrace.client import Cast, DecodeImage, Pack, Pad, RemoteDataset, Stack
+from headrace.client import Cast, DecodeImage, Pad, RemoteDataset, Stack
 from headrace.errors import BadArgumentError, StepFailedError
 from headrace.server import Server, ServerConfig, start_server
 from support.datasets import write_dataset
@@ -32,7 +32,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield started
 
 
-def _dataset(server: Server, *steps: Cast | Pack | Pad | Stack, **options: object) -> RemoteDataset:
+def _dataset(server: Server, *steps: Cast | Pad | Stack, **options: object) -> RemoteDataset:
     return RemoteDataset(
         server.address,
         "d",
@@ -54,17 +54,6 @@ def test_ragged_columns_arrive_as_tensors(server: Server) -> None:
         assert torch.equal(batch.sample_ids, pair[:, 0, 0].long())
         own = (tokens >= 0).sum(dim=1)
         assert torch.equal(own, cast("torch.Tensor", batch["tokens.length"]))
-
-
-def test_packed_documents_keep_their_borders(server: Server) -> None:
-    """Rows have one length, and what found no room is counted, also on the way to a state."""
-    dataset = _dataset(server, Pack("tokens", row_count=2, length=6))
-    for batch in dataset:
-        assert (2, 6) == tuple(cast("torch.Tensor", batch["tokens"]).shape)
-        samples = batch["tokens.sample"]
-        assert 10 == batch.sample_count
-        assert 10 == len(samples[0]) + len(samples[1]) + batch.overflow_count  # type: ignore[arg-type]  # ragged rows
-    assert dataset.state_dict()
 
 
 def test_a_step_that_fails_reaches_the_loop(server: Server) -> None:

@@ -6,6 +6,7 @@ import http.server
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,13 +59,34 @@ def encrypted(
     url: str, authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Serving]:
     """A server with TLS, of which the certificate names another host."""
-    folder = tmp_path_factory.mktemp("tls")
-    issued = authority.issue_cert("feeder")
-    issued.cert_chain_pems[0].write_to_path(str(folder / "cert.pem"))
-    issued.private_key_pem.write_to_path(str(folder / "key.pem"))
-    options = (f"--tls-cert={folder}/cert.pem", f"--tls-key={folder}/key.pem")
-    with serving({"small": url}, *options) as running:
+    tls = _issued(authority, "feeder", tmp_path_factory.mktemp("tls"))
+    with serving({"small": url}, f"--tls-cert={tls.cert}", f"--tls-key={tls.key}") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def mutual(
+    url: str, authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Serving]:
+    """A server with TLS that asks for a certificate of the same authority."""
+    folder = tmp_path_factory.mktemp("mutual")
+    tls = _issued(authority, "localhost", folder)
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    options = (
+        f"--tls-cert={tls.cert}",
+        f"--tls-key={tls.key}",
+        f"--tls-client-ca={folder}/ca.pem",
+    )
+    with serving({"small": url}, *options, listen="localhost:0") as running:
+        yield running
+
+
+def _issued(authority: trustme.CA, name: str, folder: Path) -> TlsConfig:
+    """Return the files of a certificate; what it trusts is no part of it."""
+    issued = authority.issue_cert(name)
+    issued.cert_chain_pems[0].write_to_path(str(folder / f"{name}.pem"))
+    issued.private_key_pem.write_to_path(str(folder / f"{name}.key"))
+    return TlsConfig(cert=folder / f"{name}.pem", key=folder / f"{name}.key")
 
 
 def _refusal(address: str, access: Access | None = None) -> str:
@@ -115,6 +137,37 @@ def test_a_certificate_is_for_a_name(
     access = _trusting(authority, tmp_path)
 
     assert "has a certificate for another name" in _refusal(encrypted.address, access)
+
+
+def test_no_certificate_for_a_server_that_asks_for_one(
+    mutual: Serving, authority: trustme.CA, tmp_path: Path
+) -> None:
+    """GRPC says that the socket was closed; that a certificate is missing is found out."""
+    access = _trusting(authority, tmp_path)
+    assert access.tls is not None
+
+    wanted = "asks for a client certificate, and this client has none; pass one"
+    assert wanted in _refusal(mutual.address, access)
+    for command in ("list", "health"):
+        assert wanted in run(command, mutual.address, "--tls-ca", str(access.tls.ca)).stderr
+
+
+def test_a_certificate_of_a_stranger(
+    mutual: Serving, authority: trustme.CA, tmp_path: Path
+) -> None:
+    """The client is told which file the server does not take; with another it is let in."""
+    access = _trusting(authority, tmp_path)
+    assert access.tls is not None
+    for signer, is_let_in in ((trustme.CA(), False), (authority, True)):
+        tls = replace(_issued(signer, "trainer", tmp_path), ca=access.tls.ca)
+        shown = Access(tls=tls)
+        if is_let_in:
+            dataset = RemoteDataset(mutual.address, "small", batch_size=2, epochs=1, access=shown)
+            with dataset:
+                assert 5 == sum(1 for _ in dataset)
+        else:
+            wanted = f"does not take the client certificate in {tls.cert}; pass one"
+            assert wanted in _refusal(mutual.address, shown)
 
 
 def test_one_mistaken_address_of_two_ends_nothing(plain: Serving, web_page: str) -> None:

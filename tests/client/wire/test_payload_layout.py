@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.client.wire.buffers import BufferPool
-from headrace.client.wire.payload_layout import PayloadLayout
+from headrace.client.wire.payload_layout import PayloadReader
 from headrace.errors import StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
 from support.wire import X, pack
@@ -39,7 +39,7 @@ def test_every_kind_of_column_is_found() -> None:
         np.array([7, 8, 9], dtype=np.int16).tobytes(),
     )
 
-    views = PayloadLayout([MATRIX, TEXT, RAGGED]).decode(lengths, payload, sample_count=2)
+    views = PayloadReader([MATRIX, TEXT, RAGGED]).decode(lengths, payload, sample_count=2)
 
     assert matrix.tolist() == views["m"].values.tolist()
     assert views["m"].valid is not None
@@ -53,7 +53,7 @@ def test_views_share_the_memory_of_the_payload() -> None:
     """Nothing is copied."""
     lengths, payload = _payload(bytes(16))
 
-    view = PayloadLayout([X]).decode(lengths, payload, sample_count=2)["x"]
+    view = PayloadReader([X]).decode(lengths, payload, sample_count=2)["x"]
 
     assert np.shares_memory(view.values, payload)
 
@@ -78,7 +78,7 @@ def test_lengths_that_do_not_fit_are_refused(lengths: list[int], size: int, comp
     payload = np.zeros(size, dtype=np.uint8)
 
     with pytest.raises(StreamCorruptError, match=complaint):
-        PayloadLayout([X]).decode(lengths, payload, sample_count=2)
+        PayloadReader([X]).decode(lengths, payload, sample_count=2)
 
 
 def test_a_view_keeps_the_memory_of_its_payload() -> None:
@@ -86,7 +86,7 @@ def test_a_view_keeps_the_memory_of_its_payload() -> None:
     pool = BufferPool(idle_bytes=1 << 20)
     payload = pool.take(16)
     payload[:] = 7
-    view = PayloadLayout([X]).decode([16], payload, sample_count=2)["x"].values
+    view = PayloadReader([X]).decode([16], payload, sample_count=2)["x"].values
     del payload
     gc.collect()
 
@@ -101,7 +101,7 @@ def test_offsets_that_fall_are_refused(offsets: list[int]) -> None:
     lengths, payload = _payload(np.array(offsets, dtype=np.int64).tobytes(), b"ab")
 
     with pytest.raises(StreamCorruptError, match="offsets that fall"):
-        PayloadLayout([TEXT]).decode(lengths, payload, sample_count=2)
+        PayloadReader([TEXT]).decode(lengths, payload, sample_count=2)
 
 
 def test_a_column_of_an_unknown_type_is_refused_by_name() -> None:
@@ -109,4 +109,4 @@ def test_a_column_of_an_unknown_type_is_refused_by_name() -> None:
     column = pb.Column(name="new", kind=pb.COLUMN_KIND_TENSOR)
 
     with pytest.raises(StreamCorruptError, match=r"'new' .* update it"):
-        PayloadLayout([column])
+        PayloadReader([column])

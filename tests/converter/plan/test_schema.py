@@ -24,7 +24,7 @@ def _only(kind: spark_types.DataType) -> spark_types.StructType:
 @pytest.mark.parametrize(
     ("kind", "advice"),
     [
-        (MatrixUDT(), "function of your own"),
+        (MatrixUDT(), "array with a function"),
         (spark_types.MapType(spark_types.StringType(), VectorUDT()), r"x\.value.*vector_to_array"),
         (spark_types.YearMonthIntervalType(), "cast it to int"),
         (spark_types.CalendarIntervalType(), "cast it to string"),

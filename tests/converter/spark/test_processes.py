@@ -58,6 +58,7 @@ def _answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_spark_connect_converts_as_classic_spark_does(tmp_path: Path) -> None:
     """Splits, a shuffle, vectors, progress, and an error with its row, through a real server."""
@@ -181,6 +182,7 @@ def test_a_driver_killed_before_its_commit_leaves_no_dataset(
     assert {f"shards/{name}" for name in again.names.to_pylist()} == set(store.list("shards/"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_a_driver_killed_after_a_merge_leaves_no_dataset(
     spark: SparkSession, tmp_path: Path

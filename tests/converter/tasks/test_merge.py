@@ -16,7 +16,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from headrace.converter import Progress, WriteOptions, convert_files, write_shards
-from headrace.converter.tasks.merge import LEAST_SAVED, MOST_SHARDS, Group, jobs_of, plan_merges
+from headrace.converter.tasks.merge import (
+    LEAST_SAVED,
+    MOST_SHARDS,
+    ShardGroup,
+    jobs_of,
+    plan_merges,
+)
 from headrace.errors import HeadraceError
 from headrace.storage import BLOCK_DTYPE, Manifest, ShardEntry, open_dataset, open_store
 from support.merging import Task, write_disturbed
@@ -176,6 +182,6 @@ def test_a_failed_merge_leaves_nothing(spark: SparkSession, tmp_path: Path) -> N
 def test_jobs_bound_what_a_job_is_sent() -> None:
     """Groups of more shards than a job takes come in several, in their order."""
     entries = tuple(_entry(f"{at}", 1) for at in range(5000))
-    groups = tuple(Group("", at * 5000, entries) for at in range(4))
+    groups = tuple(ShardGroup("", at * 5000, entries) for at in range(4))
 
     assert [groups[at : at + 1] for at in range(4)] == jobs_of(groups)

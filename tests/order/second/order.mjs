@@ -860,11 +860,12 @@ function varint(value) {
 function tokenHex(token) {
   const skips = token.skips ?? [], transforms = token.transforms ?? '';
   const flags = (token.shuffle ? 1 : 0) | (token.mixture ? 2 : 0) | (skips.length ? 4 : 0) | (transforms ? 8 : 0)
-    | (token.kept ? 16 : 0);
+    | (token.kept ? 16 : 0) | (token.buckets ? 32 : 0);
   const parts = [Buffer.from('hrt', 'ascii'), Buffer.from([2, flags]), Buffer.from(token.fingerprint, 'hex')];
   if (token.mixture) parts.push(mixtureDigest(token.mixture));
   if (skips.length) parts.push(skipsDigest(skips));
   if (token.kept) parts.push(keptOfToken(token.kept));
+  if (token.buckets) parts.push(Buffer.from(token.lengths || '00'.repeat(16), 'hex'), varint(token.buckets));
   if (transforms) parts.push(Buffer.from([transforms.length]), Buffer.from(transforms, 'ascii'));
   for (const name of ['version', 'seed', 'run_bytes', 'shuffle_bytes', 'shuffle_samples', 'lanes', 'unit',
     'epoch', 'position', 'global_batch_size', 'step', 'sample_count']) parts.push(varint(token[name]));

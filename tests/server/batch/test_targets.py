@@ -57,6 +57,37 @@ def test_frames_are_what_protobuf_writes(size: int, limit: int, cuts: list[int])
     assert list(range(limit, size, limit)) == offsets
 
 
+@given(
+    before=st.integers(0, 300),
+    count=st.integers(1, 40),
+    row_bytes=st.integers(1, 200),
+    after=st.integers(0, 300),
+    limit=st.integers(16, 500),
+    data=st.data(),
+)
+def test_rows_may_be_written_in_any_order(  # noqa: PLR0917 - one for each number
+    before: int, count: int, row_bytes: int, after: int, limit: int, data: st.DataObject
+) -> None:
+    """Between other bytes, however many messages a row lies in: the payload is the same."""
+    size = before + count * row_bytes + after
+    content = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    places = WirePlaces(limit)
+    places.add(pb.BatchHeader(payload_bytes=size), (size,))
+    (target,) = places.find()
+    out = payload_out(target)
+    out.put(0, content[:before])
+    rows = out.take_rows(before, count, row_bytes)
+    for row in data.draw(st.permutations(range(count))):
+        begin = before + row * row_bytes
+        rows[row][:] = content[begin : begin + row_bytes]
+    out.put(size - after, content[size - after :])
+    out.end()
+
+    messages = [pb.ReadBatchesResponse.FromString(frame) for frame, _ in places.finish()]
+    assert content.tobytes() == b"".join(message.payload for message in messages)
+    assert xxhash.xxh3_64_intdigest(content.tobytes()) == messages[0].batch.payload_xxh3
+
+
 @given(token_bytes=st.integers(0, 400), size=st.integers(1, 300))
 def test_a_payload_in_one_message_begins_at_a_multiple_of_64(token_bytes: int, size: int) -> None:
     """Whatever the length of the rest of the header; the padding is below twice that."""

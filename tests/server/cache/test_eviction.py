@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -137,6 +139,36 @@ def test_what_a_job_leaves_free_is_anyones() -> None:
 
         assert 10 + 3 == len(store.reads)
         assert cache.is_cached(source, np.array([800])).all()
+
+
+def test_what_is_read_again_and_again_holds_nobody_up() -> None:
+    """A block waits for those who read when it came, not for all who begin to read meanwhile.
+
+    Else each block of jobs that fill their parts waits a second, and the machine counts pins.
+    """
+    store = CountingStore()
+    with cache_of(store, blocks=10, threads=1) as (cache, source):
+        for job, blocks in {"a": [1, 2, 3], "b": [11, 12, 13], "c": [21, 22, 23, 24]}.items():
+            demand(cache, source, blocks, cache.waiter(job))
+        arrived = threading.Event()
+        fourth = cache.waiter("a")
+
+        def ask() -> None:
+            demand(cache, source, [4], fourth)
+            arrived.set()
+
+        # What lies outside of any part is read all the time, so that only parts are left.
+        with cache.lease(source, np.array([21, 22, 23, 24])):
+            thread = threading.Thread(target=ask, name="test-fourth")
+            thread.start()
+            for _ in range(150):
+                with cache.lease(source, np.array([1])):
+                    if arrived.wait(0.005):
+                        break
+            soon = arrived.is_set()
+        thread.join(60)
+
+    assert soon
 
 
 def test_jobs_take_turns_at_the_store() -> None:

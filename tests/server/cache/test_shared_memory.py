@@ -22,7 +22,7 @@ from headrace.server.layout.block_layout import block_layout
 from headrace.server.layout.wire_columns import wire_column
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.metrics_sum import MetricsSum
-from headrace.server.workers.rebalance import Spread
+from headrace.server.workers.rebalance import Rebalance
 from support.blocks import CountingStore, demand
 
 
@@ -152,7 +152,7 @@ def test_metrics_are_the_sum() -> None:
 
 def test_only_uneven_workers_send_streams_away() -> None:
     """What is above the fair part goes, soon and then ever more rarely; near even is even."""
-    spread = Spread()
+    spread = Rebalance()
     assert {} == spread.excess({0: 2, 1: 1, 2: 2}, 0.0)
     assert {} == spread.excess({0: 6, 1: 2, 2: 0, 3: 0}, 0.5)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import grpc
 import numpy as np
@@ -21,27 +21,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headrace.cli._row_counter import row_counter
-from headrace.client import Batch, RaggedColumn, RemoteDataset
+from headrace.client import RemoteDataset
 from headrace.errors import BadArgumentError, ColumnNotFoundError, ManifestCorruptError
 from headrace.server import ServerConfig, start_server
 from headrace.storage import (
-    PackingPointer,
     RowOptions,
     ShardWriter,
     commit_dataset,
-    index_packing,
     open_store,
 )
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
+from support.packed import (
+    check_row,
+    documents_of,
+    failure_before_batches,
+    index_rows,
+    marked,
+    payloads,
+    resumed_payloads,
+    rows_seen,
+    shown_samples,
+    table_of,
+)
 from support.served import (
     TIMEOUT_S,
     Transcript,
     failure_of,
-    messages_of,
     read,
-    read_until_failure,
     stub_of,
 )
 
@@ -50,46 +57,19 @@ _COUNT = 150
 _MARKS = {64: RowOptions(64, eos=9), 100: RowOptions(100, cut=20, bos=7, fill=3)}
 
 
-def _documents(count: int, seed: int) -> list[NDArray[np.int32]]:
-    random = np.random.default_rng(seed)
-    lengths = np.where(
-        random.random(count) < 0.1, random.integers(0, 300, count), random.integers(0, 40, count)
-    )
-    return [
-        np.arange(length, dtype=np.int32) + 1000 * (number + 1)
-        for number, length in enumerate(lengths.tolist())
-    ]
-
-
-def _table(documents: list[NDArray[np.int32]]) -> pa.Table:
-    return pa.table(
-        {
-            "tokens": pa.array(documents, pa.list_(pa.int32())),
-            "weights": pa.array([each * 0.5 for each in documents], pa.list_(pa.float32())),
-            "number": pa.array(range(len(documents)), pa.int64()),
-        }
-    )
-
-
-def _index(url: str, options: RowOptions, **more: Any) -> PackingPointer:
-    return index_packing(
-        url, options, count_rows=row_counter(), **{"columns": ["tokens", "weights"], **more}
-    )
-
-
 @pytest.fixture(scope="module")
 def documents() -> list[NDArray[np.int32]]:
     """Some short, some longer than several rows, some empty."""
-    return _documents(_COUNT, seed=5)
+    return documents_of(_COUNT, seed=5)
 
 
 @pytest.fixture(scope="module")
 def url(documents: list[NDArray[np.int32]], tmp_path_factory: pytest.TempPathFactory) -> str:
     """The documents in three shards of many blocks, with the lengths of two packings."""
     found = str(tmp_path_factory.mktemp("documents"))
-    write_dataset(found, _table(documents), shard_samples=(60, 60, 30), block_bytes=2048)
+    write_dataset(found, table_of(documents), shard_samples=(60, 60, 30), block_bytes=2048)
     for length in _LENGTHS:
-        _index(found, _MARKS[length])
+        index_rows(found, _MARKS[length])
     return found
 
 
@@ -118,67 +98,6 @@ def _request(length: int = 64, **fields: Any) -> pb.ReadBatchesRequest:
     return pb.ReadBatchesRequest(**merged)
 
 
-def _rows(seen: Transcript) -> list[dict[str, Any]]:
-    """Return the rows of a stream, each by column."""
-    rows = []
-    for batch in seen.batches:
-        values = batch.values
-        rows += [
-            {name: column[row] for name, column in values.items()}
-            for row in range(batch.header.sample_count)
-        ]
-    return rows
-
-
-def _marked(document: NDArray[np.int32], options: RowOptions) -> list[int]:
-    before = [] if options.bos is None else [options.bos]
-    after = [] if options.eos is None else [options.eos]
-    return [*before, *document.tolist(), *after]
-
-
-def _check_row(
-    row: dict[str, Any],
-    options: RowOptions,
-    documents: list[NDArray[np.int32]],
-    done: dict[int, set[int]],
-) -> None:
-    """Hold a row against the documents that it says it has, and note which of their elements."""
-    tokens, edges, samples = (
-        np.array(row[f"tokens{part}"]) for part in ("", ".boundaries", ".samples")
-    )
-    labels, positions, numbers, weights = (
-        np.array(row[name])
-        for name in ("tokens.labels", "tokens.positions", "tokens.documents", "weights")
-    )
-    assert edges[0] == 0
-    assert edges[-1] == len(tokens) == options.length
-    assert len(samples) == len(edges) - 1
-    for number, (begin, end) in enumerate(itertools.pairwise(edges.tolist())):
-        own, sample = tokens[begin:end].tolist(), int(samples[number])
-        assert begin < end
-        assert positions[begin:end].tolist() == list(range(end - begin))
-        if sample < 0:
-            assert own == [options.fill] * len(own)
-            assert set(labels[begin:end]) == {-100}
-            assert set(numbers[begin:end]) == {-1}
-            continue
-        whole = _marked(documents[sample], options)
-        first = next(
-            at
-            for at in range(len(whole))
-            if whole[at : at + len(own)] == own and at not in done.setdefault(sample, set())
-        )
-        places = set(range(first, first + len(own)))
-        assert not places & done[sample]
-        done[sample] |= places
-        assert labels[begin:end].tolist() == [*own[1:], -100]
-        assert set(numbers[begin:end]) == {number}
-        has_bos = options.bos is not None
-        plain = [0.5 * value for value in documents[sample].tolist()]
-        shown = ([0.0] if has_bos else []) + plain + ([] if options.eos is None else [0.0])
-        assert weights[begin:end].tolist() == shown[first : first + len(own)]
-
-
 @pytest.mark.parametrize("length", _LENGTHS)
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_every_document_comes_once(
@@ -188,11 +107,11 @@ def test_every_document_comes_once(
     seen = read(channel, _request(length, epoch_start=pb.EpochStart(epoch=epoch)))
 
     done: dict[int, set[int]] = {}
-    rows = _rows(seen)
+    rows = rows_seen(seen)
     for row in rows:
-        _check_row(row, _MARKS[length], documents, done)
+        check_row(row, _MARKS[length], documents, done)
     wanted = {
-        number: len(_marked(document, _MARKS[length])) for number, document in enumerate(documents)
+        number: len(marked(document, _MARKS[length])) for number, document in enumerate(documents)
     }
     assert {number: len(places) for number, places in done.items()} == {
         number: size for number, size in wanted.items() if size
@@ -205,7 +124,7 @@ def test_every_document_comes_once(
 def test_the_next_epoch_has_other_rows(channel: grpc.Channel) -> None:
     """Of the same number, and rows of one id hold other documents."""
     first, second = (
-        {row["headrace.sample_id"]: row["tokens.samples"] for row in _rows(read(channel, each))}
+        {row["headrace.sample_id"]: row["tokens.samples"] for row in rows_seen(read(channel, each))}
         for each in (_request(), _request(epoch_start=pb.EpochStart(epoch=1)))
     )
 
@@ -236,20 +155,12 @@ def test_rows_are_the_same_for_all_worlds_and_over_resumes(  # noqa: PLR0917 - a
     """A run that is killed and goes on with another world gives what an undisturbed one gives."""
     order = pb.OrderSpec(seed=4, shuffle_samples=30, lanes=lanes, unit=7, shuffle=shuffle)
     fields: dict[str, Any] = {"order": order, "end": end, "skips": pb.SkipList(sample_ids=skips)}
-    whole = _payloads(read(channel, _request(length, **fields)))
+    whole = payloads(read(channel, _request(length, **fields)))
 
-    joined: list[list[Any]] = []
-    place: dict[str, Any] = {"epoch_start": pb.EpochStart()}
-    for world, stop in zip([*worlds, 1], [*stops[: len(worlds)], None], strict=True):
-        if len(joined) == len(whole):
-            break
-        ranks = [
-            read(channel, _request(length, **fields, **place, rank=rank, world_size=world))
-            for rank in range(world)
-        ]
-        batches = list(zip(*map(_payloads, ranks), strict=True))[:stop]
-        joined += [list(itertools.chain.from_iterable(each)) for each in batches]
-        place = {"resume_token": ranks[0].tokens[len(batches) - 1]}
+    def read_rank(**own: Any) -> Transcript:
+        return read(channel, _request(length, **fields, **own))
+
+    joined = resumed_payloads(read_rank, worlds, stops, batch_count=len(whole))
 
     if end == pb.END_MODE_PAD:
         # The pads of several ranks stand in another order.
@@ -258,23 +169,13 @@ def test_rows_are_the_same_for_all_worlds_and_over_resumes(  # noqa: PLR0917 - a
     assert joined == whole
 
 
-def _payloads(seen: Transcript) -> list[list[Any]]:
-    batches = []
-    for batch in seen.batches:
-        values = batch.values
-        names = sorted(values)
-        count = batch.header.sample_count
-        batches.append([[values[name][row] for name in names] for row in range(count)])
-    return batches
-
-
 def test_rows_are_the_same_from_memory(url: str) -> None:
     """A first stream waits for blocks, a second finds them."""
     config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")
     with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
         requests = [_request(length, max_chunk_bytes=1 << 16) for length in _LENGTHS]
-        cold = [_payloads(read(opened, each)) for each in requests]
-        warm = [_payloads(read(opened, each)) for each in requests]
+        cold = [payloads(read(opened, each)) for each in requests]
+        warm = [payloads(read(opened, each)) for each in requests]
 
     assert cold == warm
 
@@ -284,7 +185,7 @@ def test_a_skipped_document_leaves_its_place_empty(channel: grpc.Channel) -> Non
     skipped = (0, 3, 77, 149)
     fields: dict[str, Any] = {"skips": pb.SkipList(sample_ids=skipped)}
 
-    plain, rest = (_rows(read(channel, each)) for each in (_request(), _request(**fields)))
+    plain, rest = (rows_seen(read(channel, each)) for each in (_request(), _request(**fields)))
 
     assert len(plain) == len(rest)
     for before, after in zip(plain, rest, strict=True):
@@ -301,7 +202,8 @@ def test_steps_go_on_with_rows(channel: grpc.Channel) -> None:
     cast = pb.BatchStep(cast=pb.Cast(column="tokens", element_type=pb.ELEMENT_TYPE_INT64))
 
     plain, cast_rows = (
-        _rows(read(channel, _request(columns=["tokens"], steps=steps))) for steps in ([], [cast])
+        rows_seen(read(channel, _request(columns=["tokens"], steps=steps)))
+        for steps in ([], [cast])
     )
 
     assert [list(row["tokens"]) for row in plain] == [list(row["tokens"]) for row in cast_rows]
@@ -309,7 +211,7 @@ def test_steps_go_on_with_rows(channel: grpc.Channel) -> None:
 
 def test_documents_are_found_in_their_rows(channel: grpc.Channel) -> None:
     """FindSamples says where each document's rows come, and ExplainBatch which blocks they need."""
-    stub, rows = stub_of(channel), _rows(read(channel, _request()))
+    stub, rows = stub_of(channel), rows_seen(read(channel, _request()))
     batch = pb.GetBatchRequest(
         dataset="d:64",
         order=pb.OrderSpec(seed=3, shuffle_samples=20),
@@ -338,13 +240,17 @@ def test_documents_are_found_in_their_rows(channel: grpc.Channel) -> None:
 
 
 def test_a_private_server_serves_the_rows_of_a_url(
-    url: str, documents: list[NDArray[np.int32]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    url: str,
+    documents: list[NDArray[np.int32]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The URL with the length of rows behind it; a state of it goes on with more ranks."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    # A socket's path has 107 bytes at most.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("rt")))
     fields: dict[str, Any] = {"end": "uneven", "epochs": 1, "columns": ["tokens.samples"]}
     with RemoteDataset(None, f"{url}:64", global_batch_size=6, **fields) as alone:
-        whole = [_shown(batch) for batch in alone]
+        whole = [shown_samples(batch) for batch in alone]
         assert sum(len(batch) for batch in whole) > len(documents) / 20
         assert len(alone) == len(whole)
     with RemoteDataset(None, f"{url}:64", global_batch_size=6, **fields) as begun:
@@ -355,15 +261,10 @@ def test_a_private_server_serves_the_rows_of_a_url(
     for rank in range(3):
         with RemoteDataset(None, f"{url}:64", rank=rank, world_size=3, **fields) as dataset:
             dataset.load_state_dict(state)
-            rest.append([_shown(batch) for batch in dataset])
+            rest.append([shown_samples(batch) for batch in dataset])
 
     joined = [list(itertools.chain.from_iterable(each)) for each in zip(*rest, strict=True)]
     assert joined == whole[3:]
-
-
-def _shown(batch: Batch) -> list[list[int]]:
-    column = cast("RaggedColumn", batch["tokens.samples"])
-    return [row.tolist() for row in column if row is not None]
 
 
 def test_what_cannot_be_asked_for_is_refused(channel: grpc.Channel) -> None:
@@ -379,12 +280,9 @@ def test_what_cannot_be_asked_for_is_refused(channel: grpc.Channel) -> None:
     }
 
     for name, message in requests.items():
-        failure = _failure(channel, _request(dataset=name))
+        failure = failure_before_batches(channel, _request(dataset=name))
         assert failure_of(failure)[1].reason == "DATASET_NOT_FOUND"
         assert message in str(failure.details())
-    mixture = pb.Mixture(datasets=[pb.MixtureDataset(name="d:64")])
-    failure = _failure(channel, _request(dataset="", mixture=mixture))
-    assert "no mixture has yet" in str(failure.details())
     by_id = pb.GetSamplesRequest(dataset="d:64", sample_ids=[1])
     with pytest.raises(grpc.RpcError) as raised:
         list(stub.GetSamples(by_id, timeout=TIMEOUT_S))
@@ -399,13 +297,15 @@ def test_a_length_that_lies_is_found_and_nothing_of_its_batch_is_sent(tmp_path: 
     """The error names the sample; whoever stored other lengths is to store them again."""
     lying = str(tmp_path / "lying")
     truth = [np.arange(5, dtype=np.int32)] * 20
-    write_dataset(lying, _table(truth), shard_samples=(20,))
+    write_dataset(lying, table_of(truth), shard_samples=(20,))
     other = str(tmp_path / "other")
     write_dataset(
-        other, _table([*truth[:13], np.arange(6, dtype=np.int32), *truth[14:]]), shard_samples=(20,)
+        other,
+        table_of([*truth[:13], np.arange(6, dtype=np.int32), *truth[14:]]),
+        shard_samples=(20,),
     )
-    pointer = _index(other, RowOptions(16))
-    fingerprint = _index(lying, RowOptions(16)).dataset
+    pointer = index_rows(other, RowOptions(16))
+    fingerprint = index_rows(lying, RowOptions(16)).dataset
     for file in (tmp_path / "other" / "packing" / pointer.dataset).iterdir():
         target = tmp_path / "lying" / "packing" / fingerprint / file.name
         content = file.read_bytes().replace(pointer.dataset.encode(), fingerprint.encode())
@@ -413,7 +313,7 @@ def test_a_length_that_lies_is_found_and_nothing_of_its_batch_is_sent(tmp_path: 
 
     config = ServerConfig(datasets={"d": lying}, listen="127.0.0.1:0")
     with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
-        failure = _failure(opened, _request(16, global_batch_size=99))
+        failure = failure_before_batches(opened, _request(16, global_batch_size=99))
 
     assert failure_of(failure)[1].reason == "STEP_FAILED"
     assert "sample 13 has 5 elements in column 'tokens', and 6" in str(failure.details())
@@ -422,30 +322,30 @@ def test_a_length_that_lies_is_found_and_nothing_of_its_batch_is_sent(tmp_path: 
 def test_a_token_of_an_earlier_version_goes_on_with_its_rows(tmp_path: Path) -> None:
     """After an append the rows of before are there, and those of all documents too."""
     url, store = str(tmp_path / "grows"), open_store(str(tmp_path / "grows"))
-    documents = _documents(300, seed=1)
+    documents = documents_of(300, seed=1)
 
     def append(part: slice, number: int, mode: Literal["error", "append"]) -> None:
-        table = _table(documents)[part.start : part.stop]
+        table = table_of(documents)[part.start : part.stop]
         writer = ShardWriter(store, f"part-{number}.arrow", schema=table.schema, block_bytes=2048)
         for batch in table.to_batches():
             writer.append(batch)
         commit_dataset(store, table.schema, [writer.close()], mode=mode)
 
     append(slice(0, 200), 0, "error")
-    first = _index(url, RowOptions(64))
+    first = index_rows(url, RowOptions(64))
     config = ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")
     with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
         begun = read(opened, _request())
     append(slice(200, 300), 1, "append")
-    second = _index(url, RowOptions(64))
+    second = index_rows(url, RowOptions(64))
     with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
         rest = read(opened, _request(resume_token=begun.tokens[2]))
         grown = read(opened, _request())
 
-    assert _payloads(rest) == _payloads(begun)[3:]
+    assert payloads(rest) == payloads(begun)[3:]
     assert first.sample_count == 200
     assert second.sample_count == 300
-    shown = {sample for row in _rows(grown) for sample in row["tokens.samples"]} - {-1}
+    shown = {sample for row in rows_seen(grown) for sample in row["tokens.samples"]} - {-1}
     assert shown == {number for number, each in enumerate(documents) if each.size}
 
 
@@ -462,22 +362,22 @@ def test_columns_that_cannot_be_packed_alike_are_refused(tmp_path: Path) -> None
     write_dataset(url, table, shard_samples=(3,))
 
     with pytest.raises(BadArgumentError, match="sample 1 has 1 elements in 'tokens' and 2"):
-        _index(url, RowOptions(8), columns=["tokens", "mask"])
+        index_rows(url, RowOptions(8), columns=["tokens", "mask"])
     with pytest.raises(BadArgumentError, match="2 columns hold lists"):
-        _index(url, RowOptions(8), columns=[])
+        index_rows(url, RowOptions(8), columns=[])
     with pytest.raises(BadArgumentError, match="expected lists of numbers"):
-        _index(url, RowOptions(8), columns=["text"])
+        index_rows(url, RowOptions(8), columns=["text"])
     with pytest.raises(ColumnNotFoundError):
-        _index(url, RowOptions(8), columns=["nothing"])
+        index_rows(url, RowOptions(8), columns=["nothing"])
     with pytest.raises(BadArgumentError, match="sample 0 has 2 elements"):
-        _index(url, RowOptions(1), columns=["tokens"], refuse_longer=True)
+        index_rows(url, RowOptions(1), columns=["tokens"], refuse_longer=True)
 
 
 def test_what_is_stored_damaged_is_refused(tmp_path: Path) -> None:
     """Any flipped byte of the table of groups, the row counts or the lengths."""
     copied = str(tmp_path / "copied")
-    write_dataset(copied, _table(_documents(50, seed=2)), shard_samples=(50,))
-    pointer = _index(copied, RowOptions(64))
+    write_dataset(copied, table_of(documents_of(50, seed=2)), shard_samples=(50,))
+    pointer = index_rows(copied, RowOptions(64))
     (table,) = pointer.rows
     for name in (pointer.lengths.name, pointer.groups.name, table.counts.name):
         path = tmp_path / "copied" / name
@@ -485,14 +385,7 @@ def test_what_is_stored_damaged_is_refused(tmp_path: Path) -> None:
         path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
         config = ServerConfig(datasets={"d": copied}, listen="127.0.0.1:0")
         with start_server(config) as server, grpc.insecure_channel(server.address) as opened:
-            failure = _failure(opened, _request())
+            failure = failure_before_batches(opened, _request())
         path.write_bytes(content)
 
         assert failure_of(failure)[1].reason == ManifestCorruptError.reason
-
-
-def _failure(channel: grpc.Channel, request: pb.ReadBatchesRequest) -> grpc.RpcError:
-    """Return how a stream fails of which no batch is sent."""
-    seen, failure = read_until_failure(messages_of(channel, request))
-    assert not any(message.HasField("batch") for message in seen)
-    return failure

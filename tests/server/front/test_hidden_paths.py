@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headrace import errors
 from headrace.errors import BadArgumentError, DatasetNotFoundError, HeadraceError
 from headrace.server import DatasetConfig, ServerConfig, start_server
-from headrace.server.front.hidden_paths import Places
+from headrace.server.front.hidden_paths import DatasetPlaces
 from headrace.storage import (
     RetryPolicy,
     ShardWriter,
@@ -280,7 +280,7 @@ _FORMS = (
 )
 def test_no_form_of_a_url_is_told(kind: type[HeadraceError], url: str, forms: list[str]) -> None:
     """Any error of the world, with the URL as configured or as the store writes it."""
-    places = Places()
+    places = DatasetPlaces()
     places.add(url)
     written = str(Path(url).absolute()) if "://" not in url else url
     text = "; ".join(form.replace("{}", written) for form in forms)
@@ -306,7 +306,7 @@ def test_no_form_of_a_url_is_told(kind: type[HeadraceError], url: str, forms: li
 )
 def test_places_that_are_no_dataset_are_hidden(text: str) -> None:
     """What lies beside the datasets is nobody's but the operator's."""
-    told = Places().without(errors.StepFailedError(f"the transform t failed: {text}"))
+    told = DatasetPlaces().without(errors.StepFailedError(f"the transform t failed: {text}"))
 
     assert ("telling" not in told.message, True) == (True, "(hidden)" in told.message)
     assert "10.1.2.3" not in told.message
@@ -318,7 +318,7 @@ def test_the_id_of_the_access_key_is_hidden() -> None:
         "the store refuses s3://b/x (403 AccessDenied) to access key AKIATELLING (from env); check"
     )
 
-    told = Places().without(error)
+    told = DatasetPlaces().without(error)
 
     assert "the store refuses (hidden) (403 AccessDenied) to an access key (from env); check" == (
         told.message
@@ -327,7 +327,7 @@ def test_the_id_of_the_access_key_is_hidden() -> None:
 
 def test_the_oldest_of_too_many_places_is_forgotten() -> None:
     """Then its files are hidden as all others are; what is added again is the youngest."""
-    places = Places(most=2)
+    places = DatasetPlaces(most=2)
     for url in ("s3://b/one", "s3://b/two", "s3://b/one", "s3://b/three"):
         places.add(url)
 
@@ -348,7 +348,7 @@ def test_the_oldest_of_too_many_places_is_forgotten() -> None:
 )
 def test_what_callers_said_comes_back_as_it_was(error: HeadraceError) -> None:
     """So nobody learns where datasets lie by naming paths and looking what becomes of them."""
-    places = Places()
+    places = DatasetPlaces()
     places.add("/srv/telling/set")
 
     assert error is places.without(error)

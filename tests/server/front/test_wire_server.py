@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from headrace.server.front.lines import Lines
+from headrace.server.front.pace import Pace
 from headrace.server.front.status import Failure
 from headrace.server.front.wire import WireCall
 from headrace.server.front.wire_server import WireServer
@@ -18,6 +19,7 @@ from support.served import TIMEOUT_S
 from support.waiting import until
 
 _METHODS = ("/test/First", "/test/Second")
+_NEVER_S = 3600.0
 _FULL = Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room", b"")
 
 
@@ -32,6 +34,9 @@ class _Arrival:
     @property
     def line(self) -> str:
         return str(self._metadata.get("line", ""))
+
+    def may_wait(self, waiting: int) -> bool:
+        return waiting >= 0 and "never-waits" not in self._metadata
 
     def no_room(self) -> bool:
         self._is_refused = self._metadata.get("cut") is None
@@ -54,13 +59,15 @@ class _Arrival:
 
 
 @contextmanager
-def _served(*, most: int = 1000) -> Iterator[tuple[grpc.Channel, list[str], threading.Event]]:
+def _served(
+    *, most: int = 1000, pace: Pace | None = None
+) -> Iterator[tuple[grpc.Channel, list[str], threading.Event]]:
     seen, gate = list[str](), threading.Event()
 
     def made(name: str) -> Callable[[WireCall], _Arrival]:
         return lambda wire: _Arrival(name, seen, gate, wire)
 
-    server = WireServer({name: made(name) for name in (*_METHODS, "")}, (), most=most)
+    server = WireServer({name: made(name) for name in (*_METHODS, "")}, (), most=most, pace=pace)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -97,6 +104,17 @@ def test_each_method_answers_and_others_go_to_the_unnamed() -> None:
                 assert f"of {name}".encode() == answer
 
 
+def test_a_call_that_may_not_wait_is_cut() -> None:
+    """Those before it and after it are answered."""
+    with _served() as (channel, _, _gate):
+        before = _asked(channel, _METHODS[0], line="a")
+        cut = _asked(channel, _METHODS[0], line="a", **{"never-waits": "yes"})
+        after = _asked(channel, _METHODS[0], line="a")
+
+        assert before.result(timeout=TIMEOUT_S) == after.result(timeout=TIMEOUT_S)
+        assert grpc.StatusCode.CANCELLED is cut.code()
+
+
 def test_callers_have_their_turns() -> None:
     """Behind a hundred calls of one caller that came first, another's is not the last."""
     with _served() as (channel, seen, gate):
@@ -108,6 +126,32 @@ def test_callers_have_their_turns() -> None:
             call.result(timeout=TIMEOUT_S)
 
     assert seen.index("one") < 90
+
+
+def test_many_calls_of_a_caller_wait_while_another_is_there() -> None:
+    """The other's call is answered meanwhile; when it has gone, all of the many are."""
+    with _served(pace=Pace(turn_s=_NEVER_S)) as (channel, _, gate):
+        first = _asked(channel, _METHODS[0], line="a", wait="yes")
+        many = [_asked(channel, _METHODS[0], line="a") for _ in range(100)]
+        one = _asked(channel, _METHODS[1], line="b")
+        gate.set()
+        one.result(timeout=TIMEOUT_S)
+        first.result(timeout=TIMEOUT_S)
+        assert not all(call.done() for call in many)
+
+        for call in many:
+            assert b"of /test/First" == call.result(timeout=TIMEOUT_S)
+
+
+def test_nobody_waits_for_a_pace_when_a_server_ends() -> None:
+    """The calls that wait in the lines are ended with the others."""
+    with _served(pace=Pace(turn_s=_NEVER_S)) as (channel, _, gate):
+        first = _asked(channel, _METHODS[0], line="a", wait="yes")
+        many = [_asked(channel, _METHODS[0], line="a") for _ in range(100)]
+        gate.set()
+        _asked(channel, _METHODS[1], line="b").result(timeout=TIMEOUT_S)
+
+    assert until(lambda: first.done() and all(call.done() for call in many))
 
 
 @pytest.mark.parametrize("is_cut", [False, True])

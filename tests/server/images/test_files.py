@@ -49,6 +49,31 @@ def test_upright(kind: str, orientation: int) -> None:
     assert np.array_equal(_by_pillow(content), _decoded(content))
 
 
+def _moved(content: bytes, marker: int) -> bytes:
+    """Put a segment of a JPEG behind that of its frame."""
+    frame = next(at for at in range(len(content)) if content[at : at + 2] == b"\xff\xc0")
+    begin = content.index(bytes((0xFF, marker)))
+    end = begin + 2 + int.from_bytes(content[begin + 2 : begin + 4], "big")
+    behind = frame + 2 + int.from_bytes(content[frame + 2 : frame + 4], "big")
+    assert end <= frame
+    return content[:begin] + content[end:behind] + content[begin:end] + content[behind:]
+
+
+@pytest.mark.parametrize("marker", [0xE1, 0xEE])
+def test_what_stands_behind_the_frame(marker: int) -> None:
+    """EXIF's rotation, and Adobe's word that colours are red, green and blue, count there too."""
+    image = _image()
+    exif = image.getexif()
+    exif[_ORIENTATION] = 6
+    content = _file(image, "JPEG", exif=exif.tobytes(), keep_rgb=True)
+    if marker == 0xEE and b"\xff\xee" not in content:
+        # Pillow writes none for colours that are left as they are.
+        adobe = b"\xff\xee\x00\x0eAdobe\x00\x64" + bytes(5)
+        content = content[:2] + adobe + content[2:]
+
+    assert np.array_equal(_by_pillow(_moved(content, marker)), _decoded(_moved(content, marker)))
+
+
 _KINDS = {
     "baseline": _file(_image(), "JPEG", quality=90),
     "progressive": _file(_image(), "JPEG", progressive=True),

@@ -193,29 +193,6 @@ def test_documents_find_the_rows_of_the_order(
     assert wanted.pieces.tolist() == out[:count].tolist()
 
 
-@given(
-    spans=st.lists(st.tuples(st.integers(-1, 60), st.integers(-1, 40), st.integers(-1, 70))),
-)
-def test_spans_go_to_places_or_none_does(
-    compiled: ModuleType, spans: list[tuple[int, int, int]]
-) -> None:
-    """Each lies where it was to go; where one lies outside, or has no room, none is copied."""
-    memory = np.arange(64, dtype=np.uint8)
-    begins, lengths, places = np.array(spans, np.int64).reshape(-1, 3).T.copy()
-    out, wanted = np.zeros(80, np.uint8), np.zeros(80, np.uint8)
-    is_inside = all(
-        min(span) >= 0 and span[0] + span[1] <= memory.size and span[2] + span[1] <= out.size
-        for span in spans
-    )
-    for begin, size, place in spans if is_inside else []:
-        wanted[place : place + size] = memory[begin : begin + size]
-
-    found = compiled.place_spans(memory, begins, lengths, places, out)
-
-    assert is_inside == found
-    assert wanted.tolist() == out.tolist()
-
-
 @pytest.mark.parametrize(
     ("block", "slot", "column"),
     [

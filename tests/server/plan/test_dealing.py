@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.cli._row_counter import row_counter
+from headrace.cli.stored.row_counter import row_counter
 from headrace.order import deal_evenly
 from headrace.server import ServerConfig, start_server
 from headrace.server.plan.dealing import dealt

@@ -10,7 +10,8 @@ import pytest
 
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served_dataset import ServedDataset
-from headrace.server.plan.planned_batches import Lookahead, Planned, planned_samples
+from headrace.server.plan.planned_batches import Planned, planned_samples
+from headrace.server.plan.prefetch_blocks import Lookahead
 from headrace.server.telemetry.metrics import Metrics
 from headrace.storage import open_dataset
 from support.datasets import write_manifest

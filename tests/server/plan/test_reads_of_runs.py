@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,3 +127,30 @@ def test_bytes_of_a_store_are_those_of_the_blocks(
 
     assert whole.sample_ids[position:].tolist() == sample_ids.tolist()
     assert 0 < _fetched_bytes(proxy) <= 1.05 * delivered
+
+
+@pytest.mark.parametrize("count", [7, pytest.param(20, marks=pytest.mark.long)])
+def test_streams_that_push_out_each_others_blocks_get_their_own_samples(
+    large_url: str, whole: _Whole, start: StartServer, count: int
+) -> None:
+    """Three orders through a cache that holds half of what one of them shuffles.
+
+    Blocks that a batch waits for go again before the last of them comes.
+    """
+    small = start(large_url, cache_bytes=whole.used_bytes // 20)
+
+    def read_values(seed: int) -> list[dict[str, list[object]]]:
+        request = _request(_SAMPLES - count * _BATCH)
+        request.order.seed = seed
+        return [batch.values for batch in read(small.channel, request).batches]
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(read_values, range(3)))
+
+    assert [count] * 3 == [len(batches) for batches in found]
+    for batches in found:
+        ids = [one for values in batches for one in values["headrace.sample_id"]]
+        assert ids == [one for values in batches for one in values["number"]]
+        texts = [one for values in batches for one in values["text"]]
+        assert texts == [f"sample {one:054d}" for one in ids]
+        assert len(set(ids)) == len(ids) == count * _BATCH

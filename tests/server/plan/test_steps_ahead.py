@@ -81,7 +81,7 @@ def _advance(ahead: StepsAhead, asked: _Asked, *, epoch: int = 0, position: int)
     return asked.blocks[before:]
 
 
-def _ahead(*, last_epoch: int | None = None, spare: int = 2 * _STEP) -> StepsAhead:
+def _ahead(*, last_epoch: int | None = None, spare: int = _STEP) -> StepsAhead:
     return StepsAhead(_Steps(), range(1), last_epoch=last_epoch, spare_samples=lambda: spare)
 
 
@@ -112,7 +112,7 @@ def test_neighbours_are_asked_for_at_once() -> None:
 def test_the_rest_of_a_run_is_asked_for_with_its_first_part() -> None:
     """A run that goes on into the next step is one read, and not asked for again there."""
     steps, asked = _CutSteps(), _Asked()
-    ahead = StepsAhead(steps, range(1), last_epoch=0, spare_samples=lambda: 2 * _STEP)
+    ahead = StepsAhead(steps, range(1), last_epoch=0, spare_samples=lambda: _STEP)
     for position in range(0, _LENGTH, 3):
         _advance(ahead, asked, position=position)
 
@@ -131,10 +131,10 @@ class _CutSteps(_Steps):
         return _Step(number * _STEP, (number + 1) * _STEP, blocks)
 
 
-def test_room_to_spare_is_used_by_half() -> None:
-    """With room for six more steps three are asked for; with less than two none is."""
-    ahead, asked = _ahead(spare=6 * _STEP), _Asked()
-    without, nothing = _ahead(spare=2 * _STEP - 1), _Asked()
+def test_room_to_spare_is_used() -> None:
+    """With room for three more steps three are asked for; with less than one none is."""
+    ahead, asked = _ahead(spare=3 * _STEP), _Asked()
+    without, nothing = _ahead(spare=_STEP - 1), _Asked()
 
     _advance(ahead, asked, position=0)
     _advance(without, nothing, position=0)
@@ -157,7 +157,7 @@ def test_the_next_epoch_follows_unless_this_is_the_last() -> None:
 @given(
     st.lists(st.integers(1, 400), min_size=1, max_size=60),
     st.integers(0, _LENGTH - 1),
-    st.integers(2 * _STEP, 900),
+    st.integers(_STEP, 450),
 )
 def test_a_step_has_been_asked_for_before_it_begins(
     jumps: list[int], start: int, spare: int

@@ -115,7 +115,7 @@ def test_streams_of_a_removed_dataset_end_and_others_go_on(
 
     code, info = failure_of(failure)
     assert (grpc.StatusCode.NOT_FOUND, "DATASET_NOT_FOUND") == (code, info.reason)
-    assert "'b' is served here no more" in str(failure.details())
+    assert "'b' is no longer served here" in str(failure.details())
     assert without == server._cache.used_bytes
     assert {"batch", "epoch_end"} == set(_events(going, 30))
 

@@ -129,7 +129,7 @@ def test_variables_that_are_no_settings_are_told() -> None:
         ("datasets: {a: {url: x, store: 1}}", "datasets.a.store is a value of type int"),
         ("datasets: {a: {url: x, store: {secret_key: 7}}}", "store.secret_key is a value of type"),
         ("datasets: {a: {url: x, store: {addressing: up}}}", "addressing is 'up'"),
-        ("datasets: {a: x}\ndatasets: {b: y}", "the key 'datasets' stands twice"),
+        ("datasets: {a: x}\ndatasets: {b: y}", "the key 'datasets' occurs twice"),
         ("a: [", "is not YAML at line"),
         ("a: \x00", "is not YAML"),
         ("- 1", "must be names of settings"),
@@ -172,10 +172,13 @@ def _chained(levels: int) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("datasets: &a {x: *a}", "line 1, column 18: an alias stands in what it refers to"),
-        ("a: &a [[*a]]", "line 1, column 9: an alias stands in what it refers to"),
-        ("a: &a {<<: *a}", "stands in what it refers to"),
-        ("a: &a {? *a : b}", "stands in what it refers to"),
+        (
+            "datasets: &a {x: *a}",
+            "line 1, column 18: an alias is inside the value that it refers to",
+        ),
+        ("a: &a [[*a]]", "line 1, column 9: an alias is inside the value that it refers to"),
+        ("a: &a {<<: *a}", "inside the value that it refers to"),
+        ("a: &a {? *a : b}", "inside the value that it refers to"),
         (_doubling(12), "with its aliases written out it has more than"),
         (_merging(12), "with its aliases written out it has more than"),
         (f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 200)}]", "more than 16777216"),

@@ -12,8 +12,8 @@ from headrace.server import ServerConfig
     ("settings", "message"),
     [
         ({"datasets": {}}, "no dataset to serve"),
-        ({"datasets": {"a b": "/x"}}, "'a b' is no name for a dataset"),
-        ({"datasets": {"": "/x"}}, "'' is no name for a dataset"),
+        ({"datasets": {"a b": "/x"}}, "'a b' is not a valid dataset name"),
+        ({"datasets": {"": "/x"}}, "'' is not a valid dataset name"),
         ({"listen": "localhost"}, "'localhost' is not an address to listen on"),
         ({"listen": "localhost:http"}, "'localhost:http' is not an address"),
         ({"listen": "localhost:65536"}, "'localhost:65536' is not an address"),

@@ -159,6 +159,21 @@ def test_a_share_holds_what_waits_and_what_is_made() -> None:
     assert 0 == budget.held_bytes
 
 
+def test_what_is_still_made_stays_claimed() -> None:
+    """Of two that are made, what the second takes is not given to others with the first's rest."""
+    budget = Budget(1000)
+    share, other = Share(budget), Share(budget)
+    share.claim(900)
+    share.keep(100, making=300)
+
+    with pytest.raises(ShortError):
+        other.claim(700)
+    share.claim(300)
+    share.keep(300)
+    share.sent(400)
+    other.claim(700)
+
+
 def test_a_batch_that_never_fits_is_refused() -> None:
     """More than the whole budget is INVALID_ARGUMENT at once; as much as it is waited for."""
     budget = Budget(1000)

@@ -8,6 +8,9 @@ How it could give wrong samples, hang or let somebody in, and what holds against
 4. A batch that never ends: `test_row_pool.py`, `test_leaving`.
 5. A file that takes all memory or time: `test_bombs`.
 6. A damaged file that ends the server or another's stream: `test_damaged`.
+7. While a batch is written the next one is begun, which could come before it, take its place, fail
+   in its name, or take memory that is not there: `test_what_comes_before_a_failure_stands`,
+   `test_without_memory_for_two`, `test_in_a_ring`, `test_leaving`.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import random
 import struct
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,8 +41,14 @@ from headrace.client import (
     RandomVerticalFlip,
     RemoteDataset,
     Resize,
+    Transport,
 )
-from headrace.errors import ConfigurationError, StepFailedError, TokenSpecChangedError
+from headrace.errors import (
+    BadArgumentError,
+    ConfigurationError,
+    StepFailedError,
+    TokenSpecChangedError,
+)
 from headrace.order import Token, decode_token, encode_token, split_images
 from headrace.server import Server, ServerConfig, start_server
 from headrace.server.settings.transform_config import transform_configs
@@ -127,7 +137,7 @@ def _any_transforms(rng: random.Random) -> DecodeImage:
         ranges = (rng.random(), rng.random(), rng.random(), rng.random() / 2)
         last.append(ColorJitter(*ranges))
     if rng.random() < 0.5:
-        dtype: Any = rng.choice(["float16", "float32"])
+        dtype: Any = rng.choice(["float16", "bfloat16", "float32"])
         last.append(Normalize((0.4,) * channels, (rng.uniform(0.1, 1),) * channels, dtype))
     if rng.random() < 0.5:
         last.append(RandomErasing(rng.random(), value=rng.randint(0, 255)))
@@ -173,9 +183,10 @@ def test_same_pixels(servers: list[Server], number: int) -> None:
 
 
 @pytest.mark.long
-def test_same_pixels_of_a_thousand(servers: list[Server]) -> None:
+@pytest.mark.parametrize("quarter", range(4))
+def test_same_pixels_of_a_thousand(servers: list[Server], quarter: int) -> None:
     """The same for 1,000 random sets of parameters."""
-    for number in range(1000):
+    for number in range(250 * quarter, 250 * (quarter + 1)):
         _check_same_pixels(servers, random.Random(f"many {number}"))
 
 
@@ -237,6 +248,74 @@ def test_damaged(servers: list[Server]) -> None:
     assert failure.value.metadata["sample_id"] == "20"
     assert len(list(RemoteDataset(servers[1].address, "damaged", **options))) == _SAMPLES // 12
     assert len(_read(servers[1], _CROP)) == _SAMPLES // 12
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 20])
+def test_what_comes_before_a_failure_stands(servers: list[Server], rows: int) -> None:
+    """Whatever is begun ahead, all batches before the one that fails are read first."""
+    options: dict[str, Any] = {"batch_size": rows, "shuffle": False, "epochs": 1}
+    seen: list[int] = []
+    with (
+        NumpyDataset(servers[1].address, "damaged", steps=[_CROP], **options) as dataset,
+        pytest.raises(StepFailedError, match="sample 20 ") as failure,
+    ):
+        seen += (int(number) for arrays in dataset for number in arrays["number"])
+
+    assert seen == list(range(20 - 20 % rows))
+    assert failure.value.metadata["row"] == str(20 % rows)
+
+
+@pytest.mark.parametrize("times", [1.2, 2, 3, 5])
+def test_without_memory_for_two(urls: dict[str, str], servers: list[Server], times: float) -> None:
+    """With memory for one batch and little more the same batches come, and those of all streams."""
+    step = DecodeImage("image", transforms=[RandomResizedCrop(150)])
+    one = 12 * 150 * 150 * 3 + 12 * 4096
+    config = ServerConfig(
+        datasets=urls,
+        listen="127.0.0.1:0",
+        step_threads=2,
+        # What decoding takes beside it is claimed too.
+        payload_bytes=int(times * one) + (8 << 20),
+    )
+    wanted = _by_number(_read(servers[0], step))
+    found: list[dict[int, bytes]] = []
+    with start_server(config) as server:
+        threads = [
+            threading.Thread(target=lambda: found.append(_by_number(_read(server, step))))
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+
+    assert found == [wanted] * 3
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 8])
+@pytest.mark.parametrize("kept", [0, 2])
+def test_in_a_ring(
+    urls: dict[str, str], servers: list[Server], tmp_path: Path, slots: int, kept: int
+) -> None:
+    """Through a ring of few slots, or of none that is free, the batches are the same."""
+    step = DecodeImage("image", transforms=[RandomResizedCrop(170)])
+    transport = Transport("ring", ring_bytes=slots * (12 * 170 * 170 * 3 + 4096) + (64 << 10))
+    wanted = _by_number(_read(servers[0], step, epochs=2))
+    config = ServerConfig(datasets=urls, listen=f"unix:{tmp_path / 'socket'}", step_threads=2)
+    held: list[Any] = []
+    found: list[dict[str, Any]] = []
+    with start_server(config) as server:
+        options: dict[str, Any] = {"batch_size": 12, "seed": 5, "epochs": 2}
+        with NumpyDataset(
+            server.address, "photos", steps=[step], transport=transport, **options
+        ) as dataset:
+            for _ in range(2):
+                for arrays in dataset:
+                    held = [*held, arrays][-kept:] if kept else []
+                    found.append({name: np.array(each) for name, each in arrays.items()})
+
+    assert len(found) == 2 * _SAMPLES // 12
+    assert _by_number(found) == wanted
 
 
 def test_damaged_in_a_mixture(servers: list[Server]) -> None:
@@ -302,6 +381,11 @@ def test_another_decoder(servers: list[Server]) -> None:
 
     assert len(batches) == _SAMPLES // 12 - 1
     assert "00000000" not in decode_token(batches[-1].token).transforms
+    options |= {"allow_decoder_change": True}
+    with NumpyDataset(servers[0].address, "photos", **options) as arrays:
+        assert len(list(arrays)) == len(batches)
+    with pytest.raises(BadArgumentError, match="allow_decoder_change"):
+        NumpyDataset(servers[0].address, "photos", **{**options, "allow_decoder_change": "yes"})
 
 
 def test_no_transform_is_called_so() -> None:

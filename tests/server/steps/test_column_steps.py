@@ -11,8 +11,6 @@ import grpc
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -22,10 +20,9 @@ from headrace.server.batch.batch_values import Batch, Values
 from headrace.server.layout.wire_columns import WireColumn
 from headrace.server.steps.column_steps import Cast, Pad, Stack, Step, Work
 from headrace.server.steps.decode_image import DecodeImage
-from headrace.server.steps.pack import Pack
 from headrace.v1 import shard_service_pb2 as pb
 from support.datasets import write_dataset
-from support.served import ReadBatch, Transcript, decode, failure_of, read
+from support.served import Transcript, failure_of, read
 
 SAMPLES = 60
 
@@ -175,45 +172,6 @@ def test_a_grey_picture_has_one_channel(channel: grpc.Channel) -> None:
     assert abs(int(pixels[4, 1, 0]) - 0.299 * 101) < 5
 
 
-def _packed(batch: ReadBatch) -> list[list[tuple[int, list[int]]]]:
-    """Return the documents of each row: which sample, and its tokens."""
-    header = pb.BatchHeader.FromString(batch.header.SerializeToString())
-    header.sample_count = header.row_count
-    values: dict[str, Any] = decode(batch.columns, header, batch.payload)
-    rows = zip(
-        values["tokens"], values["tokens.boundaries"], values["headrace.sample_id"], strict=True
-    )
-    return [
-        [
-            (sample, tokens[begin:end])
-            for sample, begin, end in zip(samples, edges, edges[1:], strict=False)
-        ]
-        for tokens, edges, samples in rows
-    ]
-
-
-def test_documents_are_packed_into_rows(channel: grpc.Channel) -> None:
-    """Every document lies whole in one row, or is counted as overflow."""
-    step = pb.BatchStep(pack=pb.Pack(column="tokens", row_count=3, length=8, fill=-7))
-    seen = read(channel, _request(step, columns=["tokens", "text"]))
-
-    overflow = 0
-    for batch in seen.batches:
-        rows = _packed(batch)
-        documents = [document for row in rows for document in row]
-        for sample, tokens in documents:
-            assert tokens == list(range(sample, sample + sample % 7))
-        left_out = batch.header.sample_count - len(documents)
-        assert left_out == batch.header.overflow_sample_count
-        overflow += left_out
-    assert overflow > 0
-    assert overflow == seen.ends[0].overflow_sample_count
-    assert seen.start is not None
-    assert ["tokens", "tokens.boundaries", "tokens.sample", "headrace.sample_id"] == [
-        column.name for column in seen.start.columns
-    ]
-
-
 _MIB = 1 << 20
 
 
@@ -263,41 +221,6 @@ def test_files_of_images_are_not_copied() -> None:
 
     assert (1, 8, 8, 3) == made.columns["x"].values.shape
     assert peak < flat.nbytes // 2
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    lengths=st.lists(st.integers(0, 12), max_size=30),
-    rows=st.integers(1, 6),
-    length=st.integers(1, 10),
-)
-def test_packing_loses_nothing_uncounted(lengths: list[int], rows: int, length: int) -> None:
-    """Packed and left-out elements are all elements; rows never overlap or overflow."""
-    offsets = np.cumsum([0, *lengths])
-    flat = np.arange(1, offsets[-1] + 1, dtype=np.int32)
-    column = WireColumn("x", pb.COLUMN_KIND_RAGGED, pb.ELEMENT_TYPE_INT32, np.dtype("<i4"))
-    batch = Batch({"x": Values(column, flat, offsets)}, len(lengths))
-
-    made = finished(Pack(pb.Pack(column="x", row_count=rows, length=length)).run(batch))
-
-    packed = made.columns["x"].values
-    assert (rows, length) == packed.shape
-    edges = made.columns["x.boundaries"]
-    samples = made.columns["x.sample"]
-    assert edges.offsets is not None
-    assert samples.offsets is not None
-    held = 0
-    for row in range(rows):
-        own = edges.values[edges.offsets[row] : edges.offsets[row + 1]].tolist()
-        which = samples.values[samples.offsets[row] : samples.offsets[row + 1]].tolist()
-        for sample, begin, end in zip(which, own, own[1:], strict=False):
-            first = int(offsets[sample])
-            assert flat[first : first + end - begin].tolist() == packed[row, begin:end].tolist()
-            assert end - begin == min(length, lengths[sample])
-            held += end - begin
-        assert not packed[row, own[-1] :].any()
-    assert sum(lengths) == held + made.overflow_element_count
-    assert len(lengths) == samples.values.size + made.overflow_sample_count
 
 
 def test_steps_do_not_depend_on_the_world_size(channel: grpc.Channel) -> None:
@@ -360,11 +283,6 @@ def _refused(channel: grpc.Channel, request: pb.ReadBatchesRequest) -> tuple[str
             pb.BatchStep(decode_image=pb.DecodeImage(column="photo", height=60_000, width=60_000)),
             "BAD_COORDINATES",
         ),
-        (pb.BatchStep(pack=pb.Pack(column="tokens", row_count=0, length=1)), "BAD_COORDINATES"),
-        (
-            pb.BatchStep(pack=pb.Pack(column="tokens", row_count=1 << 20, length=1 << 20)),
-            "BAD_COORDINATES",
-        ),
     ],
 )
 def test_a_step_that_cannot_be_is_refused(
@@ -376,18 +294,12 @@ def test_a_step_that_cannot_be_is_refused(
     assert reason == found, text
 
 
-def test_steps_that_do_not_go_together_are_refused(channel: grpc.Channel) -> None:
-    """Nothing follows packing, it wants no padded end, and there are at most 64 steps."""
-    pack = pb.BatchStep(pack=pb.Pack(column="tokens", row_count=2, length=9))
+def test_too_many_steps_are_refused(channel: grpc.Channel) -> None:
+    """There are at most 64."""
     cast = _cast("tokens", pb.ELEMENT_TYPE_INT64)
 
-    for request in (
-        _request(pack, cast, columns=["tokens"]),
-        _request(pack, pack, columns=["tokens"]),
-        _request(pack, columns=["tokens"], end=pb.END_MODE_PAD),
-        _request(*[cast] * 65, columns=["tokens"]),
-    ):
-        assert "BAD_COORDINATES" == _refused(channel, request)[0]
+    request = _request(*[cast] * 65, columns=["tokens"])
+    assert "BAD_COORDINATES" == _refused(channel, request)[0]
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 
 from headrace.errors import StepFailedError
-from headrace.server.steps.row_pool import RowPool
+from headrace.server.steps.row_pool import RowPool, Waits
 from support.waiting import until
 
 _SOON_S = 10.0
@@ -25,9 +25,9 @@ def pool() -> Iterator[RowPool]:
     found.close()
 
 
-def _finish(work: Generator[None, None, None]) -> None:
-    for _ in work:
-        pass
+def _finish(work: Waits[None]) -> None:
+    for finished in work:
+        finished.wait(0.02)
 
 
 def _beside(work: Callable[[], Any]) -> threading.Thread:
@@ -156,6 +156,39 @@ def test_callers_share(pool: RowPool) -> None:
         thread.join()
 
     assert 0.7 < one / many < 1.4
+
+
+def test_a_line_is_in_order(pool: RowPool) -> None:
+    """Rows of a line's second batch are begun after those of its first, and others are not held up.
+
+    The first batch has worked longest when the second one comes, and would be last without a line.
+    """
+    line = object()
+    begun: list[str] = []
+    free = threading.Event()
+
+    def does(name: str) -> Callable[[int], None]:
+        def do(_: int) -> None:
+            begun.append(name)
+            assert free.wait(_SOON_S)
+            time.sleep(0.001)
+
+        return do
+
+    first = pool.work("a", 50, does("first"), timeout_s=_SOON_S, line=line)
+    next(first)
+    until(lambda: len(begun) == 2)
+    second = pool.work("a", 50, does("second"), timeout_s=_SOON_S, line=line)
+    other = pool.work("a", 10, does("other"), timeout_s=_SOON_S)
+    next(second)
+    next(other)
+    free.set()
+    for work in (first, second, other):
+        _finish(work)
+
+    assert begun.index("second") > max(at for at, name in enumerate(begun) if name == "first")
+    # What was begun ten times before is not begun last.
+    assert max(at for at, name in enumerate(begun) if name == "other") < begun.index("second")
 
 
 def test_a_crash_is_told(pool: RowPool) -> None:

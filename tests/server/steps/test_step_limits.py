@@ -13,10 +13,13 @@ import grpc
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from headrace.bench._children import serving
+from headrace.bench.children import serving
 from headrace.server import ServerConfig, start_server
+from headrace.server.steps.image_work import scan_count, scan_count_plainly
 from headrace.v1 import shard_service_pb2 as pb
 from support.bombs import claimed_png, scanned_jpeg
 from support.datasets import write_dataset
@@ -158,3 +161,12 @@ def test_a_function_that_lets_no_thread_run_ends_with_a_killed_server(
         stuck = Path("/proc") / pid_file.read_text()
 
         assert seconds_until(lambda: not stuck.exists()) < _SOON_S
+
+
+@given(content=st.lists(st.sampled_from([0xFF, 0xDA, 0, 7]), max_size=1200).map(bytes))
+def test_scans_are_counted_alike(content: bytes) -> None:
+    """The compiled loop, and NumPy, count what stands there."""
+    view = memoryview(content)
+
+    assert scan_count(view) == content.count(b"\xff\xda")
+    assert scan_count_plainly(np.frombuffer(view, np.uint8)) == content.count(b"\xff\xda")

@@ -120,7 +120,6 @@ def _requests() -> dict[str, pb.ReadBatchesRequest]:
     wide, narrow = pb.ELEMENT_TYPE_FLOAT64, pb.ELEMENT_TYPE_FLOAT32
     casts = [_cast("vector", to) for to in (wide, narrow, wide, pb.ELEMENT_TYPE_INT64)]
     columns = [f"column_{n}" for n in range(_COLUMNS)]
-    pack = pb.Pack(column="ragged", row_count=32, length=_MIB)
     stack = pb.Stack(column="even", item_shape=[8])
     image = pb.DecodeImage(column="photo", height=224, width=224)
     return {
@@ -129,7 +128,6 @@ def _requests() -> dict[str, pb.ReadBatchesRequest]:
         "pad beyond all": _request(_SAMPLES, ["ragged"], _pad(256 * _MIB)),
         "pad and cast": _request(3, ["ragged"], _pad(_MIB), _cast("ragged", wide)),
         "casts": _request(2000, ["vector"], *casts),
-        "pack": _request(_SAMPLES, ["ragged"], pb.BatchStep(pack=pack)),
         "stack": _request(_SAMPLES, ["even"], pb.BatchStep(stack=stack), _cast("even", wide)),
         "images": _request(200, ["photo"], pb.BatchStep(decode_image=image)),
         "plain": _request(_SAMPLES, ["vector"]),

@@ -131,5 +131,7 @@ def test_health_follows_the_store(start: StartServer, broken_url: str, tmp_path:
     assert values["headrace_store_fetch_errors_total", "rich", "OBJECT_NOT_FOUND"] >= 3
 
     shutil.move(away, shards)
-    next(messages_of(running.channel, request))
+    # The stream is held until then: one that ends after its first message may have read nothing.
+    again = messages_of(running.channel, request)
+    next(again)
     assert next(watch).status == health_pb2.HealthCheckResponse.SERVING

@@ -16,7 +16,7 @@ _OLD = killed_writer.OLD_SAMPLES
 _NEW = killed_writer.OLD_SAMPLES + killed_writer.NEW_SAMPLES
 
 
-@pytest.mark.parametrize("kind", ["local", "s3"])
+@pytest.mark.parametrize("kind", ["local", pytest.param("s3", marks=pytest.mark.long)])
 def test_killed_anywhere_the_dataset_is_whole(s3: S3, tmp_path: Path, kind: str) -> None:
     """SIGKILL before each operation in turn leaves what was there, whole; the last one is done.
 

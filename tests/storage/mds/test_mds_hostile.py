@@ -130,7 +130,7 @@ BAD_INDEXES: dict[str, tuple[Damage, str]] = {
     "33 unknown level": (_shard_change("compression", value="zstd:99"), "'zstd:99'"),
     "34 compressed without a file": (_shard_change("compression", value="gz"), "zip_data is no"),
     "35 unknown hash": (_shard_change("raw_data", "hashes", value={"crc": "0"}), "hash 'crc'"),
-    "36 hashes are a list": (_shard_change("raw_data", "hashes", value=[1]), "no JSON object"),
+    "36 hashes are a list": (_shard_change("raw_data", "hashes", value=[1]), "not a JSON object"),
     "37 too many schemas": (_many_schemas, f"more than {MAX_SCHEMAS}"),
     "38 a name is a list": (_shard_change("column_names", 0, value=[]), "unhashable"),
 }

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import BadArgumentError
-from headrace.storage.mds.layout import BLOCK_BYTES, BlockLayout
+from headrace.storage.mds.layout import BLOCK_BYTES, MdsLayout
 
 
-def _layout(shards: list[tuple[int, int, bool]]) -> BlockLayout:
+def _layout(shards: list[tuple[int, int, bool]]) -> MdsLayout:
     columns = np.array(shards, np.int64).reshape(-1, 3)
-    return BlockLayout(columns[:, 0], columns[:, 1], whole=columns[:, 2].astype(bool))
+    return MdsLayout(columns[:, 0], columns[:, 1], whole=columns[:, 2].astype(bool))
 
 
 _SHARDS = st.lists(

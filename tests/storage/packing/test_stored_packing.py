@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from headrace.errors import ManifestCorruptError
+from headrace.errors import ManifestCorruptError, NotADatasetError
 from headrace.storage import (
     PackingPointer,
     RowOptions,
@@ -25,6 +25,7 @@ from headrace.storage import (
     collect_garbage,
     commit_dataset,
     index_packing,
+    open_dataset,
     open_store,
     plan_gc,
     read_packing,
@@ -194,3 +195,15 @@ def test_the_command_stores_lengths_and_says_what_to_read(tmp_path: Path) -> Non
     assert as_json["rows"][0]["options"]["eos"] == 2
     assert nothing.returncode == 2
     assert "--pack-length L" in nothing.stderr
+
+
+def test_rows_are_no_dataset_that_a_url_names(tmp_path: Path) -> None:
+    """They differ from epoch to epoch, so commands that ask no server read documents alone."""
+    url = str(tmp_path / "d")
+    _write(url, [3, 5, 8], "a", "error")
+
+    with pytest.raises(NotADatasetError) as caught:
+        open_dataset(f"{url}:64")
+
+    assert "may name packed rows" in caught.value.message
+    assert f"give {url}" in caught.value.message

@@ -6,10 +6,13 @@ import itertools
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.errors import ShardCorruptError
 from headrace.storage import (
     Compression,
     ShardWriter,
@@ -18,7 +21,11 @@ from headrace.storage import (
     open_store,
     sample_bytes,
 )
+from headrace.storage.dataset.dataset import Dataset
+from headrace.storage.shard.arrow_message import message_size
 
+_NOISE_BYTES = 200_000
+_NOISE = np.random.default_rng(1).bytes(_NOISE_BYTES)
 _INTS = st.integers(-(2**31), 2**31 - 1)
 _COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[object]]] = {
     "int": (pa.int32(), _INTS),
@@ -81,6 +88,41 @@ def test_samples_survive_any_cutting(
     for block in found:
         sizes = sample_bytes(block)
         assert sizes.sum() - sizes.max() <= 4 * block_bytes
+
+
+@pytest.mark.parametrize(
+    ("content", "compression", "is_compressed"),
+    [
+        pytest.param(_NOISE, "lz4", False, id="noise"),
+        pytest.param(_NOISE, "zstd", True, id="noise, and asked for"),
+        pytest.param(bytes(_NOISE_BYTES), "lz4", True, id="zeros"),
+        pytest.param(_NOISE[:1000], "lz4", True, id="too little to tell"),
+    ],
+)
+def test_what_lz4_cannot_shrink_is_stored_as_it_is(
+    tmp_path: Path, content: bytes, compression: Compression, *, is_compressed: bool
+) -> None:
+    """Unless another codec is asked for; and a block in which any byte is changed is refused."""
+    batch = pa.RecordBatch.from_pydict({"image": [content, None, content[:9]]})
+    store = open_store(str(tmp_path))
+    with ShardWriter(store, "a", schema=batch.schema, compression=compression) as writer:
+        writer.append(batch)
+        entry = writer.close()
+    commit_dataset(store, batch.schema, [entry])
+
+    with open_dataset(str(tmp_path)) as dataset:
+        assert isinstance(dataset, Dataset)
+        stored, found = dataset.read_stored(0)
+        assert batch.to_pylist() == found.to_pylist()
+        size = message_size(pa.ipc.read_message(pa.py_buffer(stored)))
+        assert is_compressed == size.is_compressed
+        for at in range(0, len(stored), max(1, len(stored) // 50)):
+            damaged = bytearray(stored)
+            damaged[at] ^= 1
+            with pytest.raises(ShardCorruptError, match="checksum"):
+                dataset.decode_stored(0, bytes(damaged))
+        with pytest.raises(ShardCorruptError, match="bytes found"):
+            dataset.decode_stored(0, stored[:-1])
 
 
 @settings(max_examples=60, deadline=None)

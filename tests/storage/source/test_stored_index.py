@@ -209,7 +209,7 @@ def _forged(tmp_path: Path, changes: dict[str, object]) -> None:
         ({"url": 7}, "url is 7"),
         ({"url": "a\nb"}, "is none"),
         ({"fingerprint": "0" * 32}, "fingerprint .* found, 0000"),
-        ({"fingerprint": "../x"}, "no 32 hexadecimal digits"),
+        ({"fingerprint": "../x"}, "not 32 hexadecimal digits"),
         ({"index": {"name": "../x", "stored_bytes": 1, "digest": "0" * 32}}, "'../x'"),
         ({"index": {"name": "x", "stored_bytes": -1, "digest": "0" * 32}}, "stored_bytes is -1"),
         ({"index": {"name": "x", "stored_bytes": 1, "digest": "0"}}, "digest '0'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import forkserver
 from typing import Any, Literal, cast
 
 from torch.utils.data import DataLoader
@@ -20,7 +21,7 @@ from headrace.errors import BadArgumentError
 
 
 class BatchLoader(DataLoader[Batch]):
-    """Read a RemoteDataset in worker processes, in the order that no workers would give.
+    """Read a RemoteDataset in worker processes, in the same order as without workers.
 
     Each ``for`` yields the rest of the current epoch, as the dataset itself does. The state is
     that of the last batch handed over, whatever the workers have read ahead, and is loaded by any
@@ -44,6 +45,9 @@ class BatchLoader(DataLoader[Batch]):
         start_method: Literal["fork", "spawn", "forkserver"] = "forkserver",
     ) -> None:
         """Prepare to read; workers start with the first ``for``.
+
+        The process that they are forked from starts now and imports torch beside the job, so that
+        the first ``for`` does not wait for that if something is done before it.
 
         Args:
             dataset: What to read; each worker prefetches up to its ``prefetch_bytes``.
@@ -81,6 +85,7 @@ class BatchLoader(DataLoader[Batch]):
         if num_workers and start_method == "forkserver":
             # Loaded once, in the process that workers are forked from.
             multiprocessing.set_forkserver_preload([RemoteDataset.__module__])
+            forkserver.ensure_running()
         is_plain = dataset.transform is None
         super().__init__(
             dataset,
@@ -91,7 +96,7 @@ class BatchLoader(DataLoader[Batch]):
             pin_memory=pin_memory,
             multiprocessing_context=start_method if num_workers else None,
             worker_init_fn=None if is_plain else expect_opened,
-            # Torch's own would make tensors of the arrays that a function returns.
+            # Torch's own function would make tensors of the arrays that a function returns.
             collate_fn=None if is_plain else _as_it_is,
         )
         self._remote = dataset
@@ -105,7 +110,7 @@ class BatchLoader(DataLoader[Batch]):
                 yield cast("Batch", batch.opened())
                 continue
             if isinstance(batch, Batch):
-                # To look at it is to take note of it, also if the loop never does.
+                # Looking at the batch takes note of it, even if the loop never looks.
                 len(batch)
             yield cast("Batch", batch)
 
@@ -114,7 +119,7 @@ class BatchLoader(DataLoader[Batch]):
         return self._remote.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on after that batch with the next ``for``; see `RemoteDataset.load_state_dict`."""
+        """Continue after that batch with the next ``for``; see `RemoteDataset.load_state_dict`."""
         self._remote.load_state_dict(state)
 
 

@@ -25,11 +25,11 @@ from headrace.client.device.cuda_copy import checked_device
 from headrace.client.feeds.feed import Event
 from headrace.client.feeds.open_feed import RingFeeds
 from headrace.client.feeds.transport import Landing
-from headrace.client.loader.loop_turns import Loop, Turns
+from headrace.client.loader.loop_turns import Loop, LoopTurns
 from headrace.client.loader.parent_watch import end_with_main_process
 from headrace.client.loader.prepared import refuse_prepared
-from headrace.client.loader.progress import Progress
-from headrace.client.loader.worker_plan import Begin, Share, share_of_worker
+from headrace.client.loader.progress import LoopProgress
+from headrace.client.loader.worker_plan import Begin, WorkerPart, share_of_worker
 from headrace.client.loader.worker_share import ShareSource, WorkerSide, results_are_opened
 from headrace.client.options.access import Access, access_of, was_forked_after_use
 from headrace.client.options.addresses import addresses_of
@@ -40,6 +40,7 @@ from headrace.client.options.arguments import (
     epoch_limit,
     token_bytes,
 )
+from headrace.client.options.buckets import buckets_of
 from headrace.client.options.deal import Deal, deal_of
 from headrace.client.options.mixture import Mixture
 from headrace.client.options.order import Order, order_of
@@ -52,7 +53,7 @@ from headrace.client.options.settings import (
     deadlines_of,
 )
 from headrace.client.options.skips import SkipChoice
-from headrace.client.options.steps import Step, steps_of
+from headrace.client.options.steps import Step, may_skip, steps_of
 from headrace.client.options.transport import Transport, transport_of
 from headrace.client.reader.reader import BatchReader, Place
 from headrace.client.servers.replicas import Seat, seat_of
@@ -87,7 +88,7 @@ class RemoteDataset(IterableDataset[Batch]):
     ranks can load it.
 
     In a DataLoader, each worker reads its share, and the loader yields the same batches in the same
-    order. There, a batch counts as taken when the loop first looks at it.
+    order. A batch then counts as taken when the loop first looks at it.
 
     Examples:
         >>> dataset = RemoteDataset(address, "numbers", batch_size=4, end="uneven", epochs=1)
@@ -126,6 +127,7 @@ class RemoteDataset(IterableDataset[Batch]):
         steps: Sequence[Step] = (),
         allow_decoder_change: bool = False,
         deal: Literal["balanced"] | Deal | None = None,
+        buckets: int | None = None,
         transform: Callable[[Batch], Any] | None = None,
         restart: bool = False,
         token: bytes | None = None,
@@ -158,7 +160,7 @@ class RemoteDataset(IterableDataset[Batch]):
             world_size: Number of ranks. None as for ``rank``, and finally 1.
             replication: Number of consecutive ranks that get the same samples; divides
                 ``world_size``.
-            epochs: Number of epochs; None to continue for ever.
+            epochs: Number of epochs; None to continue without end.
             end: What to do with an incomplete last batch: leave it out (``drop_last``), send it
                 (``uneven``), or fill it up with repeats that `Batch.is_pad` marks (``pad``).
             with_ids: Whether batches have `Batch.sample_ids`.
@@ -170,11 +172,14 @@ class RemoteDataset(IterableDataset[Batch]):
                 ``"label < 10 and lang = 'en'"``: an epoch has these alone (docs/client.md). None
                 for all, or for the expression of a loaded state.
             steps: What the server does with each batch before it sends it, in this order: `Cast`,
-                `Pad`, `Stack`, `DecodeImage`, `Transform`, `Pack`.
+                `Pad`, `Stack`, `DecodeImage`, `OneHot`, `MixUp`, `CutMix`, `Transform`.
             allow_decoder_change: Whether a loaded state may be of images that other versions of
                 the server's image libraries decoded, whose pixels may differ.
             deal: ``balanced``, or a `Deal`, to deal the samples of each global batch so that every
                 rank has about as much to do; None for in order.
+            buckets: How many batches to sort by length together, such as 64, so that the samples
+                of each have like lengths, in shuffled order; None for none, or for those of a
+                loaded state. Needs the lengths that ``headrace index --pack-length`` stores.
             transform: Function of a batch; the loop gets its result. It runs in the prefetching
                 thread or in the worker. With ``device=`` it runs in the loop's thread and stream,
                 when the loop takes the batch.
@@ -232,6 +237,7 @@ class RemoteDataset(IterableDataset[Batch]):
             with_ids=flag("with_ids", with_ids),
             steps=steps_of(steps),
             deal=deal_of(deal),
+            buckets=buckets_of(buckets, is_mixture=subject.mixture is not None),
             allow_new_skips=flag("allow_new_skips", allow_new_skips),
             allow_decoder_change=flag("allow_decoder_change", allow_decoder_change),
             end_epoch=epoch_limit(epochs),
@@ -253,9 +259,9 @@ class RemoteDataset(IterableDataset[Batch]):
             None if device is None else checked_device(device),
             self._on_batches if device is None else None,
         )
-        self._reporter = reporter_of(stats_log)
+        self._may_skip, self._reporter = may_skip(self._reading.steps), reporter_of(stats_log)
         self._has_log = self._reporter is not None
-        self._progress, self._turns = Progress(), Turns()
+        self._progress, self._turns = LoopProgress(), LoopTurns()
         self._key = uuid.uuid4().hex
         self._side = WorkerSide(self._key)
         register_owner(self._key, self)
@@ -268,11 +274,11 @@ class RemoteDataset(IterableDataset[Batch]):
         """Yield the batches that the current epoch has left.
 
         Raises:
-            HeadraceError: No batch can be had any more; the next ``for`` tries again from there.
+            HeadraceError: No further batch can be read; the next ``for`` tries again from there.
         """
         refuse_prepared()
         share = share_of_worker()
-        # Workers agree on the place now, before one of them hands a batch over.
+        # Workers agree on the place now, before any of them hands a batch over.
         if share is None:
             return self._rest_of_epoch()
         return cast("Iterator[Batch]", self._share_of_epoch(share))
@@ -301,7 +307,7 @@ class RemoteDataset(IterableDataset[Batch]):
                 self._reporter.note(progress.unread, self.stats)
 
     def _next_result(self, loop: Loop) -> object:
-        """Hand the next batch, or what became of it, over to a loop; `_END` after its epoch."""
+        """Hand the next batch, or its result, over to a loop; `_END` after its epoch."""
         self._turns.take(loop)
         try:
             progress = self._progress
@@ -315,6 +321,8 @@ class RemoteDataset(IterableDataset[Batch]):
                         else self._transformed(event)
                     )
                     progress.unread = event.mark
+                    if self._may_skip:
+                        self._live.note_damaged(len(event.header.damaged_sample_ids))
                     return found
                 # An older epoch ended while nobody looked: its last batch was the last one handed
                 # over before a `break`.
@@ -332,7 +340,7 @@ class RemoteDataset(IterableDataset[Batch]):
         assert self._on_batches is not None
         return called(self._on_batches, event)
 
-    def _share_of_epoch(self, share: Share) -> Iterator[Batch | Carried]:
+    def _share_of_epoch(self, share: WorkerPart) -> Iterator[Batch | Carried]:
         self._refuse_in_worker()
         end_with_main_process()
         source = ShareSource(
@@ -371,7 +379,7 @@ class RemoteDataset(IterableDataset[Batch]):
                 field="stats_log",
             )
 
-    def _next_of_share(self, place: Place, share: Share) -> Event | None:
+    def _next_of_share(self, place: Place, share: WorkerPart) -> Event | None:
         def make(landing: Landing) -> BatchReader:
             return self._make_reader(landing, place=place, share=share)
 
@@ -407,16 +415,16 @@ class RemoteDataset(IterableDataset[Batch]):
 
     @property
     def transform(self) -> Callable[[Batch], Any] | None:
-        """The function that each batch passes before the loop gets it, or None."""
+        """The function that is applied to each batch before the loop gets it, or None."""
         return None if self._on_batches is None else self._on_batches.function
 
     @property
     def classes(self) -> Classes:
-        """Names of the classes of columns of labels: ``dataset.classes["label"][i]`` is what i is.
+        """Names of the classes of label columns: ``dataset.classes["label"][i]`` is the name of i.
 
-        Those of the version that is read. Asks the server when it is first looked at, and after a
-        state of another version was loaded. -1 in a column means no class, and is no place to
-        look at in the names.
+        The names belong to the version that is read. The server is asked at the first access, and
+        after a state of another version was loaded. -1 in a column means no class; do not look it
+        up in the names.
 
         Raises:
             HeadraceError: No server answers, or it has no such dataset.
@@ -429,14 +437,14 @@ class RemoteDataset(IterableDataset[Batch]):
         return self._classes
 
     def seek(self, epoch: int, position: int = 0) -> None:
-        """Move to a place of the order; the next ``for`` begins there.
+        """Move to a place in the order; the next ``for`` starts there.
 
         Args:
             epoch: The epoch, >= 0.
-            position: Samples of it to leave out, over all ranks, >= 0.
+            position: Number of its samples to skip, over all ranks, >= 0.
 
         Raises:
-            BadArgumentError: One of them is negative, or no whole number.
+            BadArgumentError: One of them is negative, or not a whole number.
         """
         epoch = whole("epoch", epoch, low=0, high=NUMBER_LIMIT)
         position = whole("position", position, low=0, high=NUMBER_LIMIT)
@@ -451,8 +459,8 @@ class RemoteDataset(IterableDataset[Batch]):
     def state_dict(self) -> State:
         """Return the state after the last batch handed to the loop, JSON-serialisable.
 
-        The same on every rank, so one rank's is enough. Asks the server for the dataset's
-        fingerprint if no batch was handed over yet.
+        The state is the same on every rank, so one rank's is enough. If no batch was handed over
+        yet, the server is asked for the dataset's fingerprint.
         """
         share = share_of_worker()
         place = (share and self._side.place) or self._progress.place
@@ -461,7 +469,7 @@ class RemoteDataset(IterableDataset[Batch]):
         return state if share is None else {**state, "worker": self._side.state(share)}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on after the batch that a state was taken at, with any rank and world size.
+        """Resume after the batch at which a state was taken, with any rank and world size.
 
         Raises:
             TokenMalformedError: It is not a state, or a damaged one.
@@ -476,7 +484,7 @@ class RemoteDataset(IterableDataset[Batch]):
             self._side.load(share, state.get("worker"), self._progress.place)
 
     def note_look(self, token: bytes, *, moves: int) -> None:
-        """Take note that the loop got a worker's batch; the batch itself calls this."""
+        """Note that the loop got a worker's batch; the batch itself calls this."""
         begin = Begin(place_after(token), moves, self._progress.first_epoch)
         if moves == self._progress.moves and begin.is_after(self._progress.begin()):
             # What was read ahead here is behind now.
@@ -485,7 +493,7 @@ class RemoteDataset(IterableDataset[Batch]):
             self._side.shared.publish(begin)
 
     def __getstate__(self) -> dict[str, object]:
-        """Arrive in a worker as the same dataset, and anywhere else as a copy."""
+        """Unpickle in a worker as the same dataset, and anywhere else as a copy."""
         state = dict(self.__dict__)
         if get_spawning_popen() is None:
             state["_key"] = uuid.uuid4().hex
@@ -508,11 +516,11 @@ class RemoteDataset(IterableDataset[Batch]):
             raise_missing(self, name)
 
     def stats(self) -> ClientStats:
-        """Return what happened since the dataset was made, in this process."""
+        """Return what has happened in this process since the dataset was made."""
         return self._live.stats()
 
     def close(self) -> None:
-        """Drop the connection and what was prefetched; the next ``for`` goes on all the same."""
+        """Drop the connection and the prefetched batches; the next ``for`` still continues."""
         self._live.close()
 
     def __enter__(self) -> Self:
@@ -533,7 +541,7 @@ class RemoteDataset(IterableDataset[Batch]):
         return self._reading.plan(position, self._progress.place.token)
 
     def _make_reader(
-        self, landing: Landing, *, place: Place | None = None, share: Share | None = None
+        self, landing: Landing, *, place: Place | None = None, share: WorkerPart | None = None
     ) -> BatchReader:
         if self._reading.subject.mixture is not None:
             # Its token holds no versions, so each request names them.

@@ -1,4 +1,4 @@
-"""The running stream of a dataset: made when it is needed, in the process that needs it."""
+"""The running stream of a dataset, made on demand in the process that needs it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.client.wire.buffers import BufferPool
 
 
 class LiveStream:
-    """Own the prefetcher of one process; threads and connections never travel to another."""
+    """Own the prefetcher of one process; threads and connections never move to another."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class LiveStream:
         device: torch.device | None = None,
         transformation: Transformation | None = None,
     ) -> None:
-        """Begin with nothing running.
+        """Make it with nothing running.
 
         Args:
             prefetch_bytes: Most payload bytes to hold ready; as many may idle for reuse.
@@ -58,10 +58,10 @@ class LiveStream:
         return LiveStream, (self._prefetch_bytes, self.device, self._transformation)
 
     def next_event(self, make_reader: Callable[[Landing], BatchReader]) -> Event | None:
-        """Take the next event, or None at the end; begin to read if nothing runs.
+        """Take the next event, or None at the end; start to read if nothing runs.
 
         Args:
-            make_reader: Makes the reader that begins after the last event handed over.
+            make_reader: Makes the reader that starts after the last event handed over.
 
         Raises:
             HeadraceError: The reader gave up; the next call starts over.
@@ -75,7 +75,7 @@ class LiveStream:
             return self._ready.popleft()
         if self._running is None:
             self._transport = TransportState()
-            # Transfers to a device are begun ahead by us alone, and so are transformations.
+            # A server runs ahead into its ring; transfers and transformations run ahead only here.
             is_plain = self.device is None and self._transformation is None
             self._running = Prefetcher(
                 self._reader(make_reader),
@@ -114,7 +114,7 @@ class LiveStream:
         return MovingReader(make_reader(landing), self._ring)
 
     def close(self) -> None:
-        """End what runs, and drop what was prefetched; once more, if that was interrupted."""
+        """Stop reading and drop what was prefetched; also finishes a close that was interrupted."""
         self.is_broken = True
         self._ready.clear()
         running = self._running
@@ -125,6 +125,10 @@ class LiveStream:
                 self._finalizer.detach()
         self._running = None
         self.is_broken = False
+
+    def note_damaged(self, count: int) -> None:
+        """Count damaged samples that others stood in for."""
+        self._past += ClientStats(damaged_count=count)
 
     def stats(self) -> ClientStats:
         """Sum up all that ran in this process."""

@@ -1,4 +1,4 @@
-"""What to do in place of methods that other libraries' datasets have, and ours do not."""
+"""Advice for methods that other libraries' datasets have and ours do not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ADVICE = {
     "shuffle": "batches come shuffled already, by seed= and order=",
     "batch": "batches come whole, of batch_size= samples",
     "shard": "give rank= and world_size=",
-    "repeat": "epochs=None goes on for ever, one epoch a `for`",
+    "repeat": "epochs=None never ends, one epoch per `for`",
     "skip": "go to a place with seek(epoch, position)",
     "take": "use itertools.islice(dataset, count)",
     "prefetch": "it reads ahead already, up to Transport(prefetch_bytes=…)",
@@ -21,7 +21,7 @@ _ADVICE = {
 
 
 def raise_missing(owner: object, name: str) -> NoReturn:
-    """Raise what Python raises for an attribute that is not there, with advice where there is any.
+    """Raise an `AttributeError`, with advice on what to use instead if there is any.
 
     Raises:
         AttributeError: Always.

@@ -1,4 +1,4 @@
-"""Batches as NumPy arrays, for loops that know nothing of torch."""
+"""Batches as NumPy arrays, for loops without torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.arguments import whole
+from headrace.arguments import flag, whole
 from headrace.client.api.missing_methods import raise_missing
 from headrace.client.batch.classes import Classes
 from headrace.client.batch.transformed import (
@@ -29,6 +29,7 @@ from headrace.client.options.arguments import (
     epoch_limit,
     token_bytes,
 )
+from headrace.client.options.buckets import buckets_of
 from headrace.client.options.deal import Deal, deal_of
 from headrace.client.options.order import Order, order_of
 from headrace.client.options.private import PrivateServer, private_of
@@ -52,7 +53,7 @@ from headrace.client.wire.buffers import BufferPool
 from headrace.client.wire.payload_layout import ColumnView
 from headrace.errors import BadArgumentError
 from headrace.order import decode_token
-from headrace.payload import SAMPLE_ID_COLUMN
+from headrace.payload import BFLOAT16, SAMPLE_ID_COLUMN
 from headrace.v1 import shard_service_pb2 as pb
 
 Arrays = dict[str, NDArray[Any]]
@@ -64,11 +65,11 @@ _COUNT_LIMIT = 1 << 31
 class NumpyDataset:
     """Iterate over the batches of one rank as dictionaries of NumPy arrays.
 
-    ``for arrays in dataset`` yields the rest of the current epoch; the next ``for`` goes on after
+    ``for arrays in dataset`` yields the rest of the current epoch; the next ``for`` continues after
     the last batch handed over. Columns of numbers are ``(samples, *shape)``; strings, bytes and
-    ragged columns are object arrays of `str`, `bytes` and arrays, with `None` for null. A column
-    of numbers that may hold nulls has a second entry ``name.valid``. The memory of a batch is the
-    loop's for as long as it keeps an array of it.
+    ragged columns are object arrays of `str`, `bytes` and arrays, with `None` for null. A column of
+    numbers that may hold nulls has a second entry ``name.valid``. The loop owns the memory of a
+    batch for as long as it keeps one of its arrays.
 
     Examples:
         >>> with NumpyDataset(address, "numbers", batch_size=5, shuffle=False, epochs=1) as dataset:
@@ -93,7 +94,9 @@ class NumpyDataset:
         end: Literal["drop_last", "uneven", "pad"] = "drop_last",
         where: str | None = None,
         steps: Sequence[Step] = (),
+        allow_decoder_change: bool = False,
         deal: Literal["balanced"] | Deal | None = None,
+        buckets: int | None = None,
         transform: Callable[[Arrays], Any] | None = None,
         token: bytes | None = None,
         order: Order | None = None,
@@ -110,14 +113,17 @@ class NumpyDataset:
             batch_size: Samples a batch of this rank, >= 1.
             seed: Seed of the order, >= 0.
             shuffle: False for storage order.
-            columns: Names of the columns wanted; empty for all.
+            columns: Names of the columns to read; empty for all.
             rank: This rank, in ``[0, world_size)``.
             world_size: Number of ranks.
-            epochs: Epochs of the run; None to go on for ever.
-            end: What becomes of an incomplete last batch, as for `RemoteDataset`.
+            epochs: Epochs of the run; None to continue without end.
+            end: What happens to an incomplete last batch, as for `RemoteDataset`.
             where: An expression that says which samples to read, as for `RemoteDataset`.
             steps: What the server does with each batch, as for `RemoteDataset`.
+            allow_decoder_change: Whether ``token`` may be of images that other versions of the
+                server's image libraries decoded, as for `RemoteDataset`.
             deal: How samples are dealt to ranks, as for `RemoteDataset`.
+            buckets: How many batches to sort by length together, as for `RemoteDataset`.
             transform: Called with each batch's arrays, in the thread that reads ahead; what it
                 returns is what the loop gets.
             token: Where to begin: `token` of another dataset, or `Batch.token`.
@@ -150,12 +156,19 @@ class NumpyDataset:
             columns=column_names(columns),
             end_epoch=epoch_limit(epochs),
             steps=steps_of(steps),
+            allow_decoder_change=flag("allow_decoder_change", allow_decoder_change),
             deal=deal_of(deal),
             where=where_of(where),
+            buckets=buckets_of(buckets),
         )
         self._endpoints = (
             PrivateEndpoints(
-                private_server({name: dataset}, cache_bytes=own.cache_bytes, store=own.store)
+                private_server(
+                    {name: dataset},
+                    cache_bytes=own.cache_bytes,
+                    store=own.store,
+                    tokenizers=own.tokenizers,
+                )
             )
             if addresses is None
             else fixed_endpoints(
@@ -185,26 +198,26 @@ class NumpyDataset:
 
     @property
     def transform(self) -> Callable[[Arrays], Any] | None:
-        """The function that each batch passes before the loop gets it, or None."""
+        """The function that is applied to each batch before the loop gets it, or None."""
         return self._transform
 
     @property
     def transport(self) -> str:
-        """How batches come: ``ring`` or ``grpc``; empty before the first stream."""
+        """How batches arrive: ``ring`` or ``grpc``; empty before the first stream."""
         return self._transport.name
 
     @property
     def transport_reason(self) -> str:
-        """Why not through a ring, or why that is smaller than was asked for; else empty."""
+        """Why there is no ring, or why it is smaller than requested; otherwise empty."""
         return self._transport.reason
 
     @property
     def classes(self) -> Classes:
-        """Names of the classes of columns of labels: ``dataset.classes["label"][i]`` is what i is.
+        """Names of the classes of label columns: ``dataset.classes["label"][i]`` is the name of i.
 
-        Those of the version that is read; before the first batch, of the one that the server has
-        now. Asks the server when it is first looked at, and when the version is another. -1 in a
-        column means no class, and is no place to look at in the names.
+        The names belong to the version that is read; before the first batch, to the one that the
+        server has now. The server is asked at the first access, and when the version has changed.
+        -1 in a column means no class; do not look it up in the names.
 
         Raises:
             HeadraceError: No server answers, or it has no such dataset.
@@ -223,17 +236,17 @@ class NumpyDataset:
         """Yield the batches that the current epoch has left.
 
         Raises:
-            HeadraceError: No batch can be had any more; the next ``for`` tries again from there.
+            HeadraceError: No further batch can be read; the next ``for`` tries again from there.
         """
         if self._transform is not None:
             return self._rest_of_epoch(_result_of)
         return (arrays_of(columns) for columns in self.views())
 
     def views(self) -> Generator[dict[str, ColumnView], None, None]:
-        """Return the same as views of the batches' memory, strings and bytes undecoded.
+        """Yield batches as views of their memory, with strings and bytes undecoded.
 
         Raises:
-            BadArgumentError: The dataset has a transform, which makes something else of them.
+            BadArgumentError: The dataset has a transform.
         """
         if self._transform is not None:
             raise BadArgumentError(
@@ -278,7 +291,7 @@ class NumpyDataset:
         )
 
     def close(self) -> None:
-        """Drop the connection and what was prefetched; the next ``for`` goes on all the same."""
+        """Drop the connection and the prefetched batches; the next ``for`` still continues."""
         running, self._running = self._running, None
         if running is not None:
             running.close()
@@ -336,7 +349,8 @@ def arrays_of(columns: dict[str, ColumnView]) -> Arrays:
         if name == SAMPLE_ID_COLUMN:
             continue
         if view.kind == pb.COLUMN_KIND_TENSOR:
-            arrays[name] = view.values
+            is_bits = view.values.dtype == BFLOAT16
+            arrays[name] = view.values.view(np.uint16) if is_bits else view.values
         else:
             arrays[name] = _objects(view)
         if view.valid is not None:

@@ -1,4 +1,4 @@
-"""What a dataset has been through, as numbers and as a table."""
+"""Statistics of a dataset, as numbers and as a table."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from headrace.client.feeds.wait_times import HopSeconds
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ClientStats:
-    """What a dataset has been through, in this process; a table where it is shown.
+    """Statistics of a dataset in this process; shown as a table.
 
     Attributes:
-        waited_s: Seconds the loop waited for batches; beside the loop's own time this is how
-            starved it was.
-        reconnect_count: How often it was tried to open the stream again; a server that is away
-            for a while costs several tries, so this counts no faults.
+        waited_s: Seconds the loop waited for batches; compare it with the loop's own time to see
+            how starved it was.
+        reconnect_count: How often the client tried to open the stream again; a server that is away
+            for a while costs several tries, so this is not the number of faults.
         waited_on: The hops that ``waited_s`` went to; what is missing to the sum went to the
             handover between threads.
-        transport: How batches come at the moment, or came last: ``ring``, shared memory with a
+        transport: How batches arrive at the moment, or arrived last: ``ring``, shared memory with a
             server on this host, or ``grpc``; empty before the first stream.
-        transport_reason: Why not through a ring, or why that is smaller than was asked for; else
+        transport_reason: Why there is no ring, or why it is smaller than requested; otherwise
             empty.
         ring_batch_count: Batches that came through a ring.
         hedge_count: Late batches that a second server was asked for (``hedge=``).
         hedge_won_count: Those that came from it first.
+        damaged_count: Samples whose image cannot be decoded, and which others stood in for
+            (``on_error="skip"``); `Batch.damaged_ids` has them.
     """
 
     waited_s: float = 0.0
@@ -36,6 +38,7 @@ class ClientStats:
     ring_batch_count: int = 0
     hedge_count: int = 0
     hedge_won_count: int = 0
+    damaged_count: int = 0
 
     def __add__(self, other: ClientStats) -> ClientStats:
         latest = other if other.transport else self
@@ -48,6 +51,7 @@ class ClientStats:
             self.ring_batch_count + other.ring_batch_count,
             self.hedge_count + other.hedge_count,
             self.hedge_won_count + other.hedge_won_count,
+            self.damaged_count + other.damaged_count,
         )
 
     def __repr__(self) -> str:
@@ -64,7 +68,7 @@ class ClientStats:
         return f"<table>{''.join(rows)}</table>"
 
     def as_numbers(self) -> dict[str, float]:
-        """Return what can be drawn over time, by name: all totals since the dataset was made."""
+        """Return all numbers by name, as totals since the dataset was made, for plots over time."""
         hops = {
             f"waited_on/{hop.name}_s": float(getattr(self.waited_on, hop.name))
             for hop in fields(HopSeconds)
@@ -76,6 +80,7 @@ class ClientStats:
             "ring_batches": self.ring_batch_count,
             "hedges": self.hedge_count,
             "hedges_won": self.hedge_won_count,
+            "damaged": self.damaged_count,
         }
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -93,6 +98,7 @@ class ClientStats:
             ("transport", transport),
             ("batches by ring", f"{self.ring_batch_count:,}"),
             ("hedges", f"{self.hedge_count:,}, won {self.hedge_won_count:,}"),
+            ("damaged samples", f"{self.damaged_count:,}"),
         ]
 
 

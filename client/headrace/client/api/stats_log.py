@@ -1,4 +1,4 @@
-"""Hand a dataset's statistics to what draws a run: MLflow, Weights & Biases, or any function."""
+"""Send a dataset's statistics to MLflow, Weights & Biases, or any other function."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _EVERY_S = 30.0
 class StatsLog:
     """Call a function with the statistics of a dataset, now and then.
 
-    It is called by the loop's thread, between two batches, with a dictionary of numbers whose names
-    begin with ``prefix/``. What it raises is logged once and ends nothing.
+    The loop's thread calls it between two batches, with a dictionary of numbers whose names start
+    with ``prefix/``. If it raises, the error is logged once, and training continues.
 
     Attributes:
-        log: Such as ``wandb.log`` or ``mlflow.log_metrics``.
+        log: A function such as ``wandb.log`` or ``mlflow.log_metrics``.
         every_steps: After how many batches of this rank to call it, >= 1.
         every_s: After how many seconds, > 0; with both, whichever comes first. Without either,
             after 30 s.
-        prefix: What the names begin with, where datasets are to be told apart.
+        prefix: Prefix of the names, to tell datasets apart.
     """
 
     log: Callable[[dict[str, float]], Any]
@@ -61,7 +61,7 @@ def reporter_of(given: StatsLog | Callable[[dict[str, float]], Any] | None) -> R
     """Return what calls the log given as ``stats_log=``; a function alone is called every 30 s.
 
     Raises:
-        BadArgumentError: It is neither.
+        BadArgumentError: The argument is neither.
     """
     if given is None:
         return None
@@ -78,7 +78,7 @@ def reporter_of(given: StatsLog | Callable[[dict[str, float]], Any] | None) -> R
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """Where an interval begins."""
+    """Where an interval starts."""
 
     at_s: float
     batches: int
@@ -143,7 +143,7 @@ class Reporter:
             if not self._has_failed:
                 self._has_failed = True
                 _log.warning(
-                    "the function given as stats_log= failed (%s: %s); training goes on, the "
+                    "the function given as stats_log= failed (%s: %s); training continues, the "
                     "function is called again, and further failures are not logged",
                     type(error).__name__,
                     error,

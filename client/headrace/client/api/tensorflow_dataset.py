@@ -11,7 +11,7 @@ import numpy as np
 from headrace.client.api.numpy_dataset import NumpyDataset
 from headrace.client.wire.payload_layout import ColumnView
 from headrace.errors import BadArgumentError, ConfigurationError
-from headrace.payload import SAMPLE_ID_COLUMN
+from headrace.payload import BFLOAT16, SAMPLE_ID_COLUMN
 from headrace.v1 import shard_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def tf_dataset(dataset: NumpyDataset) -> tf.data.Dataset:
-    """Return a dataset of dictionaries of tensors; it batches, shuffles and repeats no more.
+    """Return a dataset of dictionaries of tensors, already batched and shuffled.
 
     Each iteration is an epoch, the next one the next epoch. Strings and bytes are ``tf.string``,
     empty for null; ragged columns are ragged tensors. The first batch is asked for at once,
@@ -31,7 +31,7 @@ def tf_dataset(dataset: NumpyDataset) -> tf.data.Dataset:
     Raises:
         ConfigurationError: TensorFlow is not installed.
         BadArgumentError: ``dataset`` is something else, or there is no batch to read.
-        HeadraceError: No batch can be had.
+        HeadraceError: A batch cannot be read.
     """
     if not isinstance(dataset, NumpyDataset):
         raise BadArgumentError(
@@ -72,7 +72,8 @@ def tf_dataset(dataset: NumpyDataset) -> tf.data.Dataset:
 
 def _spec(tf: Any, view: ColumnView) -> Any:
     if view.kind == pb.COLUMN_KIND_TENSOR:
-        return tf.TensorSpec((None, *view.values.shape[1:]), view.values.dtype)
+        dtype = tf.bfloat16 if view.values.dtype == BFLOAT16 else view.values.dtype
+        return tf.TensorSpec((None, *view.values.shape[1:]), dtype)
     if view.kind == pb.COLUMN_KIND_RAGGED:
         return tf.RaggedTensorSpec((None, None), view.values.dtype, row_splits_dtype=tf.int64)
     return tf.TensorSpec((None,), tf.string)
@@ -84,7 +85,10 @@ def _tensors(tf: Any, columns: dict[str, ColumnView]) -> dict[str, Any]:
         if name == SAMPLE_ID_COLUMN:
             continue
         if view.kind == pb.COLUMN_KIND_TENSOR:
-            tensors[name] = view.values
+            is_bits = view.values.dtype == BFLOAT16
+            tensors[name] = (
+                tf.bitcast(view.values.view(np.uint16), tf.bfloat16) if is_bits else view.values
+            )
         elif view.kind == pb.COLUMN_KIND_RAGGED:
             tensors[name] = tf.RaggedTensor.from_row_splits(view.values, view.offsets)
         else:

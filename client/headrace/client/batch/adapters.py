@@ -1,4 +1,4 @@
-"""A batch's columns for loops that want NumPy or JAX. JAX is imported when it is asked for."""
+"""Hand a batch's columns to NumPy or JAX. JAX is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ Value = torch.Tensor | BytesColumn | StringColumn | RaggedColumn
 
 
 def numpy_arrays(values: Mapping[str, Value]) -> dict[str, NDArray[Any]]:
-    """Return columns as arrays: tensors share their memory, the rest become object arrays."""
+    """Return columns as arrays: tensors share their memory, the rest become object arrays.
+
+    NumPy has no bfloat16, so its bits are returned as uint16.
+    """
     return {
-        name: value.numpy(force=True) if isinstance(value, torch.Tensor) else _objects(value)
+        name: _numbers(value) if isinstance(value, torch.Tensor) else _objects(value)
         for name, value in values.items()
     }
 
@@ -46,6 +49,13 @@ def jax_arrays(values: Mapping[str, Value]) -> dict[str, Any]:
         else:
             arrays[name] = value
     return arrays
+
+
+def _numbers(value: torch.Tensor) -> NDArray[Any]:
+    if value.dtype is torch.bfloat16:
+        # NumPy has none.
+        return value.view(torch.int16).numpy(force=True).view(np.uint16)
+    return value.numpy(force=True)
 
 
 def _objects(column: BytesColumn | StringColumn | RaggedColumn) -> NDArray[np.object_]:

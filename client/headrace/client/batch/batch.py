@@ -17,7 +17,13 @@ from headrace.client.batch.handover import Origin, note_look
 from headrace.client.device.device_ring import MovedEvent
 from headrace.client.feeds.ring_batch import SlotEvent
 from headrace.client.wire.assembler import BatchEvent
-from headrace.client.wire.column_spans import ColumnSpan, span_of, tensor_of, view_of
+from headrace.client.wire.column_spans import (
+    ColumnSpan,
+    array_tensor,
+    span_of,
+    tensor_of,
+    view_of,
+)
 from headrace.client.wire.payload_layout import ColumnView
 from headrace.errors import BadArgumentError, ConfigurationError
 from headrace.payload import SAMPLE_ID_COLUMN
@@ -29,9 +35,18 @@ _LAZY: dict[int, type[BytesColumn | StringColumn | RaggedColumn]] = {
     pb.COLUMN_KIND_BYTES: BytesColumn,
     pb.COLUMN_KIND_RAGGED: RaggedColumn,
 }
-_tensor = torch.from_numpy
-# What of a batch is made when somebody looks, apart from what the header says.
+_tensor = array_tensor
+# The parts of a batch that are made on first access, apart from the header's fields.
 _LATER = frozenset({"_made", "sample_ids", "_columns", "_payload"})
+
+
+def damaged_ids_of(
+    header: pb.BatchHeader,
+) -> tuple[int, ...] | tuple[tuple[int, int], ...]:
+    """Return the samples of a batch that others stand in for, since they are damaged."""
+    if header.damaged_dataset_indices:
+        return tuple(zip(header.damaged_dataset_indices, header.damaged_sample_ids, strict=True))
+    return tuple(header.damaged_sample_ids)
 
 
 class Batch(MutableMapping[str, Value]):
@@ -47,8 +62,8 @@ class Batch(MutableMapping[str, Value]):
         epoch: The epoch, from 0.
         step: Global batches since the start of the run before this one.
         position: Samples of the epoch before this global batch, over all ranks.
-        sample_count: Samples of this rank, pads included.
-        global_sample_count: Samples over all ranks, pads left out and replicas counted once.
+        sample_count: Samples of this rank, including pads.
+        global_sample_count: Samples over all ranks, without pads; replicas count once.
         loss_scale: Factor that makes the mean over ranks of ``loss.mean() * loss_scale`` the mean
             over the global batch, also where ranks have unequal shares. Not for ranks without
             samples, whose mean is NaN, nor for means that count pads: see ``sum_scale``.
@@ -56,9 +71,10 @@ class Batch(MutableMapping[str, Value]):
             the same on every rank. The sum over no samples is 0, so it holds for all batches.
         token: The resume token after this batch; the same on every rank.
         sample_ids: ``(samples,) int64``, or None unless asked for with ``with_ids``. Of a mixture
-            pairs, ``(samples, 2)``; with the step `Pack` the documents' ids, row after row.
-        substitute_count: Rows that stand in the place of skipped samples.
-        overflow_count: Samples that the step `Pack` found no room for.
+            pairs, ``(samples, 2)``.
+        substitute_count: Rows that stand in for skipped samples.
+        damaged_ids: Samples whose image cannot be decoded, and which other rows stand in for
+            (``on_error="skip"``); of a mixture, pairs of a dataset's index and an id in it.
     """
 
     epoch: int
@@ -71,7 +87,7 @@ class Batch(MutableMapping[str, Value]):
     token: bytes
     sample_ids: torch.Tensor | None
     substitute_count: int
-    overflow_count: int
+    damaged_ids: tuple[int, ...] | tuple[tuple[int, int], ...]
     _pad_count: int
     _device: torch.device | None = None
     _origin: Origin | None = None
@@ -86,7 +102,7 @@ class Batch(MutableMapping[str, Value]):
         Args:
             event: The batch; its memory passes to this object.
             group_count: World size divided by replication.
-            origin: Whom to tell in the main process, if this is made in a worker.
+            origin: Where to report to in the main process, if this is made in a worker.
         """
         if origin is not None:
             self._origin = origin
@@ -96,7 +112,7 @@ class Batch(MutableMapping[str, Value]):
             self._take_moved(event)
 
     def _read_header(self) -> None:
-        # Few loops look at most of this, so it is read when one looks.
+        # Few loops use most of this, so it is read on first access.
         header = self._event.header
         self.epoch = header.epoch
         self.step = header.step
@@ -104,7 +120,7 @@ class Batch(MutableMapping[str, Value]):
         self.global_sample_count = header.global_sample_count
         self.token = header.resume_token
         self.substitute_count = header.substitute_count
-        self.overflow_count = header.overflow_sample_count
+        self.damaged_ids = damaged_ids_of(header)
         self._pad_count = header.pad_count
         own = header.sample_count - header.pad_count
         self.sum_scale = self._group_count / max(1, header.global_sample_count)
@@ -112,7 +128,7 @@ class Batch(MutableMapping[str, Value]):
 
     @property
     def is_pad(self) -> torch.Tensor:
-        """``(samples,) bool``: true where a sample only fills the batch up (``end="pad"``)."""
+        """``(samples,) bool``: true where a sample only pads the batch (``end="pad"``)."""
         places = torch.arange(self.sample_count, device=self._device)
         return places >= self.sample_count - self._pad_count
 
@@ -125,7 +141,7 @@ class Batch(MutableMapping[str, Value]):
                 self.sample_ids = torch.from_numpy(view.values)
                 continue
             is_tensor = view.kind == _TENSOR
-            made[name] = torch.from_numpy(view.values) if is_tensor else _LAZY[view.kind](view)
+            made[name] = _tensor(view.values) if is_tensor else _LAZY[view.kind](view)
             if view.valid is not None:
                 made[f"{name}.valid"] = torch.from_numpy(view.valid)
         self._made = self._values = made
@@ -138,7 +154,7 @@ class Batch(MutableMapping[str, Value]):
             if kind == _TENSOR:
                 made[name] = _tensor(event.array(part))
             else:
-                made[name] = _LAZY[kind].later(event, name, form.row_count)
+                made[name] = _LAZY[kind].later(event, name, form.sample_count)
         self.sample_ids = made.pop(SAMPLE_ID_COLUMN) if form.has_ids else None
         self._made = self._values = made
 
@@ -157,14 +173,14 @@ class Batch(MutableMapping[str, Value]):
         self._values = self._made
 
     def __copy__(self) -> Self:
-        """Return a batch with the same values; what is set in it does not show in this one."""
+        """Return a batch with the same values; changes to it do not affect this one."""
         clone = self.__class__.__new__(self.__class__)
         self._open()
         clone.__dict__.update(self.__dict__)
         return clone
 
     def __reduce__(self) -> tuple[Callable[..., Batch], tuple[_Packed]]:
-        """Travel as one tensor; the other side makes the columns again, as views of it."""
+        """Pickle as one tensor; the receiver makes the columns from it again, as views."""
         self._open()
         if self._device is not None:
             raise BadArgumentError(
@@ -206,7 +222,7 @@ class Batch(MutableMapping[str, Value]):
             return getattr(self, name)
 
     def _look(self) -> dict[str, Value]:
-        """Return the values, which are made when somebody first looks at one."""
+        """Return the values, which are made at the first access."""
         if self._values is None:
             if self._packed is not None:
                 self._open()
@@ -240,7 +256,7 @@ class Batch(MutableMapping[str, Value]):
         ``RemoteDataset(device=...)`` does so ahead of the loop, over pinned memory, and is faster.
 
         Args:
-            device: Where to, such as ``"cuda"``. Tensors that are there already are not copied.
+            device: The device, such as ``"cuda"``. Tensors that are on it already are not copied.
             non_blocking: Whether copies out of pinned memory may still run on return.
 
         Raises:
@@ -307,7 +323,7 @@ class Batch(MutableMapping[str, Value]):
     def to_jax(self) -> dict[str, Any]:
         """Return the columns as JAX arrays where they are tensors, over dlpack.
 
-        JAX copies those on the CPU that do not begin at a multiple of 64 bytes.
+        JAX copies tensors on the CPU that do not start at a multiple of 64 bytes.
         Strings, bytes and ragged columns stay as they are; ``values`` and ``offsets`` of a ragged
         one are tensors. With JAX's default of 32 bits, float64 becomes float32.
 

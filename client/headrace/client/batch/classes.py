@@ -11,8 +11,8 @@ from headrace.v1 import shard_service_pb2 as pb
 class Classes(Mapping[str, tuple[str, ...]]):
     """Names of classes by column: value i of the column means the i-th name.
 
-    Of a mixture, those on which its datasets agree: one of them may have more classes than
-    another behind the same ones. Looking at a column in which they do not agree is an error.
+    For a mixture, the names on which its datasets agree: one of them may append classes to those of
+    another. It is an error to access a column in which they do not agree.
 
     Attributes:
         versions: Name and fingerprint of the datasets that were asked for.
@@ -31,8 +31,8 @@ class Classes(Mapping[str, tuple[str, ...]]):
 
         Raises:
             KeyError: The column has no classes.
-            UnsupportedColumnError: They are too many for a server to send, or the datasets of a
-                mixture do not agree in them.
+            UnsupportedColumnError: There are too many for a server to send, or the datasets of a
+                mixture do not agree on them.
         """
         if column not in self._columns:
             known = ", ".join(sorted(self._columns)) or "no column of this dataset"

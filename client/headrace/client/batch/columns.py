@@ -1,4 +1,4 @@
-"""What a batch hands out for columns that are no plain tensors.
+"""Views of columns that are not plain tensors.
 
 Nothing is decoded before it is touched.
 """
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headrace.arguments import whole
 from headrace.client.wire.payload_layout import ColumnView
 
 _T = TypeVar("_T")
@@ -28,7 +29,7 @@ each, and a loop that is left early has decoded few for nothing."""
 
 
 class _Source(Protocol):
-    """Makes the views of columns when they are asked for."""
+    """Makes the views of columns on demand."""
 
     def view_of(self, column: str) -> ColumnView: ...
 
@@ -52,7 +53,7 @@ class _Lazy(ABC, Generic[_T]):
 
     @classmethod
     def later(cls, source: _Source, name: str, row_count: int) -> Self:
-        """Return a column whose views are made when it is looked at.
+        """Return a column whose views are made on demand.
 
         Args:
             source: Makes them; is kept for as long as the column.
@@ -136,7 +137,7 @@ class _Lazy(ABC, Generic[_T]):
 
     @abstractmethod
     def _decode(self, edges: list[int]) -> list[_T]:
-        """Make the items between each two edges, places in the values."""
+        """Make the items between each two edges, which are places in the values."""
 
 
 class BytesColumn(_Lazy[bytes]):
@@ -206,16 +207,24 @@ class RaggedColumn(_Lazy[torch.Tensor]):
         """Return a jagged nested tensor that shares the memory; empty where null."""
         return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
 
-    def to_padded(self, *, fill: float = 0, length: int | None = None) -> torch.Tensor:
+    def to_padded(
+        self, *, fill: float = 0, length: int | None = None, multiple_of: int = 1
+    ) -> torch.Tensor:
         """Return ``(samples, length)``, short and null rows filled up, long ones cut.
 
         Args:
             fill: What to fill up with.
-            length: Of each row, >= 0; None for that of the longest.
+            length: The length of each row, >= 0; None for that of the longest.
+            multiple_of: Round the length up to a multiple of this, >= 1, so that few shapes occur.
+
+        Raises:
+            BadArgumentError: `multiple_of` is no whole number, or below 1.
         """
+        step = whole("multiple_of", multiple_of, low=1, high=1 << 31)
         offsets, values = self.offsets, self.values
         lengths = offsets.diff()
         width = int(lengths.max()) if length is None and len(self) else length or 0
+        width += -width % step
         places = torch.arange(width, device=values.device)
         is_there = places < lengths[:, None]
         padded = values.new_full((len(self), width), fill)
@@ -228,6 +237,6 @@ class RaggedColumn(_Lazy[torch.Tensor]):
 
 
 def _cut(whole: _Text, edges: list[int]) -> list[_Text]:
-    """Cut what lies between the first edge and the last at all others."""
+    """Split the values between the first edge and the last at all edges in between."""
     first = edges[0]
     return [whole[begin - first : end - first] for begin, end in pairwise(edges)]

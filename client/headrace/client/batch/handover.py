@@ -1,7 +1,8 @@
-"""Tell a dataset in the main process which of its workers' batches the loop has got.
+"""Tell a dataset in the main process which of its workers' batches the loop has taken.
 
-A worker runs ahead of the loop, and so does the DataLoader: neither knows what the loop was given.
-A batch from a worker therefore stays packed until the loop looks at it, and then says so here.
+A worker runs ahead of the loop, and so does the DataLoader: neither knows which batches the loop
+was given. A batch from a worker therefore stays packed until the loop looks at it, and then reports
+that here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _OWNERS: weakref.WeakValueDictionary[str, _Owner] = weakref.WeakValueDictionary(
 
 
 def register_owner(key: str, owner: _Owner) -> None:
-    """Make a dataset hear of its batches for as long as it lives."""
+    """Report its batches to a dataset for as long as it lives."""
     _OWNERS[key] = owner
 
 

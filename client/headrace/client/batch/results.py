@@ -1,4 +1,4 @@
-"""What a user's function makes of batches, on its way to the loop."""
+"""The results of a user's function on batches, on their way to the loop."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class OnBatches:
 
 
 def on_batches_of(function: Callable[[Batch], Any] | None, group_count: int) -> OnBatches | None:
-    """Return what calls the function given as ``transform=``.
+    """Return a wrapper that calls the function given as ``transform=``.
 
     Args:
         function: The user's.
         group_count: World size divided by replication.
 
     Raises:
-        BadArgumentError: It cannot be called.
+        BadArgumentError: The argument is not callable.
     """
     function = transform_of(function)
     return None if function is None else OnBatches(function, group_count)
@@ -52,7 +52,7 @@ class Carried:
     Attributes:
         result: What the function returned.
         token: The batch's.
-        origin: Whom to tell in the main process.
+        origin: Where to report to in the main process.
     """
 
     result: object

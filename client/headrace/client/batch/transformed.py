@@ -1,14 +1,14 @@
-"""A user's function on each batch, in the thread that reads ahead.
+"""Apply a user's function to each batch, in the thread that reads ahead.
 
 Contract:
 
 1. The function gets each batch once, in order, and the loop gets what it returns, also None.
 2. Position: an event keeps the mark of its batch, whatever the function returned or changed, so a
-   state is that of the last result that was handed over.
-3. Failure: anything that the function raises, `StopIteration` too, comes out after all results
-   before it, as a `StepFailedError` that names the batch; the next `for` begins with that batch.
-4. Memory: what the function does not keep of a batch is free when the next one is read. While its
-   results wait they count as many bytes as their batches had.
+   state describes the last result that was handed over.
+3. Failure: anything that the function raises, even `StopIteration`, is raised after all earlier
+   results, as a `StepFailedError` that names the batch; the next `for` starts with that batch.
+4. Memory: the parts of a batch that the function does not keep are freed when the next one is read.
+   Waiting results count as many bytes as their batches had.
 
 If the code differs, the code is wrong.
 """
@@ -33,7 +33,7 @@ Transformation = Callable[[BatchEvent], object]
 
 
 class TransformedEvent(BatchEvent):
-    """What came of a batch; the batch's memory is not kept.
+    """The result of a batch; the batch's memory is not kept.
 
     Attributes:
         mark: The batch's.
@@ -54,13 +54,13 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class TransformingReader(ReaderAround):
-    """A reader whose batches have passed a function.
+    """A reader that applies a function to its batches.
 
     Closing does not end a function that runs; whoever joins the thread waits for it.
     """
 
     def __init__(self, reader: Reader, transformation: Transformation) -> None:
-        """Call a function with what a reader reads.
+        """Apply a function to the batches of a reader.
 
         Args:
             reader: Its batches come one by one.
@@ -71,7 +71,7 @@ class TransformingReader(ReaderAround):
 
     def events(self) -> Generator[Event, None, None]:
         """Yield the reader's events, batches transformed."""
-        # Closed here: the traceback of a function's error would keep the stream open.
+        # It is closed here: the traceback of a function's error would keep the stream open.
         with closing(self._reader.events()) as source:
             for event in source:
                 yield self._transformed(event) if isinstance(event, BatchEvent) else event
@@ -88,10 +88,10 @@ class TransformingReader(ReaderAround):
 def called(
     transformation: Transformation, event: BatchEvent, header: pb.BatchHeader | None = None
 ) -> object:
-    """Return what came of a batch.
+    """Return the result of a batch.
 
     Raises:
-        StepFailedError: The function raised something; that is its cause.
+        StepFailedError: The function raised an exception, which is the cause.
     """
     try:
         return transformation(event)
@@ -113,7 +113,7 @@ def transform_of(function: Callable[..., Any] | None) -> Callable[..., Any] | No
     """Return what was given as ``transform=``.
 
     Raises:
-        BadArgumentError: It cannot be called.
+        BadArgumentError: The argument is not callable.
     """
     if function is None or callable(function):
         return function

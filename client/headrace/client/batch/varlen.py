@@ -1,4 +1,4 @@
-"""Boundaries of documents over a whole batch of packed rows, as attention kernels take them."""
+"""Boundaries of documents in a batch of packed rows, in the form that attention kernels take."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cu_seqlens(boundaries: RaggedColumn) -> tuple[torch.Tensor, int]:
         ``max_seqlen``.
 
     Raises:
-        BadArgumentError: It is not such a column.
+        BadArgumentError: The argument is not such a column.
     """
     found: object = boundaries
     if not isinstance(found, RaggedColumn):
@@ -35,7 +35,7 @@ def cu_seqlens(boundaries: RaggedColumn) -> tuple[torch.Tensor, int]:
         return torch.zeros(1, dtype=torch.int32), 0
     length = int(values[offsets[1] - 1])
     rows = torch.repeat_interleave(torch.arange(len(counts), dtype=torch.int32), counts)
-    # Each row begins where the one before ends.
+    # Each row starts where the one before ends.
     is_end = torch.ones(len(values), dtype=torch.bool)
     is_end[offsets[:-1]] = False
     ends = (values + rows * length)[is_end]

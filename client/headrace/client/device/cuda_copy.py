@@ -1,4 +1,4 @@
-"""The ways to a device: how memory is made ready for transfers, and how one is begun."""
+"""Prepare memory for transfers to a device, and start transfers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Copy(Protocol):
         """Say whether the source may be written again; does not wait."""
 
     def hand_over(self) -> None:
-        """Make work that the calling thread starts from now on see the payload."""
+        """Order work that the calling thread starts from now on behind the copy."""
 
     def wait(self) -> None:
         """Return when the source may be written again."""
@@ -39,13 +39,13 @@ class Copies(Protocol):
     """A way to a device."""
 
     def make_buffer(self, size: int) -> NDArray[np.uint8]:
-        """Return ``(size,)`` bytes at least that transfers begin from, 64-byte aligned."""
+        """Return at least ``size`` bytes to transfer from, 64-byte aligned."""
 
     def adopt(self, memory: NDArray[np.uint8]) -> None:
-        """Prepare memory that transfers will begin from, and that was made elsewhere."""
+        """Prepare memory that was allocated elsewhere to be transferred from."""
 
     def start(self, payload: NDArray[np.uint8]) -> Copy:
-        """Begin to copy; ``payload`` must stay as it is until the copy has ended."""
+        """Start to copy; ``payload`` must not change until the copy has ended."""
 
 
 def checked_device(name: str | torch.device) -> torch.device:
@@ -86,7 +86,7 @@ def copies_to(device: torch.device) -> Copies:
 
 
 class HostCopies:
-    """The same path without CUDA: the copy has ended when it has begun."""
+    """The same path without CUDA: the copy is complete at once."""
 
     def make_buffer(self, size: int) -> NDArray[np.uint8]:
         """Return touched memory."""
@@ -138,7 +138,7 @@ class CudaCopies:
         return pinned.numpy()
 
     def adopt(self, memory: NDArray[np.uint8]) -> None:
-        """Pin it for as long as it is mapped, so that transfers start from it itself."""
+        """Pin it for as long as it is mapped, so that transfers read it directly."""
         address, cudart = memory.ctypes.data, torch.cuda.cudart()  # type: ignore[no-untyped-call] # likewise
         with torch.cuda.device(self._device):
             failed = int(cudart.cudaHostRegister(address, memory.nbytes, 0))
@@ -153,7 +153,7 @@ class CudaCopies:
         weakref.finalize(memory, _unpin, address, self._device).atexit = False
 
     def start(self, payload: NDArray[np.uint8]) -> Copy:
-        """Begin the transfer; the calling thread goes on at once."""
+        """Begin the transfer; the calling thread continues at once."""
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             target = torch.empty(payload.size, dtype=torch.uint8, device=self._device)
             target.copy_(torch.from_numpy(payload), non_blocking=True)
@@ -163,7 +163,7 @@ class CudaCopies:
 
 
 def _unpin(address: int, device: torch.device) -> None:
-    # In whichever thread the last view ends, which may stand at another device.
+    # This runs in the thread that drops the last view, whose current device may be another.
     with torch.cuda.device(device):
         torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call] # torch leaves it so
 

@@ -56,7 +56,7 @@ class DeviceRing:
     """
 
     def __init__(self, copies: Copies, *, idle_bytes: int) -> None:
-        """Begin with no buffers.
+        """Make a ring without buffers.
 
         Args:
             copies: The way to the device.
@@ -72,7 +72,7 @@ class DeviceRing:
         return self._buffers.take(size)
 
     def adopt(self, memory: NDArray[np.uint8]) -> None:
-        """Take note of memory that a server writes payloads to."""
+        """Note memory that a server writes payloads to."""
         self._copies.adopt(memory)
 
     def move(self, event: BatchEvent) -> MovedEvent:
@@ -104,7 +104,7 @@ class MovingReader(ReaderAround):
     """A reader whose batches are on a device."""
 
     def __init__(self, reader: Reader, ring: DeviceRing) -> None:
-        """Move what a reader reads into buffers of a ring.
+        """Receive a reader's payloads into buffers of a ring, and move them to the device.
 
         Args:
             reader: Its payloads come from ``ring.take``.

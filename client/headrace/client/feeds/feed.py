@@ -1,8 +1,8 @@
-"""Where a stream's batches come from: the seam between a reader and what brings the payloads.
+"""Feeds: the interface between a reader and the transport that brings its payloads.
 
-A reader knows places, failures and patience. A feed knows one stream of one server and where its
-payloads lie: in the message that they came in, in a buffer that several are copied into, or in
-memory that the server wrote.
+A reader knows places, failures and deadlines. A feed knows one stream of one server, and where its
+payloads lie: in the message that brought them, in a buffer that several messages are copied into,
+or in memory that the server wrote.
 
 Contract of `Feed.events`:
 

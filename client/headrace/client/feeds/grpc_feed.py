@@ -1,4 +1,4 @@
-"""The feed that comes over gRPC alone: messages, which become batches."""
+"""The feed over gRPC alone: it turns messages into batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ from headrace.client.servers.endpoints import Endpoint
 from headrace.client.servers.status import error_from_call
 from headrace.client.wire.assembler import Allocate, Keep, StreamAssembler
 from headrace.client.wire.bounds import Bounds
-from headrace.client.wire.frames import HEARTBEAT, Frame, heartbeat_ms, read_frame, read_frames
+from headrace.client.wire.frames import (
+    HEARTBEAT,
+    MessageFrame,
+    heartbeat_ms,
+    read_frame,
+    read_frames,
+)
 from headrace.client.wire.message_memory import keep_freed_memory, memory_of
 from headrace.errors import HeadraceError, ServerUnreachableError
 from headrace.v1 import shard_service_pb2 as pb
@@ -50,7 +56,9 @@ class WireFeeds:
         keep_freed_memory()
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "ReadBatches", request, endpoint.access.metadata())
-            bounds = Bounds(self.max_batch_bytes, request.global_batch_size, wheres_of(request))
+            bounds = Bounds(
+                self.max_batch_bytes, request.global_batch_size, wheres_of(request), request.buckets
+            )
             assembler = StreamAssembler(self.allocate, keep=self.keep, bounds=bounds)
             feed = WireFeed(channel, call, assembler, clock, target=endpoint.address)
             with watched(feed, silence_s=self.silence_s):
@@ -134,7 +142,7 @@ class WireFeed:
         """Return the event that a message completes, if any; it holds no others."""
         return self._take(read_frame(message))
 
-    def _take(self, frame: Frame) -> Event | None:
+    def _take(self, frame: MessageFrame) -> Event | None:
         if frame.kind == HEARTBEAT:
             self._blame_store(heartbeat_ms(frame))
             return None
@@ -147,7 +155,7 @@ class WireFeed:
         return event
 
     def _blame_store(self, waiting_ms: int) -> None:
-        # Heartbeats of one wait say how long it has been, each from its begin on.
+        # Each heartbeat of one wait says how long the wait has lasted since its beginning.
         self._clock.blame_store(max(0, waiting_ms - self._blamed_ms) / 1000)
         self._blamed_ms = waiting_ms
 
@@ -167,7 +175,7 @@ def encoded_messages(
     request: pb.ReadBatchesRequest | pb.AttachRingRequest,
     metadata: tuple[tuple[str, str], ...],
 ) -> grpc.CallIterator[bytes]:
-    """Begin a call whose responses stay as they came, so that no payload is copied by protobuf."""
+    """Start a call whose responses stay serialised, so that protobuf copies no payload."""
     begin = channel.unary_stream(
         f"/headrace.v1.ShardService/{method}",
         request_serializer=type(request).SerializeToString,
@@ -177,14 +185,14 @@ def encoded_messages(
 
 
 def end_call(channel: grpc.Channel, responses: Iterator[bytes]) -> None:
-    """End a call whose events come in this thread, and free its connection with all it holds.
+    """End a call whose events arrive in this thread, and free its connection and all it holds.
 
-    gRPC frees such a call when its last event has been taken, and takes none any more after
-    `cancel`: each stream that was broken off would leave 0.3 MiB and a connection behind.
+    gRPC frees such a call when its last event has been taken, but takes no more events after
+    `cancel`: each cancelled stream would leave 0.3 MiB and a connection behind.
 
     Args:
-        channel: Of this call alone.
-        responses: Of the call; what is still under way is dropped.
+        channel: The channel of this call alone.
+        responses: The responses of the call; what is still under way is dropped.
     """
     channel.close()
     try:
@@ -215,7 +223,7 @@ def watched(feed: WireFeed, *, silence_s: float) -> Iterator[None]:
         watchdog.start()
         yield
     finally:
-        # By no call: Ctrl-C may come in any, and leave the others out.
+        # Without any call: Ctrl-C may come inside one, and the others would not run.
         is_open = False
         done.set()
         feed.close()

@@ -1,4 +1,4 @@
-"""Open feeds through a ring where one can be had, and over gRPC where not."""
+"""Open feeds through a ring where possible, and over gRPC otherwise."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class RingFeeds:
     """Opens feeds: an `OpenFeed`.
 
     Args:
-        options: What is wanted of rings.
-        landing: Where payloads go, and who is told which way.
+        options: The options about rings.
+        landing: Where payloads go, and what is told how they arrive.
         silence_s: Seconds without a sign of life after which a stream counts as dead.
     """
 
@@ -57,7 +57,7 @@ class RingFeeds:
         """Open a stream, and close all that belongs to it at the end.
 
         Raises:
-            RingUnavailableError: A ring is wanted and none can be had.
+            RingUnavailableError: A ring is required and cannot be opened.
         """
         with ExitStack() as stack:
             try:
@@ -78,7 +78,9 @@ class RingFeeds:
             check_payload=self._options.check_ring,
         )
         landing = self._landing
-        bounds = Bounds(landing.max_batch_bytes, request.global_batch_size, wheres_of(request))
+        bounds = Bounds(
+            landing.max_batch_bytes, request.global_batch_size, wheres_of(request), request.buckets
+        )
         assembler = StreamAssembler(landing.allocate, keep=landing.keep, bounds=bounds)
         with endpoint.access.open_channel(endpoint.address) as channel:
             call = encoded_messages(channel, "AttachRing", wanted, endpoint.access.metadata())
@@ -104,7 +106,7 @@ class RingFeeds:
             raise RingUnavailableError("Transport('grpc') was asked for")
         if not endpoint.address.startswith(_UNIX):
             raise RingUnavailableError(
-                f"{endpoint.address} is not a unix socket, which a ring needs beside it"
+                f"{endpoint.address} is not a unix socket, and a ring needs one"
             )
         if not hasattr(os, "memfd_create") or not hasattr(socket, "recv_fds"):
             raise RingUnavailableError("this platform has no memfd")
@@ -131,10 +133,10 @@ class RingFeeds:
 
 
 def _offer_of(wire: WireFeed) -> pb.RingOffer:
-    """Return what the call begins with.
+    """Return what the call starts with.
 
     Raises:
-        RingUnavailableError: The server makes no rings, or of another layout.
+        RingUnavailableError: The server makes no rings, or rings of another layout.
     """
     try:
         message = wire.next_message()
@@ -166,7 +168,7 @@ def _parsed(message: bytes) -> pb.AttachRingResponse:
 def _attached(
     address: str, offer: pb.RingOffer, asked_bytes: int
 ) -> Iterator[tuple[socket.socket, RingMemory]]:
-    """Fetch the ring from the socket beside the server's, and let go of it at the end.
+    """Fetch the ring from the socket beside the server's, and release it at the end.
 
     Raises:
         RingUnavailableError: The socket is not to be had from here, or the server refuses.

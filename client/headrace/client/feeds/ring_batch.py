@@ -1,4 +1,4 @@
-"""A batch in a slot that is laid out like one before: nothing is read before it is asked for."""
+"""A batch in a slot that is laid out like an earlier one, so that its parts are read on demand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.client.feeds.ring_layout import Part, SlotLayout
+from headrace.client.feeds.ring_layout import PayloadArray, SlotLayout
 from headrace.client.feeds.ring_memory import Mapping, SlotArray
 from headrace.client.wire.assembler import BatchEvent, header_of
 from headrace.client.wire.payload_layout import ColumnView
@@ -18,7 +18,7 @@ _UINT8 = np.dtype(np.uint8)
 
 
 class SlotEvent(BatchEvent):
-    """A batch whose header and arrays are made when asked for.
+    """A batch whose header and arrays are made on demand.
 
     It owns its slot, as every array that it makes does through it.
     """
@@ -34,7 +34,7 @@ class SlotEvent(BatchEvent):
         Args:
             mapping: The ring.
             opened: The slot.
-            layout: How it is laid out.
+            layout: The slot's layout.
         """
         self.ahead = None
         self.mark = opened.message
@@ -43,7 +43,7 @@ class SlotEvent(BatchEvent):
         # See `Mapping.give_up`.
         self.__del__ = partial(mapping.give_up, opened)
 
-    def array(self, part: Part) -> SlotArray:
+    def array(self, part: PayloadArray) -> SlotArray:
         """Return an array of the slot, which keeps it."""
         _, _, buffer, shape, dtype = part
         _, _, lengths, begins = self.layout
@@ -62,7 +62,8 @@ class SlotEvent(BatchEvent):
         )
 
     if not TYPE_CHECKING:
-        # In place of the fields. What is made here is not kept here: it keeps this.
+        # These replace the fields. Arrays made here are not stored here: they keep this object
+        # alive.
 
         @property
         def header(self) -> pb.BatchHeader:

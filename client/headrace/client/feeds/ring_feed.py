@@ -1,4 +1,4 @@
-"""The feed that comes through shared memory: the ring. Only what is small goes over sockets.
+"""The feed through shared memory, the ring. Only small messages go over sockets.
 
 The ring's socket says of each event where it is: in a slot of the ring, or in the next message of
 the gRPC call, whose status tells how the stream ended. ``docs/ring.md`` has the rules.
@@ -33,11 +33,11 @@ _RECEIVE_BYTES = 65536
 _SLOT = int(RecordKind.SLOT)
 
 _Said = tuple[int, int, int]
-"""The kind of a record, where its slot begins, and the slot's generation."""
+"""The kind of a record, where its slot starts, and the slot's generation."""
 _TIMEVAL = struct.Struct("@ll")
 
 _RUN_BYTES = 16 << 20
-"""Batches that come together are handed over together up to so many bytes, as a server announces
+"""Batches that come together are handed over together up to that many bytes, as a server announces
 them: releases wait meanwhile. The first of a run costs as much as fifteen others."""
 _RUN_SHARE = 8
 """And up to this part of the ring."""
@@ -63,7 +63,7 @@ class RingFeed:
         Args:
             wire: The call, after its offer.
             memory: The ring.
-            connection: To the server.
+            connection: A connection to the server.
             assembler: What both kinds of batches go through.
             clock: Where the feed notes what it waits for.
             transport: Counts the batches in the ring.
@@ -215,23 +215,23 @@ class RingFeed:
         header = header_of(opened.message)
         event = self._assembler.adopt(header, payload)
         number, self._number = self._number, opened.layout
-        # Who has to check each payload needs each header; who hands out arrays, plain ones.
+        # A reader that checks each payload needs each header; one that hands out arrays does not.
         if number and opened.layout and self._most_bytes and not header.payload_xxh3:
             form = SlotForm(event)
-            # The second of its kind is likely not the last.
+            # The second batch of a form is probably not the last.
             if form.ragged or number == opened.layout:
                 self._alike = form.layout_of(opened.message, payload.size)
         return event
 
     def _ask_for_more(self, number: int) -> None:
-        """Say that all before this ``FULL`` is taken, after all slots that are free by now."""
+        """Acknowledge this ``FULL``, after all slots that are free by now."""
         self._memory.flush()
         with contextlib.suppress(OSError):
             self._connection.sendall(record(RecordKind.HUNGRY, 0, number))
 
     def _silent(self) -> ServerUnreachableError:
         return ServerUnreachableError(
-            f"{self._wire.target} said nothing of the ring for "
+            f"{self._wire.target} sent nothing about the ring for "
             f"{self._silence_s:.0f} s, not even a heartbeat; the server hangs",
             target=self._wire.target,
         )

@@ -1,4 +1,4 @@
-"""How batches lie in slots: what those of one form share, and what each adds to it."""
+"""The layout of batches in slots: what batches of one form share, and what each adds."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _new = tuple.__new__
 _parsed = pb.ReadBatchesResponse.FromString
 
 
-class Part(NamedTuple):
+class PayloadArray(NamedTuple):
     """An array of a payload, which is one of its buffers.
 
     Attributes:
-        name: Of the column, or ``column.valid``.
-        kind: ``pb.ColumnKind`` of the column; of a validity, that of tensors.
+        name: The name of the column, or ``column.valid``.
+        kind: ``pb.ColumnKind`` of the column; a validity column has that of tensors.
         buffer: Which buffer.
         shape: Its shape; empty for all the values that the buffer holds.
-        dtype: Its items.
+        dtype: The type of its items.
     """
 
     name: str
@@ -44,19 +44,19 @@ class Part(NamedTuple):
 class ColumnParts(NamedTuple):
     """The arrays of a column; see `ColumnView`."""
 
-    values: Part
-    offsets: Part | None
-    valid: Part | None
+    values: PayloadArray
+    offsets: PayloadArray | None
+    valid: PayloadArray | None
 
 
 class SlotLayout(NamedTuple):
     """Where the buffers of a batch lie in its payload.
 
     Attributes:
-        form: What the batch is like.
+        form: The form of the batch.
         payload_bytes: Bytes of the payload.
         lengths: Bytes of each buffer.
-        begins: Where each begins.
+        begins: Where each buffer begins.
     """
 
     form: SlotForm
@@ -68,18 +68,17 @@ class SlotLayout(NamedTuple):
 class SlotForm:
     """Batches with equal counts of samples and rows, and columns, whose texts may have any lengths.
 
-    Lengths are free of the values of columns that are not tensors, and of nothing else.
+    Only the lengths of values of columns that are not tensors may differ.
 
     Args:
-        event: One of them, whole.
+        event: One such batch, whole.
 
     Attributes:
         sample_count: Samples of a batch.
-        row_count: Rows of its columns.
         columns: The arrays of each column.
         entries: The arrays that a batch's entries begin with, in their order.
         has_ids: Whether one is that of the sample ids.
-        ragged: Of each column that is not a tensor: the buffer of its values, their size, and the
+        ragged: For each column that is not a tensor: the buffer of its values, their size, and the
             buffer of its offsets.
     """
 
@@ -88,20 +87,17 @@ class SlotForm:
         "_falls",
         "_flags",
         "_lengths",
-        "_stated_rows",
         "_wanted",
         "columns",
         "entries",
         "has_ids",
         "ragged",
-        "row_count",
         "sample_count",
     )
 
     def __init__(self, event: BatchEvent) -> None:
         header = event.header
-        self.sample_count, self._stated_rows = header.sample_count, header.row_count
-        self.row_count = header.row_count if header.HasField("row_count") else header.sample_count
+        self.sample_count = header.sample_count
         self.columns: dict[str, ColumnParts] = {}
         first = 0
         for name, view in event.columns.items():
@@ -118,20 +114,20 @@ class SlotForm:
         self._wanted: list[int | None] = list(header.buffer_bytes)
         for values, _, _ in self.ragged:
             self._wanted[values] = None
-        # Where only the last one is free, all begin where these do.
+        # If only the last length may differ, all buffers begin where these do.
         self._lengths = self._wanted[:-1]
         self._begins: list[int] | None = None
         if self._wanted.count(None) == 1 and self._wanted[-1] is None:
             self._begins = self._walk(header.buffer_bytes[:])
-        # Where offsets fall; looked through as bytes, in a tenth of NumPy's time.
-        self._flags = bytearray(self.row_count)
+        # Where offsets fall; searching the bytes takes a tenth of NumPy's time.
+        self._flags = bytearray(self.sample_count)
         self._falls: NDArray[np.bool_] = np.frombuffer(self._flags, np.bool_)
 
     def layout_of(self, message: bytes, payload_bytes: int) -> SlotLayout | None:
         """Return where the buffers of a batch lie; None if it is not of this form.
 
         Args:
-            message: Of its slot.
+            message: The message of its slot.
             payload_bytes: Bytes of its payload.
         """
         try:
@@ -144,8 +140,6 @@ class SlotForm:
             not begins
             or not 0 <= lengths[-1] <= payload_bytes - begins[-1]
             or header.sample_count != self.sample_count
-            # Whether it is there at all shows in the lengths.
-            or header.row_count != self._stated_rows
             or header.payload_bytes != payload_bytes
             or header.payload_xxh3
         ):
@@ -153,7 +147,7 @@ class SlotForm:
         return _new(SlotLayout, (self, payload_bytes, lengths, begins))
 
     def _begins_of(self, lengths: list[int]) -> list[int] | None:
-        """Return where buffers of these lengths begin; None if other lengths are wanted."""
+        """Return where buffers of these lengths begin; None if other lengths are needed."""
         if self._begins is not None:
             return self._begins if lengths[:-1] == self._lengths else None
         return self._walk(lengths)
@@ -170,14 +164,14 @@ class SlotForm:
         """Say whether all offsets rise from 0 to the end of their values.
 
         Args:
-            layout: Of this form.
+            layout: The layout of this form.
             mapping: The ring.
             payload_begin: Where the payload begins in it.
         """
         _, _, lengths, begins = layout
         for values, item_bytes, offsets in self.ragged:
             first = (payload_begin + begins[offsets]) >> _OFFSET_SHIFT
-            last = first + self.row_count
+            last = first + self.sample_count
             numbers, words = mapping.numbers, mapping.words
             if numbers[first] or numbers[last] * item_bytes != lengths[values]:
                 return False
@@ -191,16 +185,18 @@ def _parts(name: str, view: ColumnView, first: int) -> ColumnParts:
     """Describe a column whose arrays are the buffers from ``first`` on."""
     valid = offsets = None
     if view.valid is not None:
-        valid = Part(f"{name}.valid", _TENSOR, first, view.valid.shape, view.valid.dtype)
+        valid = PayloadArray(f"{name}.valid", _TENSOR, first, view.valid.shape, view.valid.dtype)
         first += 1
     if view.offsets is not None:
-        offsets = Part(name, view.kind, first, view.offsets.shape, view.offsets.dtype)
+        offsets = PayloadArray(name, view.kind, first, view.offsets.shape, view.offsets.dtype)
         first += 1
     shape = view.values.shape if offsets is None else ()
-    return ColumnParts(Part(name, view.kind, first, shape, view.values.dtype), offsets, valid)
+    return ColumnParts(
+        PayloadArray(name, view.kind, first, shape, view.values.dtype), offsets, valid
+    )
 
 
-def _entries(columns: Iterable[ColumnParts]) -> Iterator[Part]:
+def _entries(columns: Iterable[ColumnParts]) -> Iterator[PayloadArray]:
     for values, _, valid in columns:
         yield values
         if valid is not None:

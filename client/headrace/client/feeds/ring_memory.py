@@ -1,4 +1,4 @@
-"""The client's mapping of a ring, and the slots that it gives back.
+"""The client's mapping of a ring, and the slots that it releases.
 
 Contract:
 
@@ -36,17 +36,17 @@ from headrace.ring import OpenSlot, releases
 _GROUP_BYTES = 1 << 20
 # And of a small ring no more than this part.
 _SHARE = 4
-# A socket takes so little whole or not at all, so records are never torn.
+# A socket takes a record this small whole or not at all, so records are never torn.
 _MOST_RECORDS = 512
 
 _UINT8 = np.dtype(np.uint8)
 
 
 class SlotArray(np.ndarray[Any, np.dtype[Any]]):
-    """An array in a slot, which it keeps: views of it have it as their base.
+    """An array in a slot, which it keeps alive: views of it have it as their base.
 
     Attributes:
-        owner: What ends with the last array of the slot.
+        owner: The object that lives as long as any array of the slot.
     """
 
     __slots__ = ("owner",)
@@ -58,10 +58,10 @@ class Mapping:
 
     Attributes:
         mapped: The memory.
-        array: The same, ``(size,) uint8``.
-        bytes: The same, byte by byte.
-        words: The same, ``(size // 8,) int64``.
-        numbers: The same, number by number.
+        array: The memory as ``(size,) uint8``.
+        bytes: The memory byte by byte.
+        words: The memory as ``(size // 8,) int64``.
+        numbers: The memory number by number.
         gone: The slots that nobody has any more.
         give_up: Adds one of them. Who has a slot calls this when it ends, by a ``__del__`` that is
             no function of Python: in one Ctrl-C could come, and what is raised there is dropped.
@@ -88,10 +88,10 @@ class Mapping:
         """Return a writable array.
 
         Args:
-            begin: Where it begins in the ring.
+            begin: Where it starts in the ring.
             shape: Its shape.
-            dtype: Its items.
-            owner: What it keeps.
+            dtype: The type of its items.
+            owner: The object that it keeps alive.
         """
         # In the mapping itself, not in an array: where all bases are arrays NumPy collapses them,
         # and a view would keep the ring alive and not this one.
@@ -101,7 +101,7 @@ class Mapping:
 
 
 class Slot:
-    """A slot that is ours until this object ends, in any thread and at any time."""
+    """A slot that belongs to us until this object ends, in any thread and at any time."""
 
     __slots__ = ("__del__", "_mapping", "_opened")
 
@@ -118,10 +118,10 @@ class Slot:
 
 
 class RingMemory:
-    """One ring, mapped to be read and written; slots may end in any thread.
+    """One ring, mapped for reading and writing; slots may end in any thread.
 
     Args:
-        fd: Of the memory; stays the caller's.
+        fd: A descriptor of the memory; the caller closes it.
         size: Bytes.
         connection: To the server; does not become ours.
 
@@ -148,7 +148,7 @@ class RingMemory:
 
     @property
     def is_spent(self) -> bool:
-        """Whether so many slots are never to be released that a new ring is better."""
+        """Whether too many slots can never be released, so that a new ring is better."""
         return self._kept_bytes * 2 > self._size
 
     @property
@@ -169,14 +169,14 @@ class RingMemory:
             self._lent_bytes += size
 
     def give_back(self) -> None:
-        """Tell the server of the slots that may be written again, if they are many."""
+        """Tell the server which slots may be written again, if there are many."""
         if self._gone:
             self._collect()
             if self._waiting_bytes >= self._group_bytes:
                 self.flush()
 
     def flush(self) -> None:
-        """Tell the server of all slots that may be written again; waits for nobody."""
+        """Tell the server of all slots that may be written again, without waiting."""
         self._collect()
         with self._lock:
             while (connection := self._connection) is not None and self._waiting:
@@ -192,7 +192,7 @@ class RingMemory:
             self._waiting_bytes = 0
 
     def detach(self) -> None:
-        """Release nothing any more: the stream is over, and views alone hold the mapping."""
+        """Stop releasing: the stream is over, and only views keep the mapping alive."""
         with self._lock:
             self._connection = None
             self._waiting.clear()
@@ -207,7 +207,7 @@ class RingMemory:
             self._kept_bytes = self._lent_bytes
 
     def forget_the_server(self) -> None:
-        """Release nothing any more: this process was forked off."""
+        """Stop releasing: this process was forked off."""
         self._connection = None
         # Another thread may have held it.
         self._lock = threading.RLock()

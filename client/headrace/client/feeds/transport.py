@@ -1,4 +1,4 @@
-"""Which way batches come: through a ring where client and server share a host, else over gRPC."""
+"""How batches arrive: through a ring if client and server share a host, else over gRPC."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Adopt = Callable[[NDArray[np.uint8]], None]
 
 @dataclass(slots=True)
 class TransportState:
-    """Which way batches come at the moment, and why; written by the reading thread.
+    """How batches arrive at the moment, and why; written by the reading thread.
 
     Attributes:
         name: ``ring`` or ``grpc``; empty before the first stream.
-        reason: Why not a ring, or why a smaller one than asked for; else empty.
+        reason: Why there is no ring, or why it is smaller than requested; otherwise empty.
         ring_bytes: Size of the ring; 0 without one.
         ring_batch_count: Batches that came through rings, over all streams.
     """
@@ -33,7 +33,7 @@ class TransportState:
     ring_batch_count: int = 0
 
     def has_ring(self) -> bool:
-        """Say whether the server works ahead into memory that we see."""
+        """Return whether the server writes batches ahead into memory that this process sees."""
         return self.ring_bytes > 0
 
     def ready_bytes(self, wanted: int) -> int:
@@ -43,12 +43,12 @@ class TransportState:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Where the payloads of a reader go, and whom its feeds tell.
+    """Where the payloads of a reader go, and what its feeds report to.
 
     Attributes:
         allocate: Returns memory for payloads that come in messages.
         adopt: Is given the memory of each ring.
-        transport: Is told which way batches come.
+        transport: Is told how batches arrive.
         keep: Makes a message memory of its batch; None where payloads must go to ``allocate``.
         takes_runs: Whether batches that lie in a ring may come together (`BatchEvent.ahead`).
         max_batch_bytes: Most payload bytes of a batch, whatever a server says.

@@ -1,10 +1,10 @@
-"""Which hop a reader is busy with, so that a loop's waits have a name.
+"""Attribute a loop's waiting time to hops: store, server, network, client, copy, transform.
 
 A reader is always in one phase, which is the hop that it waits for or works on. While a loop waits,
 the seconds of the phases are what it waits for.
 
-What a reader cannot see it does not guess at: a batch that begins late is the server's, apart from
-the part for which the server says that it waited for its store; one that goes on late, a
+A reader does not guess at what it cannot see: a batch that starts late is the server's, apart from
+the part for which the server says that it waited for its store; one that continues late, a
 connection that is made, and the waits between two tries, are the network's.
 """
 
@@ -28,7 +28,7 @@ class HopSeconds:
         store: The server waited for its object store.
         server: The server had no batch ready, for another reason.
         network: The connection was made, or bytes of a batch were on their way.
-        client: Batches were put together and verified in this process.
+        client: This process assembled and verified batches.
         copy: Batches were copied to the device.
         transform: The function given as ``transform=`` was at work.
     """
@@ -55,7 +55,7 @@ class HopClock:
     """Adds up a reader's phases for as long as a loop waits; used from any thread."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """Begin at rest, with nobody waiting.
+        """Start idle, with nobody waiting.
 
         Args:
             now: Seconds of a clock that never goes back.
@@ -70,7 +70,7 @@ class HopClock:
         self._since = now()
 
     def enter(self, hop: Hop) -> None:
-        """Note that the reader is busy with a hop from now on."""
+        """Note that the reader works on a hop, or waits for it, from now on."""
         with self._lock:
             if self._is_awaited:
                 now = self._now()
@@ -79,7 +79,7 @@ class HopClock:
             self._hop = hop
 
     def blame_store(self, seconds: float) -> None:
-        """Note that so much of the wait for the server was for its store.
+        """Note how much of the wait for the server was a wait for its store.
 
         Args:
             seconds: No more than the loop has waited for this hop counts, whatever a server says.
@@ -97,7 +97,7 @@ class HopClock:
             return self._since
 
     def end_wait(self) -> float:
-        """Note that it waits no more, and return the time."""
+        """Note that it no longer waits, and return the time."""
         with self._lock:
             now = self._now()
             self._waited[self._hop] += now - self._since

@@ -1,1 +1,1 @@
-"""A dataset inside of DataLoader workers: who reads what, and how far the loop has got."""
+"""A dataset inside DataLoader workers: who reads what, and how far the loop has got."""

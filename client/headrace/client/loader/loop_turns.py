@@ -1,12 +1,11 @@
-"""One loop at a time over a dataset: what is handed over, and to whom, is in one place.
+"""Allow one loop at a time over a dataset, in one place that hands batches over.
 
 Contract:
 
-1. Batches are taken in turns, and a turn is one thread's: a thread that wants one while another has
-   it is refused at once.
-2. A loop that begins ends the one before it, in whichever thread that runs: it gets no batch any
-   more, and is told so when it asks for one. So each batch goes to one loop.
-3. Who moves the dataset (`seek`, `load_state_dict`) needs a turn.
+1. Batches are taken in turns, and a turn belongs to one thread: a second thread is refused at once.
+2. A new loop ends the one before it, whichever thread that runs in: the old one gets no more
+   batches, and an error when it asks for one. So each batch goes to one loop.
+3. Moving the dataset (`seek`, `load_state_dict`) needs a turn too.
 
 If the code differs, the code is wrong.
 """
@@ -37,8 +36,8 @@ class Loop:
         self.epoch, self.moves = epoch, moves
 
 
-class Turns:
-    """Gives turns to loops; arrives in another process with nobody in it.
+class LoopTurns:
+    """Gives turns to loops; a copy in another process starts without any.
 
     Attributes:
         newest: The loop that gets batches.
@@ -49,9 +48,9 @@ class Turns:
         # Re-entrant: a turn that Ctrl-C ended between two instructions stays its thread's.
         self._lock = threading.RLock()
 
-    def __reduce__(self) -> tuple[type[Turns], tuple[()]]:
+    def __reduce__(self) -> tuple[type[LoopTurns], tuple[()]]:
         """Travel as nothing."""
-        return Turns, ()
+        return LoopTurns, ()
 
     def begin(self, loop: Loop) -> None:
         """Make this the loop that gets batches.
@@ -64,10 +63,10 @@ class Turns:
         self._lock.release()
 
     def take(self, loop: Loop | None = None) -> None:
-        """Begin a turn; whoever gets it ends it by `end`.
+        """Begin a turn; the caller must call `end` after it.
 
         Args:
-            loop: Whose; None for whoever moves the dataset.
+            loop: The loop; None for a caller that moves the dataset.
 
         Raises:
             BadArgumentError: Another thread has it, or another loop began since.
@@ -88,7 +87,7 @@ class Turns:
 
 
 def overtaken() -> BadArgumentError:
-    """Return what a loop gets in place of a batch when another began."""
+    """Return the error for a loop when another has begun."""
     return BadArgumentError(
         f"another loop over this dataset began, so that this one gets no more batches; {_ADVICE}",
         field="dataset",

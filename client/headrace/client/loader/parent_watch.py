@@ -1,8 +1,8 @@
 """End a DataLoader worker whose main process is gone.
 
-PyTorch's workers look whether their parent still lives. Started by ``forkserver`` their parent is
-the fork server, which in turn lives for as long as a worker does: after a SIGKILL of the main
-process they would stay for ever, and a private server with them.
+PyTorch's workers check whether their parent still lives. With ``forkserver`` their parent is the
+fork server, which in turn lives as long as any worker: after a SIGKILL of the main process they
+would stay forever, and a private server with them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def end_with_main_process() -> None:
 
 def _end_after(sentinel: int) -> None:
     wait([sentinel])
-    # As Ctrl-C, which workers end from in good order, so that they remove their temporary files.
+    # Like Ctrl-C, after which workers end in good order and remove their temporary files.
     _thread.interrupt_main()
     time.sleep(_IN_ORDER_S)
     os._exit(1)

@@ -1,7 +1,7 @@
-"""Loaders that Hugging Face Accelerate prepared, which would give other samples than they should.
+"""Refuse loaders prepared by Hugging Face Accelerate, which would give wrong samples.
 
-Where nothing else is said, such a loader reads in the first process alone and cuts its batches up
-for all; and it always reads one batch ahead of the loop, so that a state would be a batch too late.
+By default such a loader reads in the first process alone and splits its batches among all. It also
+reads one batch ahead of the loop, so that a state would be one batch too late.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def refuse_prepared() -> None:
     """Refuse to be read by such a loader.
 
     Raises:
-        BadArgumentError: One of them is on the way from the loop to here.
+        BadArgumentError: The caller is such a loader.
     """
     if _MODULE not in sys.modules:
         return

@@ -8,7 +8,7 @@ from headrace.client.state.token_places import place_after
 from headrace.client.wire.assembler import Mark, header_of
 
 
-class Progress:
+class LoopProgress:
     """The place after the last batch handed to the loop, in one process.
 
     Attributes:
@@ -28,8 +28,8 @@ class Progress:
 
     @property
     def place(self) -> Place:
-        """Where the next batch is; may be asked for from any thread."""
-        # The header of each batch is kept, and read when somebody wants to know.
+        """Where the next batch is; may be called from any thread."""
+        # The header of each batch is kept, and read only on demand.
         mark, read = self.unread, self._read
         if mark is None:
             return self._known

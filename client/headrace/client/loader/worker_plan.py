@@ -1,4 +1,4 @@
-"""What the workers of a DataLoader must agree on: who reads which batches, and from where on.
+"""Agree among the workers of a DataLoader on who reads which batches, and where to start.
 
 Worker w of N reads batches w, w + N, w + 2 N, … counted from the place where the iteration begins.
 A DataLoader takes one batch from each worker in turn, so the loop gets the order of no workers.
@@ -42,8 +42,8 @@ _WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """This process's part of the batches: every ``count``-th, the ``index``-th first.
+class WorkerPart:
+    """This process's part of the batches: every ``count``-th one, from the ``index``-th on.
 
     Attributes:
         index: The worker, in [0, ``count``).
@@ -56,12 +56,12 @@ class Share:
     seed: int
 
 
-def share_of_worker() -> Share | None:
+def share_of_worker() -> WorkerPart | None:
     """Return this DataLoader worker's share, or None in any other process."""
     worker = get_worker_info()
     if worker is None:
         return None
-    return Share(worker.id, worker.num_workers, worker.seed - worker.id)
+    return WorkerPart(worker.id, worker.num_workers, worker.seed - worker.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Begin:
 
 
 class SharedPlace:
-    """A few places in shared memory; travels to forked and spawned processes as itself.
+    """A few places in shared memory; forked and spawned processes share the same memory.
 
     The memory has no name in the file system, and goes with the last process that holds it.
     """
@@ -95,16 +95,16 @@ class SharedPlace:
         self._memory.share_memory_()  # type: ignore[no-untyped-call] # torch leaves it so
 
     def publish(self, begin: Begin) -> None:
-        """Tell later iterations where to begin; only the main process does."""
+        """Tell later iterations where to begin; only the main process may call this."""
         self._write(_PLACE, begin, key="")
 
-    def agree(self, share: Share, number: int, own: Begin) -> Begin:
+    def agree(self, share: WorkerPart, number: int, own: Begin) -> Begin:
         """Return where all workers of an iteration begin.
 
         Args:
             share: This worker's.
             number: How many iterations its pool has had before.
-            own: What this worker's copy of the dataset knows.
+            own: The place that this worker's copy of the dataset knows.
 
         Raises:
             InternalError: Worker 0 wrote nothing for a minute.
@@ -125,7 +125,7 @@ class SharedPlace:
             f"worker 0 of {share.count} did not say within {_WAIT_S:.0f} s where to begin"
         )
 
-    def note_finished(self, share: Share, begin: Begin | None) -> None:
+    def note_finished(self, share: WorkerPart, begin: Begin | None) -> None:
         """Note that a state loaded into a worker left it no batch of its epoch.
 
         If all of a pool's did, the next iteration begins with the epoch after it.
@@ -142,7 +142,7 @@ class SharedPlace:
     def _finished(self) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         return self._memory.numpy()[_FLAGS:]
 
-    def _latest(self, share: Share, own: Begin) -> Begin:
+    def _latest(self, share: WorkerPart, own: Begin) -> Begin:
         known = [own, self._read(_PLACE, key="")]
         if self._finished[: share.count].all():
             known.append(self._read(_LOADED, key=""))

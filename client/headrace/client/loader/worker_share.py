@@ -1,4 +1,4 @@
-"""A dataset inside of a DataLoader's worker: it reads every N-th batch of an epoch at a time."""
+"""A dataset inside a DataLoader worker, which reads every N-th batch, one epoch at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.client.batch.handover import Origin
 from headrace.client.batch.results import Carried
 from headrace.client.batch.transformed import TransformedEvent
 from headrace.client.feeds.feed import Event
-from headrace.client.loader.worker_plan import Begin, Share, SharedPlace
+from headrace.client.loader.worker_plan import Begin, SharedPlace, WorkerPart
 from headrace.client.reader.reader import Place
 from headrace.client.state.token_places import moved, place_after
 from headrace.client.wire.assembler import BatchEvent
@@ -19,7 +19,7 @@ from headrace.errors import TokenSpecChangedError
 
 @dataclass(frozen=True, slots=True)
 class ShareSource:
-    """What a worker's side needs of its dataset.
+    """The parts of a dataset that its worker's side needs.
 
     Attributes:
         next_event: Takes the next event of a share, read from a place on if nothing runs yet.
@@ -29,7 +29,7 @@ class ShareSource:
         restart: Whether each iteration starts the same epoch again.
     """
 
-    next_event: Callable[[Place, Share], Event | None]
+    next_event: Callable[[Place, WorkerPart], Event | None]
     close: Callable[[], None]
     batch_count: Callable[[int], int]
     group_count: int
@@ -37,10 +37,10 @@ class ShareSource:
 
 
 class WorkerSide:
-    """What a worker's copy of a dataset remembers between its iterations."""
+    """The state of a worker's copy of a dataset between its iterations."""
 
     def __init__(self, key: str) -> None:
-        """Begin before the first iteration.
+        """Make it before the first iteration.
 
         Args:
             key: Names the dataset in all processes.
@@ -52,7 +52,9 @@ class WorkerSide:
         self._has_ended = False
         self._has_loaded = False
 
-    def iterate(self, share: Share, own: Begin, source: ShareSource) -> Iterator[Batch | Carried]:
+    def iterate(
+        self, share: WorkerPart, own: Begin, source: ShareSource
+    ) -> Iterator[Batch | Carried]:
         """Yield this worker's batches of the rest of an epoch.
 
         The place is agreed on before this returns.
@@ -72,8 +74,8 @@ class WorkerSide:
         self.place, self._has_ended = place, False
         return self._batches(share, Origin(self._key, own.moves), source)
 
-    def state(self, share: Share) -> dict[str, object]:
-        """Say how this worker goes on from its place; JSON-serialisable."""
+    def state(self, share: WorkerPart) -> dict[str, object]:
+        """Return how this worker continues from its place; JSON-serialisable."""
         offset = None if self.place is None else self.place.offset
         return {
             "count": share.count,
@@ -81,8 +83,8 @@ class WorkerSide:
             "ended": self._has_ended,
         }
 
-    def load(self, share: Share, state: object, place: Place) -> None:
-        """Go on from another worker's state with the next iteration.
+    def load(self, share: WorkerPart, state: object, place: Place) -> None:
+        """Continue from another worker's state with the next iteration.
 
         Raises:
             TokenSpecChangedError: It is of another number of workers.
@@ -100,7 +102,7 @@ class WorkerSide:
             self._has_ended = bool(state["ended"])
             self.place = replace(place, offset=int(state["offset"]))
 
-    def _agreed(self, share: Share, begin: Begin, source: ShareSource) -> Place:
+    def _agreed(self, share: WorkerPart, begin: Begin, source: ShareSource) -> Place:
         place = moved(begin.place, begin.first_epoch, 0) if source.restart else begin.place
         was = self.place
         goes_on = self._has_ended and was is not None and not source.restart
@@ -109,7 +111,7 @@ class WorkerSide:
         return replace(place, offset=share.index)
 
     def _batches(
-        self, share: Share, origin: Origin, source: ShareSource
+        self, share: WorkerPart, origin: Origin, source: ShareSource
     ) -> Iterator[Batch | Carried]:
         assert self.place is not None
         epoch, begin, count = self.place.epoch, self.place.position, 0

@@ -1,4 +1,4 @@
-"""What a server asks of its callers: TLS and a bearer token. Nothing here shows a secret."""
+"""How to authenticate at servers: TLS and a bearer token. Nothing here shows a secret."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def access_of(access: Access | None) -> Access:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a client gets in.
+    """How a client authenticates, and how it encrypts.
 
     Attributes:
-        tls: How to encrypt; None for plain text, in which a bearer token is there to read.
-        auth: Bearer token for the server, or a function that returns one, which is asked for each
-            stream; None for none. In no representation and in no message.
+        tls: How to encrypt; None for plain text, in which anyone can read a bearer token.
+        auth: Bearer token for the server, or a function that returns one and is called for each
+            stream; None for none. No representation and no message contains it.
         authority: ``host:port`` that calls name and certificates are checked against, where the
             address is another; empty for the address itself.
     """

@@ -1,7 +1,7 @@
-"""Check the addresses of servers, before anything is asked of them.
+"""Check the addresses of servers before any call is made.
 
-What cannot be an address fails here, at once, and the message says what to type: a connection to
-it would be tried for as long as a server may take to start.
+An impossible address fails here at once, and the message says what to type. Otherwise the client
+would try to connect for as long as a server may take to start.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WANTED = (
     "'host:port', 'dns:///name:port', 'unix:/path', a list of such addresses, or None for a "
     "private server of the URL that is given as dataset"
 )
-# Their names are gRPC's business, but for ports.
+# Their names are gRPC's business, except for ports.
 _OTHER_NAMES = ("unix:", "unix-abstract:", "vsock:", "xds:", "ipv4:", "ipv6:")
 _DNS = "dns:"
 # Of URLs that hold the address of a server.
@@ -67,7 +67,7 @@ def addresses_of(
 
 
 def _fault_of(address: str) -> tuple[str, str] | None:
-    """Return what an address is that it should not be, and what to pass; None if it is one."""
+    """Return what a wrong address looks like, and what to pass instead; None if it is right."""
     if address.startswith(_OTHER_NAMES):
         return None
     scheme, separator, rest = address.partition("://")

@@ -16,7 +16,7 @@ _MOST_COUNT = 1 << 62
 
 
 def end_mode(name: str) -> EndMode:
-    """Return what becomes of an incomplete last batch.
+    """Return what happens to an incomplete last batch.
 
     Raises:
         BadArgumentError: There is no such mode.
@@ -52,7 +52,7 @@ def column_names(columns: Iterable[str]) -> tuple[str, ...]:
     """Return the names of columns, each of them once.
 
     Raises:
-        BadArgumentError: They are one string, no strings, or one comes twice.
+        BadArgumentError: They are one string, not strings, or contain a name twice.
     """
     names = texts("columns", columns, wanted="a list of column names")
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -67,7 +67,7 @@ def dataset_name(dataset: str, *, is_private: bool) -> str:
     """Return the name of a dataset, or its URL.
 
     Raises:
-        BadArgumentError: It is empty, or something else.
+        BadArgumentError: It is empty, or of another type.
     """
     if is_private:
         return text("dataset", dataset, wanted="the URL of a dataset, or a folder")
@@ -85,7 +85,7 @@ def sample_ids_of(skips: object) -> list[int]:
     """Return the ids of samples to leave out, as they were given.
 
     Raises:
-        BadArgumentError: Something is no id.
+        BadArgumentError: An element is not an id.
     """
     if isinstance(skips, Mapping | bytes) or not isinstance(skips, Iterable):
         raise BadArgumentError(

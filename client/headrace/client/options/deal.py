@@ -16,7 +16,7 @@ _MOST_SPEED = 1e3
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """Deal the samples of each global batch so that every rank has about as much to do.
+    """Deal the samples of each global batch so that all ranks have about the same work.
 
     Which samples a global batch has does not change, nor how many of them a rank gets, so the
     gradient is the same. Costs are made of the lengths that `headrace index --pack-length` stores.
@@ -26,8 +26,8 @@ class Deal:
             its elements, and a packed row the sum of the squares of its documents'.
         square_cost: What the square of a sample's elements costs, >= 0; of a packed row, of each
             document's. Attention costs squares.
-        speeds: For each rank with samples of its own how fast it is beside the others, > 0; none
-            for equal ones.
+        speeds: The relative speed of each rank with samples of its own, > 0; none if all are
+            equal.
         accumulate: Batches between two steps of the optimizer, over which costs are made even.
     """
 
@@ -66,10 +66,10 @@ class Deal:
 
 
 def deal_of(deal: object) -> Deal | None:
-    """Return what an argument means; None for dealing in order.
+    """Return the deal that an argument means; None for dealing in order.
 
     Raises:
-        BadArgumentError: It is neither.
+        BadArgumentError: The argument is neither.
     """
     if deal is None or isinstance(deal, Deal):
         return deal

@@ -6,17 +6,26 @@ arithmetic, and what the random ones draw.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from headrace.arguments import number, one_of, shown, whole, whole_or_none
+from headrace.arguments import number, one_of, shown, text, whole, whole_or_none
 from headrace.errors import BadArgumentError
 from headrace.v1 import shard_service_pb2 as pb
 
 _SIDE_LIMIT = (1 << 14) + 1
 _LEAST_RATIO, _GREATEST_RATIO = 1 / 64, 64.0
-_FLOATS = {"float16": pb.ELEMENT_TYPE_FLOAT16, "float32": pb.ELEMENT_TYPE_FLOAT32}
+_FLOATS = {
+    "float16": pb.ELEMENT_TYPE_FLOAT16,
+    "bfloat16": pb.ELEMENT_TYPE_BFLOAT16,
+    "float32": pb.ELEMENT_TYPE_FLOAT32,
+}
+_BOX_FORMATS = {
+    "XYXY": pb.BOX_FORMAT_XYXY,
+    "XYWH": pb.BOX_FORMAT_XYWH,
+    "CXCYWH": pb.BOX_FORMAT_CXCYWH,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +35,7 @@ class Resize:
     Attributes:
         size: ``(height, width)``; or one number, the length of the shorter side, the longer one in
             proportion.
-        max_size: Most pixels of the longer side, where `size` is one number.
+        max_size: Maximum length of the longer side, if `size` is one number.
     """
 
     size: int | tuple[int, ...]
@@ -44,7 +53,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class CenterCrop:
-    """Keep the middle of an image; where it is smaller there are zeros around it.
+    """Keep the middle of an image; a smaller image is padded with zeros.
 
     Attributes:
         size: ``(height, width)``, or one number for both.
@@ -100,7 +109,7 @@ class RandomHorizontalFlip:
     """Swap left and right.
 
     Attributes:
-        p: With which probability.
+        p: The probability.
     """
 
     p: float = 0.5
@@ -119,7 +128,7 @@ class RandomVerticalFlip:
     """Swap top and bottom.
 
     Attributes:
-        p: With which probability.
+        p: The probability.
     """
 
     p: float = 0.5
@@ -140,8 +149,8 @@ class ColorJitter:
     Attributes:
         brightness: Bounds of the factor; one number b stands for ``(max(0, 1 - b), 1 + b)``, and
             0 for no change.
-        contrast: Likewise.
-        saturation: Likewise.
+        contrast: Bounds of the factor for contrast, in the same form.
+        saturation: Bounds of the factor for saturation, in the same form.
         hue: Bounds of what is added, in turns, in [-0.5, 0.5]; one number h for ``(-h, h)``.
     """
 
@@ -180,7 +189,7 @@ class RandomErasing:
     """Overwrite a random part of an image.
 
     Attributes:
-        p: With which probability.
+        p: The probability.
         scale: Bounds of the part's area, as a share of the image's.
         ratio: Bounds of its height over its width.
         value: What is written: one number, or one for each channel.
@@ -216,14 +225,15 @@ class Normalize:
     It is torchvision's ``ToDtype(torch.float32, scale=True)`` and ``Normalize`` together.
 
     Attributes:
-        mean: For each channel.
-        std: For each channel.
-        dtype: What the results are rounded to.
+        mean: One value for each channel.
+        std: One value for each channel.
+        dtype: What the results are rounded to. `NumpyDataset` gives ``bfloat16``, which NumPy does
+            not have, as its bits in uint16.
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    dtype: Literal["float16", "float32"] = "float32"
+    dtype: Literal["float16", "bfloat16", "float32"] = "float32"
 
     def __post_init__(self) -> None:
         """Refuse what no server could do."""
@@ -238,6 +248,42 @@ class Normalize:
         """Write the transform down for the wire."""
         return pb.ImageTransform(
             normalize=pb.Normalize(mean=self.mean, std=self.std, element_type=_FLOATS[self.dtype])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """Bounding boxes that follow their image, clipped to what becomes of it.
+
+    Attributes:
+        column: The column: lists of numbers, four for each box, in the image's pixels.
+        format: What the numbers are, as torchvision's `BoundingBoxFormat` has it: ``XYXY`` (left,
+            top, right, bottom), ``XYWH`` (left, top, width, height) or ``CXCYWH`` (the middle,
+            width, height).
+        labels: A column of lists with one element for each box, or several.
+        min_size: Boxes that are narrower or lower than that, in pixels, are left out, with their
+            labels; 0 keeps all.
+    """
+
+    column: str
+    format: Literal["XYXY", "XYWH", "CXCYWH"] = "XYXY"
+    labels: str | Sequence[str] = ()
+    min_size: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        text("Boxes.column", self.column, wanted="the name of a column")
+        one_of("Boxes.format", self.format, tuple(_BOX_FORMATS))
+        labels = names_of("Boxes.labels", self.labels)
+        _set(self, labels=labels, min_size=number("Boxes.min_size", self.min_size, least=0))
+
+    def to_message(self) -> pb.Boxes:
+        """Write it down for the wire."""
+        return pb.Boxes(
+            column=self.column,
+            format=_BOX_FORMATS[self.format],
+            labels=names_of("Boxes.labels", self.labels),
+            min_size=self.min_size,
         )
 
 
@@ -257,7 +303,7 @@ def image_transforms_of(transforms: object) -> tuple[ImageTransform, ...]:
     """Return the transforms that an argument means, in order.
 
     Raises:
-        BadArgumentError: It is one transform, or something in it is none.
+        BadArgumentError: It is one transform, or an element is not a transform.
     """
     wanted = "a list of transforms, such as [RandomResizedCrop(224)]"
     if isinstance(transforms, ImageTransform | str) or not isinstance(transforms, Iterable):
@@ -270,6 +316,42 @@ def image_transforms_of(transforms: object) -> tuple[ImageTransform, ...]:
             raise BadArgumentError(
                 f"DecodeImage.transforms[{at}] is {shown(each)}, of type {type(each).__name__}; "
                 f"expected {wanted}, of headrace.client",
+                field="steps",
+            )
+    return found
+
+
+def names_of(field: str, given: object) -> tuple[str, ...]:
+    """Return the columns that an argument names: one, or several.
+
+    Raises:
+        BadArgumentError: It names no column.
+    """
+    if isinstance(given, str):
+        return (text(field, given, wanted="the name of a column"),)
+    if not isinstance(given, Iterable):
+        raise BadArgumentError(
+            f"{field} is {shown(given)}; expected names of columns", field="steps"
+        )
+    return tuple(
+        text(f"{field}[{at}]", each, wanted="the name of a column") for at, each in enumerate(given)
+    )
+
+
+def boxes_of(given: object) -> tuple[Boxes, ...]:
+    """Return the boxes that an argument means.
+
+    Raises:
+        BadArgumentError: An element is not such an object.
+    """
+    if isinstance(given, Boxes):
+        return (given,)
+    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    for each in found:
+        if not isinstance(each, Boxes):
+            raise BadArgumentError(
+                f"DecodeImage.boxes is {shown(given)}; expected Boxes('boxes', format='XYXY'), or "
+                "several of them",
                 field="steps",
             )
     return found

@@ -1,4 +1,4 @@
-"""Mixtures as a training job names them: datasets of a server, and how much of each is drawn."""
+"""Mixtures: datasets of a server, and how much of each is drawn."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class MixtureEntry:
         proportion: Weight relative to the other datasets' proportions, >= 0.
         repeat: Draws of an epoch as a multiple of the dataset's samples; a fraction samples down.
         choose: Draws of an epoch.
-        choice: Which samples it gives if an epoch does not draw all: others each epoch
+        choice: Which samples it gives if an epoch does not draw all: different ones in each epoch
             (``fresh``), or always the same (``fixed``).
         granularity: With a fixed choice, samples are chosen in groups of that many neighbours.
-        fingerprint: The version wanted; empty for the current one, or that of a loaded state.
+        fingerprint: The version to read; empty for the current one, or that of a loaded state.
         skips: Samples of the dataset to leave out: their ids in it, or the digest of a list that
             the server has.
         token_skips: Those that the token was made with, if other ones are to be adopted.
@@ -100,9 +100,9 @@ class Mixture:
         datasets: The datasets; their order matters.
         batching: How the samples of a unit are composed: ``random``, ``stratified`` (every unit
             has the exact proportions) or ``per_dataset`` (every unit is of one dataset).
-        epoch_size: Samples of an epoch if proportions or a schedule rule; 0 means as many as all
+        epoch_size: Samples of an epoch, with proportions or a schedule; 0 means as many as all
             datasets have.
-        schedule: Weights over the run, in samples since its start, in place of proportions.
+        schedule: Weights over the run, in samples since its start, instead of proportions.
 
     Examples:
         >>> web, own = MixtureEntry("web", proportion=3), MixtureEntry("numbers", proportion=1)
@@ -131,7 +131,7 @@ class Mixture:
         return " + ".join(names if len(names) <= _TITLE_NAMES else [*names[:_TITLE_NAMES], "…"])
 
     def skips_digest(self, first_ids: Sequence[int]) -> str:
-        """Return what tokens say of the samples that are left out.
+        """Return what tokens say about the samples that are left out.
 
         Args:
             first_ids: The id in the mixture of each dataset's first sample.
@@ -159,7 +159,7 @@ class Mixture:
         return replace(self, datasets=tuple(replace(entry, fingerprint=f) for entry, f in pairs))
 
     def spec(self, order: OrderSpec) -> MixtureSpec:
-        """Return the mixture as the order has it; versions that are not known are zeros.
+        """Return the mixture in the order's form; unknown versions are zeros.
 
         Raises:
             BadArgumentError: An option is out of range; ``metadata["field"]`` names it.
@@ -206,10 +206,12 @@ _DATASET = (
 
 
 def mixture_of(dataset: str | Mixture | Sequence[tuple[str, float]]) -> Mixture | None:
-    """Return the mixture that is meant: pairs are names and proportions; None for one dataset.
+    """Return the mixture that an argument means; None for one dataset.
+
+    Pairs are names and proportions.
 
     Raises:
-        BadArgumentError: It is none that can be drawn from.
+        BadArgumentError: It is not a mixture that can be drawn from.
     """
     if isinstance(dataset, str):
         return None
@@ -249,7 +251,7 @@ def read_mixture(text: str) -> Mixture:
     """Read a mixture from JSON: an object with the fields of `Mixture`, all but one optional.
 
     Raises:
-        BadArgumentError: The text is something else, or holds what cannot be.
+        BadArgumentError: The text is not such an object, or a value in it is out of range.
     """
     instance("mixture", text, str, wanted="the text of a JSON object")
     try:
@@ -266,7 +268,7 @@ def mixture_from(fields: Mapping[str, Any]) -> Mixture:
     """Make a mixture of the values of JSON.
 
     Raises:
-        BadArgumentError: They are something else, or hold what cannot be.
+        BadArgumentError: They are of another form, or hold an impossible value.
     """
     try:
         given = dict(fields)

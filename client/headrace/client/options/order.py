@@ -17,15 +17,16 @@ class Order:
 
     Attributes:
         run_bytes: Bytes of the neighbouring samples that are read together, in [1, 2**42): whole
-            blocks, and one at least. Smaller runs shuffle better and take more reads.
+            blocks, at least one. Smaller runs shuffle better and take more reads.
         shuffle_bytes: Bytes of the samples that are shuffled together, and that a server holds in
             memory for that, in each lane; 0 shuffles the whole epoch at once. What fits is
             shuffled uniformly.
         shuffle_samples: The same limit in samples, in [0, 2**42); 0 for none.
-        lanes: Parts of the data that replicas can serve alone, in [1, 64]; with several, each rank
-            asks the replica first that its lane prefers. Best as many as there are replicas.
-        unit: Samples that the lanes fill in turn, at least as many as lanes; None for the global
-            batch size, or the token's. It matters only with several lanes.
+        lanes: How many parts of the data are shuffled separately, each of which one replica can
+            serve, in [1, 64]; with several, each rank first asks the replica that its lane
+            prefers. As many as replicas is best.
+        unit: Consecutive samples that the lanes share, at least as many as lanes; None for the
+            global batch size, or the token's. It matters only with several lanes.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -54,9 +55,9 @@ class Order:
         """Return the order that a dataset's arguments name.
 
         Args:
-            seed: Of everything random, >= 0.
+            seed: The seed of everything random, >= 0.
             shuffle: False for storage order.
-            unit: Of the lanes, where this has none; None where it is not known yet.
+            unit: The unit of the lanes, where this has none; None where it is not known yet.
 
         Raises:
             BadArgumentError: One is out of range.

@@ -1,23 +1,27 @@
-"""Servers that a job starts for itself: instead of others, or while none of them answers."""
+"""Servers that a job starts for itself: instead of others, or while no other answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from headrace.arguments import instance_or_none, mapping_or_none, text, whole_or_none
+from headrace.arguments import instance_or_none, mapping_or_none, shown, text, whole_or_none
 from headrace.errors import BadArgumentError
 
 
 @dataclass(frozen=True, slots=True)
 class PrivateServer:
-    """What a private server is started with; it needs the ``[server]`` extra.
+    """The settings of a private server, which needs the ``[server]`` extra.
 
     Attributes:
         cache_bytes: Size of its cache, >= 1; None for the server's default of 2 GiB.
         store: How it reaches the store, by the names of `headrace.storage.StoreOptions`, such as
-            ``{"endpoint": "https://…"}``. Secrets in it go through a pipe, and stand in no
-            representation and no message. None for the environment's way.
+            ``{"endpoint": "https://…"}``. Secrets in it go through a pipe; no representation and
+            no message contains them. None for the environment's settings.
+        tokenizers: The file of each tokenizer by its name, such as
+            ``{"bpe": "tokenizer.json"}``: for rows of texts, and for `Tokenize`. Needs the
+            ``[tokenize]`` extra. None for none.
 
     Raises:
         BadArgumentError: A value is out of range.
@@ -25,6 +29,7 @@ class PrivateServer:
 
     cache_bytes: int | None = None
     store: Mapping[str, object] | None = field(default=None, repr=False)
+    tokenizers: Mapping[str, str | Path] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what nobody can mean."""
@@ -32,6 +37,14 @@ class PrivateServer:
         object.__setattr__(self, "cache_bytes", cache_bytes)
         wanted = 'a mapping such as {"endpoint": "https://…"}, or None'
         mapping_or_none("private.store", self.store, wanted=wanted)
+        wanted = 'a mapping of names to files such as {"bpe": "tokenizer.json"}, or None'
+        mapping_or_none("private.tokenizers", self.tokenizers, wanted=wanted)
+        for name, path in (self.tokenizers or {}).items():
+            if not isinstance(name, str) or not isinstance(path, str | Path) or "=" in name:
+                raise BadArgumentError(
+                    f"private.tokenizers has {shown(name)}: {shown(path)}; expected {wanted}",
+                    field="private",
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +54,11 @@ class Fallback:
     It steps in after ``Deadlines.fallback_s`` without an answer, until a server answers again.
 
     Attributes:
-        url: Where the dataset lies that the servers serve; of a mixture the place of each dataset
+        url: URL of the dataset that the servers serve; for a mixture, the URL of each dataset
             by its name.
 
     Raises:
-        BadArgumentError: It is something else.
+        BadArgumentError: It is of another type.
     """
 
     url: str | Mapping[str, str]

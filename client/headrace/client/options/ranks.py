@@ -1,4 +1,4 @@
-"""Where rank and world size come from when the caller does not say."""
+"""Find rank and world size if the caller does not give them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Launcher:
     """The variables by which a launcher tells a process its rank.
 
     Attributes:
-        name: What people call it.
+        name: The launcher's common name.
         rank: The variable with the rank.
         world_size: The variable with the number of ranks.
         is_always_whole: Whether either variable means nothing without the other. Slurm sets
@@ -41,9 +41,10 @@ def resolve_ranks(
 ) -> tuple[int, int]:
     """Return rank and world size.
 
-    The first of these that knows both: the arguments, torch.distributed, the variables of torchrun
-    (``RANK``, ``WORLD_SIZE``), of Open MPI (``OMPI_COMM_WORLD_RANK``, ``…_SIZE``), and of a step of
-    Slurm's ``srun`` (``SLURM_PROCID``, ``SLURM_STEP_NUM_TASKS``). Without any, one rank of one.
+    The first source that knows both is used: the arguments, torch.distributed, the variables of
+    torchrun (``RANK``, ``WORLD_SIZE``), of Open MPI (``OMPI_COMM_WORLD_RANK``, ``…_SIZE``), and of
+    a step of Slurm's ``srun`` (``SLURM_PROCID``, ``SLURM_STEP_NUM_TASKS``). Without any, one rank
+    of one.
 
     Args:
         rank: This rank, or None.
@@ -87,7 +88,7 @@ def _from_launcher(launcher: _Launcher, environment: Mapping[str, str]) -> tuple
     if rank is None and world_size is None:
         return None
     if rank is None or world_size is None:
-        # A world of one has one rank, whether or not anybody says so.
+        # A world of one has one rank, whether or not it is given.
         if not launcher.is_always_whole or world_size == "1":
             return None
         there, missing = launcher.rank, launcher.world_size

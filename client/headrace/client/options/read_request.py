@@ -21,7 +21,7 @@ _END_MODES = {
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The batches that one rank wants, wherever they begin.
+    """The batches that one rank reads, wherever they start.
 
     Attributes:
         dataset: Name of the dataset on the server; empty for a mixture.
@@ -30,13 +30,14 @@ class ReadOptions:
         rank: This rank, in [0, world_size).
         world_size: Number of ranks, >= 1.
         replication: Consecutive ranks that get the same samples, >= 1; divides ``world_size``.
-        end: What becomes of an incomplete last batch.
+        end: What happens to an incomplete last batch.
         columns: Names of the columns to send; empty means all.
         with_ids: Whether to send sample ids.
-        end_epoch: First epoch not to read, or None to go on without end.
+        end_epoch: First epoch not to read, or None to read without end.
         batch_stride: One batch of the rank in this many is read, >= 1.
-        batch_offset: Which one, in [0, ``batch_stride``), from the beginning of an epoch.
-        mixture: The datasets to draw from in place of ``dataset``.
+        batch_offset: The first batch that is read, in [0, ``batch_stride``), from the beginning of
+            an epoch.
+        mixture: The datasets to draw from, instead of ``dataset``.
         skips: Samples of ``dataset`` to leave out; None for the token's list.
         token_skips: The list that the token was made with, for a server that does not have it.
         allow_new_skips: Whether ``skips`` may be another list than the token's, that holds it.
@@ -44,6 +45,7 @@ class ReadOptions:
         allow_decoder_change: Whether other versions than the token's may decode images.
         deal: How samples are dealt to ranks; None for in order.
         where: Which samples of ``dataset`` to read; empty for all.
+        buckets: Batches that are sorted by length together; 0 for the token's, or none.
     """
 
     dataset: str
@@ -66,9 +68,10 @@ class ReadOptions:
     allow_decoder_change: bool = False
     deal: Deal | None = None
     where: str = ""
+    buckets: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse coordinates that name no slice, before anything travels."""
+        """Refuse coordinates that name no slice, before anything is sent."""
         _require(
             (self.mixture is None) == bool(self.dataset),
             "dataset",
@@ -99,10 +102,10 @@ class ReadOptions:
     def to_request(
         self, *, epoch: int, position: int, token: bytes | None
     ) -> pb.ReadBatchesRequest:
-        """Make the request that begins after ``token``, or at a place if there is none.
+        """Make the request that starts after ``token``, or at a place if there is none.
 
         Args:
-            epoch: The epoch to begin in, also when a token says the rest.
+            epoch: The epoch to start in, even if a token says the rest.
             position: Samples of that epoch to leave out; not used with a token.
             token: The resume token of the last batch received, or None.
 
@@ -125,6 +128,7 @@ class ReadOptions:
             steps=[step.to_message() for step in self.steps],
             allow_decoder_change=self.allow_decoder_change,
             where=self.where,
+            buckets=self.buckets,
         )
         if self.mixture is not None:
             request.mixture.CopyFrom(self.mixture.to_message())
@@ -145,7 +149,7 @@ class ReadOptions:
 
 
 def order_message(spec: OrderSpec) -> pb.OrderSpec:
-    """Write an order down for the wire, every option set."""
+    """Return an order as a message, with every option set."""
     return pb.OrderSpec(
         version=spec.version,
         seed=spec.seed,

@@ -1,4 +1,4 @@
-"""The knobs of a client as frozen values, checked when they are made."""
+"""The settings of a client as frozen values, checked when they are made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BELOW_ONE = nextafter(1.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long a client waits before it does something about it.
+    """How long a client waits before it acts.
 
     Attributes:
         connect_s: Seconds until a server must have answered for the first time, > 0. The default
@@ -60,8 +60,8 @@ class Hedge:
         percentile: A batch is late when it takes longer than this part of the last 256 did, in
             (0, 1).
         least_s: Never sooner than this many seconds, > 0. Arbitrary: many times what a batch
-            takes that a server has ready.
-        budget: Most extra requests, as a part of the batches, in (0, 1]; two at most are saved up.
+            takes if the server has it ready.
+        budget: Most extra requests, as a share of the batches, in (0, 1]; at most two are saved up.
 
     Source: "The Tail at Scale", Dean and Barroso, 2013: hedged requests after the 95th percentile
     cost some 5 % more load.
@@ -72,7 +72,7 @@ class Hedge:
     budget: float = 0.05
 
     def __post_init__(self) -> None:
-        """Refuse what would hedge everything, or nothing."""
+        """Refuse values that would hedge everything, or nothing."""
         for field, most in (("percentile", _BELOW_ONE), ("least_s", _LONGEST_S), ("budget", 1.0)):
             value = number(f"hedge.{field}", getattr(self, field), above=0, most=most)
             object.__setattr__(self, field, value)

@@ -23,7 +23,7 @@ class SkipChoice:
     """A list of samples to leave out.
 
     Attributes:
-        digest: Of the list; empty for the list of no sample.
+        digest: The digest of the list; empty for the list of no sample.
         sample_ids: Its ids, rising; empty if the server has the list.
     """
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
 from headrace.arguments import flag, instance, number, one_of, shown, text, whole
-from headrace.client.options.images import ImageTransform, image_transforms_of
+from headrace.client.options.images import (
+    Boxes,
+    ImageTransform,
+    boxes_of,
+    image_transforms_of,
+    names_of,
+)
+from headrace.client.options.mixing import CutMix, MixUp, OneHot
 from headrace.errors import BadArgumentError
-from headrace.order import images_title
+from headrace.order import TOKENIZER, images_title, mixing_step, tokenizer_version
 from headrace.v1 import shard_service_pb2 as pb
 
 _TYPES = {
@@ -28,6 +36,7 @@ _TYPES = {
     "float64": pb.ELEMENT_TYPE_FLOAT64,
 }
 _COLUMN = "the name of a column"
+_DIGEST = re.compile("[0-9a-f]{32}")
 _LENGTH_LIMIT = 1 << 31
 _FITS = {
     "cover": pb.IMAGE_FIT_COVER,
@@ -35,16 +44,18 @@ _FITS = {
     "stretch": pb.IMAGE_FIT_STRETCH,
 }
 _LAYOUTS = {"HWC": pb.IMAGE_LAYOUT_HWC, "CHW": pb.IMAGE_LAYOUT_CHW}
+# Defaults are left out, so that tokens are the same as before there was a choice.
+_ON_ERROR = {"raise": pb.ON_ERROR_UNSPECIFIED, "skip": pb.ON_ERROR_SKIP}
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Make a column's numbers numbers of another type, such as ``float16``.
+    """Cast the numbers of a column to another type, such as ``float16``.
 
     Attributes:
         column: The column.
-        dtype: Name of the type as NumPy has it; ``bool`` too. A number that it cannot hold is an
-            error, but for the rounding of floating point.
+        dtype: NumPy's name of the type, or ``bool``. A number that it cannot hold is an error;
+            floating-point numbers are rounded.
     """
 
     column: str
@@ -67,8 +78,8 @@ class Pad:
     Attributes:
         column: The column.
         length: Elements of a row, >= 1.
-        fill: What fills a row up.
-        truncate: Whether longer rows are cut; else one is an error.
+        fill: The padding of a row.
+        truncate: Whether to cut longer rows; otherwise they are errors.
     """
 
     column: str
@@ -94,7 +105,7 @@ class Pad:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Make a ragged column, all of whose rows have one length, a tensor.
+    """Make a ragged column whose rows all have the same length a tensor.
 
     Attributes:
         column: The column.
@@ -127,24 +138,31 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class DecodeImage:
-    """Make a column of files of images a tensor ``(samples, height, width, channels)``.
+    """Decode a column of image files to a tensor ``(samples, height, width, channels)``.
 
-    With `transforms` each JPEG, PNG, WebP or AVIF is decoded whole, turned as it says, and goes
-    through them, as in ``DecodeImage("image", transforms=[RandomResizedCrop(224)])``. Without them
-    JPEG and PNG are decoded no larger than need be and made `height` x `width`, which takes less
-    time and gives slightly other pixels.
+    With `transforms`, as in ``DecodeImage("image", transforms=[RandomResizedCrop(224)])``, each
+    JPEG, PNG, WebP or AVIF is decoded at full size, rotated as its EXIF says, and passes the
+    transforms. Without them, JPEG and PNG are decoded no larger than necessary and scaled to
+    `height` x `width`, which takes less time and gives slightly different pixels.
 
     Attributes:
         column: The column.
-        height: Rows of pixels; not with `transforms`, which say it.
+        height: Rows of pixels; not with `transforms`, which determine it.
         width: Pixels of a row; not with `transforms`.
         channels: 3 for red, green and blue, 1 for luminance.
-        fit: Scaled to ``cover`` the size and cut to its middle, to lie within it amid zeros
-            (``contain``), or to the size, its proportions lost (``stretch``).
+        fit: How to scale: to ``cover`` the size and crop to the centre; to fit within it, padded
+            with zeros (``contain``); or to the exact size, without keeping proportions
+            (``stretch``).
         transforms: What is done to each image, in this order: `Resize`, `CenterCrop`,
             `RandomResizedCrop`, `RandomHorizontalFlip`, `RandomVerticalFlip`, `ColorJitter`,
             `RandomErasing` and `Normalize`.
-        layout: ``CHW`` puts channels first, with `transforms` alone.
+        layout: ``CHW`` puts channels first; only with `transforms`.
+        on_error: What becomes of an image that cannot be decoded, with `transforms`: it fails the
+            batch (``raise``), or another sample takes its place, as with ``skips=``, and
+            `Batch.damaged_ids` has it (``skip``).
+        masks: Columns of files of masks, which go where their images' pixels go and become uint8 of
+            the shape ``(samples, height, width)``; only with `transforms`.
+        boxes: Bounding boxes that follow the images; only with `transforms`.
     """
 
     column: str
@@ -154,6 +172,9 @@ class DecodeImage:
     fit: Literal["cover", "contain", "stretch"] = "cover"
     transforms: Sequence[ImageTransform] = ()
     layout: Literal["HWC", "CHW"] = "HWC"
+    on_error: Literal["raise", "skip"] = "raise"
+    masks: str | Sequence[str] = ()
+    boxes: Boxes | Sequence[Boxes] = ()
 
     def __post_init__(self) -> None:
         """Refuse what no server could do."""
@@ -167,6 +188,7 @@ class DecodeImage:
             )
         one_of("DecodeImage.fit", self.fit, tuple(_FITS))
         one_of("DecodeImage.layout", self.layout, tuple(_LAYOUTS))
+        one_of("DecodeImage.on_error", self.on_error, tuple(_ON_ERROR))
         if not self.transforms:
             for name in ("height", "width"):
                 _set_whole(self, name)
@@ -174,6 +196,20 @@ class DecodeImage:
             raise BadArgumentError(
                 "DecodeImage has transforms, and height, width or fit beside them; give the size "
                 "to a transform, such as Resize((224, 224))",
+                field="steps",
+            )
+        object.__setattr__(self, "masks", names_of("DecodeImage.masks", self.masks))
+        object.__setattr__(self, "boxes", boxes_of(self.boxes))
+        if (self.masks or self.boxes) and not self.transforms:
+            raise BadArgumentError(
+                "DecodeImage has masks or boxes without transforms; give "
+                "transforms=[Resize(...)] instead of height and width",
+                field="steps",
+            )
+        if self.on_error != "raise" and not self.transforms:
+            raise BadArgumentError(
+                f"DecodeImage.on_error is {self.on_error!r} without transforms; give "
+                "transforms=[Resize(...)] instead of height and width",
                 field="steps",
             )
         if self.layout != "HWC" and not self.transforms:
@@ -192,6 +228,9 @@ class DecodeImage:
                     channels=self.channels,
                     transforms=[each.to_message() for each in self.transforms],
                     layout=_LAYOUTS[self.layout],
+                    on_error=_ON_ERROR[self.on_error],
+                    masks=names_of("DecodeImage.masks", self.masks),
+                    boxes=[each.to_message() for each in boxes_of(self.boxes)],
                 )
             )
         return pb.BatchStep(
@@ -206,46 +245,10 @@ class DecodeImage:
 
 
 @dataclass(frozen=True, slots=True)
-class Pack:
-    """Pack the rows of a ragged column, the documents, into rows of one length.
-
-    The batch then holds the column, a tensor ``(row_count, length)``; ``<column>.boundaries``,
-    where each document of a row begins and the last one ends; ``<column>.sample``, which sample
-    of the batch each document is; and nothing else. `Batch.overflow_count` samples found no room.
-
-    Attributes:
-        column: The column.
-        row_count: Rows of each rank's batch.
-        length: Elements of a row; longer documents are cut.
-        fill: What fills a row up.
-    """
-
-    column: str
-    row_count: int
-    length: int
-    fill: float = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what no server could do."""
-        text("Pack.column", self.column, wanted=_COLUMN)
-        for name in ("row_count", "length"):
-            _set_whole(self, name)
-        number("Pack.fill", self.fill)
-
-    def to_message(self) -> pb.BatchStep:
-        """Write the step down for the wire."""
-        return pb.BatchStep(
-            pack=pb.Pack(
-                column=self.column, row_count=self.row_count, length=self.length, fill=self.fill
-            )
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Transform:
     """Call a function that the server's operator has registered, over all columns.
 
-    Its name and version are in tokens: a run goes on with the same ones alone.
+    Tokens contain its name and version: a run resumes only with the same ones.
 
     Attributes:
         name: Its name on the server.
@@ -265,14 +268,66 @@ class Transform:
         return pb.BatchStep(transform=pb.Transform(name=self.name, version=self.version))
 
 
-Step = Transform | Cast | Pad | Stack | DecodeImage | Pack
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    """Make tokens of a column of text: lists of int32, the same for the same tokenizer and text.
+
+    Resume tokens contain the tokenizer's digest: a run resumes only with the same tokenizer.
+
+    Attributes:
+        column: The column, which keeps its name.
+        tokenizer: The name that the server's operator gave to a tokenizer with
+            ``headrace serve --tokenizer NAME=FILE``.
+        special_tokens: Whether to add the special tokens that the tokenizer adds to each text,
+            such as those of BERT.
+        digest: BLAKE2b-128 of the tokenizer's file in hexadecimal; empty for the server's.
+    """
+
+    column: str
+    tokenizer: str
+    special_tokens: bool = False
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        text("Tokenize.column", self.column, wanted=_COLUMN)
+        text("Tokenize.tokenizer", self.tokenizer, wanted="the name that the operator gave it")
+        flag("Tokenize.special_tokens", self.special_tokens)
+        instance("Tokenize.digest", self.digest, str, wanted="a str")
+        if self.digest and not _DIGEST.fullmatch(self.digest):
+            raise BadArgumentError(
+                f"Tokenize.digest is {shown(self.digest)}; expected 32 hexadecimal digits, as "
+                "`b2sum --length 128` prints them",
+                field="steps",
+            )
+
+    def to_message(self) -> pb.BatchStep:
+        """Write the step down for the wire."""
+        return pb.BatchStep(
+            tokenize=pb.Tokenize(
+                column=self.column,
+                tokenizer=self.tokenizer,
+                digest=self.digest,
+                special_tokens=self.special_tokens,
+            )
+        )
+
+    @property
+    def version(self) -> str:
+        """What a resume token says of it; empty where that is the server's to say."""
+        return self.digest and tokenizer_version(
+            self.column, self.digest, special_tokens=self.special_tokens
+        )
+
+
+Step = Transform | Cast | Pad | Stack | DecodeImage | OneHot | MixUp | CutMix | Tokenize
 
 
 def steps_of(steps: object) -> tuple[Step, ...]:
     """Return the steps that an argument means, in order.
 
     Raises:
-        BadArgumentError: It is one step, or something in it is none.
+        BadArgumentError: It is one step, or an element is not a step.
     """
     wanted = "a list of steps, such as [Cast('label', 'int64')]"
     if isinstance(steps, Step | str | Mapping | AbstractSet) or not isinstance(steps, Iterable):
@@ -285,7 +340,7 @@ def steps_of(steps: object) -> tuple[Step, ...]:
         if not isinstance(step, Step):
             raise BadArgumentError(
                 f"steps[{at}] is {shown(step)}, of type {type(step).__name__}; expected {wanted}"
-                + (". A function of your own goes to transform=" if callable(step) else ""),
+                + (". Pass a function as transform= instead" if callable(step) else ""),
                 field="steps",
             )
     return found
@@ -300,21 +355,42 @@ def transforms_text(steps: Sequence[Step]) -> str:
     """Return what a token says of transforms.
 
     Raises:
-        BadArgumentError: The version of one is left to the server, so it is not known here.
+        BadArgumentError: The server chooses the version of one, so it is not known here.
     """
-    found = [step for step in steps if isinstance(step, Transform)]
+    found = [step for step in steps if isinstance(step, Transform | Tokenize)]
     for step in found:
         if not step.version:
+            what, missing = (
+                (f"transform {step.name!r}", "version")
+                if isinstance(step, Transform)
+                else (f"tokenizer {step.tokenizer!r}", "digest")
+            )
             raise BadArgumentError(
-                f"the version of the transform {step.name!r} is left to the server, so no state "
-                "can be made before the first batch; give its version, or take the state later",
+                f"the {missing} of the {what} is left to the server, so no state can be made "
+                f"before the first batch; give its {missing}, or take the state later",
                 field="steps",
             )
-    titles = [f"{step.name}@{step.version}" for step in found]
-    # Which decoder it will be is the server's to say, with the first batch.
+    titles = [
+        f"{step.name if isinstance(step, Transform) else TOKENIZER}@{step.version}"
+        for step in found
+    ]
+    # The server names the decoder with the first batch.
     images = images_title(
-        (place, step.to_message().decode_image.SerializeToString(deterministic=True))
+        (place, encoded)
         for place, step in enumerate(steps)
-        if isinstance(step, DecodeImage) and step.transforms
+        if (encoded := _image_step(step)) is not None
     )
     return ",".join([*titles, *([images] if images else [])])
+
+
+def may_skip(steps: Sequence[Step]) -> bool:
+    """Return whether other samples may stand in for damaged ones."""
+    return any(isinstance(step, DecodeImage) and step.on_error == "skip" for step in steps)
+
+
+def _image_step(step: Step) -> bytes | None:
+    if isinstance(step, DecodeImage) and step.transforms:
+        return step.to_message().decode_image.SerializeToString(deterministic=True)
+    if isinstance(step, MixUp | CutMix):
+        return mixing_step(step.to_message().SerializeToString(deterministic=True))
+    return None

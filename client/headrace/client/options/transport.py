@@ -1,4 +1,4 @@
-"""How batches come to a trainer, and how much memory they may take."""
+"""How batches arrive at a trainer, and how much memory they may take."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MOST_BYTES = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How batches come, and how much memory they may take here.
+    """How batches arrive, and how much memory they may take in this process.
 
     Attributes:
-        kind: In shared memory where the server's address is the unix socket of a server on this
-            host that makes rings, and else over gRPC (``"auto"``); or only the one (``"ring"``) or
-            the other (``"grpc"``). `RemoteDataset.stats` says which it is, and why.
+        kind: ``"auto"`` uses shared memory if the address is the unix socket of a server on this
+            host that makes rings, and gRPC otherwise; ``"ring"`` and ``"grpc"`` use only one of
+            them. `RemoteDataset.stats` says which is used, and why.
         prefetch_bytes: Most bytes to hold ready, >= 0, on the device too if there is one; the
             default is arbitrary.
         max_batch_bytes: Most payload bytes of a batch, >= 1: a larger one is refused, and no
@@ -30,8 +30,8 @@ class Transport:
         ring_bytes: Size of the shared memory to ask for, >= 0; the server may give less. None for
             twice ``prefetch_bytes``: a half held ready, a half in the loop's hands. 0 leaves it to
             the server.
-        check_ring: Whether payloads in shared memory are hashed by the server and verified here,
-            as over gRPC; costs a pass over them on either side.
+        check_ring: Whether the server hashes payloads in shared memory and the client verifies
+            them, as over gRPC; costs a pass over them on either side.
 
     Raises:
         BadArgumentError: A value is out of range.

@@ -1,4 +1,4 @@
-"""``where=``: an expression that says which samples are read; the server knows the language."""
+"""``where=``: an expression that selects the samples to read, which the server evaluates."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def where_of(where: str | None, *, field: str = "where") -> str:
     """Return the expression that an argument means; empty for None.
 
     Raises:
-        BadArgumentError: It is no text, or an empty one.
+        BadArgumentError: It is not a text, or is empty.
     """
     return "" if where is None else text(field, where, wanted=_WANTED)
 
 
 def check_filters(wanted: Sequence[str], found: Sequence[pb.Dataset]) -> None:
-    """Refuse what a server that knows no filters describes: it would send all samples.
+    """Refuse servers that know no filters, since they would send all samples.
 
     Args:
         wanted: The expression for each dataset; empty for none.
         found: The datasets as the server describes them.
 
     Raises:
-        CallerError: A filter was asked for, and the server says nothing of it.
+        CallerError: A filter was asked for, and the server does not confirm it.
     """
     for where, dataset in zip(wanted, found, strict=False):
         if where and not dataset.HasField("filter"):

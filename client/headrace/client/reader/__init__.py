@@ -1,1 +1,1 @@
-"""Read one stream over failures: retries, prefetching, hedged batches."""
+"""Read one stream through failures: retries, prefetching, hedged batches."""

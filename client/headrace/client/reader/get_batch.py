@@ -34,14 +34,16 @@ class SingleBatch:
 
         Args:
             endpoint: The server.
-            request: Which batch.
-            allocate: Where the payload goes.
+            request: The batch to get.
+            allocate: Returns memory for the payload.
             limit_s: Seconds after which the call fails.
             max_batch_bytes: Most payload bytes of the batch, whatever the server says.
         """
         self._endpoint, self._request = endpoint, request
         self._allocate, self._limit_s = allocate, limit_s
-        self._bounds = Bounds(max_batch_bytes, request.global_batch_size, wheres_of(request))
+        self._bounds = Bounds(
+            max_batch_bytes, request.global_batch_size, wheres_of(request), request.buckets
+        )
         self._lock = threading.Lock()
         self._channel: grpc.Channel | None = None
         self._is_cancelled = False
@@ -88,7 +90,7 @@ class SingleBatch:
 
 
 def get_batch_request(request: pb.ReadBatchesRequest, token: bytes) -> pb.GetBatchRequest:
-    """Return what asks for the batch after a token of a stream.
+    """Return the request for the batch that follows a token of a stream.
 
     Args:
         request: What the stream was asked for; of its batches, every one.

@@ -1,4 +1,4 @@
-"""Ask a second server for a batch that the first is late with, and take whichever comes first.
+"""Ask a second server for a late batch, and take whichever answer comes first.
 
 Contract of `HedgedFeed.events`, beside that of `Feed`:
 
@@ -7,8 +7,8 @@ Contract of `HedgedFeed.events`, beside that of `Feed`:
 2. Of stream and hedge the first to have the whole batch wins, under a lock; the other is cancelled
    and what it still brings is dropped. So a batch comes out once.
 3. If the hedge wins, its batch is the last event of this feed, and ``winner`` is its server: the
-   caller goes on there, from the token of that batch.
-4. A hedge that fails changes nothing: the stream is waited for as without it.
+   caller continues there, from the token of that batch.
+4. A hedge that fails changes nothing: the feed waits for the stream as without it.
 5. At the end of the context the hedge is cancelled and its thread joined.
 
 If the code differs, the code is wrong.
@@ -53,7 +53,7 @@ _ENDED = _Ended()
 
 @dataclass(slots=True)
 class HedgeCounts:
-    """What became of hedges.
+    """Counts of hedges.
 
     Attributes:
         asked: Batches that a second server was asked for.
@@ -68,7 +68,7 @@ class Lateness:
     """When a batch counts as late, and whether another request is allowed; one for all streams."""
 
     def __init__(self, hedge: Hedge) -> None:
-        """Begin with no experience and one request to spend."""
+        """Start without measurements and with one request to spend."""
         self._hedge = hedge
         self._waits: deque[float] = deque(maxlen=_REMEMBERED)
         self._saved = 1.0
@@ -88,7 +88,7 @@ class Lateness:
         return max(self._hedge.least_s, waits[place])
 
     def spend(self) -> bool:
-        """Take a request out of the budget; say whether there was one."""
+        """Take a request out of the budget; return whether there was one."""
         if self._saved < 1:
             return False
         self._saved -= 1
@@ -97,7 +97,7 @@ class Lateness:
 
 
 class HedgedFeed:
-    """A feed whose late batches another server is asked for."""
+    """A feed that asks another server for late batches."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class HedgedFeed:
         Args:
             feed: The stream.
             lateness: When to ask.
-            token: Where the stream begins; None for no hedge before its first batch.
+            token: Where the stream starts; None for no hedge before its first batch.
             end_epoch: First epoch not to read, or None.
             other: Names another server, or None.
             ask: Gets batches from there.
@@ -237,7 +237,7 @@ class HedgedFeed:
                 return False
             self._won, self.winner = batch, endpoint
             self._lateness.counts.won += 1
-        _log.info("the hedge at %s came first; going on there", endpoint.address)
+        _log.info("the hedge at %s came first; continuing there", endpoint.address)
         return True
 
 
@@ -254,7 +254,7 @@ def hedged(feed: HedgedFeed) -> Iterator[HedgedFeed]:
 
 
 def _token_after(event: Event | bytes | None, *, end_epoch: int | None) -> bytes | None:
-    """Return where a hedge may begin; None where what comes next is not a batch."""
+    """Return where a hedge may begin; None if no batch comes next."""
     if event is None:
         return None
     if isinstance(event, bytes):

@@ -1,9 +1,9 @@
 """Hold what signals raise, such as Ctrl-C, while the main thread is inside gRPC.
 
-A signal's handler runs between any two instructions of the main thread. What it raises inside gRPC
-can leave a lock of gRPC's locked for ever, and then everything that needs the lock hangs: the next
-call's thread, or the finaliser of this one. So for the time of a call handlers run as ever, and
-what they raise waits until the call has ended, which it is told to do at once.
+A signal's handler runs between any two instructions of the main thread. An exception that it raises
+inside gRPC can leave one of gRPC's locks locked forever, and then everything that needs the lock
+hangs: the next call's thread, or the finaliser of this one. So for the time of a call handlers run
+as ever, and what they raise waits until the call has ended, which it is told to do at once.
 
 A finaliser, such as `__del__`, drops what comes in it, and Python only prints it: that is why none
 of those that run once a batch is written in Python (see `Mapping.give_up`).
@@ -31,7 +31,7 @@ _SIGNALS = (int(SIGINT), int(SIGTERM))
 
 
 class HeldInterrupts:
-    """While it is entered, in the main thread, no handler's exception comes but at the end."""
+    """While entered in the main thread, it delays exceptions of signal handlers until the end."""
 
     def __init__(self, wake: Callable[[], object]) -> None:
         """Prepare to hold.
@@ -77,9 +77,9 @@ class HeldInterrupts:
             raise held.with_traceback(None)
 
     def _run(self, number: int, frame: FrameType | None) -> None:
-        """Run the handler of the program, and keep what it raises while the call goes on."""
+        """Run the handler of the program, and keep what it raises while the call continues."""
         if not self._is_holding:
-            # Two signals at the end of a call can leave this in the place of a handler.
+            # Two signals at the end of a call can leave this instead of a handler.
             self._handlers[number](number, frame)
             return
         try:

@@ -1,4 +1,4 @@
-"""Read ahead in a thread, bounded in bytes, or in the loop's own where that is faster.
+"""Read ahead in a thread, bounded in bytes, or in the loop's own thread if that is faster.
 
 A loop that does nothing between two batches gains nothing from a thread that reads for it: each
 batch would only be handed over. So the loop that waits most of its time, or does less between two
@@ -78,7 +78,7 @@ class Reader(Protocol):
 
     @property
     def hedges(self) -> HedgeCounts:
-        """What became of hedges."""
+        """Counts of hedges."""
 
     @property
     def clock(self) -> HopClock:
@@ -92,7 +92,7 @@ class Reader(Protocol):
 
 
 class ReaderAround:
-    """A reader that does something with the events of another; `events` says what."""
+    """A reader that changes the events of another one."""
 
     def __init__(self, reader: Reader) -> None:
         """Read from another reader.
@@ -109,12 +109,12 @@ class ReaderAround:
 
     @property
     def hedges(self) -> HedgeCounts:
-        """What became of hedges."""
+        """Counts of hedges."""
         return self._reader.hedges
 
     @property
     def clock(self) -> HopClock:
-        """What the reader is busy with; here, with its events too."""
+        """The clock of the reader's waits, which counts the work on its events too."""
         return self._reader.clock
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class Prefetcher:
         is_ahead: Callable[[], bool] | None = None,
         loop_may_lead: bool = True,
     ) -> None:
-        """Prepare to read; `get` begins.
+        """Prepare to read; `get` starts.
 
         Args:
             reader: Where the events come from; closed with this prefetcher.
@@ -178,7 +178,7 @@ class Prefetcher:
 
     @property
     def hedges(self) -> HedgeCounts:
-        """What became of hedges."""
+        """Counts of hedges."""
         return self._reader.hedges
 
     def get(self) -> Event | None:
@@ -207,10 +207,10 @@ class Prefetcher:
             raise
 
     def start(self) -> None:
-        """Begin to read ahead, before anything is asked for; once."""
+        """Start reading ahead before anything is requested; once."""
         # Its owner has this object by now: a thread that starts while Ctrl-C comes has an end.
         self._is_started = True
-        # Ctrl-C in the middle would leave a thread that `threading` lists for ever.
+        # Ctrl-C in the middle would leave a thread that `threading` lists forever.
         with HeldInterrupts(_nothing):
             self._thread.start()
 
@@ -224,7 +224,7 @@ class Prefetcher:
         with HeldInterrupts(_nothing):
             self._reader.close()
         if threading.current_thread() is not self._thread:
-            # One whose start was interrupted cannot be joined, and ends by itself.
+            # A thread whose start was interrupted cannot be joined, and ends without help.
             with contextlib.suppress(RuntimeError):
                 self._thread.join(timeout=_JOIN_S)
         with self._lock, HeldInterrupts(_nothing):
@@ -270,7 +270,7 @@ class Prefetcher:
             self._changed.wait(timeout=1.0)
 
     def _choose_leader(self, wait_s: float, away_s: float) -> None:
-        """Decide who reads next, from a wait that ends and how long the loop was away before."""
+        """Decide who reads next, by the wait that ends and the loop's time before it."""
         leads = away_s <= _HANDOVER_S or away_s <= wait_s * _LEADING_SHARE
         self._loop_leads = leads and self._loop_may_lead
         if not (self._loop_leads or self._is_ahead()):
@@ -335,7 +335,7 @@ class Prefetcher:
         return self._is_reading and interrupts is not None and interrupts.held is not None
 
     def _wake(self) -> None:
-        """Have the thread look, from a signal's handler, which may have come anywhere."""
+        """Wake the thread from a signal's handler, which may run anywhere."""
         if self._lock.acquire(blocking=False):
             self._changed.notify_all()
             self._lock.release()
@@ -358,7 +358,7 @@ class Prefetcher:
 
     def _put(self, event: Event) -> None:
         size = _size(event)
-        # An event in hand comes before all that could be read now.
+        # An event that is ready comes before all that could be read now.
         self._is_reading = True
         while not self._closed and self._events and self._is_full(size):
             self._changed.wait(timeout=1.0)

@@ -50,7 +50,7 @@ their heads."""
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where reading begins: after ``token``, or at a position of an epoch if there is none.
+    """Where reading starts: after ``token``, or at a position of an epoch if there is none.
 
     Attributes:
         epoch: The epoch, >= 0.
@@ -90,7 +90,7 @@ class BatchReader:
             targets: gRPC addresses of servers that serve the same datasets, tried in turn; or a
                 choice that knows how to get in.
             options: What to read.
-            place: Where to begin.
+            place: Where to start.
             deadlines: How long to wait.
             allocate: Where payloads go.
             backoff: The waits between two tries; None means `Backoff()`.
@@ -182,7 +182,7 @@ class BatchReader:
                 return True
             if self._on_failure is not None:
                 self._on_failure(error)
-            # No name of ours may keep an error: its traceback holds a ring's memory.
+            # No variable here may keep an error: its traceback holds a ring's memory.
             wait_s = self._patience.fail(
                 explained(error, endpoint) if self._patience.is_first_contact else error,
                 asked=asked,
@@ -266,7 +266,7 @@ class BatchReader:
             request.max_group_bytes = GROUP_BYTES
         if place.offset is not None:
             request.batch_offset = place.offset
-        # The server applies a stream's offset to every epoch of it, so a stream that begins
+        # The server applies a stream's offset to every epoch of it, so a stream that starts
         # between two of our batches ends with its epoch.
         self._has_foreign_offset = request.batch_offset != offset
         if self._has_foreign_offset:

@@ -1,1 +1,1 @@
-"""Which server is asked, over which channel, and the private server that a job may start."""
+"""Choose a server and its channel, or start a private server for a job."""

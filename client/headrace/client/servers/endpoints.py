@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.client.options.access import Access
-from headrace.client.servers.private_server import PrivateServer
+from headrace.client.servers.private_server import JobServer
 from headrace.client.servers.replicas import Lookup, Seat, replicas_of
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One server, and how to get in.
+    """One server, and how to authenticate there.
 
     Attributes:
         address: Its gRPC address.
-        access: What it asks of its callers.
+        access: How to authenticate.
         is_private: Whether it is a private server.
     """
 
@@ -49,25 +49,25 @@ class Endpoints(Protocol):
         """Give every server once, in the order of preference; as `choose`, one at a time.
 
         Args:
-            stop: As for `choose`.
+            stop: See `choose`.
             failing_s: For how many seconds nobody has answered.
 
         Raises:
-            HeadraceError: As `choose`.
+            HeadraceError: See `choose`.
         """
 
     def beside(self, endpoint: Endpoint, stop: threading.Event) -> Endpoint | None:
-        """Return another server of the same datasets that runs, or None if there is no such."""
+        """Return another running server of the same datasets, or None if there is none."""
 
     @property
     def has_others(self) -> bool:
         """Whether there may be more than one server."""
 
     def is_outdated(self, endpoint: Endpoint) -> bool:
-        """Say whether a better choice than this has come up; does not wait."""
+        """Return whether a better choice than this is known, without waiting."""
 
     def close(self) -> None:
-        """Drop what is under way; the next choice starts over."""
+        """Drop all calls in progress; the next choice starts over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class FixedEndpoints:
     """Servers with addresses, asked in turn.
 
     Attributes:
-        addresses: As the user gave them.
-        access: How to get in.
-        seat: Which of them, or of the replicas that they stand for, is asked first.
+        addresses: The addresses as the user gave them.
+        access: How to authenticate.
+        seat: Decides which of them, or of the replicas that they stand for, is asked first.
         lookup: Looks names up; None for the machine's own way.
     """
 
@@ -92,7 +92,7 @@ class FixedEndpoints:
         return self.addresses
 
     def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
-        """Return one after another, from the one on that the seat prefers."""
+        """Return one after another, starting with the one that the seat prefers."""
         if len(self.addresses) == 1:
             replicas, authority = replicas_of(self.addresses[0], stop, lookup=self.lookup)
             if replicas:
@@ -127,9 +127,9 @@ class FixedEndpoints:
 
 @dataclass(frozen=True, slots=True)
 class PrivateEndpoints:
-    """The private server of this job, which is there whenever it is asked for."""
+    """The private server of this job, which is started on demand."""
 
-    server: PrivateServer
+    server: JobServer
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -164,9 +164,9 @@ class PrivateEndpoints:
         return False
 
     def close(self) -> None:
-        """Have nothing to drop: the server ends by itself."""
+        """Do nothing: the server ends without help."""
 
 
 def fixed_endpoints(targets: Sequence[str], access: Access | None, *, seat: Seat) -> FixedEndpoints:
-    """Return servers that are asked in turn; without ``access`` in plain text."""
+    """Return servers that are asked in turn, in plain text without ``access``."""
     return FixedEndpoints(tuple(targets), access or Access(), seat)

@@ -1,10 +1,10 @@
-"""Servers, and a private one over the same data for the time in which none of them answers.
+"""Servers, and a private one over the same data that steps in while none of them answers.
 
 Contract of `FallbackEndpoints`:
 
 1. As long as a server answers, the private one is not started.
-2. When each server was asked, and none has answered for ``after_s``, the private one takes over.
-   Should it fail too, it and the servers are asked in turn.
+2. When each server was asked and none has answered for ``after_s``, the private one takes over. If
+   it fails too, it and the servers are asked in turn.
 3. While it serves, the servers are asked now and then, between two events and without a wait.
    When one answers, with the same version of every dataset, the private endpoint is outdated, and
    the next choice is a server.
@@ -37,7 +37,7 @@ _CALL_S = 5.0
 
 
 class FallbackEndpoints:
-    """A choice that does not end with the servers; `choose` is for one thread at a time."""
+    """Chooses among servers and a private one; only one thread at a time may call `choose`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class FallbackEndpoints:
         self._search: _Search | None = None
 
     def __reduce__(self) -> tuple[Callable[..., FallbackEndpoints], tuple[object, ...]]:
-        """Arrive in another process with nothing under way."""
+        """Unpickle in another process without any call in progress."""
         return _make, (self._servers, self._private, self._after_s)
 
     @property
@@ -69,7 +69,7 @@ class FallbackEndpoints:
         return (*self._servers.names, *self._private.names)
 
     def choose(self, attempt: int, stop: threading.Event) -> Endpoint:
-        """Return a server as long as there is hope for one."""
+        """Return a server while one may still answer."""
         if self._search is not None:
             in_turn = attempt % (len(self._servers.addresses) + 1)
             return self._servers.choose(in_turn - 1, stop) if in_turn else self._own(stop)
@@ -110,7 +110,7 @@ class FallbackEndpoints:
         return True
 
     def close(self) -> None:
-        """Drop what is under way; the next choice begins with the servers."""
+        """Drop all calls in progress; the next choice starts with the servers."""
         search, self._search = self._search, None
         self._failing_since = None
         if search is not None:

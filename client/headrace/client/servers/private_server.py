@@ -1,15 +1,15 @@
 """A private server: `python -m headrace.server` as a child of a trainer, shared by its job.
 
-Contract of `PrivateServer.address`:
+Contract of `JobServer.address`:
 
 1. It returns the address of a server of these sources that answers, and counts this process among
    those that the server lives for. The server ends when no process of the job is left, however
    they ended, and when nobody read for ``LINGER_S``; asked again, this starts another.
 2. Of all processes of a job one starts the server; the others wait for it, or for its end.
-3. Failure of the server to start is raised as the server said it, in the process that started it
-   and, one after another, in those that waited.
-4. How the store is reached, secrets and all, goes to the server through a pipe: it is in no
-   command line and no environment.
+3. If the server fails to start, its own error is raised in the process that started it and, one
+   after another, in those that waited.
+4. Store settings, including secrets, go to the server through a pipe: they are in no command line
+   and no environment.
 5. The wait is bounded by ``_START_S``, and ends when ``stop`` is set. A server that is just being
    started for nobody is killed.
 
@@ -65,20 +65,22 @@ writing it waits for nobody."""
 
 
 @dataclass(frozen=True, slots=True)
-class PrivateServer:
+class JobServer:
     """A server on this machine for one job; the module's head holds the contract.
 
     Attributes:
-        place: Where the processes of the job meet.
+        place: The folder in which the processes of the job meet.
         sources: Name and URL of each dataset.
         cache_bytes: Size of the cache; None for the server's default.
         store: How it reaches their store, as JSON; empty for the environment's way.
+        tokenizers: Name and absolute path of each tokenizer.
     """
 
     place: Rendezvous
     sources: tuple[tuple[str, str], ...]
     cache_bytes: int | None = None
     store: str = field(default="", repr=False)
+    tokenizers: tuple[tuple[str, str], ...] = ()
 
     def address(self, stop: threading.Event) -> str:
         """Return where the server answers; start it if it does not.
@@ -88,7 +90,7 @@ class PrivateServer:
 
         Raises:
             ConfigurationError: There is no ``[server]`` extra, or no folder to meet in.
-            HeadraceError: The server could not start; as it said.
+            HeadraceError: The server could not start; the error is its own.
         """
         with _GUARD.lock:
             lease = _GUARD.leases.get(self.place.key)
@@ -150,6 +152,8 @@ class PrivateServer:
         command += ["--linger-s", str(LINGER_S)]
         if self.cache_bytes is not None:
             command += ["--cache-bytes", str(self.cache_bytes)]
+        for name, path in self.tokenizers:
+            command += ["--tokenizer", f"{name}={path}"]
         return [*command, "--", *(f"{name}={url}" for name, url in self.sources)]
 
 
@@ -158,7 +162,8 @@ def private_server(
     *,
     cache_bytes: int | None = None,
     store: Mapping[str, object] | None = None,
-) -> PrivateServer:
+    tokenizers: Mapping[str, str | Path] | None = None,
+) -> JobServer:
     """Describe the private server of this process's job; nothing is started.
 
     Args:
@@ -166,6 +171,7 @@ def private_server(
         cache_bytes: Size of its cache; None for the server's default.
         store: How it reaches the store of all of them, by the names that a dataset's ``store`` has
             in a server's file; None for the environment's way.
+        tokenizers: File of each tokenizer by name; None for none.
 
     Raises:
         BadArgumentError: ``store`` is not made of texts, numbers and mappings of them.
@@ -173,8 +179,13 @@ def private_server(
     """
     named = tuple(sorted((name, _absolute(url)) for name, url in sources.items()))
     reached = _json_of(store)
+    known = tuple(
+        sorted((name, str(Path(path).absolute())) for name, path in (tokenizers or {}).items())
+    )
     settings = [*(f"{name}={url}" for name, url in named), str(cache_bytes), reached]
-    return PrivateServer(rendezvous_of(settings, os.environ), named, cache_bytes, reached)
+    # Jobs without tokenizers meet where they did before there were any.
+    settings += [f"tokenizer {name}={path}" for name, path in known]
+    return JobServer(rendezvous_of(settings, os.environ), named, cache_bytes, reached, known)
 
 
 def name_of_source(url: str) -> str:
@@ -186,13 +197,13 @@ def name_of_source(url: str) -> str:
 
 @dataclass(slots=True)
 class _Lease:
-    """What a process holds for its life: the server sees it end with the process."""
+    """A lease that a process holds for its life: the server sees it end with the process."""
 
     connection: socket.socket
     address: str
 
     def renew(self) -> bool:
-        """Say that this process is about to read; return whether the server still listens."""
+        """Announce that this process is about to read; return whether the server still listens."""
         try:
             self.connection.send(b".")
             # The server says nothing more, so there is nothing to read but the end.
@@ -207,7 +218,7 @@ class _Lease:
 
 
 class _Guard:
-    """The leases of this process, and what keeps threads from making them twice."""
+    """The leases of this process, and a lock so that threads do not make them twice."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -1,15 +1,15 @@
-"""Which replica of a service a rank asks first, so that ranks spread over all of them.
+"""Choose which replica of a service a rank asks first, so that ranks spread over all of them.
 
-Left alone, gRPC takes the first address of a name that answers: all ranks the same. So a name that
-stands for several replicas, as that of a headless service does, is looked up here before each
-stream, and each rank begins at an address of its own:
+By default gRPC takes the first address of a name that answers, the same for all ranks. So a name
+that stands for several replicas, such as that of a headless service, is looked up here before each
+stream, and each rank starts at another address:
 
 1. All ranks of a job see the same addresses in the same order and begin one after another, so the
    streams of two replicas differ by one at most.
 2. Jobs begin at different addresses, so that those of one rank spread too.
 3. With lanes, ranks of one lane begin at the same replica.
-4. Who fails there goes on to the next; at the next rotation (``REBALANCE``) he starts over, with
-   whatever replicas there are by then.
+4. A rank that fails there goes on to the next; at the next rotation (``REBALANCE``) it starts over
+   with the replicas that exist then.
 
 A name with one address, or of a kind that is gRPC's own, is left to gRPC, as is one that cannot be
 looked up within `_LOOKUP_S`.
@@ -40,7 +40,7 @@ _NUMBERS = re.compile(r"[\d.]+")
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Where a rank begins among replicas.
+    """Where a rank starts among replicas.
 
     Attributes:
         rank: The rank.
@@ -53,7 +53,7 @@ class Seat:
     lane: int | None = None
 
     def of_list(self, addresses: Sequence[str]) -> list[str]:
-        """Order the addresses that a user has listed: the first rank begins at the first."""
+        """Order the addresses that a user has listed: the first rank starts at the first."""
         if self.lane is not None:
             return by_preference(addresses, self.lane)
         return _from(addresses, self.rank)
@@ -78,7 +78,7 @@ def seat_of(
     Args:
         rank: The rank.
         world_size: Number of ranks; one that is alone has nobody to agree with.
-        seed: Of the order: another job often has another.
+        seed: The seed of the order: another job often has another.
         lane: The lane that it reads, or None if there is only one.
         environment: Says which job a launcher has started; None for that of this process.
     """

@@ -59,7 +59,7 @@ class Patience:
         """Begin before the first try.
 
         Args:
-            deadlines: How long to go on.
+            deadlines: How long to continue.
             backoff: The waits between two tries.
             reading: The dataset's name, for messages.
             has_others: Whether there may be more than one server to ask.
@@ -105,7 +105,7 @@ class Patience:
     def succeed(self) -> None:
         """Note an event: what failed before it is forgotten."""
         if self._is_logged:
-            _log.warning("the stream of %r goes on after %d tries", self._reading, self.attempt)
+            _log.warning("the stream of %r continues after %d tries", self._reading, self.attempt)
         self.attempt = 0
         self.moves = 0
         self._since = None
@@ -128,7 +128,7 @@ class Patience:
         is_mistake = self.is_first_contact and "mistake" in error.metadata
         since = self._since = now if self._since is None else self._since
         self.attempt += 1
-        # Who is only asked to come again begins where he would rather be.
+        # Who is only asked to come back starts where he would rather be.
         if self.attempt > 1 or not isinstance(error, RebalanceError):
             self.moves += 1
         self._tried[asked] += 1

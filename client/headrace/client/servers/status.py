@@ -126,7 +126,7 @@ def may_retry(error: HeadraceError) -> bool:
     if isinstance(error, StreamLimitError):
         return retry_after_s(error) is not None
     if isinstance(error, StreamCorruptError) and error.metadata.get("field"):
-        # Larger than the caller allows: it would come again.
+        # Larger than the caller allows: it would come back.
         return False
     return error.retryable
 

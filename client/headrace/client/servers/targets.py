@@ -27,7 +27,7 @@ def choose_endpoints(
     """Return the servers to ask; nothing is asked or started.
 
     Args:
-        addresses: Of servers, at least one; None for a private server.
+        addresses: The addresses of servers, at least one; None for a private server.
         urls: URL of each dataset by its name on the servers, where it is known.
         access: How to get in at the addresses.
         fallback: What to do when none of them answers.
@@ -65,7 +65,12 @@ def lane_of(rank: int, *, world_size: int, replication: int, lanes: int) -> int 
 
 
 def _private(urls: Mapping[str, str | None], private: PrivateServer) -> PrivateEndpoints:
-    server = private_server(_known(urls), cache_bytes=private.cache_bytes, store=private.store)
+    server = private_server(
+        _known(urls),
+        cache_bytes=private.cache_bytes,
+        store=private.store,
+        tokenizers=private.tokenizers,
+    )
     return PrivateEndpoints(server)
 
 

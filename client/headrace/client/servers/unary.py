@@ -86,7 +86,7 @@ def fetch_from_any(
             )
         except HeadraceError as error:
             if isinstance(error, FilterPendingError) and endpoint is not None:
-                # It is at work for us: others would only begin with the same.
+                # It is at work for us: others would only start with the same.
                 turn, started = itertools.chain([endpoint], turn), time.monotonic()
             wait_s = patience.fail(
                 explained(error, endpoint) if patience.is_first_contact else error,
@@ -105,7 +105,7 @@ def fetch_dataset(
         target: The server's gRPC address.
         name: The dataset.
         deadlines: ``connect_s`` bounds the call, with all tries.
-        access: How to get in.
+        access: How to authenticate.
         where: A filter of rows, to be told what it keeps; empty for none.
 
     Raises:

@@ -11,7 +11,7 @@ from headrace.client.options.skips import SkipChoice
 from headrace.client.options.steps import Step, transforms_text
 from headrace.client.state.state import adopt_batch_size, adopt_order
 from headrace.client.state.subject import Subject
-from headrace.errors import BadArgumentError
+from headrace.errors import BadArgumentError, TokenSpecChangedError
 from headrace.order import (
     EndMode,
     EpochPlan,
@@ -36,10 +36,11 @@ class Reading:
         world_size: Number of ranks, >= 1.
         replication: Consecutive ranks with the same samples, >= 1.
         end: What becomes of an incomplete last batch.
-        columns: Names of the columns wanted; empty for all.
+        columns: Names of the columns to read; empty for all.
         with_ids: Whether batches carry sample ids.
         steps: What the server does with each batch.
         deal: How samples are dealt to ranks; None for in order.
+        buckets: Batches that are sorted by length together; 0 for none.
         allow_new_skips: Whether a token may be of a shorter list of skips.
         allow_decoder_change: Whether a token may be of images that others decoded.
         end_epoch: First epoch not to read, or None.
@@ -58,6 +59,7 @@ class Reading:
     with_ids: bool
     steps: tuple[Step, ...]
     deal: Deal | None
+    buckets: int
     allow_new_skips: bool
     allow_decoder_change: bool
     end_epoch: int | None
@@ -112,6 +114,7 @@ class Reading:
             allow_decoder_change=self.allow_decoder_change,
             steps=self.steps,
             deal=self.deal,
+            buckets=self.buckets,
             order=order,
             global_batch_size=size,
             rank=self.rank,
@@ -130,10 +133,10 @@ class Reading:
         skips: SkipChoice | None = None,
         where: str = "",
     ) -> Reading:
-        """Return it as it goes on from a token.
+        """Return it as it continues from a token.
 
         Args:
-            token: Where the run goes on.
+            token: Where the run continues.
             mixture: The mixture that stands beside the token, if one does.
             skips: The skips that stand there.
             where: The filter that stands there.
@@ -141,8 +144,15 @@ class Reading:
         Raises:
             TokenSpecChangedError: The token belongs to other options; the message names them.
         """
+        if self.buckets and self.buckets != token.buckets:
+            raise TokenSpecChangedError(
+                f"buckets is {self.buckets}, and the state has {token.buckets or 'none'}; give "
+                "those of its run, or start a new run without it",
+                field="buckets",
+            )
         return replace(
             self,
+            buckets=token.buckets,
             order=adopt_order(self.order, token, unit_is_free=self.unit_is_free),
             global_batch_size=adopt_batch_size(
                 token,
@@ -173,6 +183,7 @@ class Reading:
                 mixture=mixture,
                 skips=skips,
                 kept=self.subject.kept,
+                buckets=self.buckets,
                 transforms=transforms_text(self.steps),
                 spec=options.order,
                 epoch=epoch,

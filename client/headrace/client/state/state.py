@@ -103,11 +103,11 @@ def refuse_worker_state(state: Mapping[str, object]) -> None:
 
 
 def adopt_order(wanted: OrderSpec, token: Token, *, unit_is_free: bool) -> OrderSpec:
-    """Return the order to go on with: the token's, if it is the one that was asked for.
+    """Return the order to continue with: the token's, if it is the one that was asked for.
 
     Args:
         wanted: The order of the dataset object.
-        token: Where to go on.
+        token: Where to continue.
         unit_is_free: Whether the caller left the unit to us; it is the token's then.
 
     Raises:
@@ -127,10 +127,10 @@ def adopt_order(wanted: OrderSpec, token: Token, *, unit_is_free: bool) -> Order
 def adopt_batch_size(
     token: Token, *, batch_size: int | None, global_batch_size: int | None, group_count: int
 ) -> int:
-    """Return the global batch size to go on with.
+    """Return the global batch size to continue with.
 
     Args:
-        token: Where to go on.
+        token: Where to continue.
         batch_size: Samples a rank, if the caller said so.
         global_batch_size: Samples over all ranks, if the caller said so: it may change.
         group_count: World size divided by replication.

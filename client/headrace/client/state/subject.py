@@ -38,7 +38,7 @@ class Subject:
         mixture: The mixture, if it is one.
         fingerprint: The version of one dataset; empty if it is not known.
         sample_counts: Samples of each dataset that are kept; empty if they are not known.
-        stored_counts: Samples of each dataset, kept or not.
+        stored_counts: Samples of each dataset, kept or not; of packed rows, their documents.
         kept: Digest of the samples that the filters keep; empty without one.
         skips: Samples of one dataset that are left out; None for what a token says.
         token_skips: Those that were left out when the token was made, as far as that is known.
@@ -70,7 +70,7 @@ class Subject:
             return self
         found = fetch(self.requests())
         check_filters([request.where for request in self.requests()], found)
-        stored = tuple(dataset.sample_count for dataset in found)
+        stored = tuple(map(_skippable, found))
         counts = tuple(
             dataset.filter.sample_count if dataset.HasField("filter") else dataset.sample_count
             for dataset in found
@@ -109,7 +109,7 @@ class Subject:
         for choice, dataset in zip(given, found, strict=True):
             if choice is not None and choice.sample_ids:
                 skips = Skips(choice.sample_ids)
-                check_within(skips, dataset.sample_count, dataset=dataset.name)
+                check_within(skips, _skippable(dataset), dataset=dataset.name)
 
     def epoch_sample_count(self, order: OrderSpec) -> int:
         """Return the positions of an epoch; versions and counts are known."""
@@ -132,10 +132,10 @@ class Subject:
         skips: SkipChoice | None = None,
         where: str = "",
     ) -> Subject:
-        """Return it in the versions that a run goes on with.
+        """Return it in the versions that a run continues with.
 
         Args:
-            token: Where the run goes on.
+            token: Where the run continues.
             found: The mixture that stands beside the token, if one does.
             skips: The skips that stand there.
             where: The filter that stands there.
@@ -210,32 +210,40 @@ def subject_of(
         return subject, {name: source if is_private else known}
     if skips is not None:
         raise BadArgumentError(
-            "skips are given beside a mixture; expected MixtureEntry(..., skips=...) for each "
-            "dataset that they are of",
+            "skips are given together with a mixture; expected MixtureEntry(..., skips=...) for "
+            "the datasets that they belong to",
             field="skips",
         )
     if where is not None:
         raise BadArgumentError(
-            "where is given beside a mixture; expected MixtureEntry(..., where=...) for each "
-            "dataset that it is of",
+            "where is given together with a mixture; expected MixtureEntry(..., where=...) for the "
+            "datasets that it filters",
             field="where",
         )
     if not is_private:
         places = url if isinstance(url, Mapping) else {}
         return Subject("", mixture), {
-            entry.name: places.get(entry.name) for entry in mixture.datasets
+            name: places.get(name)
+            for name in (split_rows(entry.name)[0] for entry in mixture.datasets)
         }
-    urls: dict[str, str | None] = {
-        name_of_source(entry.name): entry.name for entry in mixture.datasets
-    }
+    sources = [split_rows(entry.name) for entry in mixture.datasets]
+    urls: dict[str, str | None] = {name_of_source(source): source for source, _ in sources}
     if len(urls) < len(mixture.datasets):
         raise BadArgumentError(
             "two URLs of the mixture end alike, and a private server names datasets by that end; "
             "expected other folders' names",
             field="dataset",
         )
-    entries = (replace(entry, name=name_of_source(entry.name)) for entry in mixture.datasets)
+    entries = (
+        replace(entry, name=name_of_source(source) + rows)
+        for entry, (source, rows) in zip(mixture.datasets, sources, strict=True)
+    )
     return Subject("", replace(mixture, datasets=tuple(entries))), urls
+
+
+def _skippable(dataset: pb.Dataset) -> int:
+    """Return how many samples have ids that skips refer to."""
+    return dataset.document_count or dataset.sample_count
 
 
 def skips_in(state: Mapping[str, object]) -> SkipChoice | None:

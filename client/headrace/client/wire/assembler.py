@@ -30,12 +30,12 @@ from headrace.client.wire.frames import (
     CHUNK,
     HEARTBEAT,
     START,
-    Frame,
+    MessageFrame,
     kind_name,
     read_frame,
 )
 from headrace.client.wire.message_memory import ALIGNMENT, memory_of
-from headrace.client.wire.payload_layout import ColumnView, PayloadLayout, Places, views_of
+from headrace.client.wire.payload_layout import ColumnPlaces, ColumnView, PayloadReader, views_of
 from headrace.errors import StreamCorruptError
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -106,7 +106,9 @@ class LikeEvent(BatchEvent):
 
     __slots__ = ("_places",)
 
-    def __init__(self, header: pb.BatchHeader, payload: NDArray[np.uint8], places: Places) -> None:
+    def __init__(
+        self, header: pb.BatchHeader, payload: NDArray[np.uint8], places: ColumnPlaces
+    ) -> None:
         self.header, self.payload, self.ahead, self._places = header, payload, None, places
 
     if not TYPE_CHECKING:
@@ -148,7 +150,7 @@ class StreamAssembler:
         self._most_samples = self._bounds.sample_count
         self._allocate, self._keep = allocate, keep
         self._start: pb.StreamStart | None = None
-        self._layout = PayloadLayout(())
+        self._layout = PayloadReader(())
         self._header: pb.BatchHeader | None = None
         self._payload = _NOTHING
         self._filled = 0
@@ -177,7 +179,7 @@ class StreamAssembler:
         """
         return self.take(read_frame(message))
 
-    def take(self, frame: Frame) -> BatchEvent | EpochEndEvent | None:
+    def take(self, frame: MessageFrame) -> BatchEvent | EpochEndEvent | None:
         """Take the parts of a message; as `feed`."""
         kind = frame.kind
         try:
@@ -253,9 +255,9 @@ class StreamAssembler:
         if start.HasField("order") and not start.epoch_sample_count:
             _log.warning("%r has no samples: loops over it end at once", start.dataset.name)
         self._start = start
-        self._layout = PayloadLayout(start.columns)
+        self._layout = PayloadReader(start.columns)
 
-    def _begin_batch(self, frame: Frame) -> BatchEvent | None:
+    def _begin_batch(self, frame: MessageFrame) -> BatchEvent | None:
         message, _, begin, end, at, stop = frame
         header = pb.BatchHeader.FromString(message[begin:end])
         size = header.payload_bytes
@@ -271,7 +273,7 @@ class StreamAssembler:
         self._digest.reset()
         return self._add(header, 0, frame)
 
-    def _add(self, header: pb.BatchHeader, offset: int, frame: Frame) -> BatchEvent | None:
+    def _add(self, header: pb.BatchHeader, offset: int, frame: MessageFrame) -> BatchEvent | None:
         at, stop, payload = frame.payload, frame.stop, self._payload
         begin = self._filled
         end = begin + stop - at
@@ -296,14 +298,13 @@ class StreamAssembler:
             self._bounds.refuse_samples(header)
         self._batch_count += 1
         self._sample_count += sample_count
-        rows = header.row_count if header.HasField("row_count") else sample_count
-        if not 0 <= rows <= max(payload.size, sample_count):
-            self._bounds.refuse_samples(header)
         lengths, layout = header.buffer_bytes, self._layout
-        places = layout.like_last(lengths, payload_bytes=payload.size, sample_count=rows)
+        places = layout.like_last(lengths, payload_bytes=payload.size, sample_count=sample_count)
         if places is not None:
             return LikeEvent(header, payload, places)
-        return BatchEvent(header, layout.decode(lengths, payload, sample_count=rows), payload)
+        return BatchEvent(
+            header, layout.decode(lengths, payload, sample_count=sample_count), payload
+        )
 
     def _end_epoch(self, end: pb.EpochEnd) -> EpochEndEvent:
         found = (self._batch_count, self._sample_count)

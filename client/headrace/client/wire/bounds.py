@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headrace.client.options.settings import DEFAULT_MAX_BATCH_BYTES
 from headrace.client.options.where import check_filters
-from headrace.errors import StreamCorruptError
+from headrace.errors import CallerError, StreamCorruptError
 from headrace.payload import place_buffers
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -27,19 +27,26 @@ class Bounds:
         payload_bytes: Bytes of its payload, >= 1.
         sample_count: Samples, and rows where there are no others, >= 1.
         wheres: The filters that were asked for, of each dataset; empty ones for none.
+        buckets: The length buckets that were asked for; 0 for none, or those of a token.
     """
 
     payload_bytes: int = DEFAULT_MAX_BATCH_BYTES
     sample_count: int = (1 << 31) - 1
     wheres: tuple[str, ...] = ()
+    buckets: int = 0
 
     def check_start(self, start: pb.StreamStart) -> None:
-        """Refuse a stream whose server takes no notice of filters.
+        """Refuse a stream whose server takes no notice of filters or buckets.
 
         Raises:
             CallerError: It is one.
         """
         check_filters(self.wheres, start.datasets or (start.dataset,))
+        if self.buckets and start.buckets != self.buckets:
+            raise CallerError(
+                f"buckets={self.buckets} were asked for, and the server says {start.buckets}: it "
+                "is older than buckets=; update it, or leave buckets= out"
+            )
 
     def refuse_payload(self, header: pb.BatchHeader) -> None:
         """Raise what a payload outside the bounds means.
@@ -69,7 +76,7 @@ class Bounds:
             StreamCorruptError: Always.
         """
         raise StreamCorruptError(
-            f"a batch has {header.sample_count} samples in {header.row_count} rows, "
+            f"a batch has {header.sample_count} samples, "
             f"{header.pad_count} of them pads, in its header; expected [0, {self.sample_count}] "
             "samples, a global batch at most, and no more pads than samples"
         )

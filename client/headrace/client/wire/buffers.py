@@ -74,7 +74,7 @@ class BufferPool:
 
 
 def aligned(size: int) -> NDArray[np.uint8]:
-    """Return ``(size,) uint8`` that begins at a multiple of 64 bytes."""
+    """Return ``(size,) uint8`` that starts at a multiple of 64 bytes."""
     block = np.empty(size + ALIGNMENT, dtype=np.uint8)
     skip = -block.ctypes.data % ALIGNMENT
     return block[skip : skip + size]

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.client.wire.payload_layout import ColumnView
+from headrace.payload import BFLOAT16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,19 @@ def view_of(span: ColumnSpan, payload: NDArray[np.uint8]) -> ColumnView:
     )
 
 
+def array_tensor(array: NDArray[Any]) -> torch.Tensor:
+    """Return an array as a tensor that shares its memory."""
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        if array.dtype != BFLOAT16:
+            raise
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+
+
 def tensor_of(span: ArraySpan, payload: torch.Tensor) -> torch.Tensor:
     """Return an array as a view of a copy of the payload, ``(payload_bytes,) uint8`` somewhere."""
-    dtype = torch.from_numpy(np.empty(0, np.dtype(span.dtype))).dtype
+    dtype = array_tensor(np.empty(0, np.dtype(span.dtype))).dtype
     size = prod(span.shape) * dtype.itemsize
     if not size:
         return torch.empty(span.shape, dtype=dtype, device=payload.device)

@@ -24,7 +24,7 @@ _LONGEST_NUMBER = 5
 """Bytes of a length below 32 GiB."""
 
 
-class Frame(NamedTuple):
+class MessageFrame(NamedTuple):
     """The parts of one message.
 
     Attributes:
@@ -49,7 +49,7 @@ class Frame(NamedTuple):
         return self.message[self.begin : self.end]
 
 
-def read_frames(message: bytes) -> Iterator[Frame]:
+def read_frames(message: bytes) -> Iterator[MessageFrame]:
     """Yield the parts of a message, or of those that it holds, in their order.
 
     Raises:
@@ -71,7 +71,7 @@ def read_frames(message: bytes) -> Iterator[Frame]:
         at = stop
 
 
-def read_frame(message: bytes) -> Frame:
+def read_frame(message: bytes) -> MessageFrame:
     """Return the parts of an encoded `ReadBatchesResponse`, or `GetBatchResponse`.
 
     Raises:
@@ -86,7 +86,7 @@ def read_frame(message: bytes) -> Frame:
     return frame
 
 
-def heartbeat_ms(frame: Frame) -> int:
+def heartbeat_ms(frame: MessageFrame) -> int:
     """Return the milliseconds that a heartbeat names.
 
     Raises:
@@ -98,7 +98,7 @@ def heartbeat_ms(frame: Frame) -> int:
         raise StreamCorruptError(f"a heartbeat cannot be read: {error}") from error
 
 
-def _regular(message: bytes, at: int, stop: int) -> Frame | None:
+def _regular(message: bytes, at: int, stop: int) -> MessageFrame | None:
     """Return the parts if there are an event, perhaps a payload, and nothing else."""
     if at == stop or (kind := message[at]) not in _KINDS:
         return None
@@ -111,7 +111,7 @@ def _regular(message: bytes, at: int, stop: int) -> Frame | None:
         if payload + size != stop:
             return None
     # A third of the time of the class's own `__new__`.
-    return tuple.__new__(Frame, (message, kind, begin, end, payload, stop))
+    return tuple.__new__(MessageFrame, (message, kind, begin, end, payload, stop))
 
 
 def _number(message: bytes, at: int) -> tuple[int, int]:
@@ -132,7 +132,7 @@ def _rewritten(message: bytes) -> bytes:
         parsed = pb.ReadBatchesResponse.FromString(message)
     except DecodeError as error:
         raise StreamCorruptError(
-            f"a message of {len(message)} bytes is no ReadBatchesResponse: {error}"
+            f"a message of {len(message)} bytes is not a ReadBatchesResponse: {error}"
         ) from error
     parsed.DiscardUnknownFields()
     return parsed.SerializeToString()

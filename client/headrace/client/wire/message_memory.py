@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALIGNMENT = 16
-"""Bytes; the memory of a message begins at a multiple of that many, which is enough for any column:
-CPython's objects do, and what a `bytes` holds begins 32 after the object."""
+"""Bytes; the memory of a message starts at a multiple of that many, which is enough for any column:
+CPython's objects do, and what a `bytes` holds starts 32 after the object."""
 
 _PICKLE_VERSION = 1
 _BYTE = np.dtype(np.uint8)

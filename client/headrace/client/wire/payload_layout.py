@@ -62,7 +62,7 @@ class _Field:
     nullable: bool
 
 
-class PayloadLayout:
+class PayloadReader:
     """Reads the payloads of one stream: names and types are worked out once."""
 
     def __init__(self, columns: Sequence[pb.Column]) -> None:
@@ -96,12 +96,12 @@ class PayloadLayout:
         cursor.finish(len(self._fields))
         self._same = _NO_PLACES
         if self._is_even and sample_count:
-            self._same = Places(sample_count, lengths, payload.size, _places(views, payload))
+            self._same = ColumnPlaces(sample_count, lengths, payload.size, _places(views, payload))
         return views
 
     def like_last(
         self, buffer_bytes: Sequence[int], *, payload_bytes: int, sample_count: int
-    ) -> Places | None:
+    ) -> ColumnPlaces | None:
         """Return where the columns lie if it is where those of the last payload lay, else None.
 
         The arguments are those of `decode`.
@@ -115,7 +115,7 @@ class PayloadLayout:
         return same if is_like else None
 
 
-class Place(NamedTuple):
+class ColumnPlace(NamedTuple):
     """Where a column of tensors lies in the payload."""
 
     name: str
@@ -126,7 +126,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ColumnPlaces:
     """Where the columns of a batch of tensors alone lie: one of the same lengths has the same.
 
     Attributes:
@@ -139,16 +139,16 @@ class Places:
     row_count: int
     lengths: list[int]
     payload_bytes: int
-    columns: tuple[Place, ...]
+    columns: tuple[ColumnPlace, ...]
 
 
-_NO_PLACES = Places(-1, [], 0, ())
+_NO_PLACES = ColumnPlaces(-1, [], 0, ())
 
 
-def _places(views: Mapping[str, ColumnView], payload: NDArray[np.uint8]) -> tuple[Place, ...]:
+def _places(views: Mapping[str, ColumnView], payload: NDArray[np.uint8]) -> tuple[ColumnPlace, ...]:
     first = payload.ctypes.data
     return tuple(
-        Place(
+        ColumnPlace(
             name,
             view.values.shape,
             view.values.dtype,
@@ -159,7 +159,7 @@ def _places(views: Mapping[str, ColumnView], payload: NDArray[np.uint8]) -> tupl
     )
 
 
-def views_of(same: Places, memory: memoryview) -> dict[str, ColumnView]:
+def views_of(same: ColumnPlaces, memory: memoryview) -> dict[str, ColumnView]:
     """Return the columns of a payload, which lie at these places."""
     views = {}
     for name, shape, dtype, begin, valid_begin in same.columns:
@@ -245,7 +245,7 @@ def _view(field: _Field, cursor: _Cursor, sample_count: int) -> ColumnView:
     # What `any` says, in a sixth of its time.
     if offsets[0] != 0 or (sample_count and falls[falls.argmax()]):
         raise StreamCorruptError(
-            f"column {field.name!r} has offsets that fall, or do not begin at 0", column=field.name
+            f"column {field.name!r} has offsets that fall, or do not start at 0", column=field.name
         )
     values = cursor.take(field, field.dtype, (int(offsets[-1]),))
     return ColumnView(field.kind, values, offsets, valid)

@@ -44,7 +44,7 @@ class Conversion:
 
     Attributes:
         url: Where the dataset is; everything else that reads datasets reads it, too.
-        fingerprint: Of the dataset.
+        fingerprint: The fingerprint of the dataset.
         sample_count: Samples.
         key: The name of the conversion in its cache.
         cache_dir: The cache.
@@ -90,22 +90,22 @@ class Conversion:
         `headrace.client.RemoteDataset` of `url`.
 
         Args:
-            batch_size: As for `RemoteDataset`, and so are the others.
-            global_batch_size: As there.
-            seed: As there.
-            shuffle: As there.
-            columns: As there.
-            epochs: As there.
-            end: As there.
-            rank: As there.
-            world_size: As there.
+            batch_size: See `RemoteDataset`.
+            global_batch_size: See `RemoteDataset`.
+            seed: See `RemoteDataset`.
+            shuffle: See `RemoteDataset`.
+            columns: See `RemoteDataset`.
+            epochs: See `RemoteDataset`.
+            end: See `RemoteDataset`.
+            rank: See `RemoteDataset`.
+            world_size: See `RemoteDataset`.
             dtypes: Types that columns of numbers shall have in batches, such as
                 ``{"features": "float32"}``: a `headrace.client.Cast` for each, after ``steps``.
-            where: As there.
-            steps: As there.
-            transform: As there.
-            restart: As there.
-            device: As there.
+            where: See `RemoteDataset`.
+            steps: See `RemoteDataset`.
+            transform: See `RemoteDataset`.
+            restart: See `RemoteDataset`.
+            device: See `RemoteDataset`.
         """
         from headrace.client import PrivateServer, RemoteDataset  # noqa: PLC0415 - see above
 
@@ -139,9 +139,9 @@ class Conversion:
         """Return the same batches as NumPy arrays; needs no torch.
 
         Args:
-            batch_size: As for `headrace.client.NumpyDataset`.
-            dtypes: As for `dataset`.
-            reading: As for `headrace.client.NumpyDataset`.
+            batch_size: See `headrace.client.NumpyDataset`.
+            dtypes: See `dataset`.
+            reading: See `headrace.client.NumpyDataset`.
         """
         from headrace.client import NumpyDataset, PrivateServer  # noqa: PLC0415 - see above
 
@@ -159,9 +159,9 @@ class Conversion:
         """Return the same batches as a ``tf.data.Dataset``; an iteration is an epoch.
 
         Args:
-            batch_size: As for `numpy_dataset`.
-            dtypes: As there.
-            reading: As there.
+            batch_size: See `numpy_dataset`.
+            dtypes: See `numpy_dataset`.
+            reading: See `numpy_dataset`.
 
         Raises:
             ConfigurationError: TensorFlow is not installed.

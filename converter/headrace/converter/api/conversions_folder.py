@@ -22,7 +22,7 @@ _POINTER = "headrace.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ConversionRecord:
     """When a conversion was made, and until when it is good.
 
     Attributes:
@@ -51,12 +51,12 @@ class ConversionCache:
         """Return where the dataset of a conversion is."""
         return f"{self._url}/{key}"
 
-    def read(self, key: str) -> Record | None:
+    def read(self, key: str) -> ConversionRecord | None:
         """Return the record of a conversion, if there is one that can be read."""
         with contextlib.closing(self._open(self._url)) as store:
             return _read(store, key)
 
-    def write(self, record: Record) -> None:
+    def write(self, record: ConversionRecord) -> None:
         """Note a conversion whose dataset is whole."""
         with contextlib.closing(self._open(self._url)) as store:
             store.write(_name_of(record.key), json.dumps(asdict(record)).encode())
@@ -86,7 +86,7 @@ class ConversionCache:
                 if record.is_expired(now_s):
                     self.remove(record.key)
 
-    def _records(self) -> Iterator[Record]:
+    def _records(self) -> Iterator[ConversionRecord]:
         with contextlib.closing(self._open(self._url)) as store:
             for name in store.list("conversions/"):
                 found = _RECORD.fullmatch(name)
@@ -102,11 +102,11 @@ def _name_of(key: str) -> str:
     return f"conversions/{key}.json"
 
 
-def _read(store: Store, key: str) -> Record | None:
+def _read(store: Store, key: str) -> ConversionRecord | None:
     try:
         fields = json.loads(store.read(_name_of(key)))
         expires_s = fields["expires_s"]
-        return Record(
+        return ConversionRecord(
             key=key,
             made_s=float(fields["made_s"]),
             expires_s=None if expires_s is None else float(expires_s),

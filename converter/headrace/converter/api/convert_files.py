@@ -22,13 +22,13 @@ from headrace.converter.api.image_folders import Folder, open_folder, own_splits
 from headrace.converter.columns.type_names import named_type
 from headrace.converter.images import FilesLeftOut, ImageOptions
 from headrace.converter.local.convert_pieces import write_pieces
-from headrace.converter.plan.plan import Wanted
+from headrace.converter.plan.plan import WantedConversion
 from headrace.converter.plan.write_options import WriteOptions, write_options_of
 from headrace.converter.progress.bar import shown
 from headrace.converter.progress.progress import Progress
 from headrace.converter.samples.splits import Splits
 from headrace.converter.sources.hugging_face import find_splits, hugging_face_pieces
-from headrace.converter.sources.pieces import Pieces, dataset_pieces
+from headrace.converter.sources.pieces import SourcePieces, dataset_pieces
 from headrace.converter.tasks.commit import Written
 from headrace.converter.tasks.shard_task import split_url
 from headrace.converter.tasks.sinks import Format
@@ -81,13 +81,13 @@ def convert_files(
 ) -> dict[str, Written]:
     """Write the samples at ``source`` as a dataset at ``url``; needs neither Spark nor Java.
 
-    Types are kept as they are, also those that Spark lacks. Parts of ``source`` are converted side
-    by side on this machine; ``docs/convert.md`` says what each format becomes.
+    Types are kept as they are, also those that Spark lacks. Parts of ``source`` are converted in
+    parallel on this machine; ``docs/convert.md`` says what each format becomes.
 
     Args:
         source: A local path, or a URL such as ``s3://bucket/name``.
         url: Where the dataset is or will be; with splits, the folder of the datasets.
-        source_format: What lies there: ``mds`` (MosaicML Streaming), ``huggingface`` (a folder
+        source_format: Format of ``source``: ``mds`` (MosaicML Streaming), ``huggingface`` (a folder
             that ``save_to_disk`` wrote, also of a ``DatasetDict``), ``images`` (files, in folders
             of their classes and splits), ``parquet`` (files, a folder of them, partitions),
             ``delta``, ``webdataset`` (tar files), ``csv``, ``json`` (objects) or ``text``
@@ -95,30 +95,30 @@ def convert_files(
         source_options: How it is read.
         text: How CSV, JSON and text are read.
         images: How folders of images are read.
-        left_out: Called once with what is not read of CSV, JSON and text, before anything is
-            written; of images at the end, also of a failure, once for each reason.
-        columns: As for `write_shards`.
-        splits: As for `write_shards`; not for a ``DatasetDict`` or a folder that has splits.
-        split_seed: As for `write_shards`.
-        format: As for `write_shards`.
-        write: As for `write_shards`; its names of classes beside those that the source notes.
-        mode: As for `write_shards`.
+        left_out: Called once with what is left out of CSV, JSON and text, before anything is
+            written; for images at the end, also after a failure, once for each reason.
+        columns: See `write_shards`.
+        splits: See `write_shards`; not for a ``DatasetDict`` or a folder that has splits.
+        split_seed: See `write_shards`.
+        format: See `write_shards`.
+        write: See `write_shards`; its names of classes add to those of the source.
+        mode: See `write_shards`.
         options: How to reach both stores; what is not set is taken from the ``AWS_`` variables.
-        progress: As for `write_shards`.
-        threads: Parts to convert side by side; `None` is one a core, of text at most 8.
+        progress: See `write_shards`.
+        threads: Parts to convert in parallel; `None` is one per core, for text at most 8.
         spark: A session whose executors convert images; `None` does it on this machine.
-        shuffle_seed: Write the samples in a random order, which follows from the seed and from
-            what is read alone; ``None`` keeps theirs. Without ``spark`` it takes two passes, and
-            the disk of this machine as many bytes as the samples have, until all is written.
-        spill_folder: Where it takes them; `None` is the folder for temporary files.
-        notice: Called with a sentence each on what a shuffle spills, before it begins, and on the
-            column that the samples come sorted by, at the end; without ``spark``.
+        shuffle_seed: Write the samples in a random order, which depends only on the seed and on
+            the input; ``None`` keeps their order. Without ``spark`` it takes two passes, and until
+            the end as many bytes on this machine's disk as the samples have.
+        spill_folder: The folder for these bytes; `None` is the folder for temporary files.
+        notice: Called with a sentence on what a shuffle spills, before it starts, and with one on
+            the column by which the samples are sorted, at the end; without ``spark``.
 
     Returns:
         The manifest (``mds``: the index) of what was written, by split; ``""`` without splits.
 
     Raises:
-        NotADatasetError: ``source`` holds nothing of that format.
+        NotADatasetError: ``source`` has no data of that format.
         HeadraceError: As `write_shards`.
 
     Examples:
@@ -136,7 +136,7 @@ def convert_files(
     check_spill(spill_folder)
     check_reading(source_options=source_options, text=text, images=images)
     write = write_options_of(write)
-    wanted = Wanted(
+    wanted = WantedConversion(
         columns=columns_of(columns),
         write=write,
         shuffle_seed=shuffle_seed,
@@ -161,7 +161,7 @@ def convert_files(
                 folder, url, spark=spark, progress=progress, notice=notice, threads=threads
             )
     how = source_options or SourceOptions()
-    parts: Mapping[str, Pieces]
+    parts: Mapping[str, SourcePieces]
     written: dict[str, Written] = {}
     with shown(progress) as tell:
         if source_format in {"csv", "json", "text"}:
@@ -205,11 +205,11 @@ def _text(
     kind: TextKind,
     *,
     how: TextOptions,
-    wanted: Wanted,
+    wanted: WantedConversion,
     left_out: Callable[[LeftOut], None] | None,
     threads: int | None,
     progress: Callable[[Progress], None] | None,
-) -> Pieces:
+) -> SourcePieces:
     pieces = text_pieces(
         source,
         kind,
@@ -244,7 +244,7 @@ def _check_spark(
 
 def _parts(
     source: str, source_format: SourceFormat, how: SourceOptions, reach: StoreOptions
-) -> dict[str, Pieces]:
+) -> dict[str, SourcePieces]:
     if source_format != "huggingface":
         kind = SourceOptions(
             source=_SOURCES[source_format],

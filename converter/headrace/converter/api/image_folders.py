@@ -30,7 +30,7 @@ from headrace.converter.images import (
 )
 from headrace.converter.images.pieces import SPLIT_COLUMN
 from headrace.converter.local.convert_pieces import write_pieces
-from headrace.converter.plan.plan import Wanted
+from headrace.converter.plan.plan import WantedConversion
 from headrace.converter.progress.bar import shown
 from headrace.converter.progress.progress import Progress
 from headrace.converter.sources.pieces import ReadPieces
@@ -54,7 +54,7 @@ class Folder:
     """
 
     plan: FolderPlan
-    jobs: tuple[tuple[ImagePieces, Wanted], ...]
+    jobs: tuple[tuple[ImagePieces, WantedConversion], ...]
     skipped: SkippedFiles | None
 
     @property
@@ -67,7 +67,7 @@ def open_folder(
     source: str,
     url: str,
     *,
-    wanted: Wanted,
+    wanted: WantedConversion,
     how: ImageOptions,
     keeps_bytes: bool = False,
 ) -> Folder:
@@ -114,11 +114,11 @@ def write_folder(
 
     Args:
         folder: What `open_folder` returned.
-        url: As there.
+        url: See `open_folder`.
         spark: A session whose executors do it; `None` is this machine.
-        progress: As for `convert_files`.
-        notice: As for `convert_files`.
-        threads: As for `convert_files`; not with ``spark``.
+        progress: See `convert_files`.
+        notice: See `convert_files`.
+        threads: See `convert_files`; not with ``spark``.
 
     Returns:
         What was written, by split; ``""`` without splits.
@@ -143,7 +143,7 @@ def _write_with_spark(
     spark: SparkSession,
     pieces: ImagePieces,
     url: str,
-    wanted: Wanted,
+    wanted: WantedConversion,
     progress: Callable[[Progress], None] | Literal["bar"] | None,
 ) -> dict[str, Written]:
     from headrace.converter.api.write_shards import write_rows  # noqa: PLC0415 - needs Spark
@@ -159,13 +159,13 @@ def _write_with_spark(
     return write_rows(frame, url, wanted=replace(wanted, write=write), progress=progress)
 
 
-def _stored_names(wanted: Wanted, names: Sequence[str]) -> Mapping[str, str]:
+def _stored_names(wanted: WantedConversion, names: Sequence[str]) -> Mapping[str, str]:
     """Return what columns are called in the dataset, by their names in the source."""
     columns = names if wanted.columns is None else wanted.columns
     return columns if isinstance(columns, Mapping) else {name: name for name in columns}
 
 
-def _suited(wanted: Wanted, pieces: ImagePieces) -> Wanted:
+def _suited(wanted: WantedConversion, pieces: ImagePieces) -> WantedConversion:
     if wanted.writing.format == "arrow" and pieces.is_compressed:
         return replace(wanted, writing=replace(wanted.writing, compression="none"))
     return wanted
@@ -180,20 +180,20 @@ def own_splits(source: str, names: Sequence[str]) -> BadArgumentError:
     )
 
 
-def _targets(wanted: Wanted) -> list[str]:
+def _targets(wanted: WantedConversion) -> list[str]:
     """Return the splits whose datasets are known before the job; ``""`` is all of it."""
     if wanted.splits is None:
         return [""]
     return [] if isinstance(wanted.splits, str) else list(wanted.splits)
 
 
-def _check_targets(url: str, targets: Sequence[str], wanted: Wanted) -> None:
+def _check_targets(url: str, targets: Sequence[str], wanted: WantedConversion) -> None:
     for split in targets:
         with contextlib.closing(open_store(split_url(url, split), options=wanted.options)) as store:
             check_target(store, wanted.mode, wanted.writing.format)
 
 
-def _known_classes(url: str, targets: Sequence[str], wanted: Wanted) -> tuple[str, ...]:
+def _known_classes(url: str, targets: Sequence[str], wanted: WantedConversion) -> tuple[str, ...]:
     """Return the classes of the datasets that are appended to, which must go together."""
     if wanted.writing.format == "mds":
         raise BadArgumentError(
@@ -210,7 +210,7 @@ def _known_classes(url: str, targets: Sequence[str], wanted: Wanted) -> tuple[st
     return known
 
 
-def _classes_at(place: str, wanted: Wanted) -> tuple[str, ...]:
+def _classes_at(place: str, wanted: WantedConversion) -> tuple[str, ...]:
     column = _stored_names(wanted, ["label"]).get("label", "label")
     try:
         with open_dataset(place, options=wanted.options) as dataset:
@@ -228,7 +228,7 @@ def _classes_at(place: str, wanted: Wanted) -> tuple[str, ...]:
     return names
 
 
-def _with_split_column(wanted: Wanted) -> Wanted:
+def _with_split_column(wanted: WantedConversion) -> WantedConversion:
     """Ask for the column that names the splits, also where others are chosen."""
     columns = wanted.columns
     if isinstance(columns, Mapping):

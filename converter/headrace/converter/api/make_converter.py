@@ -30,7 +30,7 @@ from headrace.converter.api.arguments import (
     columns_of,
 )
 from headrace.converter.api.conversion import Conversion
-from headrace.converter.api.conversions_folder import ConversionCache, Record
+from headrace.converter.api.conversions_folder import ConversionCache, ConversionRecord
 from headrace.converter.api.write_shards import Settings, write_shards
 from headrace.converter.columns.type_names import named_type
 from headrace.converter.keys import ConversionKey, conversion_key, refuse_changed_files
@@ -71,28 +71,28 @@ def make_converter(
 ) -> Conversion:
     """Convert ``df``, or find the conversion of an equal one.
 
-    Two DataFrames are equal here if they compute the same of the same files, unchanged since, with
-    the same settings of Spark. Where nobody can look into what is computed (functions of users,
-    RDDs, tables of other systems, what Spark has cached, Spark Connect), each call converts, and a
+    Two DataFrames are equal if they compute the same from the same files, unchanged since, with
+    the same settings of Spark. If it cannot be seen what they compute (functions of users, RDDs,
+    tables of other systems, data that Spark has cached, Spark Connect), each call converts, and a
     warning of the logger ``headrace.converter`` says why.
 
     Args:
         df: Any DataFrame; its partitions become shards.
-        key: Your name for all of ``df`` and ``function`` that nobody can look into, such as
-            ``"tokens-v3"``; change it whenever they compute something else. What can be looked
-            into is compared all the same.
+        key: Your name for everything in ``df`` and ``function`` that cannot be inspected, such as
+            ``"tokens-v3"``; change it whenever they compute something else. What can be inspected
+            is compared in any case.
         cache_dir: A folder or URL that all executors share, for any number of conversions. `None`
             is the setting ``spark.headrace.cacheDir``, or for Spark in local mode
             ``~/.cache/headrace/conversions``.
         expire_after_s: Seconds from now after which it is converted again and removed; `None` for
-            never. An equal conversion that is there already keeps its own.
-        columns: As for `write_shards`.
-        function: As for `write_shards`. What it computes shows in no plan, so the conversion is
-            found again by ``key`` alone.
-        write: As for `write_shards`.
+            never. An existing equal conversion keeps its own time.
+        columns: See `write_shards`.
+        function: See `write_shards`. No plan shows what it computes, so the conversion is found
+            again only by ``key``.
+        write: See `write_shards`.
         options: How to reach the cache; what is not set is taken from the driver's ``AWS_``
             variables, and by those who read the conversion from theirs.
-        progress: As for `write_shards`; not called where nothing is converted.
+        progress: See `write_shards`; not called if nothing is converted.
 
     Raises:
         BadArgumentError: ``key`` is empty, or a file changed while it was converted.
@@ -119,7 +119,7 @@ def make_converter(
         df,
         _stored_as(columns, function, write),
         name=key,
-        unknown=() if function is None else ("nobody can look into its function",),
+        unknown=() if function is None else ("its function cannot be inspected",),
     )
     _warn_of(named.unknown)
     url = cache.url_of(named.text)
@@ -138,7 +138,7 @@ def make_converter(
     }
     _convert(df, named, cache, settings)
     expires_s = None if expire_after_s is None else now_s + expire_after_s
-    cache.write(Record(key=named.text, made_s=now_s, expires_s=expires_s))
+    cache.write(ConversionRecord(key=named.text, made_s=now_s, expires_s=expires_s))
     return _opened(url, key=named.text, place=place, options=given)
 
 

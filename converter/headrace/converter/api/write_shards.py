@@ -17,7 +17,7 @@ from headrace.converter.api.arguments import (
     check_splits,
     columns_of,
 )
-from headrace.converter.plan.plan import Wanted
+from headrace.converter.plan.plan import WantedConversion
 from headrace.converter.plan.write_options import WriteOptions, write_options_of
 from headrace.converter.progress.bar import shown
 from headrace.converter.progress.progress import Progress, Stages
@@ -29,7 +29,7 @@ from headrace.converter.spark.plan_rows import plan_rows
 from headrace.converter.spark.probe import prepare
 from headrace.converter.tasks.commit import Written
 from headrace.converter.tasks.handover import bounded_handover, plain_handover
-from headrace.converter.tasks.merge import Group, MergeTask
+from headrace.converter.tasks.merge import MergeTask, ShardGroup
 from headrace.converter.tasks.outcome import make_task, write_task
 from headrace.converter.tasks.shard_task import ROW_SCHEMA
 from headrace.converter.tasks.sinks import Format
@@ -117,24 +117,25 @@ def write_shards(
     holds no null items. ``docs/converter.md`` says what each type becomes.
 
     Args:
-        df: Any DataFrame; its partitions are written in parallel. Shards end with
-            ``write.shard_bytes`` however small the partitions are, but for some.
+        df: Any DataFrame; its partitions are written in parallel. Most shards have
+            ``write.shard_bytes``, however small the partitions are.
         url: Where the dataset is or will be: a path that all executors share, or a URL such as
-            ``s3://bucket/name``. Executors upload by themselves; Hadoop needs no S3 connector.
+            ``s3://bucket/name``. Executors upload directly; Hadoop needs no S3 connector.
             With ``splits``, the folder of the datasets.
-        columns: Of ``df``, to keep, in this order; a mapping also renames, from old to new.
-        function: Makes samples of rows; then stored columns are those of its schema.
+        columns: Columns of ``df`` to keep, in this order; a mapping from old to new names also
+            renames them.
+        function: Turns rows into samples; the stored columns are then those of its schema.
         shuffle_seed: Put the rows into a random order before anything else sees them; ``None``
             keeps the order of partitions and of rows in them.
         splits: Fractions by name, such as ``{"train": 0.9, "val": 0.1}``, or the name of a stored
-            column that says each sample's split and is left out itself. Each split is a dataset
-            of its own, at ``url/<name>``, all written in one pass.
-        split_seed: Chooses the samples, for fractions.
+            column that names each sample's split and is itself left out. Each split becomes a
+            dataset at ``url/<name>``; all are written in one pass.
+        split_seed: Seed that assigns samples to splits, for fractions.
         format: ``arrow``, or ``mds`` for MosaicML Streaming, which has no nulls.
         write: How columns are stored and files written: types, shapes, compression, sizes; `None`
             for the defaults.
-        mode: Where a dataset is already: ``error`` refuses, ``overwrite`` replaces it and
-            ``append`` adds to it; older versions stay readable by fingerprint.
+        mode: What to do if there already is a dataset: ``error`` refuses, ``overwrite`` replaces it
+            and ``append`` adds to it; older versions stay readable by fingerprint.
         options: How to reach the store. What is not set is taken from the driver's ``AWS_``
             variables, and sent to executors with the job, secrets included; leave keys out of
             the driver's environment where executors have roles of their own.
@@ -147,11 +148,11 @@ def write_shards(
 
     Raises:
         UnsupportedColumnError: A column cannot be stored; before the job starts.
-        ColumnNotFoundError: A column is named that is not there; before the job starts.
-        BadArgumentError: An argument or a sample is not as wanted, the function raised, or a
-            dataset would have no samples.
+        ColumnNotFoundError: A named column does not exist; before the job starts.
+        BadArgumentError: An argument or a sample is invalid, the function raised, or a dataset
+            would have no samples.
         DatasetExistsError: ``mode`` is ``error`` and there is a dataset; before the job starts,
-            but for splits by a column, of which the job tells.
+            or at its end with splits by a column.
         CommitConflictError: Another commit came between.
         StoreRefusedError: The store refuses the driver or an executor.
         StoreUnavailableError: The store could not be reached.
@@ -165,7 +166,7 @@ def write_shards(
     check_splits(splits)
     write = write_options_of(write)
     check_means(options=options, progress=progress, function=function)
-    wanted = Wanted(
+    wanted = WantedConversion(
         columns=columns_of(columns),
         write=write,
         function=function,
@@ -186,7 +187,7 @@ def write_rows(
     df: DataFrame,
     url: str,
     *,
-    wanted: Wanted,
+    wanted: WantedConversion,
     progress: Callable[[Progress], None] | Literal["bar"] | None,
 ) -> dict[str, Written]:
     """Write the rows of ``df``, by split; as `write_shards`.
@@ -219,7 +220,7 @@ def write_rows(
                 progress=stages.next(),
             )
 
-        def merge(groups: tuple[Group, ...]) -> Sequence[Row]:
+        def merge(groups: tuple[ShardGroup, ...]) -> Sequence[Row]:
             numbers = df.sparkSession.range(0, len(groups), 1, len(groups))
             merging = MergeTask(replace(task, count=None), groups)
             return run_job(numbers.mapInArrow(merging, ROW_SCHEMA), progress=stages.next())

@@ -22,9 +22,9 @@ def checked_cast(column: Array, kind: pa.DataType, *, name: str, first_sample: i
     that is not a number. A float may lose digits.
 
     Args:
-        column: Of any type that Arrow can cast.
+        column: A column of any type that Arrow can cast.
         kind: The type wanted.
-        name: Of the column, for the error.
+        name: The name of the column, for the error.
         first_sample: How many samples of the partition came before, for the error.
 
     Raises:

@@ -1,7 +1,7 @@
 """Refuse columns whose names readers give to what they make of others.
 
 A column ``x`` that may be null comes with ``x.valid``; one that nests comes apart into columns
-whose names begin with its own and a dot; and the server keeps ``headrace.`` for itself
+whose names start with its own and a dot; and the server keeps ``headrace.`` for itself
 (docs/protocol.md). Whether a column holds nulls is known when all is written, and an append may
 bring the first, so every column counts as one that may.
 """
@@ -40,7 +40,7 @@ def _refuse(fields: Sequence[Field], *, inside: str, is_item: bool) -> None:
     for field in fields:
         name = f"{inside}{field.name}"
         if name.startswith(_RESERVED):
-            raise _error(name, f"names that begin with {_RESERVED!r} are the server's own")
+            raise _error(name, f"names that start with {_RESERVED!r} are reserved for the server")
         if names.count(field.name) > 1:
             raise _error(name, "there is another of that name")
         comes_apart = is_item or _nests(field.type)

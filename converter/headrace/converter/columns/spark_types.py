@@ -31,7 +31,7 @@ _PLAIN = {
 # Spark has it since 4.1, and this runs with 3.5 as well.
 _TIME_OF_DAY: type[spark.DataType] | None = getattr(spark, "TimeType", None)
 _ADVICE_BY_NAME = {
-    "matrix": "turn it into an array by a function of your own",
+    "matrix": "turn it into an array with a function",
     "variant": "take what you need of it (variant_get), or turn it into text (to_json)",
     "vector": "take it out of its array, map or struct (pyspark.ml.functions.vector_to_array)",
 }
@@ -46,8 +46,8 @@ def arrow_type(name: str, kind: spark.DataType) -> pa.DataType:
     """Return what Spark hands over for a type, whatever it nests; void is null.
 
     Args:
-        name: Of the column, with dots where it is nested; for the error.
-        kind: Of the column.
+        name: The name of the column, with dots where it is nested; for the error.
+        kind: The kind of the column.
 
     Raises:
         UnsupportedColumnError: It cannot be stored; says which part, why, and what to do.

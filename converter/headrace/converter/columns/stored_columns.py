@@ -52,7 +52,7 @@ def stored_batch(
 
     Args:
         batch: As Spark hands it over, one column a plan.
-        plans: In the batch's order.
+        plans: The plans of the columns, in the batch's order.
         first_sample: How many samples of the partition came before, for errors.
 
     Raises:

@@ -50,7 +50,7 @@ class FilesLeftOut:
     Attributes:
         kind: What it is: ``file``, ``folder`` or ``link``.
         reason: Why: ``no image by its name``.
-        names: Of the files.
+        names: The names of the files.
     """
 
     kind: str
@@ -178,7 +178,7 @@ def _images(listing: Listing, sorting: _Sorted) -> list[tuple[str, int]]:
     sorting.leave_out("link", "to nothing, or no file", listing.strange)
     bad = {name for name, _ in images if not _is_plain(name)}
     sorting.fault(
-        f"its name is no printable UTF-8 of at most {_MAX_NAME_BYTES} bytes",
+        f"its name is not printable UTF-8 of at most {_MAX_NAME_BYTES} bytes",
         sorted(bad),
         "rename them",
     )

@@ -1,6 +1,6 @@
 """What lies below a URL: names and sizes, without hidden files and folders.
 
-Links to folders are followed, as class folders often are links, but for those that lead back to a
+Links to folders are followed, as class folders often are links, except those that lead back to a
 folder they lie in.
 """
 

@@ -57,11 +57,11 @@ class ImagePieces:
     Picklable where ``skipped`` is `None`.
 
     Attributes:
-        url: Of the outermost folder.
-        files: Of each piece.
-        schema: Of the batches.
+        url: The url of the outermost folder.
+        files: The files of each piece.
+        schema: The schema of the batches.
         is_compressed: Whether the formats that all names tell are.
-        raw_bytes: Of the files, as they were listed.
+        raw_bytes: The raw bytes of the files, as they were listed.
         options: How to reach them.
         skipped: Takes note of files that are not whole images; `None` refuses them.
     """

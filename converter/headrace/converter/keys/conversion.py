@@ -81,7 +81,7 @@ def conversion_key(
 
 
 def refuse_changed_files(key: ConversionKey) -> None:
-    """Refuse to go on where a file is not as it was when the key was made.
+    """Refuse to continue where a file is not as it was when the key was made.
 
     Raises:
         BadArgumentError: One is not; the message names it.
@@ -123,7 +123,7 @@ def _is_cached(df: DataFrame) -> bool:
 
 def _words(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} others" if len(names) > _SHOWN else ""
-    return f"its plan holds {', '.join(names[:_SHOWN])}{more}, which headrace cannot look into"
+    return f"its plan holds {', '.join(names[:_SHOWN])}{more}, which headrace cannot inspect"
 
 
 def _refuse(value: object) -> object:

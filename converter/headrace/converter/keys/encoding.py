@@ -1,6 +1,6 @@
 """Digest a tree of values in a canonical form: typed, with lengths, so that no two share one.
 
-The form is a sequence of tokens, a tree's parents before their parts. Every token begins with a
+The form is a sequence of tokens, a tree's parents before their parts. Every token starts with a
 letter for its type and a length or a count, so one that ends is followed by nothing of its own,
 and a decoder could give the tree back; `tests/edges` has one. There is no recursion: plans of
 Spark may be thousands of nodes deep.

@@ -46,7 +46,7 @@ def files_of(session: SparkSession, relation: Any) -> Files | None:
     """Return the files of a relation, or nothing where it is no listing of known files.
 
     Args:
-        session: Of the DataFrame.
+        session: The session of the DataFrame.
         relation: What a ``LogicalRelation`` reads.
     """
     if class_of(relation) != f"{_DATASOURCES}HadoopFsRelation":
@@ -93,7 +93,7 @@ def settle(
     """Wait until a file that changes from now on has another time, 2 s at most.
 
     Args:
-        files: As they were listed.
+        files: The files as they were listed.
         clock_s: Seconds since 1970.
         sleep: Waits some seconds.
     """

@@ -26,7 +26,7 @@ def is_a(session: SparkSession, thing: Any, kind: str, *, name: str) -> bool:
     """Tell whether an object is of a class or one below it.
 
     Args:
-        session: Of the JVM.
+        session: The session of the JVM.
         thing: The object.
         kind: Name of a class.
         name: `class_of` the object; the JVM is asked once for all objects of a class.

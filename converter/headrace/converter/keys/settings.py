@@ -1,4 +1,4 @@
-"""Collect the settings of a session that can change rows: all that are set, but for a few."""
+"""Collect the settings of a session that can change rows: all that are set, except a few."""
 
 from __future__ import annotations
 

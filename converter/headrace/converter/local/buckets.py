@@ -49,10 +49,10 @@ def _mixed(values: Ids) -> Ids:
 
 @dataclass(slots=True)
 class Bucket:
-    """Samples whose keys begin with the same bits.
+    """Samples whose keys start with the same bits.
 
     Attributes:
-        sample_count: Of them.
+        sample_count: How many samples there are.
         raw_bytes: As `sample_bytes` counts them, so it depends on nothing but the samples.
         chunks: First byte and length of its parts in the spill file.
     """
@@ -74,12 +74,12 @@ class Scatter:
     Each thread that is in `add` at one time fills a buffer of its own.
 
     Args:
-        file: Where to.
-        schema: Of the samples.
-        keys: Of them.
+        file: The file to write to.
+        schema: The schema of the samples.
+        keys: Their keys.
         bits: There are ``2 ** bits`` buckets.
         skipped_bits: Highest bits of the keys that are the same in all samples.
-        buffer_bytes: Of the samples that a buffer holds.
+        buffer_bytes: How much of the samples a buffer holds.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Convert datasets of other layouts on this machine: no Spark, no Java, one thread a core.
 
-It runs the tasks that Spark would run (`ShardTask`) over the pieces of `Pieces`, so that options,
-shards, commits and errors are the same. Reading, checksums and compression give the interpreter
-lock free, so threads are enough.
+It runs the tasks that Spark would run (`ShardTask`) over the pieces of `SourcePieces`, so that
+options, shards, commits and errors are the same. Reading, checksums and compression give the
+interpreter lock free, so threads are enough.
 
 Contract of `write_pieces`: as `write_shards`; after a failure or an interrupt no further piece is
 begun, and those that are under way are waited for.
@@ -25,21 +25,21 @@ from headrace.converter.local.shuffle import ShuffledPieces
 from headrace.converter.local.sortedness import Sortedness
 from headrace.converter.local.spill_file import free_space, spill_folder_of
 from headrace.converter.local.threads import watch
-from headrace.converter.plan.plan import Wanted, plan_samples
+from headrace.converter.plan.plan import WantedConversion, plan_samples
 from headrace.converter.progress.progress import Progress
 from headrace.converter.samples.function import FunctionPlan
-from headrace.converter.sources.pieces import Pieces, ReadPieces, selected
+from headrace.converter.sources.pieces import ReadPieces, SourcePieces, selected
 from headrace.converter.tasks.commit import Written
-from headrace.converter.tasks.merge import Group, MergeTask
+from headrace.converter.tasks.merge import MergeTask, ShardGroup
 from headrace.converter.tasks.outcome import make_task, write_task
 from headrace.converter.tasks.shard_task import SamplePlan, ShardTask
 
 
 def write_pieces(
-    pieces: Pieces,
+    pieces: SourcePieces,
     url: str,
     *,
-    wanted: Wanted,
+    wanted: WantedConversion,
     progress: Callable[[Progress], None] | None = None,
     notice: Callable[[str], None] | None = None,
     threads: int | None = None,
@@ -48,7 +48,7 @@ def write_pieces(
 
     Args:
         pieces: What to read.
-        url: Where to.
+        url: Where the dataset is to be.
         wanted: What to make of their samples.
         progress: Called a few times a second, and once when all is done.
         notice: Called with what a shuffle spills, before it begins, and in the end with what the
@@ -92,11 +92,11 @@ def write_pieces(
 
 
 def _write(
-    pieces: Pieces,
+    pieces: SourcePieces,
     *,
     url: str,
     samples: SamplePlan,
-    wanted: Wanted,
+    wanted: WantedConversion,
     threads: int,
     tell: Callable[[Progress], None],
     prepare: Callable[[], None] | None = None,
@@ -111,7 +111,7 @@ def _write(
             prepare()
         return _run(task, tally, pieces.count, threads)
 
-    def merge(groups: tuple[Group, ...]) -> list[Mapping[str, Any]]:
+    def merge(groups: tuple[ShardGroup, ...]) -> list[Mapping[str, Any]]:
         merging = MergeTask(replace(task, count=None), groups)
         with ThreadPoolExecutor(threads, thread_name_prefix="headrace-merge") as pool:
             made = pool.map(partial(_merged, merging), range(len(groups)))

@@ -25,7 +25,7 @@ import pyarrow as pa
 from headrace.converter.local.buckets import ID_COLUMN, KEY_BITS, Bucket, Keys, Scatter
 from headrace.converter.local.spill_file import SpillFile
 from headrace.converter.local.threads import watch
-from headrace.converter.sources.pieces import Pieces
+from headrace.converter.sources.pieces import SourcePieces
 
 MEMORY_BYTES = 512 << 20
 _LEAST_BYTES = 32 << 20  # of a thread: less makes many small parts of buckets
@@ -42,11 +42,11 @@ Tell = Callable[[int, int, int], None]
 
 
 class ShuffledPieces:
-    """Other pieces in a random order, as `Pieces`; to be read once they are scattered.
+    """Other pieces in a random order, as `SourcePieces`; to be read once they are scattered.
 
     Args:
         pieces: The others.
-        seed: Of the order, any integer.
+        seed: The seed of the order, any integer.
         folder: Where they are spilled to.
         threads: Pieces to read at once, in either pass.
         memory_bytes: That samples take, for all threads together.
@@ -54,7 +54,7 @@ class ShuffledPieces:
 
     def __init__(
         self,
-        pieces: Pieces,
+        pieces: SourcePieces,
         *,
         seed: int,
         folder: str,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.converter.sources.pieces import Pieces
+from headrace.converter.sources.pieces import SourcePieces
 
 if TYPE_CHECKING:
     Array = pa.Array[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
@@ -57,14 +57,14 @@ class Sortedness:
     """Watches the samples of a conversion; from several threads, of which each has its piece.
 
     Args:
-        schema: Of the samples.
+        schema: The schema of the samples.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
         self._columns = {field.name for field in schema if _is_of_values(field.type)}
         self._pieces: dict[int, dict[str, _Stretches]] = {}
 
-    def watched(self, pieces: Pieces) -> WatchedPieces:
+    def watched(self, pieces: SourcePieces) -> WatchedPieces:
         """Return the same pieces, which are looked at as they are read."""
         return WatchedPieces(pieces, self)
 
@@ -112,7 +112,7 @@ class Sortedness:
 class WatchedPieces:
     """Pieces that are looked at as they are read."""
 
-    pieces: Pieces
+    pieces: SourcePieces
     sortedness: Sortedness
 
     @property

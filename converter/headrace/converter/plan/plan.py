@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedConversion:
     """What the caller of a conversion asked for, beside where from and where to.
 
     Attributes:
         columns: To keep of what is read, in this order; a mapping renames them, from old to new.
         write: How columns are stored.
         function: Makes samples of rows.
-        shuffle_seed: Of the order of rows; `None` leaves it.
+        shuffle_seed: The seed of the order of rows; `None` leaves the order as it is.
         spill_folder: Where a shuffle without Spark spills to; `None` is that for temporary files.
         splits: What assigns samples to datasets; `None` where there is one.
-        split_seed: Of splits by fraction.
+        split_seed: The seed of splits by fraction.
         writing: How shards are written.
         mode: What to do where a dataset is.
         options: How to reach the store.
@@ -52,7 +52,7 @@ class Wanted:
     options: StoreOptions
 
 
-def plan_samples(schema: spark.StructType | pa.Schema, wanted: Wanted) -> SamplePlan:
+def plan_samples(schema: spark.StructType | pa.Schema, wanted: WantedConversion) -> SamplePlan:
     """Return what becomes of samples that have ``schema``.
 
     Raises:

@@ -42,7 +42,7 @@ def plan_columns(
     """Return how each column is stored.
 
     Args:
-        schema: Of the DataFrame, or of what a function makes of it.
+        schema: The schema of the DataFrame, or of what a function makes of it.
         declared: What differs from the rule. Arrays of numbers without a shape become tensors if
             all samples have one length, and lists otherwise; nested arrays without one are lists
             of lists. Void columns are bools, all null.

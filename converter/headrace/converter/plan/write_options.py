@@ -41,9 +41,9 @@ class WriteOptions:
         classes: Names of the values of stored columns of integers, such as
             ``{"label": ["cat", "dog"]}``: 0 is a cat. Values are in [0, names), or -1 for none.
             With ``mode="append"`` the dataset's own names come first, in their order.
-        compression: Of each block: ``lz4``, ``zstd`` or ``none``. In ``mds``, of each shard:
-            ``none``, ``br``, ``bz2``, ``gz``, ``snappy`` or ``zstd``. `None` is ``lz4``, in
-            ``mds`` and for images whose own formats compress ``none``.
+        compression: The compression of each block: ``lz4``, ``zstd`` or ``none``. In ``mds``, of
+            each shard: ``none``, ``br``, ``bz2``, ``gz``, ``snappy`` or ``zstd``. `None` is
+            ``lz4``, in ``mds`` and for images whose own formats compress ``none``.
         compression_level: As the compression has them; `None` is its default.
         hashes: Of each file of ``mds``, by the names that MosaicML Streaming's ``validate_hash``
             takes; `None` is ``["xxh3_64"]``, and ``[]`` is none: then nobody notices damage.
@@ -51,6 +51,9 @@ class WriteOptions:
         block_bytes: Raw bytes of a block, about; not for ``mds``. All blocks of a shard but the
             last hold the same number of samples, and at most four times these bytes beside the
             largest one. `None` is 1 MiB, or ``shard_bytes`` where that is less.
+        lengths: A stored column of lists of numbers whose lengths are stored too, so that
+            ``headrace index --pack-length`` and ``deal="balanced"`` need not read the data for
+            them; not for ``mds``.
 
     Raises:
         BadArgumentError: A value is of another type, or out of range.
@@ -65,6 +68,7 @@ class WriteOptions:
     hashes: Sequence[str] | None = None
     shard_bytes: int = DEFAULT_SHARD_BYTES
     block_bytes: int | None = None
+    lengths: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what nobody can mean, whatever the format is."""
@@ -78,6 +82,8 @@ class WriteOptions:
             text("compression", self.compression, wanted="the name of a compression, or None")
         level = self.compression_level
         whole_or_none("compression_level", level, low=-_LEVEL_LIMIT, high=_LEVEL_LIMIT)
+        if self.lengths is not None:
+            text("lengths", self.lengths, wanted="the name of a column of lists, or None")
         if self.hashes is not None:
             texts("hashes", self.hashes, wanted="a list of names of hashes, or None")
         whole("shard_bytes", self.shard_bytes, low=1, high=_BYTES_LIMIT)
@@ -97,6 +103,12 @@ class WriteOptions:
         return self._mds() if file_format == "mds" else self._arrow()
 
     def _mds(self) -> Writing:
+        if self.lengths is not None:
+            raise BadArgumentError(
+                f"lengths is {self.lengths!r}, which is for format='arrow'; `headrace index "
+                "--pack-length` reads those of MDS, so leave it out",
+                field="lengths",
+            )
         stored = None if self.compression in {None, "none"} else self.compression
         hashes = DEFAULT_HASHES if self.hashes is None else tuple(self.hashes)
         writing = Writing(
@@ -123,7 +135,14 @@ class WriteOptions:
                 "leave block_bytes out to have it follow",
                 field="shard_bytes",
             )
-        return Writing("arrow", compression, self.compression_level, self.shard_bytes, in_block)
+        return Writing(
+            "arrow",
+            compression,
+            self.compression_level,
+            self.shard_bytes,
+            in_block,
+            lengths=self.lengths,
+        )
 
 
 def write_options_of(write: WriteOptions | None) -> WriteOptions:

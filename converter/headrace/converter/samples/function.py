@@ -40,8 +40,8 @@ class Function:
         call: Takes an iterator and yields: `pyarrow.RecordBatch`, `pandas.DataFrame`, or mappings
             from column to value, one a row. It is called once a partition, so what is costly to
             make is made once, and it may yield more or fewer rows than it takes.
-        schema: Of what it yields: Spark's (``"tokens array<int>, label int"`` or a `StructType`),
-            or Arrow's, which also has types that Spark lacks.
+        schema: The schema of what it yields: Spark's (``"tokens array<int>, label int"`` or a
+            `StructType`), or Arrow's, which also has types that Spark lacks.
         over: What it takes and yields: ``arrow`` (fastest), ``pandas`` or ``rows``.
     """
 
@@ -81,8 +81,8 @@ def run_function(
 
     Args:
         plan: The function.
-        batches: Of one partition.
-        partition: For errors.
+        batches: The batches of one partition.
+        partition: The partition's number, for errors.
 
     Raises:
         BadArgumentError: The function raised, or yielded something else than its schema says.

@@ -36,7 +36,7 @@ class ByFraction:
     """Splits of random samples. Picklable.
 
     Attributes:
-        names: Of the splits.
+        names: The names of the splits.
         ends: Where each ends in ``[0, 1]``; the last one is 1.
         seed: Chooses the samples.
     """
@@ -101,7 +101,7 @@ def make_splitter(splits: Splits, *, seed: int) -> Splitter:
 
     Args:
         splits: Fractions by name, or the name of a column.
-        seed: For fractions.
+        seed: The seed for fractions.
 
     Raises:
         BadArgumentError: The fractions do not sum to 1, or a name cannot be that of a folder.

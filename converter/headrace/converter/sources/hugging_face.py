@@ -71,11 +71,11 @@ class HuggingFacePieces:
     """The files of one dataset, each a piece: Arrow streams can only be read from their start.
 
     Attributes:
-        url: Of the folder.
-        names: Of its files.
-        schema: Of the batches that are yielded.
+        url: The url of the folder.
+        names: The names of its files.
+        schema: The schema of the batches that are yielded.
         files: Columns of encoded files, of which the bytes are taken out of their struct.
-        raw_bytes: Of the files.
+        raw_bytes: The raw bytes of the files.
         options: How to reach it.
     """
 

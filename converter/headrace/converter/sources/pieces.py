@@ -19,7 +19,7 @@ from headrace.storage import SourceOptions, StoreOptions, open_dataset
 _PIECE_BYTES = 64 << 20  # a shard's worth, so that a task that is tried again repeats little
 
 
-class Pieces(Protocol):
+class SourcePieces(Protocol):
     """What tasks read: numbered pieces, in the order of samples. Picklable."""
 
     @property
@@ -44,10 +44,10 @@ class DatasetPieces:
 
     Attributes:
         url: Where it is, as tasks see it.
-        fingerprint: Of the version that is read, also if another comes meanwhile.
-        schema: Of the dataset.
+        fingerprint: The fingerprint of the version that is read, also if another comes meanwhile.
+        schema: The schema of the dataset.
         bounds: Blocks of piece i are ``[bounds[i], bounds[i + 1])``.
-        raw_bytes: Of all samples, as the source states them.
+        raw_bytes: The raw bytes of all samples, as the source states them.
         options: How to reach it.
         source_options: How to read it.
     """
@@ -116,7 +116,7 @@ class SelectedPieces:
         columns: New name by old name, in the order wanted.
     """
 
-    pieces: Pieces
+    pieces: SourcePieces
     columns: Mapping[str, str]
 
     @property
@@ -141,7 +141,9 @@ class SelectedPieces:
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def selected(pieces: Pieces, columns: Sequence[str] | Mapping[str, str] | None) -> Pieces:
+def selected(
+    pieces: SourcePieces, columns: Sequence[str] | Mapping[str, str] | None
+) -> SourcePieces:
     """Keep columns, and rename them.
 
     Args:
@@ -174,7 +176,7 @@ def selected(pieces: Pieces, columns: Sequence[str] | Mapping[str, str] | None) 
 class ReadPieces:
     """The function that a task calls with the numbers of its pieces. Picklable."""
 
-    pieces: Pieces
+    pieces: SourcePieces
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the samples of the pieces, in order."""

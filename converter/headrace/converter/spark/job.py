@@ -7,7 +7,7 @@ Contract of `run_job`:
 
 1. Success: the rows of all partitions, each partition once.
 2. Failure: the error that a task raised, as itself if it is one of ours.
-3. Cancel: an interrupt of the caller cancels the job and goes on.
+3. Cancel: an interrupt of the caller cancels the job and continues.
 4. After 2 and 3 no task of the job runs any more, as far as Spark can tell in a minute: a job
    that failed or was cancelled is over for its driver while its tasks are still writing.
 """

@@ -68,7 +68,7 @@ def by_neighbours(rows: DataFrame, *, task_bytes: int, least_tasks: int = LEAST_
     """Return the same rows in fewer partitions, where there are many small ones.
 
     Args:
-        rows: Of a classic session; not to be used any more where others come back.
+        rows: The rows of a classic session; not to be used any more where others come back.
         task_bytes: That a task may have, by Spark's estimate.
         least_tasks: Tasks that there are to be, if there are as many partitions.
     """
@@ -92,7 +92,7 @@ def groups_of(
 
     Args:
         partitions: How many there are.
-        estimated_bytes: Of all of them.
+        estimated_bytes: The estimated size of all of them.
         task_bytes: That a group may have, about.
         least_tasks: Groups that there are to be.
     """

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 
 from headrace.converter.columns.spark_types import arrow_type, is_vector
-from headrace.converter.plan.plan import Wanted, plan_samples
+from headrace.converter.plan.plan import WantedConversion, plan_samples
 from headrace.converter.samples.function import Function, FunctionPlan
 from headrace.converter.spark.select_rows import select_columns, shuffled
 from headrace.converter.tasks.shard_task import SamplePlan
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def plan_rows(df: DataFrame, wanted: Wanted) -> tuple[DataFrame, SamplePlan]:
+def plan_rows(df: DataFrame, wanted: WantedConversion) -> tuple[DataFrame, SamplePlan]:
     """Return the rows to hand to tasks, and what tasks do with them.
 
     Raises:

@@ -35,9 +35,9 @@ def rows_on_spark(
     Args:
         spark: The session.
         source: The files, as the driver and the executors see them.
-        kind: Of them.
+        kind: Their kind.
         how: They are read.
-        settings: For `write_shards`.
+        settings: The settings for `write_shards`.
         progress: Told a few times a second how much is checked.
 
     Raises:

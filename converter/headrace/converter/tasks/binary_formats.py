@@ -55,7 +55,7 @@ def schema_with_formats(schema: pa.Schema, found: Iterable[Mapping[str, str]]) -
     """Return a schema that says what columns hold where all parts agree.
 
     Args:
-        schema: Of the samples.
+        schema: The schema of the samples.
         found: What `Formats` has found in each part.
     """
     merged: dict[str, str | None] = {}

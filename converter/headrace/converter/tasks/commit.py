@@ -11,6 +11,7 @@ Contract of `commit_splits`:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
@@ -34,6 +35,9 @@ from headrace.storage import (
     commit_dataset,
 )
 from headrace.storage.mds import Index, MdsShardEntry, check_mds_mode, commit_mds
+from headrace.storage.open.packed import store_converted_lengths
+
+_log = logging.getLogger(__name__)
 
 Written: TypeAlias = Manifest | Index
 
@@ -72,17 +76,19 @@ def commit_splits(
     mode: Mode,
     file_format: Format,
     least_samples: int = 0,
+    lengths: str | None = None,
 ) -> None:
     """Commit one dataset after another.
 
     Args:
         commits: What is done is entered here, also where this raises.
-        stores: Of the datasets, by split, in the order of the commits.
-        shards: Of each split, in the order that sample ids follow.
+        stores: The stores of the datasets, by split, in the order of the commits.
+        shards: The shards of each split, in the order that sample ids follow.
         schema: What the shards were written with.
         mode: What to do where a dataset is.
-        file_format: Of the shards.
+        file_format: The format of the shards.
         least_samples: How many samples a dataset must have.
+        lengths: The column whose lengths the shards' entries have; None for none.
 
     Raises:
         ObjectNotFoundError: Shards are gone again.
@@ -110,6 +116,28 @@ def commit_splits(
             raise _with_others(error, commits) from error
         except HeadraceError as error:
             raise _with_others(error, commits) from error
+        if lengths is not None:
+            manifest = cast("Manifest", commits.written[split])
+            _store_lengths(store, manifest, cast("Sequence[ShardEntry]", shards[split]), lengths)
+
+
+def _store_lengths(
+    store: Store, manifest: Manifest, shards: Sequence[ShardEntry], column: str
+) -> None:
+    """Store lengths beside a dataset that is committed, and stands without them too."""
+    try:
+        why = ""
+        if not store_converted_lengths(store, manifest, shards, column):
+            why = f"the lengths of {column!r} in the samples before them are not stored"
+    except HeadraceError as error:
+        why = error.message
+    if why:
+        _log.warning(
+            "%s: the samples are committed, without lengths: %s; `headrace index URL --pack-length "
+            "L` reads them",
+            store.url,
+            why,
+        )
 
 
 def _refuse_empty(stores: Mapping[str, Store], shards: Mapping[str, Sequence[Entry]]) -> None:

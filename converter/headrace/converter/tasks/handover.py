@@ -63,8 +63,8 @@ class Handover:
 
     Attributes:
         df: The rows; its names are not those of the columns, and the last one may be the mark.
-        names: Of the columns.
-        properties: Of the job, for Spark; Spark Connect has none.
+        names: The names of the columns.
+        properties: The properties of the job, for Spark; Spark Connect has none.
     """
 
     df: DataFrame
@@ -78,11 +78,11 @@ def plain_handover(df: DataFrame) -> Handover:
 
 
 def bounded_handover(df: DataFrame, *, batch_bytes: int = BATCH_BYTES) -> Handover:
-    """Return the rows in batches that cost Spark less, where that can be had.
+    """Return the rows in batches that cost Spark less, where Spark has them.
 
     Args:
         df: The rows, of a classic session.
-        batch_bytes: Of the rows in a batch, at most, and of one row more.
+        batch_bytes: The most that the rows of a batch take, but for the last row.
     """
     plain = plain_handover(df)
     parts = plain.df.schema.fields
@@ -105,7 +105,7 @@ def taken_over(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Itera
 
     Args:
         batches: As Spark gives them to a task.
-        names: Of their columns.
+        names: The names of their columns.
     """
     for batch in batches:
         rows = pa.RecordBatch.from_arrays(batch.columns[: len(names)], names=list(names))

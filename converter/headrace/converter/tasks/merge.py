@@ -36,7 +36,7 @@ LEAST_SAVED = 8
 """Shards that merging must save in all: fewer are not worth another stage of the job."""
 
 MOST_LEFT = 2 / 3
-"""Of the shards of a run, so many may be left, rounded up; else the run stays as it is."""
+"""The part of the shards of a run that may be left, rounded up; else the run stays as it is."""
 
 MOST_SHARDS = 16
 """That a run becomes, so that many tasks share the work; with 64 MiB each, 1 GiB a task."""
@@ -48,7 +48,7 @@ _FULL = 7 / 8  # of a shard: then it is full enough for a run to end
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ShardGroup:
     """Neighbouring shards of one split that become one. Picklable.
 
     Attributes:
@@ -72,7 +72,7 @@ class MergeTask:
     """
 
     task: ShardTask
-    groups: tuple[Group, ...]
+    groups: tuple[ShardGroup, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Merge the groups whose numbers are given; yield rows, whose partition is the group."""
@@ -116,14 +116,14 @@ class MergeTask:
 
 def plan_merges(
     shards: Mapping[str, Sequence[Entry]], *, shard_bytes: int, least_saved: int = LEAST_SAVED
-) -> tuple[Group, ...]:
+) -> tuple[ShardGroup, ...]:
     """Choose the neighbours to merge.
 
     Returns:
         Groups in the order of samples, of one split after another; none where merging all of
         them saves fewer than ``least_saved`` shards.
     """
-    groups: list[Group] = []
+    groups: list[ShardGroup] = []
     saved = 0
     for split, entries in shards.items():
         own = [entry for entry in entries if isinstance(entry, ShardEntry)]
@@ -137,7 +137,7 @@ def plan_merges(
             if left > MOST_LEFT * count:
                 first += 1
                 continue
-            groups.append(Group(split, first, tuple(own[first : first + count])))
+            groups.append(ShardGroup(split, first, tuple(own[first : first + count])))
             saved += count - left
             first += count
     return tuple(groups) if saved >= least_saved else ()
@@ -168,9 +168,9 @@ def _shards_left(total_bytes: int, shard_bytes: int) -> int:
     return max(1, -(-total_bytes // shard_bytes))
 
 
-def jobs_of(groups: Sequence[Group]) -> list[tuple[Group, ...]]:
+def jobs_of(groups: Sequence[ShardGroup]) -> list[tuple[ShardGroup, ...]]:
     """Divide groups among jobs of Spark, in their order, at most `MOST_ENTRIES` shards each."""
-    jobs: list[list[Group]] = []
+    jobs: list[list[ShardGroup]] = []
     count = MOST_ENTRIES
     for group in groups:
         count += len(group.entries)
@@ -183,7 +183,7 @@ def jobs_of(groups: Sequence[Group]) -> list[tuple[Group, ...]]:
 
 def put_merged(
     shards: dict[str, list[Entry]],
-    groups: Sequence[Group],
+    groups: Sequence[ShardGroup],
     rows: Sequence[Row | Mapping[str, Any]],
 ) -> None:
     """Put what was merged in the place of its neighbours; the last groups first.
@@ -204,19 +204,10 @@ def put_merged(
 def _places(entries: Sequence[ShardEntry]) -> Iterator[BlockPlace]:
     for entry in entries:
         for block, row in enumerate(entry.blocks):
-            offset, stored_bytes, sample_count, raw_bytes, checksum = row.item()
-            yield BlockPlace(
-                shard=stored_name(entry),
-                block=block,
-                offset=offset,
-                stored_bytes=stored_bytes,
-                sample_count=sample_count,
-                raw_bytes=raw_bytes,
-                checksum=checksum,
-            )
+            yield BlockPlace.of_row(row, shard=stored_name(entry), block=block)
 
 
-def _refuse_difference(group: Group, made: Sequence[Entry]) -> None:
+def _refuse_difference(group: ShardGroup, made: Sequence[Entry]) -> None:
     wanted = sum(entry.sample_count for entry in group.entries)
     found = sum(entry.sample_count for entry in made)
     if found != wanted:

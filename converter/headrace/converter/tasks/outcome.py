@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.converter.samples.splits import ByFraction
 from headrace.converter.tasks.binary_formats import schema_with_formats
 from headrace.converter.tasks.commit import Commits, Written, check_target, commit_splits
-from headrace.converter.tasks.merge import Group, jobs_of, plan_merges, put_merged
+from headrace.converter.tasks.merge import ShardGroup, jobs_of, plan_merges, put_merged
 from headrace.converter.tasks.shard_task import SamplePlan, ShardTask, entry_of, split_url
 from headrace.converter.tasks.sinks import Entry, remove_objects, stored_name
 from headrace.errors import HeadraceError
 from headrace.storage import SHARD_FOLDER, Mode, Store, StoreOptions, open_store
+from headrace.storage.packing.lengths import document_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -51,8 +52,8 @@ def make_task(
         plan: What becomes of the rows.
         url: As the user wrote it; tasks get it whole.
         options: How tasks reach the store.
-        names: As `ShardTask` has it.
-        count: As `ShardTask` has it.
+        names: See `ShardTask`.
+        count: See `ShardTask`.
     """
     with contextlib.closing(open_store(url, options=options)) as store:
         place = store.url
@@ -63,7 +64,7 @@ def write_task(
     task: ShardTask,
     run: Callable[[], Sequence[Row | Mapping[str, Any]]],
     *,
-    merge: Callable[[tuple[Group, ...]], Sequence[Row | Mapping[str, Any]]],
+    merge: Callable[[tuple[ShardGroup, ...]], Sequence[Row | Mapping[str, Any]]],
     mode: Mode,
     least_samples: int = 0,
 ) -> dict[str, Written]:
@@ -73,11 +74,13 @@ def write_task(
         task: What is run.
         run: Runs it over each partition and returns the rows of `ROW_SCHEMA` that it yielded.
         merge: Merges groups of small shards by a `MergeTask` and returns the rows of that.
-        mode: As for `write_shards`.
+        mode: See `write_shards`.
         least_samples: How many samples a dataset must have.
     """
     with contextlib.ExitStack() as stack:
         stores = _Stores(task, stack)
+        if task.plan.writing.lengths is not None:
+            document_column(task.plan.schema, task.plan.writing.lengths)
         commits = Commits()
         shards: dict[str, list[Entry]] = {split: [] for split in stores.known}
         for split in stores.known:
@@ -98,6 +101,7 @@ def write_task(
                 mode=mode,
                 file_format=task.plan.writing.format,
                 least_samples=least_samples,
+                lengths=task.plan.writing.lengths,
             )
         finally:
             done = commits.written.keys() | commits.maybe

@@ -77,7 +77,7 @@ class ShardTask:
         url: Where the dataset is, or the datasets of all splits, as executors see it.
         options: How executors reach it.
         plan: What becomes of the rows.
-        names: Of the columns that Spark hands over.
+        names: The names of the columns that Spark hands over.
         count: Called with samples and raw bytes of each finished shard.
     """
 
@@ -109,7 +109,7 @@ class ShardTask:
         """Do the same wherever it runs.
 
         Args:
-            batches: Of the partition.
+            batches: The batches of the partition.
             partition: Its number.
             stem: Part of the name of every shard, of this attempt alone.
         """

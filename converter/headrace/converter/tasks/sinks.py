@@ -39,12 +39,14 @@ class Writing:
     """How shards are written. Picklable.
 
     Attributes:
-        format: Of the shards.
-        compression: Of blocks (``arrow``) or of whole shards (``mds``); `None` is none.
-        level: Of the compression; `None` is the library's default.
+        format: The format of the shards.
+        compression: The compression of blocks (``arrow``) or of whole shards (``mds``); `None` is
+            none.
+        level: The level of the compression; `None` is the library's default.
         shard_bytes: Raw bytes after which a shard ends.
         block_bytes: Raw bytes of a block; ``mds`` has none.
-        hashes: Of the files of ``mds``.
+        hashes: The hashes of the files of ``mds``.
+        lengths: A column of lists whose lengths are stored; `None` for none.
     """
 
     format: Format
@@ -53,12 +55,13 @@ class Writing:
     shard_bytes: int
     block_bytes: int
     hashes: tuple[str, ...] = ()
+    lengths: str | None = None
 
     @property
     def sizes(self) -> ShardSizes:
         """How ``arrow`` shards are cut."""
         compression: Compression = self.compression or "none"  # type: ignore[assignment] # checked by check_blocks before the job
-        return ShardSizes(compression, self.level, self.shard_bytes, self.block_bytes)
+        return ShardSizes(compression, self.level, self.shard_bytes, self.block_bytes, self.lengths)
 
 
 class Sink(Protocol):
@@ -78,8 +81,8 @@ def open_sink(store: Store, schema: pa.Schema, writing: Writing, *, stem: str) -
     """Begin the shards of one split.
 
     Args:
-        store: Of the split's dataset; closed by whoever opened it.
-        schema: Of the batches.
+        store: The store of the split's dataset; closed by whoever opened it.
+        schema: The schema of the batches.
         writing: How.
         stem: Part of all names, of this attempt alone: ``<partition>-<job and attempt>``.
     """

@@ -30,7 +30,7 @@ _DECIMALS = r"^-?(0|[1-9]\d*)?(\.\d+)?([eE][+-]?\d+)?$"
 
 @dataclass(frozen=True, slots=True)
 class StaysText:
-    """A column that stays text, and would have a type but for a few values.
+    """A column that stays text, and would have a type except for a few values.
 
     Attributes:
         column: Its name in the files.
@@ -55,7 +55,7 @@ class Exceptions:
     """What keeps some values of a column from having a type.
 
     Attributes:
-        keys: Of guesses that hold for all other values.
+        keys: The keys of guesses that hold for all other values.
         rows: The first row of each word.
         words: How many values are words.
         values: How many there are in all.
@@ -77,7 +77,7 @@ class AlmostTyped:
     """What a column would be without a few values, after all that were seen.
 
     Attributes:
-        keys: Of guesses that hold for the other values; none where no type would hold.
+        keys: The keys of guesses that hold for the other values; none where no type would hold.
         found: Where each word was seen first, and whether it is quoted there.
         words: How many values are words.
         values: How many there are in all.
@@ -94,7 +94,7 @@ class AlmostTyped:
         """Return what keeps the values of a chunk from a type; changes nothing.
 
         Args:
-            text: Of the column.
+            text: The text of the column.
             held: The guesses that hold for all of it.
         """
         if not self.keys:

@@ -18,8 +18,8 @@ class Chunk:
 
     Attributes:
         content: UTF-8, as far as it is any.
-        start: Of it in the file's text, in bytes.
-        line: Of its start, from 1.
+        start: Where it starts in the file's text, in bytes.
+        line: The line that it starts on, counted from 1.
     """
 
     content: bytes
@@ -45,9 +45,9 @@ def chunks_of(
     Args:
         parts: The text.
         last_end: Returns where the last whole record of some text ends, or 0.
-        name: Of the file, for the error.
-        start: Of the first part in the file's text.
-        line: Of the first part.
+        name: The name of the file, for the error.
+        start: Where the first part starts in the file's text.
+        line: The line of the first part.
 
     Raises:
         BadArgumentError: A record has more than 64 MiB.

@@ -13,8 +13,8 @@ def read_types(
     """Return declared types by the names that columns have where they are read.
 
     Args:
-        types: By the names that columns get.
-        columns: As for `headrace.converter.write_shards`.
+        types: The types by the names that columns get.
+        columns: See `headrace.converter.write_shards`.
     """
     old = {new: old for old, new in columns.items()} if isinstance(columns, Mapping) else {}
     return {old.get(name, name): kind for name, kind in types.items()}

@@ -41,9 +41,9 @@ class Delimited:
     """How the records of one file are read. Picklable.
 
     Attributes:
-        number: Of the file among those read.
-        name: Of the file.
-        names: Of its columns, in its order.
+        number: The number of the file among those read.
+        name: The name of the file.
+        names: The names of its columns, in its order.
         columns: The same names in the order of the first file.
         delimiter: Between fields, as a byte.
         null_values: Stand for a null, beside nothing at all.
@@ -93,7 +93,7 @@ class Delimited:
 
         Args:
             chunk: As `rows` took it.
-            row: Of its table.
+            row: A row of its table.
             refused: The records that it refused.
         """
         others = {refusal.line for refusal in refused}
@@ -190,7 +190,7 @@ def read_header(
     Args:
         first: The start of the file's text, with that record whole.
         file: The file.
-        number: Of it.
+        number: Its number.
         delimiter: Between names.
         is_chosen: Whether the user said so.
 

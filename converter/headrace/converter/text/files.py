@@ -47,12 +47,12 @@ class TextFile:
     """One file. Picklable.
 
     Attributes:
-        url: Of its folder or bucket.
+        url: The url of its folder or bucket.
         name: In there.
-        encoding: Of its text.
+        encoding: The encoding of its text.
         options: How to reach it.
-        step_bytes: Of a read: large for a store, small beside the memory of a machine.
-        stored_bytes: Of it as it was found; 0 where that is not known.
+        step_bytes: The size of a read: large for a store, small beside the memory of a machine.
+        stored_bytes: Its stored size when it was found; 0 if that is not known.
     """
 
     url: str

@@ -64,11 +64,11 @@ class Kind:
     """What some values are.
 
     Attributes:
-        name: Of the kind; null is part of every one.
+        name: The name of the kind; null is part of every one.
         low: The least of whole numbers.
         high: The greatest of them.
-        fields: Of objects, in the order in which they came.
-        item: Of arrays.
+        fields: The fields of an object, in the order in which they came.
+        item: The kind of an array's items.
         has_nulls: Whether a null was among them.
     """
 

@@ -41,15 +41,15 @@ _LENIENT = json.JSONDecoder()  # finds the end of what has a name twice
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class JsonRows:
     """Some records of one file.
 
     Attributes:
         values: As Python's json module reads them, all of them objects.
-        lines: Of the starts of those.
+        lines: The line that each of those starts on.
         refusals: What was no object.
         content: The text that was read for them, which all together is that of the file.
-        next_line: Of the text that comes after.
+        next_line: The line of the text that comes after.
     """
 
     values: Sequence[Mapping[str, Any]]
@@ -64,7 +64,7 @@ class JsonFile:
     """How the records of one file are read. Picklable.
 
     Attributes:
-        number: Of the file among those read.
+        number: The number of the file among those read.
         file: Where it is.
         layout: How its records lie.
     """
@@ -73,13 +73,13 @@ class JsonFile:
     file: TextFile
     layout: Layout
 
-    def rows(self, start: int = 0, stop: int | None = None, line: int = 1) -> Iterator[Rows]:
+    def rows(self, start: int = 0, stop: int | None = None, line: int = 1) -> Iterator[JsonRows]:
         """Yield the records of a part of the file; other layouts than lines are one part.
 
         Args:
-            start: Of the part in the file's text, in bytes.
-            stop: Of it; `None` is the end.
-            line: Of the start, from 1.
+            start: Where the part starts in the file's text, in bytes.
+            stop: Where it ends; `None` is the end of the text.
+            line: The line that it starts on, counted from 1.
 
         Raises:
             BadArgumentError: It cannot be told where a record ends that is not one.
@@ -90,7 +90,7 @@ class JsonFile:
         else:
             yield from self._values(parts)
 
-    def _lines(self, parts: Iterator[bytes], start: int, line: int) -> Iterator[Rows]:
+    def _lines(self, parts: Iterator[bytes], start: int, line: int) -> Iterator[JsonRows]:
         small = (
             part[at : at + _ROWS_BYTES] for part in parts for at in range(0, len(part), _ROWS_BYTES)
         )
@@ -128,7 +128,7 @@ class JsonFile:
         for value in values:
             found.take(value)
 
-    def _values(self, parts: Iterator[bytes]) -> Iterator[Rows]:
+    def _values(self, parts: Iterator[bytes]) -> Iterator[JsonRows]:
         text = _Text(parts, self.file.name)
         found = _Found(self, 1)
         in_array = self.layout == "array"
@@ -174,8 +174,8 @@ class _Found:
     def refuse(self, why: str) -> None:
         self._refusals.append(Refusal(self._source.number, self.line, self._source.file.name, why))
 
-    def rows(self, content: bytes, next_line: int) -> Rows:
-        return Rows(self._values, self._lines, self._refusals, content, next_line)
+    def rows(self, content: bytes, next_line: int) -> JsonRows:
+        return JsonRows(self._values, self._lines, self._refusals, content, next_line)
 
 
 _KINDS = {

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.converter.text.cast import unfit_rows
 from headrace.converter.text.json_kinds import Kind, UnlikeError, arrow_type, kind_of, merged
-from headrace.converter.text.json_records import JsonFile, Rows
+from headrace.converter.text.json_records import JsonFile, JsonRows
 from headrace.converter.text.refused import Refusal
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Judged:
     Attributes:
         kind: What they and all before them have in common.
         left_out: Places of those that do not go with the others.
-        refusals: Of them.
+        refusals: Why they are refused.
     """
 
     kind: Kind
@@ -32,12 +32,14 @@ class Judged:
     refusals: Sequence[Refusal]
 
 
-def judged(rows: Rows, kind: Kind, *, source: JsonFile, types: Mapping[str, pa.DataType]) -> Judged:
+def judged(
+    rows: JsonRows, kind: Kind, *, source: JsonFile, types: Mapping[str, pa.DataType]
+) -> Judged:
     """Compare records with all before them, and with the types that are declared.
 
     Args:
         rows: The records.
-        kind: Of all before them.
+        kind: The kind of all values before them.
         source: Where they are from.
         types: By column.
     """
@@ -56,7 +58,7 @@ def judged(rows: Rows, kind: Kind, *, source: JsonFile, types: Mapping[str, pa.D
     return Judged(found, frozenset(why), refusals)
 
 
-def _one_by_one(rows: Rows, kind: Kind) -> tuple[Kind, dict[int, str]]:
+def _one_by_one(rows: JsonRows, kind: Kind) -> tuple[Kind, dict[int, str]]:
     why: dict[int, str] = {}
     for at, value in enumerate(rows.values):
         try:
@@ -66,7 +68,9 @@ def _one_by_one(rows: Rows, kind: Kind) -> tuple[Kind, dict[int, str]]:
     return kind, why
 
 
-def _declared(rows: Rows, name: str, kind: Kind, wanted: pa.DataType, why: dict[int, str]) -> None:
+def _declared(
+    rows: JsonRows, name: str, kind: Kind, wanted: pa.DataType, why: dict[int, str]
+) -> None:
     places = [at for at in range(len(rows.values)) if at not in why]
     values = [rows.values[at].get(name) for at in places]
     column: Array = pa.array(values, arrow_type(kind))

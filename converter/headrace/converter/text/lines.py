@@ -22,8 +22,8 @@ class Lines:
     """How the lines of one file are read. Picklable.
 
     Attributes:
-        number: Of the file among those read.
-        name: Of the file.
+        number: The number of the file among those read.
+        name: The name of the file.
     """
 
     number: int

@@ -18,7 +18,8 @@ class TextOptions:
     """How CSV, JSON and lines of text are read; what is not said is not guessed from the content.
 
     Attributes:
-        encoding: Of all files, by its Python name; a UTF-8 byte-order mark is left out.
+        encoding: The encoding of all files, by its Python name; a UTF-8 byte-order mark is left
+            out.
         delimiter: Between fields, one ASCII character; `None` is a comma, or a tab in files whose
             names end with ``.tsv`` or ``.tab``.
         header: Whether the first record of each CSV file names the columns; otherwise they are
@@ -48,8 +49,8 @@ class TextOptions:
             )
         if self.delimiter is not None and not _is_delimiter(self.delimiter):
             raise BadArgumentError(
-                f"delimiter is {self.delimiter!r}, expected one ASCII character that is no quote "
-                "and ends no line",
+                f"delimiter is {self.delimiter!r}, expected one ASCII character that is neither a "
+                "quote nor a line end",
                 field="delimiter",
             )
         if self.on_error not in get_args(OnError):

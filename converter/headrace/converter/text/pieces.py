@@ -31,9 +31,9 @@ class Piece:
     Attributes:
         reader: How it is read.
         file: Where it is.
-        start: Of it in the file's text, in bytes.
-        stop: Of it; `None` is the end of the file.
-        line: Of the start, from 1.
+        start: Where it starts in the file's text, in bytes.
+        stop: Where it ends; `None` is the end of the file.
+        line: The line that it starts on, counted from 1.
         digest: XXH3 of its text, as the first pass found it.
         left_out: Places of records that the first pass left out, of JSON.
     """
@@ -52,7 +52,7 @@ class TextPieces:
     """Files of text as `headrace.converter.sources.pieces.Pieces`. Picklable.
 
     Attributes:
-        schema: Of every batch.
+        schema: The schema of every batch.
         pieces: In the order of files and of records in them.
         settled: Keys of the types of columns of CSV, without those that are declared.
         types: Those that are declared, by column.

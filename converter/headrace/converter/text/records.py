@@ -29,7 +29,7 @@ class Record:
     Attributes:
         start: First byte.
         stop: Last byte and one, with the end of its line.
-        line: Of its start, counted from 0.
+        line: The line that it starts on, counted from 0.
         width: Fields; 0 for an empty line.
         why: What is wrong with its quotes; empty where nothing is.
         is_whole: Whether its end has been seen, not just that of the bytes.
@@ -72,9 +72,9 @@ def end_of_records(content: bytes, delimiter: int, *, regular: bool) -> int:
     """Return where the last whole record ends, or 0 where none does.
 
     Args:
-        content: As `quotes_are_regular` takes it, not the end of the file.
-        delimiter: As there.
-        regular: What it says.
+        content: A part of a file that is not its end.
+        delimiter: The byte between two fields.
+        regular: What `quotes_are_regular` says of the content.
     """
     if not regular:
         whole = [record.stop for record in split(content, delimiter) if record.is_whole]

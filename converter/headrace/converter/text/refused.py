@@ -19,7 +19,7 @@ class Refusal:
     Attributes:
         file: Place of its file among those read.
         line: Its first line in the file, from 1.
-        name: Of the file.
+        name: The name of the file.
         why: What is wrong with it, and what was wanted.
     """
 

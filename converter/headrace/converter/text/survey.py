@@ -40,7 +40,7 @@ from headrace.converter.text.files import (
     refuse_lost_partitions,
 )
 from headrace.converter.text.json_kinds import Kind, arrow_type
-from headrace.converter.text.json_records import JsonFile, Rows, layout_of
+from headrace.converter.text.json_records import JsonFile, JsonRows, layout_of
 from headrace.converter.text.json_rows import judged
 from headrace.converter.text.lines import LINE_COLUMN, Lines
 from headrace.converter.text.options import TextKind, TextOptions
@@ -65,8 +65,8 @@ class Sizes:
     """How much text is read and held at once.
 
     Attributes:
-        piece_bytes: Of text that one task reads.
-        step_bytes: Of text that is held at once, or a record if one is larger.
+        piece_bytes: How much text one task reads.
+        step_bytes: How much text is held at once; more only if one record is larger.
     """
 
     piece_bytes: int = _PIECE_BYTES
@@ -88,9 +88,9 @@ def text_pieces(
 
     Args:
         source: A file, or a folder of files.
-        kind: Of them.
+        kind: Their kind.
         how: They are read.
-        types: Of columns, where they are declared.
+        types: The types of columns, where they are declared.
         options: How to reach them.
         threads: To check with; `None` is one a core, at most 8.
         sizes: How much text is read and held at once; None for `Sizes()`.
@@ -411,7 +411,7 @@ class _JsonPiece:
     left_out: set[int] = field(default_factory=set)
     digest: xxhash.xxh3_64 = field(default_factory=xxhash.xxh3_64)
 
-    def add(self, rows: Rows, left_out: Iterable[int]) -> None:
+    def add(self, rows: JsonRows, left_out: Iterable[int]) -> None:
         self.left_out |= {self.count + place for place in left_out}
         self.count += len(rows.values)
         self.size += len(rows.content)

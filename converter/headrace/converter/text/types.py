@@ -21,8 +21,8 @@ class Guess:
     """A type that a column may have, and one way to print its values.
 
     Attributes:
-        key: Of both.
-        type: Of the column.
+        key: The key that both have.
+        type: The type of the column.
         looks: A pattern of all values that it can hold, which spares most attempts.
         holds: Says whether every value prints back; nulls are left out before.
         convert: Makes the column.
@@ -147,7 +147,7 @@ class ColumnGuess:
     """What a column may still be, after all the values that were seen.
 
     Attributes:
-        keys: Of guesses that hold, in the order of preference.
+        keys: The keys of guesses that hold, in the order of preference.
         has_values: Whether any value was not null.
     """
 
@@ -170,8 +170,8 @@ def holding(text: Array, keys: Sequence[str]) -> tuple[Sequence[str], bool]:
     """Return which guesses hold for all values, and whether there is any.
 
     Args:
-        text: Of the column.
-        keys: Of the guesses to try.
+        text: The text of the column.
+        keys: The keys of the guesses to try.
     """
     if not keys:
         return keys, True

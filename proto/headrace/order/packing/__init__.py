@@ -11,7 +11,8 @@ from headrace.order.packing.group import (
     pack_group,
 )
 from headrace.order.packing.options import MAX_ROW_LENGTH, Packing
-from headrace.order.packing.rows import PackedRows, Pieces, packing_key
+from headrace.order.packing.rows import PackedRows, packing_key, pass_packing_key, shared_groups
+from headrace.order.packing.take import Pieces, Take, take_pieces
 
 __all__ = [
     "MAX_ROW_LENGTH",
@@ -21,8 +22,12 @@ __all__ = [
     "PackedRows",
     "Packing",
     "Pieces",
+    "Take",
     "best_fit",
     "group_row_count",
     "pack_group",
     "packing_key",
+    "pass_packing_key",
+    "shared_groups",
+    "take_pieces",
 ]

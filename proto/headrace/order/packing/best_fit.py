@@ -14,7 +14,7 @@ class Fitted(NamedTuple):
     """Where pieces went.
 
     Attributes:
-        pieces: ``(pieces, 4) int64``: row, document, where the piece begins in it, its elements; in
+        pieces: ``(pieces, 4) int64``: row, document, where the piece starts in it, its elements; in
             the order in which they were placed.
         row_count: Rows.
     """
@@ -37,9 +37,9 @@ def best_fit(
 ) -> Fitted | None:
     """Place documents one after the other, each into the row with the least room for it.
 
-    Of rows with equal room the one that came to it last is taken. What fits into no row begins
+    Of rows with equal room the one that came to it last is taken. What fits into no row starts
     a new one; or, with ``cut``, fills the row with the most room, if that is at least ``cut``, and
-    what is left of it goes on.
+    what is left of it continues.
 
     Args:
         documents: ``(documents,) int64``, in the order in which they are placed.

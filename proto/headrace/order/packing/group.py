@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-from headrace.order._hash import draw
+from headrace.order.basics.hash import draw
 from headrace.order.packing.best_fit import Fit, Fitted, best_fit
 from headrace.order.packing.options import Packing
 
@@ -20,7 +20,6 @@ _RESERVE_SHIFT: Final = 8
 # Logarithms have 16 bits after the point; this is that of e.
 _POINT_BITS: Final = 16
 _LOG2_E: Final = 94548
-_NUMBER_BYTES: Final = 40
 _PLACE_BITS: Final = 32
 _MOST_SORTED: Final = 1 << 30
 _HALF_WORD: Final = np.uint64(32)
@@ -35,12 +34,17 @@ class PackedGroup:
         pieces: ``(pieces, 5) int32``, row by row: the document, counted from the group's first;
             where the piece begins in it; its elements; the document's elements, marks included;
             where the piece lies in its row.
-        bounds: ``starts`` as numbers of Python, which are looked up one by one.
+        memory: The address and length of both arrays, for compiled loops.
     """
 
     starts: _Array
     pieces: NDArray[np.int32]
-    bounds: list[int]
+    memory: tuple[int, int, int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        starts, pieces = self.starts, self.pieces
+        memory = (starts.ctypes.data, len(starts), pieces.ctypes.data, len(pieces))
+        object.__setattr__(self, "memory", memory)
 
     @property
     def row_count(self) -> int:
@@ -49,8 +53,8 @@ class PackedGroup:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both arrays, and of the numbers."""
-        return self.starts.nbytes + self.pieces.nbytes + _NUMBER_BYTES * len(self.bounds)
+        """Bytes of both arrays."""
+        return self.starts.nbytes + self.pieces.nbytes
 
 
 def group_row_count(lengths: _Array, packing: Packing, *, fit: Fit = best_fit) -> int:
@@ -86,7 +90,7 @@ def pack_group(
         lengths: ``(documents,) int64``: elements of each, marks not included.
         packing: How they are packed.
         first_id: Sample id of the first.
-        key: Of the epoch.
+        key: The key of the epoch.
         row_count: What `group_row_count` returned.
         fit: Does what `best_fit` does.
 
@@ -191,4 +195,4 @@ def _rows_of(pieces: _Array, lengths: _Array, row_count: int) -> PackedGroup:
     table = np.empty((len(pieces), 5), np.int32)
     table[:, :3], table[:, 3] = pieces[:, 1:], lengths[pieces[:, 1]]
     table[:, 4] = before - before[starts[:-1]][pieces[:, 0]]
-    return PackedGroup(starts, table, starts.tolist())
+    return PackedGroup(starts, table)

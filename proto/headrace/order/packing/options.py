@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.errors import BadArgumentError
-from headrace.order._checks import check_range
+from headrace.order.basics.checks import check_range
 
 MAX_ROW_LENGTH: Final = 1 << 22
 """Elements of a row, at most: an eighth of them is the memory that finding room takes."""

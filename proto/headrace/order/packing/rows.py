@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+import copy
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
-from headrace.order._cache import BoundedCache
-from headrace.order._hash import Stream, derive
-from headrace.order._table import ShardTable
+from headrace.order.basics.bounded_cache import BoundedCache
+from headrace.order.basics.hash import Stream, derive
 from headrace.order.packing.best_fit import Fit, best_fit
 from headrace.order.packing.group import PackedGroup, pack_group
 from headrace.order.packing.options import Packing
+from headrace.order.packing.take import Pieces, Take, take_pieces
+from headrace.order.samples.shard_table import ShardTable
 
 _Array = NDArray[np.int64]
 
@@ -22,22 +24,7 @@ _Array = NDArray[np.int64]
 _PACKED_BYTES: Final = 32 << 20
 
 
-_NO_PIECES: Final = np.empty((0, 5), np.int32)
-
-
-class Pieces(NamedTuple):
-    """The documents of some rows, row after row.
-
-    Attributes:
-        counts: ``(rows,) int64``: pieces of each row.
-        sample_ids: ``(pieces,) int64``: the document of each.
-        table: ``(pieces, 4) int64``: where the piece begins in its document, its elements, the
-            document's elements, marks included, and where the piece lies in its row.
-    """
-
-    counts: _Array
-    sample_ids: _Array
-    table: _Array
+_Groups = BoundedCache[tuple[int, int, int], PackedGroup]
 
 
 class PackedRows:
@@ -50,6 +37,7 @@ class PackedRows:
         raw_bytes: ``(groups,) int64``: bytes of its documents in memory.
         lengths: Returns the lengths of a group's documents; may read them from somewhere.
         fit: Does what `best_fit` does.
+        take: Does what `take_pieces` does.
 
     Raises:
         BadArgumentError: The counts are not of as many groups, or one is out of range.
@@ -64,6 +52,7 @@ class PackedRows:
         raw_bytes: _Array,
         lengths: Callable[[int], _Array],
         fit: Fit = best_fit,
+        take: Take = take_pieces,
     ) -> None:
         if document_counts.shape != row_counts.shape:
             raise BadArgumentError(
@@ -79,33 +68,29 @@ class PackedRows:
         self.document_count: Final = int(self.first_documents[-1])
         self._lengths = lengths
         self._fit = fit
-        self._packed: BoundedCache[tuple[int, int], PackedGroup] = BoundedCache(_PACKED_BYTES)
+        self._take = take
+        self._packed = _Groups(_PACKED_BYTES)
+        self._number = 0
 
     def pieces(self, key: int, row_ids: _Array) -> Pieces:
         """Return the pieces of some rows, in their order.
 
         Args:
-            key: Of the epoch, from `packing_key`.
+            key: The key of the epoch, from `packing_key`.
             row_ids: ``(n,) int64``, each in [0, `row_count`).
         """
+        return self._take(*self.places(key, row_ids))
+
+    def places(self, key: int, row_ids: _Array) -> tuple[list[PackedGroup], _Array, _Array, _Array]:
+        """Return where some rows lie, as `take_pieces` takes it: groups, which, rows and firsts.
+
+        Args are those of `pieces`.
+        """
         groups = np.searchsorted(self.first_rows, row_ids, side="right") - 1
-        own = row_ids - self.first_rows[groups]
-        packed = {
-            group: (found.pieces, found.bounds)
-            for group in np.unique(groups).tolist()
-            for found in (self.group(key, group),)
-        }
-        parts = [_NO_PIECES]
-        sizes = []
-        for group, row in zip(groups.tolist(), own.tolist(), strict=True):
-            pieces, bounds = packed[group]
-            first, stop = bounds[row], bounds[row + 1]
-            sizes.append(stop - first)
-            parts.append(pieces[first:stop])
-        table = np.concatenate(parts)
-        counts = np.array(sizes, np.int64)
-        firsts = np.repeat(self.first_documents[groups], counts)
-        return Pieces(counts, table[:, 0] + firsts, table[:, 1:].astype(np.int64))
+        distinct, which = np.unique(groups, return_inverse=True)
+        packed = [self.group(key, group) for group in distinct.tolist()]
+        rows = row_ids - self.first_rows[groups]
+        return packed, which, rows, self.first_documents[groups]
 
     def rows_of(self, key: int, sample_id: int) -> _Array:
         """Return the ids of the rows that hold a document, or parts of it, rising."""
@@ -131,12 +116,27 @@ class PackedRows:
                 fit=self._fit,
             )
 
-        return self._packed.get((key, group), make)
+        return self._packed.get((self._number, key, group), make)
+
+
+def shared_groups(several: Sequence[PackedRows]) -> list[PackedRows]:
+    """Return the rows of several datasets that keep together as many packed groups as one does."""
+    packed, views = _Groups(_PACKED_BYTES), []
+    for number, rows in enumerate(several):
+        view = copy.copy(rows)
+        view._packed, view._number = packed, number  # noqa: SLF001 - its own copy
+        views.append(view)
+    return views
 
 
 def packing_key(seed: int, epoch: int) -> int:
     """Return the key that an epoch's packing is drawn from."""
     return derive(0, seed, epoch, Stream.PACKING)
+
+
+def pass_packing_key(seed: int, dataset: int, number: int) -> int:
+    """Return the key that the packing of a pass over a dataset of a mixture is drawn from."""
+    return derive(0, seed, Stream.DATASET, dataset, number, Stream.PACKING)
 
 
 def _starts(counts: _Array) -> _Array:

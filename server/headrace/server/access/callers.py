@@ -1,9 +1,9 @@
 """Who may read what: callers from a file that is read again when it changes.
 
 The file is JSON, ``{"tokens": [{"name", "sha256" or "token" or "subject", "datasets",
-"max_streams"}, …]}``; docs/security.md describes it. A token is compared by its SHA-256, with every
-entry and in constant time; neither it nor its digest is ever logged, nor part of a message. A
-subject is a name in the certificate of a client that mutual TLS has verified.
+"max_streams", "operator"}, …]}``; docs/security.md describes it. A token is compared by its
+SHA-256, with every entry and in constant time; neither it nor its digest is ever logged, nor part
+of a message. A subject is a name in the certificate of a client that mutual TLS has verified.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from headrace.errors import AccessDeniedError, ConfigurationError, UnauthenticatedError
 
 _EVERYTHING = "*"
-_KEYS = {"name", "sha256", "token", "subject", "datasets", "max_streams"}
+_KEYS = {"name", "sha256", "token", "subject", "datasets", "max_streams", "operator"}
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 # Shorter ones can be guessed (arbitrary).
 _MIN_TOKEN_LENGTH = 16
@@ -43,18 +43,20 @@ class Caller:
         name: For the log; of the entry, never the token itself.
         datasets: Names that it may read; None means all.
         max_streams: Streams that it may have open at once; 0 means as many as the server.
+        is_operator: Whether the page shows it the whole server and everybody's streams.
     """
 
     name: str = ""
     datasets: frozenset[str] | None = None
     max_streams: int = 0
+    is_operator: bool = False
 
     def may_read(self, dataset: str) -> bool:
         """Return whether it may know of a dataset."""
         return self.datasets is None or dataset in self.datasets
 
 
-ANYBODY = Caller()
+ANYBODY = Caller(is_operator=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class Access:
         """Return who calls: whose token it is, or without one whose certificate.
 
         Args:
-            metadata: Of the call.
+            metadata: The metadata of the call.
             subjects: Gives the names in the client's verified certificate.
 
         Raises:
@@ -209,8 +211,11 @@ def _entry(path: Path, index: int, stated: object) -> _Entry:
     max_streams = stated.get("max_streams", 0)
     if type(max_streams) is not int or max_streams < 0:
         raise _refusal(path, f"entry {index} must have max_streams >= 0, or leave it out")
+    operator = stated.get("operator", False)
+    if type(operator) is not bool:
+        raise _refusal(path, f"entry {index} must have operator true or false, or leave it out")
     allowed = None if _EVERYTHING in datasets else frozenset(datasets)
-    caller = Caller(name, allowed, max_streams)
+    caller = Caller(name, allowed, max_streams, operator)
     subject = stated.get("subject")
     if isinstance(subject, str) and subject and not {"token", "sha256"} & set(stated):
         return _Entry(caller, subject=subject)

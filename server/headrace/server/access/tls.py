@@ -66,7 +66,7 @@ class _Files:
     def renewed(self) -> grpc.ServerCertificateConfiguration | None:
         """Return what the files hold if they changed; gRPC asks at each connection.
 
-        While they are damaged, or half of them is replaced, the server goes on with the old ones.
+        While they are damaged, or half of them is replaced, the server continues with the old ones.
         """
         with self._lock:
             stamp = self._current_stamp()

@@ -1,22 +1,27 @@
-"""The columns of one batch outside of its payload, so that steps can change them."""
+"""The columns of one batch apart from its payload, so that steps can change them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.payload import ALIGNMENT, layout_of
+from headrace.payload import ALIGNMENT, PayloadLayout, layout_of
 from headrace.server.batch.payload_out import payload_out
-from headrace.server.batch.targets import Finished, Places
+from headrace.server.batch.targets import Finished, Places, Target
 from headrace.server.layout.wire_columns import WireColumn, refuse_large
 from headrace.v1 import shard_service_pb2 as pb
 
 Claim: TypeAlias = Callable[[int], None]
 """Is told how many bytes of memory are taken in all, before they are; `headrace.server.shares`."""
+
+_Wait = TypeVar("_Wait")
+
+MakeRows: TypeAlias = Callable[[Sequence[NDArray[np.uint8]]], Generator[_Wait, None, None]]
+"""Writes rows, whose bytes it is given; yields what it waits for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +29,7 @@ class Values:
     """One column of one batch.
 
     Attributes:
-        column: What it is.
+        column: The column's description.
         values: ``(rows, *item_shape)`` of a tensor; the flat elements of other kinds.
         offsets: ``(rows + 1,) int64`` in elements, the first 0; None for a tensor.
         valid: ``(rows,) uint8`` if the column is nullable, else None.
@@ -42,22 +47,34 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Partnered:
+    """What the samples of a batch are mixed with.
+
+    Attributes:
+        key: What random choices about the global batch are made from.
+        rows: ``(samples,) int64``: for each of the batch's own samples, the row of its next sample.
+            Rows behind the batch's own are there for their sake alone.
+    """
+
+    key: int
+    rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """The columns of one batch on their way through the steps.
 
     Attributes:
-        columns: By name, in the order in which they travel.
+        columns: The columns by name, in the order in which they travel.
         row_count: Rows of each.
-        keys: ``(samples,) uint64``: what random choices about each sample are made from.
-        overflow_sample_count: Samples that were left out.
-        overflow_element_count: Elements that were left out, those of these samples included.
+        keys: ``(rows,) uint64``: what random choices about each sample are made from.
+        partnered: What its samples are mixed with; None for nothing.
     """
 
     columns: dict[str, Values]
     row_count: int
     keys: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
-    overflow_sample_count: int = 0
-    overflow_element_count: int = 0
+    partnered: Partnered | None = None
 
 
 def split_payload(
@@ -82,7 +99,7 @@ def split_payload(
 
 
 def made_bytes(batch: Batch, payload: memoryview) -> int:
-    """Return the bytes of those columns that do not lie in the payload they were gathered in."""
+    """Return the bytes of the columns that lie outside the payload that they were gathered in."""
     begin = np.frombuffer(payload, np.uint8).ctypes.data
     return sum(
         part.nbytes
@@ -92,17 +109,34 @@ def made_bytes(batch: Batch, payload: memoryview) -> int:
     )
 
 
-def batch_messages(
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedBatch:
+    """The place of a batch that is yet to be written.
+
+    Attributes:
+        batch: Its columns.
+        layout: The layout of its payload.
+        places: The places that it belongs to.
+        target: The place.
+    """
+
+    batch: Batch
+    layout: PayloadLayout
+    places: Places
+    target: Target
+
+
+def place_batch(
     batch: Batch, header: pb.BatchHeader, *, max_batch_bytes: int, places: Places, claim: Claim
-) -> list[Finished]:
-    """Return the messages of a batch.
+) -> PlacedBatch:
+    """Take a place for a batch.
 
     Args:
         batch: Its columns.
-        header: Its head; the fields about the payload are filled in.
+        header: Its header; the fields about the payload are filled in.
         max_batch_bytes: Greatest payload.
         places: Says where it goes.
-        claim: Is told of the payload's size before it is made.
+        claim: Is told of the payload's size before there is a place for it.
 
     Raises:
         BadArgumentError: The payload would pass the limit.
@@ -116,12 +150,30 @@ def batch_messages(
     header.payload_bytes = layout.size
     places.add(header, layout.lengths)
     (target,) = places.find()
-    out, begins = payload_out(target), iter(layout.begins)
-    for each in batch.columns.values():
+    return PlacedBatch(batch, layout, places, target)
+
+
+def write_batch(
+    placed: PlacedBatch, make: Mapping[str, MakeRows[_Wait]]
+) -> Generator[_Wait, None, list[Finished]]:
+    """Write a batch where it goes, and return its messages.
+
+    Args:
+        placed: The batch, and where it goes.
+        make: Makes the values of columns that are not there yet, row after row.
+    """
+    out, begins = payload_out(placed.target), iter(placed.layout.begins)
+    for name, each in placed.batch.columns.items():
         for part in _parts(each):
-            out.put(next(begins), np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+            begin = next(begins)
+            if part is each.values and name in make:
+                count = len(part)
+                rows = out.take_rows(begin, count, part.nbytes // max(1, count))
+                yield from make[name](rows)
+            else:
+                out.put(begin, np.ascontiguousarray(part).reshape(-1).view(np.uint8))
     out.end()
-    return places.finish()
+    return placed.places.finish()
 
 
 def _buffers(payload: memoryview, buffer_bytes: Sequence[int]) -> Iterator[NDArray[np.uint8]]:

@@ -1,7 +1,7 @@
-"""The one way from samples to the bytes of batches: measure several, then write them.
+"""Turn samples into the bytes of batches: measure several, then write them.
 
-There are two writers, which make the same bytes: `NumpyWriter` knows samples wherever they lie, and
-`CompiledWriter` those in pinned blocks, once the kernels are there. One batch is several with n=1.
+Two writers make the same bytes: `NumpyWriter` takes samples wherever they lie, `CompiledWriter`
+only samples in pinned blocks, if the kernels are installed. A single batch is the case n=1.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.payload import PayloadLayout
 from headrace.server.batch.targets import Target
 from headrace.server.cache.gather import Rows
 
@@ -26,7 +27,8 @@ class Measured:
     Attributes:
         begins: ``(batches, buffers) int64``.
         lengths: ``(batches, buffers) int64``: their bytes.
-        buffer_bytes: The same of each batch; of batches that are laid out alike the same object.
+        buffer_bytes: The sizes of the buffers of each batch; batches that are laid out alike share
+            one object.
         sizes: Bytes of each payload.
     """
 
@@ -35,11 +37,21 @@ class Measured:
     buffer_bytes: list[tuple[int, ...]]
     sizes: list[int]
 
+    @classmethod
+    def of(cls, layouts: Sequence[PayloadLayout]) -> Measured:
+        """Return those of layouts, one for each batch."""
+        return cls(
+            np.array([layout.begins for layout in layouts], np.int64),
+            np.array([layout.lengths for layout in layouts], np.int64),
+            [layout.lengths for layout in layouts],
+            [layout.size for layout in layouts],
+        )
+
 
 class BatchWriter(Protocol[_Rows_contra]):
     """Writes the batches of one stream.
 
-    Not safe for several threads: what was measured last is what is written.
+    Not safe for several threads: `write` writes what was measured last.
     """
 
     def measure(self, rows: _Rows_contra, row_count: int, batch_count: int) -> Measured:
@@ -48,7 +60,7 @@ class BatchWriter(Protocol[_Rows_contra]):
         Args:
             rows: Their samples, one batch after the other.
             row_count: Samples of all of them.
-            batch_count: How many they are.
+            batch_count: How many batches there are.
         """
 
     def write(
@@ -58,13 +70,13 @@ class BatchWriter(Protocol[_Rows_contra]):
         measured: Measured,
         targets: Sequence[Target],
     ) -> None:
-        """Write the batches that were measured last, their heads and their hashes.
+        """Write the batches that were measured last, with their headers and hashes.
 
         Args:
-            rows: As they were measured.
+            rows: The rows that were measured.
             sample_ids: ``(samples,) int64``: their ids; or ``(samples, 2)`` in mixtures.
-            measured: What was found.
-            targets: Where each batch goes. All of it is written.
+            measured: The result of `measure`.
+            targets: Where each batch goes; every byte of it is written.
 
         Raises:
             InternalError: The tables of the cache point outside of it.

@@ -1,8 +1,8 @@
-"""Write batches by compiled loops: columns of pinned blocks straight to where they go.
+"""Write batches by compiled loops, from the columns of pinned blocks to their targets.
 
-Of what takes longest Python's lock is free, and a few batches share the calls: a batch of a
-megabyte is little work for compiled loops, and a lot of Python around them, which each batch drives
-out of the processor's caches: 240 us for what takes 40 in a loop by itself.
+The longest calls release Python's lock, and a few batches share each call. A batch of a megabyte is
+little work for compiled loops and much for the Python around them, which each batch drives out of
+the processor's caches: it takes 240 us instead of 40 in a tight loop.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CompiledWriter:
         layout = projection.layout
         fields: list[tuple[int, int, int, int, int, int]] = []
         ragged: list[tuple[int, int, int]] = []
-        # Bytes for each row, and besides; or which ragged column has it.
+        # Bytes for each row, and extra bytes; or which ragged column it belongs to.
         buffers: list[tuple[int, int]] = []
         self._id_buffer = -1
         packed_bytes = layout.parts[0].row_bytes
@@ -117,20 +117,14 @@ class CompiledWriter:
         measured: Measured,
         targets: Sequence[Target],
     ) -> None:
-        """Write the batches that were measured last, their heads and their hashes."""
+        """Write the batches that were measured last, with their headers and hashes."""
         ids = sample_ids.reshape(-1).view(np.uint8)
         if isinstance(targets[0], Parts):
-            # It is alone: of batches that are made together each has room in one message.
+            # It is a single batch: batches that are made together have room in one message each.
             (target,) = cast("Sequence[Parts]", targets)
             self._write_parts(rows, ids, measured, target)
             return
-        whole = cast("Sequence[Whole]", targets)
-        heads = b"".join([head for head, *_ in whole])
-        is_short = min(measured.sizes) < _LEAST_HASHED_BYTES
-        table = [
-            (address, size, len(head), 0 if is_short else hash_at)
-            for head, address, size, hash_at in whole
-        ]
+        heads, table, short = placed(targets, measured.sizes)
         is_found = self._kernels.write_batches(
             rows.memory.array,
             rows.slot_of,
@@ -144,14 +138,12 @@ class CompiledWriter:
             measured.lengths,
             ids,
             self._id_buffer,
-            np.frombuffer(heads, np.uint8),
-            np.array(table, np.int64),
+            heads,
+            table,
         )
         _check(is_found=is_found)
-        for _, address, size, hash_at in whole if is_short else ():
-            if hash_at:
-                found = xxhash.xxh3_64_intdigest(writable(address, size).data)
-                write_hash(writable(hash_at, 8), found)
+        if short:
+            hash_short(short)
 
     def _write_parts(
         self, rows: BlockRows, ids: NDArray[np.uint8], measured: Measured, target: Parts
@@ -208,10 +200,42 @@ class CompiledWriter:
         return (scratch[end - size : end] for size, end in zip(sizes, ends.tolist(), strict=True))
 
 
-class CompiledParts:
-    """A payload in several parts, which are hashed as they are written: each 64 KiB.
+def placed(
+    targets: Sequence[Target], sizes: Sequence[int]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], Sequence[Whole]]:
+    """Return where batches of one piece each go, in the form that compiled loops take.
 
-    Read again when a part of 2 MiB is whole, it would come from the processor's last cache.
+    Args:
+        targets: One for each batch.
+        sizes: Bytes of each payload.
+
+    Returns:
+        What precedes each payload, one after the other; for each batch the address of the payload,
+        its bytes, those of what precedes it, and the address that takes its hash, 0 for none; and
+        the targets that `hash_short` is to be called with.
+    """
+    whole = cast("Sequence[Whole]", targets)
+    heads = b"".join([head for head, *_ in whole])
+    is_short = min(sizes) < _LEAST_HASHED_BYTES
+    table = [
+        (address, size, len(head), 0 if is_short else hash_at)
+        for head, address, size, hash_at in whole
+    ]
+    return np.frombuffer(heads, np.uint8), np.array(table, np.int64), whole if is_short else ()
+
+
+def hash_short(targets: Sequence[Whole]) -> None:
+    """Write the hashes that the loops do not."""
+    for _, address, size, hash_at in targets:
+        if hash_at:
+            found = xxhash.xxh3_64_intdigest(writable(address, size).data)
+            write_hash(writable(hash_at, 8), found)
+
+
+class CompiledParts:
+    """A payload in several parts, which are hashed as they are written, 64 KiB at a time.
+
+    If a part of 2 MiB were hashed when it is whole, it would come from the processor's last cache.
     It is written in order; all parts but the last have one size, a multiple of a block's.
     """
 

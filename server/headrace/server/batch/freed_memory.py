@@ -1,4 +1,4 @@
-"""What the C library does with memory that batches free."""
+"""Tell the C library what to do with memory that batches free."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 
 
 def give_freed_memory_back() -> None:
-    """Give the system what the C library keeps of memory that was freed, from between what is used.
+    """Return freed memory that the C library keeps to the system, also from between used parts.
 
     It takes milliseconds. With another C library than glibc nothing happens. *Source:*
     malloc_trim(3).
@@ -20,7 +20,7 @@ def give_freed_memory_back() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what batches free for those that follow; call it before threads begin.
+    """Let the C library keep the memory of old batches for new ones; call it before threads start.
 
     It gives the top of a heap back to the system, and takes it again page by page, once more lies
     there than twice the greatest block that was ever freed; and it has several heaps, so that a
@@ -34,6 +34,6 @@ def keep_freed_memory() -> None:
     except AttributeError:
         return
     mallopt(_ARENA_MAX, 1)
-    # The greatest that there may be: whatever is larger is the system's at once, as ever.
+    # The greatest value allowed: larger memory is returned to the system at once, as before.
     mallopt(_MMAP_THRESHOLD, 32 << 20)
     mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)

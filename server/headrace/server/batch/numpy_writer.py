@@ -1,4 +1,4 @@
-"""Write batches with NumPy and Arrow: of samples that lie in blocks, or were copied out of them."""
+"""Write batches with NumPy and Arrow, from samples in blocks or copied out of them."""
 
 from __future__ import annotations
 
@@ -51,12 +51,7 @@ class NumpyWriter:
             for batch in range(batch_count if sizes else 1)
         ]
         layouts *= batch_count // len(layouts)
-        return Measured(
-            np.array([layout.begins for layout in layouts], np.int64),
-            np.array([layout.lengths for layout in layouts], np.int64),
-            [layout.lengths for layout in layouts],
-            [layout.size for layout in layouts],
-        )
+        return Measured.of(layouts)
 
     def write(
         self,
@@ -65,7 +60,7 @@ class NumpyWriter:
         measured: Measured,
         targets: Sequence[Target],
     ) -> None:
-        """Write the batches that were measured last, their heads and their hashes."""
+        """Write the batches that were measured last, with their headers and hashes."""
         is_ragged = any(not entry.column.is_tensor for entry in self._projection.fields)
         # Staged rows join their pieces here, once.
         memory = rows.memory if is_ragged else Memory(np.empty(0, np.uint8))

@@ -1,10 +1,10 @@
-"""Write batches of packed rows: documents from wherever they lie to their places in rows.
+"""Write batches of packed rows: copy documents to their places in rows.
 
 Contract:
 
-1. Before anything is written each document is held against the length that its row was packed with;
-   a length that lies is an error that names the sample.
-2. Every place of a row that no document has is filled, and is a segment of its own.
+1. Before anything is written, the length of each document is compared with the one that its row was
+   packed with; a mismatch is an error that names the sample.
+2. Every place of a row without a document is filled, and is a segment of its own.
 3. Batches are the same whether compiled loops make them or NumPy, and whether samples lie in pinned
    blocks or were copied out of them.
 
@@ -13,14 +13,14 @@ If the code differs, the code is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import InternalError, StepFailedError
+from headrace.errors import StepFailedError
+from headrace.order.packing import Pieces
 from headrace.payload import SAMPLE_ID_COLUMN, layout_of
 from headrace.server.batch.batch_writer import Measured
 from headrace.server.batch.payload_out import PayloadOut, payload_out
@@ -31,29 +31,18 @@ from headrace.server.layout.block_layout import Projection
 from headrace.server.layout.packed_columns import IGNORED_LABEL, PackedColumns
 from headrace.server.layout.wire_columns import WireColumn
 
+Title = Callable[[int], str]
+"""Names the document of a piece in errors, such as ``sample 7``."""
+
+NO_PIECES = Pieces(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 4), np.int64))
+
 _INT64_BYTES = 8
 _INT32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowPlaces:
-    """Where the pieces of documents lie in the rows of one or several batches.
-
-    Attributes:
-        sample_ids: ``(pieces,) int64``: the document of each.
-        counts: ``(rows,) int64``: pieces of each row.
-        table: ``(pieces, 4) int64``: where the piece begins in its document, its elements, the
-            document's elements, marks included, and where the piece lies in its row.
-    """
-
-    sample_ids: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    table: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Copies:
-    """What is copied of the pieces' documents.
+    """The parts of documents that are copied.
 
     Attributes:
         begins: ``(pieces,) int64``: where each begins in the memory, in bytes, and so the others.
@@ -68,10 +57,10 @@ class _Copies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Segments:
-    """What rows consist of, end to end: pieces, and what is filled.
+    """The parts of rows, end to end: pieces of documents, and filling.
 
     Attributes:
-        first: The element that the first row begins with, of all rows that are written.
+        first: The element of all written rows that the first row begins with.
         pieces: Which pieces are theirs.
         places: ``(pieces,) int64``: where each piece lies, from the first row of all on.
         begins: ``(segments,) int64``: where each begins, in elements from the first row on.
@@ -110,39 +99,33 @@ class _Segments:
 
 
 class PackedWriter:
-    """Writes the batches of one stream of rows; see `headrace.server.batch.batch_writer`.
+    """Writes the batches of one stream of rows with NumPy, as a `BatchWriter` does.
 
     Args:
-        kernels: The compiled functions, if they are there.
         columns: The columns in the order wanted, the server's own included.
         projection: The dataset's columns that they are made of.
         packed: What rows hold.
-
-    Attributes:
-        kernels: The compiled functions, if they are there.
     """
 
     def __init__(
         self,
-        kernels: ModuleType | None,
         columns: Sequence[WireColumn],
         projection: Projection,
         packed: PackedColumns,
     ) -> None:
-        self.kernels = kernels
         self._columns = tuple(columns)
         self._projection = projection
         self._packed = packed
         self._row_bytes = projection.layout.parts[0].row_bytes
         self._has_labels = any(each.name == f"{packed.name}.labels" for each in columns)
-        none = np.zeros(0, np.int64)
-        self._places = RowPlaces(none, none, np.zeros((0, 4), np.int64))
+        self._places = NO_PIECES
+        self._title: Title = str
         self._segments = _segments(self._places, packed.length)
         self._copies: dict[str, _Copies] = {}
 
-    def expect(self, places: RowPlaces) -> None:
-        """Take what the batches are that are measured and written next."""
-        self._places = places
+    def expect(self, places: Pieces, title: Title) -> None:
+        """Note what the next batches consist of, and how to name their documents."""
+        self._places, self._title = places, title
         self._segments = _segments(places, self._packed.length)
 
     def measure(self, rows: Rows, row_count: int, batch_count: int) -> Measured:
@@ -151,7 +134,7 @@ class PackedWriter:
         Args:
             rows: The documents of their pieces, one batch after the other.
             row_count: Pieces of all of them.
-            batch_count: How many they are.
+            batch_count: How many batches there are.
 
         Raises:
             StepFailedError: A document is not as long as it was packed.
@@ -160,7 +143,9 @@ class PackedWriter:
         rows.packed(packed)
         for entry in self._projection.fields:
             begins, lengths = spans(packed, entry)
-            self._check(entry.column, lengths)
+            check_lengths(
+                self._places, entry.column, lengths, marks=self._packed.marks, title=self._title
+            )
             self._copies[entry.column.name] = self._copies_of(entry.column, begins)
         count = len(self._places.counts) // batch_count
         edges = self._segments.edges[::count] if count else np.zeros(batch_count + 1, np.int64)
@@ -169,12 +154,7 @@ class PackedWriter:
             layout_of(self._columns, count, list(self._ragged_bytes(count, segments)))
             for segments in segment_counts
         ]
-        return Measured(
-            np.array([layout.begins for layout in layouts], np.int64),
-            np.array([layout.lengths for layout in layouts], np.int64),
-            [layout.lengths for layout in layouts],
-            [layout.size for layout in layouts],
-        )
+        return Measured.of(layouts)
 
     def write(
         self,
@@ -183,13 +163,13 @@ class PackedWriter:
         measured: Measured,
         targets: Sequence[Target],
     ) -> None:
-        """Write the batches that were measured last, their heads and their hashes.
+        """Write the batches that were measured last, with their headers and hashes.
 
         Args:
-            rows: As they were measured.
+            rows: The rows that were measured.
             sample_ids: ``(rows,) int64``: ids of rows; or ``(rows, 2)`` in mixtures.
-            measured: What was found.
-            targets: Where each batch goes. All of it is written.
+            measured: The result of `measure`.
+            targets: Where each batch goes; every byte of it is written.
 
         Raises:
             InternalError: The tables of the cache point outside of it.
@@ -276,12 +256,6 @@ class PackedWriter:
         places: NDArray[np.int64],
         out: NDArray[np.uint8],
     ) -> None:
-        if self.kernels is not None:
-            if not self.kernels.place_spans(memory.array, begins, lengths, places, out):
-                raise InternalError(
-                    "the tables of the cache point outside of it; restart the server"
-                )
-            return
         for begin, length, place in zip(
             begins.tolist(), lengths.tolist(), places.tolist(), strict=True
         ):
@@ -326,22 +300,42 @@ class PackedWriter:
                     else (segment_count + row_count) * _INT32_BYTES
                 )
 
-    def _check(self, column: WireColumn, lengths: NDArray[np.int64]) -> None:
-        expected = self._places.table[:, 2] - self._packed.marks
-        wrong = np.flatnonzero(lengths != expected * column.dtype.itemsize)
-        if wrong.size:
-            piece = int(wrong[0])
-            raise StepFailedError(
-                f"sample {self._places.sample_ids[piece]} has "
-                f"{lengths[piece] // column.dtype.itemsize} elements in column {column.name!r}, "
-                f"and {expected[piece]} in the lengths that it was packed by; make them again with "
-                "`headrace index --pack-length`",
-                column=column.name,
-                sample_id=str(self._places.sample_ids[piece]),
-            )
+
+def check_lengths(
+    places: Pieces,
+    column: WireColumn,
+    lengths: NDArray[np.int64],
+    *,
+    marks: int,
+    title: Title,
+) -> None:
+    """Compare documents with the lengths that their rows were packed with.
+
+    Args:
+        places: Where their pieces lie.
+        column: The column that they belong to.
+        lengths: ``(pieces,) int64``: the bytes of each one's document.
+        marks: Elements that are put around each document.
+        title: Names the document of a piece.
+
+    Raises:
+        StepFailedError: A document has another length.
+    """
+    expected = places.table[:, 2] - marks
+    wrong = np.flatnonzero(lengths != expected * column.dtype.itemsize)
+    if wrong.size:
+        piece = int(wrong[0])
+        raise StepFailedError(
+            f"{title(piece)} has "
+            f"{lengths[piece] // column.dtype.itemsize} elements in column {column.name!r}, "
+            f"and {expected[piece]} in the lengths that it was packed by; make them again with "
+            "`headrace index --pack-length`",
+            column=column.name,
+            sample_id=str(places.sample_ids[piece]),
+        )
 
 
-def _segments(places: RowPlaces, length: int) -> _Segments:
+def _segments(places: Pieces, length: int) -> _Segments:
     """Return what rows consist of: pieces in their order, and whatever is between them."""
     row_count, count = places.counts.size, places.sample_ids.size
     rows = np.repeat(np.arange(row_count), places.counts)

@@ -1,18 +1,19 @@
-"""Write payloads by Python, buffer after buffer: into one place, or into the parts of several.
+"""Write payloads in Python, buffer after buffer, into one place or into several parts.
 
 Contract:
 
-1. The payload is written in order, each buffer at its begin; what lies between two is zeroed, so
-   that equal requests give equal bytes.
+1. The payload is written in order, each buffer where it begins; gaps are zeroed, so that equal
+   requests give equal bytes.
 2. Every byte is hashed once: a payload in one place when it is whole, one in several parts as it
    comes, while it is near the processor.
-3. What `take` returned is written before anything else is called.
+3. What `take` or `take_rows` returned is written before anything else is called.
 
 If the code differs, the code is wrong.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from headrace.server.batch.targets import Parts, Target, Whole, writable
 
-# What is gathered outside of its place at a time: it stays in the processor's second cache.
+# How much is gathered outside its place at a time, so that it stays in the second-level cache.
 _STRIP_BYTES = 256 << 10
 
 
@@ -35,11 +36,14 @@ class PayloadOut(Protocol):
     def take(self, begin: int, size: int) -> NDArray[np.uint8]:
         """Return where the next bytes ``[begin, begin + size)`` of the payload are written."""
 
+    def take_rows(self, begin: int, count: int, row_bytes: int) -> Sequence[NDArray[np.uint8]]:
+        """Return where each of the rows from ``begin`` on is written, in any order."""
+
     def put(self, begin: int, content: NDArray[np.uint8]) -> None:
         """Write the bytes that follow, from ``begin`` on."""
 
     def end(self) -> None:
-        """Write the hash, when all of the payload is written."""
+        """Write the hash; call it when the whole payload is written."""
 
 
 def payload_out(target: Target) -> PayloadOut:
@@ -65,6 +69,9 @@ class _WholeOut:
         self._end = begin + size
         return self._payload[begin : self._end]
 
+    def take_rows(self, begin: int, count: int, row_bytes: int) -> Sequence[NDArray[np.uint8]]:
+        return _rows(self.take(begin, count * row_bytes), count, row_bytes)
+
     def put(self, begin: int, content: NDArray[np.uint8]) -> None:
         self.take(begin, content.size)[:] = content
 
@@ -84,12 +91,38 @@ class PartsOut:
         self._part = next(self._left)
         self._at = self._end = 0
         self._taken = np.empty(0, np.uint8)
+        # The pieces of what `take_rows` returned: those that are in their places, and others.
+        self._pieces: list[tuple[NDArray[np.uint8], bool]] = []
         self._hash = xxhash.xxh3_64()
 
     def take(self, begin: int, size: int) -> NDArray[np.uint8]:
         self._flush(begin)
         self._taken = np.empty(size, np.uint8)
         return self._taken
+
+    def take_rows(self, begin: int, count: int, row_bytes: int) -> Sequence[NDArray[np.uint8]]:
+        """Return places in the parts, and others for the rows that two parts share."""
+        self._flush(begin)
+        rows: list[NDArray[np.uint8]] = []
+        left = iter(self._target.parts)
+        part, at = self._part, self._at
+        while next(left) is not part:
+            pass
+        while len(rows) < count:
+            fitting = min((part.size - at) // row_bytes, count - len(rows))
+            if fitting:
+                piece = part[at : at + fitting * row_bytes]
+                rows += _rows(piece, fitting, row_bytes)
+                self._pieces.append((piece, True))
+                at += piece.size
+            if len(rows) < count:
+                rows.append(np.empty(row_bytes, np.uint8))
+                self._pieces.append((rows[-1], False))
+                at += row_bytes
+                while at > part.size:
+                    at -= part.size
+                    part = next(left)
+        return rows
 
     def put(self, begin: int, content: NDArray[np.uint8]) -> None:
         self._flush(begin)
@@ -103,10 +136,13 @@ class PartsOut:
         """Write what was taken, and zeros up to where the next begins."""
         taken, self._taken = self._taken, self._taken[:0]
         self._write(taken)
+        pieces, self._pieces = self._pieces, []
+        for piece, is_there in pieces:
+            self._write(piece, is_there=is_there)
         if self._end < begin:
             self._write(np.zeros(begin - self._end, np.uint8))
 
-    def _write(self, content: NDArray[np.uint8]) -> None:
+    def _write(self, content: NDArray[np.uint8], *, is_there: bool = False) -> None:
         self._end += content.size
         for first in range(0, content.size, _STRIP_BYTES):
             strip = content[first : first + _STRIP_BYTES]
@@ -115,8 +151,13 @@ class PartsOut:
                 if self._at == self._part.size:
                     self._part, self._at = next(self._left), 0
                 here = min(strip.size, self._part.size - self._at)
-                self._part[self._at : self._at + here] = strip[:here]
+                if not is_there:
+                    self._part[self._at : self._at + here] = strip[:here]
                 self._at, strip = self._at + here, strip[here:]
+
+
+def _rows(whole: NDArray[np.uint8], count: int, row_bytes: int) -> list[NDArray[np.uint8]]:
+    return list(whole.reshape(count, row_bytes))
 
 
 def write_hash(to: NDArray[np.uint8], found: int) -> None:

@@ -1,4 +1,4 @@
-"""Where batches go: into the messages of a call, or, through another outlet, beside it.
+"""Where batches go: into the messages of a call, or elsewhere through another outlet.
 
 protobuf would copy a payload twice on its way into a message and out again. The payload is the
 last field, so a message is its head, serialised as usual, followed by the field's tag, length
@@ -54,7 +54,7 @@ def message_frame(response: pb.ReadBatchesResponse) -> bytes:
 
 
 class Parts:
-    """Where a payload goes that takes several messages.
+    """Where a payload of several messages goes.
 
     Attributes:
         parts: Places for its bytes, one after the other; they do not keep the messages alive.
@@ -68,7 +68,7 @@ class Parts:
         self.hash_to = np.empty(0, np.uint8)
 
 
-# Made for each batch: classes of their own would take as many calls again.
+# Made for each batch: separate classes would double the number of calls.
 Whole: TypeAlias = tuple[bytes, int, int, int]
 """Where a batch goes that is in one piece: what precedes its payload, the payload's address and
 length, and the address of what takes its hash, 0 for nothing."""
@@ -80,21 +80,21 @@ Finished: TypeAlias = tuple[bytes, int]
 
 
 class Places(Protocol):
-    """Where batches go, whose payloads are yet to be written."""
+    """The places of batches whose payloads are yet to be written."""
 
     def add(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> None:
-        """Take one batch more.
+        """Add one more batch.
 
         Args:
-            header: The batch; only its hash is filled in here.
+            header: The batch's header; only its hash is filled in here.
             buffer_bytes: As in the header; the same object as for the batch before if it is equal.
         """
 
     def find(self) -> list[Target]:
-        """Return where each batch goes; call it once, when all are there."""
+        """Return where each batch goes; call it once, when all are added."""
 
     def finish(self) -> list[Finished]:
-        """Return what goes out, in order, when all is written; call it once."""
+        """Return the messages in order; call it once, when all is written."""
 
 
 class WirePlaces:
@@ -108,14 +108,14 @@ class WirePlaces:
     def __init__(self, max_chunk_bytes: int, *, group_bytes: int = 0) -> None:
         self._max_chunk_bytes = max_chunk_bytes
         self._group_bytes = group_bytes
-        # Of the message that is laid out: what precedes each payload, and the payload's bytes.
+        # For the current message: what precedes each payload, and the payload's bytes.
         self._open: list[tuple[bytes, int]] = []
         self._open_bytes = 0
         self._targets: list[Target] = []
         self._finished: list[Finished] = []
 
     def add(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> None:
-        """Take one batch more; all of its header is filled in but the hash."""
+        """Add one more batch; all of its header but the hash is filled in."""
         del buffer_bytes
         header.payload_xxh3 = _ANY_HASH
         body, size = header.SerializeToString(), header.payload_bytes
@@ -193,14 +193,14 @@ class WirePlaces:
 
 
 class ClientGoneError(Exception):
-    """Nobody takes the batches any more; there is nobody to tell."""
+    """Nobody takes the batches any more, so nobody can be told."""
 
 
 class Outlet(Protocol):
-    """Takes the batches of one stream; for the thread that makes them, but for `wake`."""
+    """Takes the batches of one stream; all but `wake` is for the thread that makes them."""
 
     def wait(self) -> None:
-        """Return when a batch may be made, or soon after `wake`.
+        """Wait until a batch may be made, or until `wake` is called.
 
         Raises:
             ClientGoneError: Nobody would take it.
@@ -209,6 +209,9 @@ class Outlet(Protocol):
     def room(self, most: int) -> int:
         """Return how many batches to make together, at least one; call it after `wait`."""
 
+    def has_room(self) -> bool:
+        """Return whether one more batch may be made without a wait."""
+
     def places(self) -> Places:
         """Begin one batch or several."""
 
@@ -216,14 +219,14 @@ class Outlet(Protocol):
         """Tell the client of the next batch that is finished, before its messages go out.
 
         Raises:
-            ClientGoneError: It has gone.
+            ClientGoneError: The client has gone.
         """
 
     def flush(self) -> None:
-        """Tell the client of all that was announced, before something is waited for.
+        """Tell the client of all that was announced; call it before a wait.
 
         Raises:
-            ClientGoneError: It has gone.
+            ClientGoneError: The client has gone.
         """
 
     def wake(self) -> None:
@@ -248,6 +251,10 @@ class WireOutlet:
     def room(self, most: int) -> int:
         """Return that there is room for all."""
         return most
+
+    def has_room(self) -> bool:
+        """Return that there is room."""
+        return True
 
     def places(self) -> Places:
         """Begin one batch or several."""
@@ -289,11 +296,11 @@ def _tagged(payload_bytes: int) -> bytes:
 
 
 def _head_of(body: bytes, between_bytes: int) -> bytes:
-    """Return what `message_frame` would of a response with a batch, but for the payload.
+    """Return what `message_frame` would of a response with a batch, without the payload.
 
     Args:
         body: The batch's header, encoded, without padding.
-        between_bytes: As for `_around`.
+        between_bytes: See `_around`.
     """
     before, padding = _around(len(body), between_bytes)
     return before + body + padding

@@ -6,13 +6,12 @@ Contract of a block:
 2. A block that streams wait for is pinned for each of them the moment it arrives, before anything
    can evict it. A stream holds pins only while it copies, never while it waits or sends, so pins
    always go away and a cache of any size that holds one block makes progress.
-3. A fetch that fails is the error of the streams that wait for it then. Nothing of it stays: the
-   next stream that wants the block fetches it again. A fetch ahead of need fails silently, but for
-   a count.
+3. If a fetch fails, the streams that wait for it then get the error. The failure is not kept: the
+   next stream that needs the block fetches it again. A prefetch that fails is only counted.
 4. A block asked for ahead of need is dropped from the queue when every stream that asked is gone.
-5. `remove_source` frees every block of a dataset: at once those that nobody reads, each other one
-   when its last reader is done. Streams of that dataset get `RebalanceError` when they next wait,
-   and nothing of it is fetched any more; a fetch under way ends, and its block is thrown away.
+5. `remove_source` frees every block of a dataset: blocks that nobody reads at once, the others when
+   their last reader is done. Streams of that dataset get `RebalanceError` when they next wait, and
+   nothing of it is fetched any more; a fetch under way ends, and its block is thrown away.
 6. `close` ends the fetching threads; waiting streams get `DrainingError`.
 
 If the code differs, the code is wrong.
@@ -44,12 +43,11 @@ from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.storage import MAX_RANGE_BYTES
 
-# How long the removal of a dataset waits for reads under way: longer than a read's time-outs.
+# How long the removal of a dataset waits for running reads: longer than a read's time-outs.
 _REMOVAL_TIMEOUT_S = 60.0
 
 
-# What lies in reads under way is at most this part of the cache (arbitrary), where blocks are not
-# larger than that.
+# Running reads hold at most this part of the cache (arbitrary), unless one block is larger.
 _READS_SHARE = 4
 
 
@@ -60,8 +58,8 @@ class CacheObserver(HeldObserver, Protocol):
         """Count blocks that were cached, or not, when a batch needed them."""
 
 
-# In a small cache too a run of the order, 2 MiB by default, is to be one read, as long as so many
-# are under way at once.
+# A run of the order, 2 MiB by default, is one read in a small cache too, as long as this many reads
+# run at once.
 _WHOLE_RUN_BYTES = 4 << 20
 _LEAST_READS = 4
 
@@ -70,15 +68,15 @@ class BlockCache:
     """Decoded blocks of many datasets in one arena of fixed size.
 
     Attributes:
-        disk: As below.
-        budget_bytes: As below.
+        disk: See below.
+        budget_bytes: See below.
 
     Args:
         budget_bytes: Greatest size of all decoded blocks together.
         fetch_threads: Reads of each store at once, at most.
         observer: Is told what happens.
         disk: Keeps stored blocks in a folder; the cache closes it.
-        arena: Where the blocks lie; memory of this process alone without it.
+        arena: Where the blocks lie; None for private memory of this process.
     """
 
     def __init__(
@@ -110,7 +108,7 @@ class BlockCache:
             streams=self._streams,
         )
         self._slots = self._room.slots
-        # What is read at once stays within a part of the cache, or is a block for each thread.
+        # Running reads stay within a part of the cache, or hold one block for each thread.
         most_bytes = min(budget_bytes // _READS_SHARE, FIRST_LIMIT * MAX_RANGE_BYTES)
         run_bytes = max(
             most_bytes // min(FIRST_LIMIT, fetch_threads),
@@ -125,6 +123,14 @@ class BlockCache:
     def used_bytes(self) -> int:
         """Return the bytes of the arena that hold blocks now."""
         return self._room.used_bytes
+
+    @property
+    def together_bytes(self) -> int:
+        """Return how much the blocks of one batch may take to be waited for without copies.
+
+        It is half of a job's part, since blocks for the job's next batches arrive as well.
+        """
+        return self.budget_bytes // (2 * max(1, len(self._jobs)))
 
     def add_source(
         self,
@@ -144,7 +150,7 @@ class BlockCache:
             layout: How they lie when decoded.
             block_count: How many there are.
             on_removed: Called once when `remove_source` is done.
-            tables: Where to note where they lie, for workers; fresh ones if None.
+            tables: Tables in which to note where they lie, for workers; new ones if None.
             origin: The dataset's name, what opens it, and its fingerprint; for the cache of a
                 worker, which does not read blocks itself.
             store: Names the store that they are read from, whose reads have bounds of their own.
@@ -204,7 +210,7 @@ class BlockCache:
         return self.join(Waiter(self._lock), job)
 
     def join(self, waiter: Waiter, job: Hashable) -> Waiter:
-        """Note a stream of a job; as `waiter`, for handles of other kinds."""
+        """Note a stream of a job. `waiter` does so too; this is for handles of other kinds."""
         with self._lock:
             if job not in self._jobs:
                 self._job_count += 1
@@ -224,7 +230,7 @@ class BlockCache:
             self._jobs = {job: index for job, index in self._jobs.items() if index in active}
 
     def is_cached(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which blocks are in memory just now; they may go at any time."""
+        """Return which blocks are in memory now; they may be evicted at any time."""
         return source.slot_of[blocks] > ABSENT
 
     def lease(self, source: Source, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
@@ -243,8 +249,8 @@ class BlockCache:
     def demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> Iterator[None]:
         """Fetch blocks that are not cached, and pin each for this stream as it comes.
 
-        `arrivals` hands them out while the context lasts. What is still on its way at its end
-        goes on as if asked for ahead of need.
+        `arrivals` hands them out while the context lasts. Fetches that still run at its end go on
+        as prefetches.
         """
         self.begin_demand(source, blocks, waiter)
         try:
@@ -321,13 +327,13 @@ class BlockCache:
     def prefetch(
         self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
     ) -> NDArray[np.int64]:
-        """Ask for blocks ahead of need, and say that the batch planned last reads them.
+        """Prefetch blocks, and note that the batch planned last reads them.
 
         Returns:
             Those of them that were neither cached nor on their way.
         """
         waiter.will_read(source, blocks)
-        # Without the lock: a block that comes or goes meanwhile costs nothing but a later fetch.
+        # Without the lock: a block that arrives or goes meanwhile only costs a later fetch.
         if self._slots.ask(source.slot_of, blocks):
             return blocks[:0]
         return self.prefetch_unplanned(source, blocks, waiter)
@@ -402,13 +408,14 @@ class BlockCache:
             return
         with self._lock:
             self._slots.unpin(slots)
+            self._room.ended += slots.size
             if self._has_leftovers:
                 self._free_removed()
             self._room.freed.notify_all()
 
 
 def _neighbours(blocks: NDArray[np.int64]) -> Iterator[range]:
-    """Yield for each of distinct blocks, in rising order, those side by side that it is one of."""
+    """Yield distinct blocks in rising order, each group of adjacent ones together."""
     for own in np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1):
         if own.size:
             yield from itertools.repeat(range(int(own[0]), int(own[-1]) + 1), own.size)
@@ -420,4 +427,6 @@ def _check_served(source: Source) -> None:
 
 
 def _removed_error() -> RebalanceError:
-    return RebalanceError("the dataset is served here no more, or again; reconnect to go on")
+    return RebalanceError(
+        "the dataset is no longer served here, or was opened again; reconnect to continue"
+    )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ShardCorruptError
 from headrace.server.cache.memory.arena import Memory
-from headrace.server.layout.block_layout import BlockLayout, Field, Part
+from headrace.server.layout.block_layout import BlockLayout, BlockPart, Field
 from headrace.server.layout.flatten_columns import null_items_error
 from headrace.server.layout.wire_columns import WireColumn
 
@@ -91,7 +91,9 @@ class DecodedBlock:
         else:
             self._ragged[column.name] = _ragged(array, column, valid)
 
-    def _place(self, part: Part, memory: Memory, end: int) -> tuple[int, NDArray[np.uint8], int]:
+    def _place(
+        self, part: BlockPart, memory: Memory, end: int
+    ) -> tuple[int, NDArray[np.uint8], int]:
         if not part.row_bytes:
             return 0, np.empty((self.sample_count, 0), np.uint8), end
         begin = end + -end % part.row_bytes if part.aligned else end
@@ -127,11 +129,11 @@ class DecodedBlock:
 def column_parts(
     array: Array, column: WireColumn
 ) -> tuple[NDArray[np.generic], NDArray[np.int64] | None, NDArray[np.uint8] | None]:
-    """Return the values of an array, back to back: what a payload has of its column.
+    """Return the values of an array, back to back, as a payload holds its column.
 
     Returns:
-        The elements of all rows, zeros where there are none; for ragged columns where each row
-        begins in them, and the last one ends; for nullable ones a byte a row.
+        The elements of all rows, with zeros for nulls; for ragged columns also where each row
+        begins and the last one ends; for nullable columns also a byte a row.
 
     Raises:
         UnsupportedColumnError: A list holds a null element.

@@ -1,4 +1,4 @@
-"""Blocks of a dataset with their columns as they travel."""
+"""Read blocks of a dataset with their columns in the form in which they travel."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class FlatBlocks:
     """Reads the blocks of a dataset, and takes nested columns apart."""
 
     def __init__(self, dataset: OpenDataset | DiskBlocks, *, item_nulls: bool = False) -> None:
-        """Work out once what each column becomes.
+        """Decide what each column becomes, once.
 
         Args:
-            dataset: Stays the caller's.
+            dataset: The dataset; the caller closes it.
             item_nulls: Whether lists may hold null items.
         """
         self._dataset = dataset

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.server.cache.memory.arena import Memory, as_items
-from headrace.server.layout.block_layout import TAKE_BYTES, Field, Part, Projection
+from headrace.server.layout.block_layout import TAKE_BYTES, BlockPart, Field, Projection
 from headrace.server.layout.wire_columns import refuse_large
 
 # NumPy lets other threads run while it copies, which takes a microsecond more than a slice of a
@@ -20,12 +20,12 @@ _LONG_BYTES = 1 << 20
 
 
 class StagedRows:
-    """The samples of one batch, copied out of their blocks as these came and went.
+    """The samples of one batch, copied out of their blocks as these arrived.
 
-    It takes one copy more than `BlockRows`, and never needs two blocks at once.
+    It makes one more copy than `BlockRows`, and never needs two blocks at once.
 
     Args:
-        projection: What is needed.
+        projection: The columns that are needed.
         sample_count: Rows of the batch.
         max_bytes: Greatest size of the batch.
         claim: Is told how much memory they take in all, before they take it.
@@ -43,7 +43,7 @@ class StagedRows:
         self._claim = claim
         parts = projection.layout.parts
         staged = (parts[0].row_bytes, *(parts[part].row_bytes for part in projection.wide_parts))
-        # Of what comes at a time there is a copy besides, of one part after the other.
+        # While blocks are copied there is another copy of one part at a time.
         self._fixed_bytes = sample_count * (sum(staged) + max(staged))
         claim(self._fixed_bytes)
         self._packed = np.empty((sample_count, parts[0].row_bytes), np.uint8)
@@ -136,7 +136,7 @@ def gather_spans(
     """Copy spans of bytes back to back.
 
     Args:
-        memory: Where they lie.
+        memory: The memory that they lie in.
         begins: ``(spans,) int64``, in bytes.
         lengths: ``(spans,) int64``, in bytes.
         out: ``(sum of lengths,) uint8``.
@@ -151,7 +151,7 @@ def gather_spans(
 
 def gather_part(
     memory: Memory,
-    part: Part,
+    part: BlockPart,
     bases: NDArray[np.int64],
     offsets: NDArray[np.int64],
     out: NDArray[np.uint8],
@@ -159,7 +159,7 @@ def gather_part(
     """Gather one part of samples.
 
     Args:
-        memory: Where they lie.
+        memory: The memory that they lie in.
         part: The part.
         bases: ``(samples,) int64``: where the part begins in the block of each.
         offsets: ``(samples,) int64``: its place in that block.

@@ -1,7 +1,8 @@
-"""Tell how reads from a dataset's store went: for metrics, for health, for traces."""
+"""Report how reads from a dataset's store went, to metrics, health and traces."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -21,10 +22,10 @@ class ReadObserver(Protocol):
 
 
 class WatchedBlocks:
-    """The blocks of a dataset, with an eye on each read.
+    """The blocks of a dataset; observers are told of each read.
 
     Args:
-        name: Of the dataset.
+        name: The name of the dataset.
         blocks: Are read.
         observers: Are told, in this order.
     """
@@ -71,7 +72,7 @@ class WatchedBlocks:
                 observer.read(self._name, seconds=seconds, blocks=count, reason=reason)
 
 
-# Reasons that speak of the store as a whole. A damaged block is the matter of its streams alone.
+# Reasons that concern the store as a whole. A damaged block concerns its streams alone.
 _OF_THE_STORE = frozenset({"OBJECT_NOT_FOUND", "STORE_REFUSED", "STORE_UNAVAILABLE"})
 
 # One failure may be an accident of one block (arbitrary).
@@ -79,10 +80,10 @@ _FAILURES = 3
 
 
 class StoreHealth:
-    """Says of each dataset whether its store answers.
+    """Reports for each dataset whether its store answers.
 
     A dataset is unhealthy after three failures in a row of reading it, and healthy again after the
-    next success. The streams go on to ask, so that a store that comes back is seen.
+    next success. The streams continue to ask, so that a store that comes back is seen.
 
     Args:
         tell: Is told of each change: the dataset's name, and whether it is healthy.
@@ -91,15 +92,19 @@ class StoreHealth:
     def __init__(self, tell: Callable[[str, bool], None]) -> None:
         self._tell = tell
         self._failures: dict[str, int] = {}
+        # Held while news is told as well, so that it is told in the order in which it came.
+        self._changing = threading.Lock()
 
     def read(self, dataset: str, *, seconds: float, blocks: int, reason: str) -> None:
-        """Note a read; a race between two threads costs one failure of the count."""
+        """Note a read."""
         del seconds, blocks
-        if not reason:
-            if self._failures and self._failures.pop(dataset, 0) >= _FAILURES:
-                self._tell(dataset, True)
+        if not reason and dataset not in self._failures:
             return
-        if reason in _OF_THE_STORE:
-            self._failures[dataset] = self._failures.get(dataset, 0) + 1
-            if self._failures[dataset] == _FAILURES:
-                self._tell(dataset, False)
+        with self._changing:
+            if not reason:
+                if self._failures.pop(dataset, 0) >= _FAILURES:
+                    self._tell(dataset, True)
+            elif reason in _OF_THE_STORE:
+                self._failures[dataset] = self._failures.get(dataset, 0) + 1
+                if self._failures[dataset] == _FAILURES:
+                    self._tell(dataset, False)

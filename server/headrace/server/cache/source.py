@@ -1,4 +1,4 @@
-"""The blocks of a dataset as the cache and a stream see them, and how they are pinned."""
+"""The blocks of a dataset, as the cache and as a stream see them, and how they are pinned."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Source:
     Attributes:
         reader: Fetches them.
         layout: How they lie when decoded.
-        on_removed: Called once when it has.
+        on_removed: Called once when the dataset has left the cache.
         run_blocks: How many neighbouring blocks are best read together, at most.
         store: Names the store that it is read from.
         removed: The dataset has left the cache; nothing of it is fetched any more.
@@ -68,7 +68,7 @@ class Source:
     def set_bases(self, slot: int, bases: tuple[int, ...], *, capacity: int) -> None:
         """Note where the parts of a block begin."""
         if self.bases.shape[1] <= slot:
-            # Readers go on with the old table, which holds all that they have pinned.
+            # Readers continue with the old table, which holds all that they have pinned.
             grown = np.zeros((len(self.layout.parts), capacity), np.int64)
             grown[:, : self.bases.shape[1]] = self.bases
             self.bases = grown
@@ -78,10 +78,7 @@ class Source:
 Plan: TypeAlias = "list[tuple[Source, NDArray[np.int64]]]"
 """The blocks of one batch, by dataset."""
 
-# Of the cache, the blocks of one batch may have to be there at once (arbitrary).
-_TOGETHER_SHARE = 8
-
-# How much of a stream's pace the last batch decides (arbitrary).
+# The weight of the last batch in a stream's pace (arbitrary).
 _PACE_WEIGHT = 0.2
 
 
@@ -151,7 +148,7 @@ class Waiter:
 
     Attributes:
         job: Streams of one job read the same blocks at about the same time.
-        period_s: Time between two of its batches, of late.
+        period_s: The recent time between two of its batches.
         taken: Batches that it has begun.
         ahead: What all streams of the job have asked for ahead of need.
         asked_bytes: Its own part of that.
@@ -160,7 +157,7 @@ class Waiter:
         interrupted: The stream should stop waiting and look why.
         arrived: Blocks that it waits for and that came, pinned.
         handed: Those of them that it is copying from, pinned.
-        error: Why a block that it waits for will not come.
+        error: Why a block that it waits for will not arrive.
     """
 
     __slots__ = (
@@ -214,7 +211,7 @@ class Waiter:
         self.wake.notify_all()
 
     def interrupt(self) -> None:
-        """End the stream's wait, now and for ever; any thread may call it."""
+        """End the stream's wait, now and for good; any thread may call it."""
         with self.wake:
             self.interrupted = True
             self.wake.notify_all()
@@ -230,12 +227,12 @@ class Waiter:
         ahead.change(streams=1)
 
     def leave(self) -> None:
-        """Ask for nothing any more; any thread may say so, once."""
+        """Withdraw all that it asked for; any thread may call this, once."""
         self.gone = True
         self.ahead.change(streams=-1, asked_bytes=-self.asked_bytes)
 
     def plan_batch(self, count: int = 1) -> None:
-        """Let what is asked for from now on belong to one batch more, the last of ``count``."""
+        """Assign what is asked for from now on to one more batch, the last of ``count``."""
         while self._foreseen and count:
             # What was foreseen of it stays, or it would be forgotten until it is asked for.
             self._batches.append(self._foreseen[0])
@@ -244,7 +241,7 @@ class Waiter:
         self._batches.extend([[] for _ in range(count)])
 
     def foresee_batch(self) -> None:
-        """Let what is foreseen from now on belong to one batch more, after all others."""
+        """Assign what is foreseen from now on to one more batch, after all others."""
         self._foreseen.append([])
 
     def foresee(self, source: Source, blocks: NDArray[np.int64]) -> None:
@@ -255,7 +252,7 @@ class Waiter:
         """Note blocks that some batch will read which is not planned yet.
 
         Args:
-            part: What they are forgotten by.
+            part: The key by which `forget` names them.
             source: Their dataset.
             blocks: Which.
         """
@@ -270,7 +267,7 @@ class Waiter:
         self._batches[-1].append((source, blocks))
 
     def begin_batch(self, count: int = 1) -> None:
-        """Go on to the next batch, or to the last of that many that are read together."""
+        """Advance to the next batch, or to the last of several that are read together."""
         for _ in range(min(count, len(self._batches) - 1)):
             self._batches.popleft()
         now = time.monotonic()
@@ -371,7 +368,7 @@ class Blocks(Protocol):
         """How the samples lie in the rows that `rows` returns."""
 
     def waiter(self, job: Hashable = None) -> Waiter:
-        """Return the stream's handle; streams of equal jobs read the same at about one time."""
+        """Return the stream's handle; streams of one job read the same at about the same time."""
 
     def leave(self, waiter: Waiter) -> None:
         """Forget the stream; it has ended."""
@@ -407,7 +404,7 @@ class Blocks(Protocol):
         """Wait for demanded blocks; return those that came, pinned until the next call."""
 
     def fit_together(self, blocks: NDArray[np.int64]) -> bool:
-        """Return whether blocks take so little of the cache that all of them can be waited for."""
+        """Return whether the cache has room to wait for all of some blocks."""
 
     def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
         """Return samples that lie in pinned blocks."""
@@ -465,7 +462,7 @@ class DatasetBlocks:
 
     def fit_together(self, blocks: NDArray[np.int64]) -> bool:
         raw_bytes = int(self._dataset.block_raw_bytes(blocks).sum())
-        return raw_bytes <= self._cache.budget_bytes // _TOGETHER_SHARE
+        return raw_bytes <= self._cache.together_bytes
 
     def arrivals(self, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
         return self._cache.arrivals(self._source, waiter, timeout_s=timeout_s)

@@ -14,9 +14,11 @@ import numpy as np
 from headrace.errors import BadArgumentError, DatasetNotFoundError, TokenDatasetChangedError
 from headrace.order import check_within, combined_fingerprint, decode_token
 from headrace.server.access.callers import ANYBODY, Caller
+from headrace.server.datasets.open_mixtures import Mixtures
 from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
-from headrace.server.datasets.served_mixture import Mixtures, ServedMixture
+from headrace.server.datasets.served_mixture import ServedMixture
+from headrace.server.datasets.served_row_mixture import ServedRowMixture, only_rows
 from headrace.server.datasets.served_rows import ServedRows, refuse_by_id, split_name
 from headrace.server.plan.mixture_request import MAX_DATASETS, check_mixture, mixture_spec
 from headrace.server.plan.skip_lists import mixture_skips
@@ -56,14 +58,13 @@ class Catalog:
         """Return the dataset of a name, if the caller may know of it.
 
         Raises:
-            BadArgumentError: The name is empty, or one of packed rows.
+            BadArgumentError: The name is empty.
             DatasetNotFoundError: There is none of that name.
         """
         if not name:
             raise BadArgumentError("no dataset is named; name one", field="dataset")
         served = self._datasets.get(name) if caller.may_read(name) else None
         if served is None:
-            self._refuse_rows(name, caller)
             near = _near(name, (each for each in self._datasets if caller.may_read(each)))
             raise DatasetNotFoundError(
                 f"there is no dataset {name[:_LONGEST_COMPARED]!r} here{near}; `headrace list "
@@ -71,15 +72,6 @@ class Catalog:
                 dataset=name,
             )
         return served
-
-    def _refuse_rows(self, name: str, caller: Caller) -> None:
-        parts = split_name(name)
-        if parts is not None and parts[0] in self._datasets and caller.may_read(parts[0]):
-            raise BadArgumentError(
-                f"{name!r} names packed rows, which no mixture has yet; mix datasets of samples, "
-                "or read the rows alone",
-                field="mixture",
-            )
 
     def served(self, name: str, caller: Caller = ANYBODY) -> ServedDataset | ServedRows:
         """Return the dataset of a name, or the rows of one that ``NAME:LENGTH`` names.
@@ -99,7 +91,7 @@ class Catalog:
 
         Args:
             size: Greatest number of datasets, in [0, 1000]; 0 means 100.
-            token: Of the page before; empty for the first.
+            token: The token of the page before; empty for the first.
             caller: Sees what it may read and nothing else.
 
         Raises:
@@ -139,7 +131,7 @@ def _decode_page_token(token: str) -> str:
         prefix, name = "", ""
     if prefix != "after" or _encode_page_token(name) != token:
         raise BadArgumentError(
-            "page_token is none that this server gave out; begin with an empty one",
+            "page_token was not made by this server; start with an empty one",
             field="page_token",
         )
     return name
@@ -151,6 +143,9 @@ _MAX_HASHED = 1 << 18
 
 Request = BatchesRequest | pb.GetSamplesRequest
 
+
+Member = ServedDataset | ServedRows
+"""What a mixture may have, all of one kind."""
 
 Filtering = Callable[[ServedDataset | ServedRows, str], ServedDataset]
 """Returns a dataset as far as an expression keeps it."""
@@ -170,7 +165,7 @@ def find(
     keeps its order after an append.
 
     Args:
-        request: As it came.
+        request: The request as it came.
         catalog: The datasets.
         mixtures: The mixtures that are open.
         filtering: Applies filters of rows.
@@ -233,16 +228,17 @@ def _mixture(
     mixtures: Mixtures,
     filtering: Filtering,
     caller: Caller,
-) -> ServedMixture:
+) -> ServedMixture | ServedRowMixture:
     wanted = wanted_order(request)
     check_mixture(request.mixture)
-    members = [
-        catalog.get(dataset.name, caller).version(dataset.fingerprint)
+    members: list[Member] = [
+        catalog.served(dataset.name, caller).version(dataset.fingerprint)
         for dataset in request.mixture.datasets
     ]
     if wanted.token is not None:
         members = _members_of(wanted.token.fingerprint, request.mixture, members)
-    fingerprints = [member.dataset.fingerprint for member in members]
+    only_rows(members)
+    fingerprints = [member.readable.fingerprint for member in members]
     spec = mixture_spec(request.mixture, wanted.order, fingerprints)
     if wanted.token is not None and wanted.token.fingerprint != spec.fingerprint:
         raise TokenDatasetChangedError(
@@ -256,8 +252,8 @@ def _mixture(
         filtering(member, dataset.where) if dataset.where else member
         for member, dataset in zip(members, request.mixture.datasets, strict=True)
     ]
-    firsts = np.cumsum([0, *(member.dataset.sample_count for member in members)]).tolist()
-    lists = [member.skip_lists for member in members]
+    firsts = np.cumsum([0, *(member.dataset.sample_count for member in members)])
+    lists = [_documents(member).skip_lists for member in members]
     skips = mixture_skips(request, wanted.token, lists, firsts)
     for member, each in zip(members, skips, strict=True):
         check_within(each, member.dataset.sample_count, dataset=member.name)
@@ -266,19 +262,19 @@ def _mixture(
     return mixture
 
 
-def _members_of(
-    combined: str, mixture: pb.Mixture, members: list[ServedDataset]
-) -> list[ServedDataset]:
+def _documents(member: Member) -> ServedDataset:
+    return member.base if isinstance(member, ServedRows) else member
+
+
+def _members_of(combined: str, mixture: pb.Mixture, members: list[Member]) -> list[Member]:
     """Return the versions that have a fingerprint together, if there are such; else those given.
 
     A token holds no more of the versions of a mixture than that.
     """
-    if combined_fingerprint([member.dataset.fingerprint for member in members]) == combined:
+    if combined_fingerprint([member.readable.fingerprint for member in members]) == combined:
         return members
     choices = [
-        (member.dataset.fingerprint,)
-        if dataset.fingerprint or member.versions is None
-        else member.versions.candidates()
+        (member.readable.fingerprint,) if dataset.fingerprint else member.candidates()
         for dataset, member in zip(mixture.datasets, members, strict=True)
     ]
     # Each try hashes all fingerprints.

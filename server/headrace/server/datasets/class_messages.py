@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from headrace.storage import classes_of
@@ -27,3 +29,25 @@ def class_messages(schema: pa.Schema) -> list[pb.ColumnClasses]:
         left -= message.ByteSize()
         messages.append(message)
     return messages
+
+
+def class_counts(members: Sequence[Sequence[pb.ColumnClasses]]) -> dict[str, int]:
+    """Return how many classes each column has in which some datasets agree.
+
+    One of them may have more classes than another behind the same ones.
+
+    Args:
+        members: The classes of each dataset.
+    """
+    columns = [{message.column: message for message in messages} for messages in members]
+    counts = {}
+    for name in set.intersection(*(set(each) for each in columns)):
+        found = sorted((each[name] for each in columns), key=lambda each: each.class_count)
+        longest = found[-1]
+        if all(
+            list(each.names) == list(longest.names[: len(each.names)])
+            and (each.names or each.class_count == longest.class_count)
+            for each in found
+        ):
+            counts[name] = longest.class_count
+    return counts

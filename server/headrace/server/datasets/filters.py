@@ -143,7 +143,7 @@ class Filters:
             raise search.error
         if search.found is None:
             raise FilterPendingError(
-                f"the server looks which samples of {served.name!r} where= keeps: "
+                f"the server is still finding which samples of {served.name!r} where= keeps: "
                 f"{search.done:,} of {served.dataset.sample_count:,} are done; ask again",
                 done=search.done,
                 samples=served.dataset.sample_count,

@@ -48,7 +48,7 @@ class Translation:
     Attributes:
         row_bytes: Bytes of a packed row as it comes.
         is_same: Whether there is nothing to change.
-        copies: Where each value begins in a row as it comes, and where in a row as it should be,
+        copies: Where each value starts in a row as it comes, and where in a row as it should be,
             and its bytes.
         always_valid: Where a validity byte should be that does not come.
         wide: By part as it should be: the part as it comes.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 
 
-class Stored(Locator, Protocol):
+class StoredSamples(Locator, Protocol):
     """Where samples lie, and how much that is."""
 
     @property
@@ -63,7 +63,7 @@ class Served(Protocol):
         """What requests are checked against."""
 
     @property
-    def dataset(self) -> Stored:
+    def dataset(self) -> StoredSamples:
         """Where its samples lie."""
 
     @property
@@ -84,6 +84,13 @@ class Served(Protocol):
     def finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
         """Return what finds samples by their positions in the order of a spec."""
 
+    def lengths_digest(self) -> str:
+        """Return the digest of the lengths that samples are sorted by for buckets.
+
+        Raises:
+            BadArgumentError: They cannot be sorted.
+        """
+
     def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
         """Return what deals samples to ranks so that costs are even.
 
@@ -102,6 +109,9 @@ class Served(Protocol):
 
     def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what a batch shows of sample ids: themselves, or pairs ``(samples, 2)``."""
+
+    def shown_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what is shown of the samples that are read, if the order's items are rows."""
 
     def joined_ids(
         self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]

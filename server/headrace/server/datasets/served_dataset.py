@@ -22,6 +22,7 @@ from headrace.errors import (
     TokenDatasetChangedError,
 )
 from headrace.order import (
+    Buckets,
     DealSpec,
     Kept,
     KeptOrder,
@@ -39,7 +40,7 @@ from headrace.server.cache.fetch.block_runs import store_of
 from headrace.server.cache.flat_blocks import FlatBlocks
 from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
 from headrace.server.cache.source import Blocks, DatasetBlocks
-from headrace.server.datasets.class_messages import class_messages
+from headrace.server.datasets.class_messages import class_counts, class_messages
 from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_rows import RowsOf
 from headrace.server.layout.block_layout import block_layout
@@ -54,6 +55,7 @@ from headrace.server.plan.find_samples import (
     lane_bytes,
     walk,
 )
+from headrace.server.plan.length_buckets import BucketFinder
 from headrace.server.plan.skip_lists import (
     Lists,
     list_message,
@@ -66,7 +68,7 @@ from headrace.storage import OpenDataset, list_versions, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 
 _FINGERPRINT = re.compile("[0-9a-f]{32}")
-# Each holds its shard table. Runs go on with few versions at once; the bound is arbitrary.
+# Each holds its shard table. Runs continue with few versions at once; the bound is arbitrary.
 _MAX_VERSIONS = 64
 
 _Served = TypeVar("_Served")
@@ -124,7 +126,7 @@ class Versions(Generic[_Served]):
         return found
 
     def candidates(self) -> tuple[str, ...]:
-        """Return the fingerprints that can be had, the current one first, then newer ones first.
+        """Return the fingerprints of all versions: the current one, then the others, newest first.
 
         Raises:
             HeadraceError: The store cannot be asked.
@@ -243,6 +245,7 @@ class ServedDataset:
             columns=columns,
             refused=refused,
             max_batch_bytes=max_batch_bytes,
+            class_counts=class_counts([class_messages(dataset.schema)]),
         )
         self.source = cache.add_source(
             WatchedBlocks(
@@ -262,7 +265,7 @@ class ServedDataset:
         self.table = table_of(dataset.stretches())
         self.filter: RowFilter | None = None
         self._filtered: OrderedDict[str, ServedDataset] = OrderedDict()
-        self._finders: OrderedDict[tuple[OrderSpec, str], Finder] = OrderedDict()
+        self._finders: OrderedDict[tuple[OrderSpec, str, int], Finder] = OrderedDict()
         self._lock = threading.Lock()
         self.config = config
         self.rows = RowsOf(self)
@@ -309,11 +312,46 @@ class ServedDataset:
 
     def finder(self, spec: OrderSpec, skips: Skips | None = None) -> Finder:
         """Return what finds samples in the order of a spec; streams with equal specs share it."""
-        key = (spec, "" if skips is None else skips.digest)
+        return self._known_finder(spec, skips, 0, lambda: self._new_finder(spec, skips))
+
+    def lengths_digest(self) -> str:
+        """Return the digest of the lengths of its samples.
+
+        Raises:
+            BadArgumentError: None are stored.
+        """
+        return self.rows.lengths(field="buckets").digest
+
+    def bucket_finder(self, spec: OrderSpec, skips: Skips | None, buckets: int) -> Finder:
+        """Return what finds samples in an order that is rearranged in length buckets.
+
+        Raises:
+            BadArgumentError: No lengths of samples are stored.
+        """
+        lengths = self.rows.lengths(field="buckets")
+        ordered, unskipped = self.finder(spec, skips), self.finder(spec)
+
+        def make() -> Finder:
+            return BucketFinder(
+                Buckets(
+                    spec.seed, spec.shuffle, spec.lanes, spec.unit, ordered.sample_count, buckets
+                ),
+                ordered,
+                unskipped,
+                lengths=lengths.of_samples,
+                sample_bytes=self.dataset.raw_bytes // max(1, self.dataset.sample_count),
+            )
+
+        return self._known_finder(spec, skips, buckets, make)
+
+    def _known_finder(
+        self, spec: OrderSpec, skips: Skips | None, buckets: int, make: Callable[[], Finder]
+    ) -> Finder:
+        key = (spec, "" if skips is None else skips.digest, buckets)
         with self._lock:
             finder = self._finders.get(key)
             if finder is None:
-                finder = self._finders[key] = self._new_finder(spec, skips)
+                finder = self._finders[key] = make()
             self._finders.move_to_end(key)
             if len(self._finders) > _MAX_ORDERS:
                 self._finders.popitem(last=False)
@@ -325,7 +363,7 @@ class ServedDataset:
         Raises:
             BadArgumentError: No lengths of samples are stored.
         """
-        lengths = self.rows.lengths()
+        lengths = self.rows.lengths(field="deal")
 
         def costs(found: Found) -> NDArray[np.float64]:
             return sample_costs(lengths.of_samples(found.sample_ids), deal)
@@ -384,6 +422,19 @@ class ServedDataset:
         """Return sample ids as they are."""
         return sample_ids
 
+    def shown_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return sample ids as they are."""
+        return sample_ids
+
+    def candidates(self) -> tuple[str, ...]:
+        """Return the fingerprints of all versions, this one first if there are others.
+
+        Raises:
+            HeadraceError: The store cannot be asked.
+        """
+        own = self.dataset.fingerprint
+        return (own,) if self.versions is None else self.versions.candidates()
+
     def joined_ids(
         self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]
     ) -> NDArray[np.int64]:
@@ -437,7 +488,7 @@ def open_served(
     """Open one dataset.
 
     Args:
-        name: To serve it under.
+        name: The name to serve it under.
         config: Where it is, and how to read it.
         cache: Will hold its blocks.
         max_batch_bytes: Greatest payload of one batch.

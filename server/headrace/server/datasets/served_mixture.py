@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -20,72 +19,55 @@ from headrace.order import (
     Skips,
     Token,
     joined_digest,
+    mixture_order_of,
 )
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.source import Blocks
+from headrace.server.datasets.class_messages import class_counts
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS, DatasetColumns, agreed_columns
+from headrace.server.datasets.joined_datasets import JoinedDatasets
 from headrace.server.datasets.mixture_blocks import JoinedBlocks, split_by
 from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 from headrace.server.layout.block_layout import block_layout
 from headrace.server.plan.dealing import Dealer, Ranks
-from headrace.server.plan.find_samples import Finder, KeptFinder, PlainFinder, lane_bytes, search
-from headrace.server.plan.skip_lists import digest_of
+from headrace.server.plan.find_samples import (
+    Finder,
+    KeptFinder,
+    PlainFinder,
+    table_bytes,
+)
 from headrace.server.plan.stream_request import BatchesRequest, Readable
-from headrace.storage import Starts
 from headrace.v1 import shard_service_pb2 as pb
 
-# Of mixtures with no more blocks they are all looked up together: dataset by dataset the lookups
-# took most of a batch that had samples of 64. It takes 4 MiB at most.
-_MAX_STARTS = 1 << 18
 
-# Each order holds some 100 MiB at most.
-_MAX_MIXTURES = 16
+def id_pairs(first_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return pairs of a dataset's index and an id in it, ``(n, 2) int64``, for ids laid end to end.
 
-
-class JoinedDatasets:
-    """Where the samples of several datasets lie, their ids and blocks laid end to end.
-
-    Attributes:
+    Args:
         first_ids: ``(datasets + 1,) int64``: where the ids of each begin, and the last end.
-        first_blocks: The same of their blocks.
-        fingerprint: Of all of them together.
-        raw_bytes: Bytes of all samples.
-        stored_bytes: Bytes of all samples in the store.
+        ids: ``(n,) int64``.
     """
+    owners = np.searchsorted(first_ids, ids, side="right") - 1
+    pairs = np.empty((ids.size, 2), np.int64)
+    pairs[:, 0] = owners
+    pairs[:, 1] = ids - first_ids[owners]
+    return pairs
 
-    def __init__(self, members: Sequence[ServedDataset], fingerprint: str) -> None:
-        self._members = members
-        datasets = [member.dataset for member in members]
-        self.first_ids = _starts([dataset.sample_count for dataset in datasets])
-        self.first_blocks = _starts([dataset.block_count for dataset in datasets])
-        self.fingerprint = fingerprint
-        self.raw_bytes = sum(dataset.raw_bytes for dataset in datasets)
-        self.stored_bytes = sum(dataset.stored_bytes for dataset in datasets)
-        self._starts: Starts | None = None
-        self._unseen = set(np.flatnonzero(np.diff(self.first_ids)).tolist())
 
-    def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the block of each sample and its place in that block."""
-        if self._starts is not None:
-            return search(self._starts, sample_ids)
-        blocks = np.empty(sample_ids.size, np.int64)
-        offsets = np.empty(sample_ids.size, np.int64)
-        for index, places, own in split_by(self.first_ids, sample_ids):
-            found, offsets[places] = self._members[index].dataset.locate(own)
-            blocks[places] = found + self.first_blocks[index]
-            self._unseen.discard(index)
-        if not self._unseen and self.first_blocks[-1] <= _MAX_STARTS:
-            self._starts = self._found_starts()
-        return blocks, offsets
+def dataset_counts(first_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many of some ids are of each dataset, ``(datasets,) int64``; as `id_pairs`."""
+    owners = np.searchsorted(first_ids, ids, side="right") - 1
+    return np.bincount(owners, minlength=first_ids.size - 1)
 
-    def _found_starts(self) -> Starts:
-        """Return where all blocks begin, read from tables that are in memory by now."""
-        starts = [
-            member.dataset.block_first_samples(np.arange(member.dataset.block_count)) + first
-            for member, first in zip(self._members, self.first_ids[:-1].tolist(), strict=True)
-        ]
-        return Starts(np.concatenate([*starts, self.first_ids[-1:]]))
+
+def no_buckets() -> BadArgumentError:
+    """Return the refusal of length buckets for a mixture."""
+    return BadArgumentError(
+        "buckets sort the samples of one dataset by length, and a mixture is requested; leave "
+        "buckets out, or read one dataset",
+        field="buckets",
+    )
 
 
 class ServedMixture:
@@ -93,7 +75,7 @@ class ServedMixture:
 
     Args:
         members: The datasets; the same one may not come twice in a mixture.
-        spec: Of their order; None if they are read from by id alone.
+        spec: How they are ordered; None if they are read from by id alone.
         skips: The samples that are left out of each; empty for none.
 
     Raises:
@@ -115,12 +97,10 @@ class ServedMixture:
         kept = [None if member.filter is None else member.filter.kept for member in members]
         if spec is not None:
             tables = [member.ordered for member in members]
-            self._order = (
-                MixtureOrder(spec, tables, skips=skips or None)
-                if all(each is None for each in kept)
-                else KeptMixtureOrder(spec, tables, kept, skips=skips or None)
-            )
-        self.dataset = JoinedDatasets(members, spec.fingerprint if spec else "")
+            self._order = mixture_order_of(spec, tables, kept, skips=skips or None)
+        self.dataset = JoinedDatasets(
+            [member.dataset for member in members], spec.fingerprint if spec else ""
+        )
         columns, refused = agreed_columns(
             [
                 DatasetColumns(member.name, member.readable.columns, member.readable.refused)
@@ -138,6 +118,7 @@ class ServedMixture:
             id_column=SAMPLE_PAIRS,
             mixture=spec.digest if spec else "",
             kept=joined_digest([member.readable.kept for member in members]),
+            class_counts=class_counts([member.classes for member in members]),
         )
 
     @property
@@ -164,15 +145,19 @@ class ServedMixture:
         assert self._order is not None
         assert self._order.skips is skips
         assert self._order.spec.order == spec
-        memories = self._order.memory_samples.tolist()
         tables = [member.ordered for member in self.members]
-        together = sum(
-            lane_bytes(spec, count, table.sample_count, int(table.raw_bytes.sum()))
-            for table, count in zip(tables, memories, strict=True)
-        )
+        together = sum(map(partial(table_bytes, spec), tables, self._order.memory_samples.tolist()))
         if isinstance(self._order, KeptMixtureOrder):
             return KeptFinder(self._order, self.dataset, lane_bytes=together)
         return PlainFinder(self._order, self.dataset, lane_bytes=together)
+
+    def lengths_digest(self) -> str:
+        """Refuse: buckets are of one dataset.
+
+        Raises:
+            BadArgumentError: Always.
+        """
+        raise no_buckets()
 
     def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
         """Refuse: the samples of mixtures are dealt in order.
@@ -204,17 +189,15 @@ class ServedMixture:
 
     def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return pairs of a dataset's index and an id in it: ``(samples, 2) int64``."""
-        firsts = self.dataset.first_ids
-        owners = np.searchsorted(firsts, sample_ids, side="right") - 1
-        pairs = np.empty((sample_ids.size, 2), np.int64)
-        pairs[:, 0] = owners
-        pairs[:, 1] = sample_ids - firsts[owners]
-        return pairs
+        return id_pairs(self.dataset.first_ids, sample_ids)
+
+    def shown_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the same as `shown_ids`."""
+        return self.shown_ids(sample_ids)
 
     def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count samples by dataset: ``(datasets,) int64``."""
-        owners = np.searchsorted(self.dataset.first_ids, sample_ids, side="right") - 1
-        return np.bincount(owners, minlength=len(self.members))
+        return dataset_counts(self.dataset.first_ids, sample_ids)
 
     def joined_ids(
         self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]
@@ -243,40 +226,3 @@ class ServedMixture:
             )
         joined: NDArray[np.int64] = firsts[indices] + sample_ids
         return joined
-
-
-class Mixtures:
-    """The mixtures that streams read, so that the ranks of a job share one; thread-safe."""
-
-    def __init__(self) -> None:
-        self._mixtures: OrderedDict[tuple[object, ...], ServedMixture] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(
-        self,
-        spec: MixtureSpec,
-        members: Sequence[ServedDataset],
-        skips: Sequence[Skips | None],
-    ) -> ServedMixture:
-        """Return the mixture of some datasets under a spec, without some of their samples.
-
-        Raises:
-            BadArgumentError: The order cannot be.
-        """
-        filters = tuple(member.readable.kept for member in members)
-        key = (spec.fingerprint, spec.digest, spec.order, tuple(map(digest_of, skips)), filters)
-        with self._lock:
-            found = self._mixtures.get(key)
-            # A dataset that was reloaded is another object.
-            if found is None or found.members != tuple(members):
-                found = self._mixtures[key] = ServedMixture(members, spec, skips)
-            self._mixtures.move_to_end(key)
-            if len(self._mixtures) > _MAX_MIXTURES:
-                self._mixtures.popitem(last=False)
-        return found
-
-
-def _starts(counts: Sequence[int]) -> NDArray[np.int64]:
-    starts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return starts

@@ -2,7 +2,7 @@
 
 Contract:
 
-1. ``NAME:LENGTH`` is the dataset NAME, packed into rows of LENGTH elements. It can be had as soon
+1. ``NAME:LENGTH`` is the dataset NAME, packed into rows of LENGTH elements. It is served as soon
    as what packing needs is stored, and by whoever may read NAME.
 2. Its fingerprint names the version of the dataset, the options of packing, the lengths and the
    row counts: equal fingerprints are equal rows, and tokens hold it.
@@ -30,8 +30,8 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.source import Blocks
 from headrace.server.datasets.served import Part
 from headrace.server.layout.packed_columns import packed_columns
-from headrace.server.plan.dealing import Dealer, Dealers, Ranks, row_costs
-from headrace.server.plan.find_samples import Finder, Found, fit, walk
+from headrace.server.plan.dealing import Dealer, Dealers, Ranks, dealer_of_rows
+from headrace.server.plan.find_samples import Finder, fit, take, walk
 from headrace.server.plan.packed_rows import PackedFinder
 from headrace.server.plan.stream_request import BatchesRequest, Readable
 from headrace.storage import (
@@ -68,6 +68,7 @@ class ServedRows:
         readable: What requests are checked against.
         packed: What rows hold.
         samples_an_item: About how many documents a row has.
+        rows: How documents make them.
         table: What their order is made of.
 
     Raises:
@@ -90,20 +91,22 @@ class ServedRows:
             bos=options.bos,
             eos=options.eos,
             fill=options.fill,
+            tokenizer=pointer.tokenizer,
         )
-        self._rows = PackedRows(
+        self.rows: Final = PackedRows(
             Packing(options.length, options.cut, options.marks),
             document_counts=groups["sample_count"].astype(np.int64),
             row_counts=read_row_counts(store, table, group_count=len(groups)),
             raw_bytes=groups["raw_bytes"].astype(np.int64),
             lengths=lengths.of_group,
             fit=fit,
+            take=take,
         )
-        self.table: Final = self._rows.table
-        self.samples_an_item: Final = max(1, pointer.sample_count // max(1, self._rows.row_count))
+        self.table: Final = self.rows.table
+        self.samples_an_item: Final = max(1, pointer.sample_count // max(1, self.rows.row_count))
         self.readable: Final = Readable(
             fingerprint=rows_fingerprint(pointer, table),
-            sample_count=self._rows.row_count,
+            sample_count=self.rows.row_count,
             columns=self.packed.columns,
             refused={},
             max_batch_bytes=base.readable.max_batch_bytes,
@@ -148,7 +151,7 @@ class ServedRows:
             if finder is None:
                 finder = self._finders[key] = PackedFinder(
                     Order(spec, self.table, walk=walk),
-                    self._rows,
+                    self.rows,
                     self._base.dataset,
                     fingerprint=self.readable.fingerprint,
                     skips=skips,
@@ -158,16 +161,21 @@ class ServedRows:
                 self._finders.popitem(last=False)
         return finder
 
+    def lengths_digest(self) -> str:
+        """Refuse: rows are of one length.
+
+        Raises:
+            BadArgumentError: Always.
+        """
+        raise BadArgumentError(
+            f"all rows of {self.name!r} have {self.packed.length} elements, and buckets sort "
+            f"samples by length; leave buckets out, or ask for {self._base.name!r}",
+            field="buckets",
+        )
+
     def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
         """Return what deals rows to ranks so that costs are even; the ranks of a job share it."""
-
-        def costs(found: Found) -> NDArray[np.float64]:
-            return row_costs(found, deal)
-
-        return self.dealers.get(
-            (deal, order, ranks, id(finder)),
-            lambda: Dealer(deal, order, ranks, finder=finder, costs=costs),
-        )
+        return dealer_of_rows(self.dealers, deal, order, ranks, finder)
 
     def blocks(self, cache: BlockCache) -> Blocks:
         """Return the blocks of the documents for a stream."""
@@ -183,6 +191,10 @@ class ServedRows:
 
     def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return ids of rows as they are."""
+        return sample_ids
+
+    def shown_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return ids of documents as they are."""
         return sample_ids
 
     def joined_ids(
@@ -207,14 +219,9 @@ class ServedRows:
         """
         if fingerprint in {"", self.readable.fingerprint}:
             return self
-        versions = self._base.versions
-        for candidate in () if versions is None else versions.candidates():
-            if candidate == self._base.dataset.fingerprint:
-                continue
-            older = self._base.version(candidate)
-            found = older.rows.find(self.packed.length)
-            if found is not None and found.readable.fingerprint == fingerprint:
-                return found
+        for version, candidate in self._base.rows.versions(self.packed.length):
+            if candidate == fingerprint and version != self._base.dataset.fingerprint:
+                return self._base.version(version).rows.get(self.packed.length)
         raise TokenDatasetChangedError(
             f"rows with the fingerprint {fingerprint[:100]} are requested, and {self.name!r} has "
             f"{self.readable.fingerprint}; the dataset, its lengths or the options of packing have "
@@ -223,12 +230,23 @@ class ServedRows:
             dataset_fingerprint=self.readable.fingerprint,
         )
 
+    def candidates(self) -> tuple[str, ...]:
+        """Return the fingerprints of the rows of all versions, these first.
+
+        Raises:
+            HeadraceError: The store cannot be asked.
+        """
+        own = self.readable.fingerprint
+        found = [candidate for _, candidate in self._base.rows.versions(self.packed.length)]
+        return (own, *(each for each in found if each != own))
+
     def to_proto(self) -> pb.Dataset:
         """Return the rows as the wire describes a dataset."""
         described = self._base.to_proto()
         described.name = self.name
         described.fingerprint = self.readable.fingerprint
         described.sample_count = self.readable.sample_count
+        described.document_count = self.base.dataset.sample_count
         described.ClearField("columns")
         described.columns.extend(column.to_proto() for column in self.readable.columns)
         return described
@@ -290,8 +308,26 @@ class RowsOf:
                         self._open[length] = found
         return found
 
-    def lengths(self) -> StoredLengths:
+    def versions(self, length: int) -> Iterator[tuple[str, str]]:
+        """Yield the versions that have rows of a length, and the fingerprints of these rows.
+
+        Raises:
+            HeadraceError: The store cannot be asked.
+        """
+        versions = self._base.versions
+        if versions is None or self._store is None:
+            return
+        for version in versions.candidates():
+            pointer = read_packing(self._store, version)
+            for table in () if pointer is None else pointer.rows:
+                if pointer is not None and table.options.length == length:
+                    yield version, rows_fingerprint(pointer, table)
+
+    def lengths(self, *, field: str) -> StoredLengths:
         """Return the lengths of the dataset's samples.
+
+        Args:
+            field: What needs them, for the error.
 
         Raises:
             BadArgumentError: None are stored.
@@ -302,9 +338,9 @@ class RowsOf:
                 pointer = self._pointer()
                 if pointer is None or self._store is None:
                     raise BadArgumentError(
-                        f"no lengths are stored for {self._base.name!r}, of which costs are made; "
+                        f"no lengths are stored for {self._base.name!r}, which {field} needs; "
                         "store them with `headrace index URL --pack-length L`, of any L",
-                        field="deal",
+                        field=field,
                     )
                 self._lengths = StoredLengths(self._store, pointer)
             return self._lengths
@@ -331,6 +367,7 @@ def rows_fingerprint(pointer: PackingPointer, table: RowTable) -> str:
         table.counts.digest,
         pointer.column,
         *pointer.alike,
+        *([f"tokenizer {pointer.tokenizer}"] if pointer.tokenizer else []),
     ]
     content = "".join(f"{line}\n" for line in lines).encode()
     hashed = hashlib.blake2b(content, digest_size=_DIGEST_BYTES, person=b"headrace-rows")

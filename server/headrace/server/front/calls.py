@@ -2,20 +2,20 @@
 
 Contract:
 
-1. Headers: who calls is told apart at once, from metadata or certificate, and the call waits for
-   its turn in the line of its caller (`WireServer`). A caller that may not is told so before its
-   request is received. Nothing of this holds a thread. The call of one that floods the server is
-   set aside for a while before more is done (`Floods`).
-2. Request: it must come within ``request_timeout_s``, else the call ends with ``REQUEST_MISSING``.
-   Where more than `MOST_WAITING` calls wait for theirs, the one that has waited longest ends with
-   ``SERVER_BUSY``. A request that cannot be parsed is ``REQUEST_MALFORMED``.
-3. Work: a thread of the method's pool has the call from then on. Callers have their turns at it.
-   Where too many calls wait for one the call ends with ``SERVER_BUSY``. A stream has a place before
-   it has a thread.
+1. Headers: the caller is identified at once, from metadata or certificate, and the call waits for
+   its turn in its caller's line (`WireServer`). A caller without access is refused before its
+   request is received. None of this holds a thread. The call of one that floods the server is set
+   aside for a while before more is done (`Floods`).
+2. Request: it must arrive within ``request_timeout_s``, or the call ends with ``REQUEST_MISSING``.
+   If more than `MOST_WAITING` calls wait for their requests, the one that has waited longest ends
+   with ``SERVER_BUSY``. A request that cannot be parsed is ``REQUEST_MALFORMED``.
+3. Work: a thread of the method's pool then takes the call; callers take turns at the threads. If
+   too many calls wait for one, the call ends with ``SERVER_BUSY``. A stream gets its place before
+   it gets a thread.
 4. End: answers and failures are sent without waiting. A client that does not take them is cut
    after as long.
-5. Every failure is one of `headrace.errors`, and counted; whatever else is raised is our bug, and
-   says nothing of the inside.
+5. Every failure is one of `headrace.errors`, and is counted; anything else that is raised is a bug
+   of ours, and the client is told no details.
 
 If the code differs, the code is wrong.
 """
@@ -42,7 +42,8 @@ from headrace.errors import (
 from headrace.server.access.callers import ANYBODY, Access, Caller, host_of, subjects_of
 from headrace.server.front.doorkeeper import Doorkeeper
 from headrace.server.front.floods import Floods
-from headrace.server.front.hidden_paths import Places
+from headrace.server.front.gate import Gate
+from headrace.server.front.hidden_paths import DatasetPlaces
 from headrace.server.front.pools import Pool
 from headrace.server.front.status import Failure, failure_of, internal_failure
 from headrace.server.front.tallied import TalliedLog
@@ -52,6 +53,9 @@ from headrace.server.front.wire_server import Arrivals
 
 MOST_WAITING = 512
 """Calls whose request has not come, or whose answer was not taken; each may hold 1 MiB."""
+
+CROWD = 1024
+"""Calls of a caller that wait for their turn: twice as many as a herd of 500 clients has."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +77,7 @@ class Method(Protocol):
         """Whether it answers callers that are not known."""
 
     def check(self, call: Call) -> None:
-        """Refuse a call before its request is received, where that is sure; without waiting."""
+        """Refuse a call before its request is received, if it must be; does not wait."""
 
     def received(self, call: Call, request: bytes) -> None:
         """Take a request; the thread that serves all calls asks, so it may not wait."""
@@ -84,11 +88,12 @@ class Desk:
     """What all calls of a server share.
 
     Attributes:
-        access: Tells callers apart.
+        access: Identifies callers.
         failures: Counts those that fail.
         waiting: Those that wait for their client.
         floods: Those that their client has reset, and those of callers who bring many of them.
         door: Is told whose connections have calls.
+        gate: Is told of the calls of those who bring far too many.
         malformed: Says that requests were not what they must be.
         places: Where the datasets lie, which callers on other machines are not told.
         hidden: Says what they were not told.
@@ -99,8 +104,9 @@ class Desk:
     waiting: Waiting
     floods: Floods
     door: Doorkeeper
+    gate: Gate
     malformed: TalliedLog
-    places: Places
+    places: DatasetPlaces
     hidden: TalliedLog
 
 
@@ -108,13 +114,13 @@ class Call:
     """One call; the contract is above.
 
     Args:
-        name: Of its method.
+        name: The name of its method.
         method: Answers it.
         desk: Shared with all other calls.
         wire: The call as gRPC has it.
 
     Attributes:
-        caller: Who calls; nobody in particular where anybody may, or where it is not known.
+        caller: Who calls; `ANYBODY` if anybody may, or if the caller is not known.
     """
 
     def __init__(self, name: str, method: Method, desk: Desk, wire: WireCall) -> None:
@@ -125,7 +131,7 @@ class Call:
         self._request_count = 0
         self._is_wanting = True
         self.caller: Caller = ANYBODY
-        # Found at the look at the headers, and said when the call has its turn.
+        # Found when the headers were read, and raised when the call has its turn.
         self._refusal: HeadraceError | None = None
         if not method.is_open:
             try:
@@ -135,11 +141,17 @@ class Call:
 
     @property
     def line(self) -> str:
-        """In whose line the call waits; none if it needs no turn."""
+        """The line that the call waits in; empty if it needs no turn."""
         return "" if self._method.is_open else self.whose
 
+    def may_wait(self, waiting: int) -> bool:
+        """Return whether the call may wait; `waiting` calls of its caller do already."""
+        if waiting < CROWD and not self._desk.floods.is_flooding(self.whose):
+            return True
+        return self._desk.gate.came(self.peer)
+
     def no_room(self) -> bool:
-        """Return whether the call goes on, to hear that its line is full; else it is cut."""
+        """Return whether the call goes on, to be told that its line is full; else it is cut."""
         if self._desk.floods.is_flooding(self.whose):
             return False
         self._refusal = ServerBusyError("too many calls wait for their turn; try again")
@@ -154,12 +166,12 @@ class Call:
         self._request_count += 1
         self._is_wanting = False
         self._desk.waiting.remove(self)
-        # Of calls that were reset at once thousands may come in a moment.
+        # Thousands of calls that were reset at once may arrive in a moment.
         if self.is_wanted():
             self.guarded(lambda: self._method.received(self, request))
 
     def requests_ended(self) -> None:
-        """End the call: well if it has asked something, or its client has reset it."""
+        """End the call: without an error if it had a request, or if its client has reset it."""
         if self._request_count:
             self.answer(None)
         elif self.is_wanted():
@@ -186,14 +198,14 @@ class Call:
         """Return the request.
 
         Raises:
-            RequestMalformedError: It is none.
+            RequestMalformedError: The bytes are no such request.
         """
         try:
             return kind.FromString(request)
         except DecodeError:
             self._desk.malformed.add(f"{self.name} from {self.host}")
             raise RequestMalformedError(
-                f"the {len(request)} bytes of the request are no {kind.DESCRIPTOR.full_name}; "
+                f"the {len(request)} bytes of the request are not a {kind.DESCRIPTOR.full_name}; "
                 "send one that is made by the stubs of this version"
             ) from None
 
@@ -203,7 +215,7 @@ class Call:
         return self._wire.is_active
 
     def is_wanted(self) -> bool:
-        """Return whether somebody waits for an answer, before there is any; else it was reset."""
+        """Return whether the client still waits for its first answer; else it reset the call."""
         if self.is_active:
             return True
         self._desk.floods.over(self.whose, self)
@@ -221,7 +233,7 @@ class Call:
 
     @property
     def host(self) -> str:
-        """The client's address without its port; all of a unix socket are one."""
+        """The client's address without its port; all clients of a unix socket share one."""
         return host_of(self._wire.peer())
 
     @property
@@ -242,7 +254,7 @@ class Call:
         return self._wire.send_soon(message, on_sent)
 
     def answer(self, message: bytes | None) -> None:
-        """End the call well, with a last message or without."""
+        """End the call without an error, with a last message or none."""
         self._wait_until_taken(self._wire.answer(message))
 
     def fail(self, error: HeadraceError) -> None:
@@ -262,14 +274,14 @@ class Call:
         self._wire.cancel()
 
     def callers_changed(self) -> int:
-        """Return how often the server's callers have changed, now too."""
+        """Return how often the server's callers have changed, up to now."""
         return self._desk.access.changes()
 
     def known_caller(self) -> Caller:
-        """Return who calls, by the callers as they are now.
+        """Return the caller, according to the callers file as it is now.
 
         Raises:
-            HeadraceError: As when the call came.
+            HeadraceError: See `Access.caller`.
         """
         return self._desk.access.caller(
             self._wire.metadata, lambda: subjects_of(self._wire.auth_context())
@@ -346,7 +358,7 @@ class Pooled(Generic[_Request]):
     """A method that a thread of a pool answers.
 
     Attributes:
-        kind: Of its request.
+        kind: The class of its request.
         pool: Has the threads.
         answer: Answers.
         is_open: Whether it answers callers that are not known.
@@ -368,7 +380,7 @@ class Pooled(Generic[_Request]):
         """
 
         def work() -> None:
-            # One that was cut while it waited for this thread.
+            # The call may have been cut while it waited for this thread.
             if call.is_wanted():
                 call.guarded(lambda: self.answer(call.parsed(request, self.kind), call))
 
@@ -380,7 +392,7 @@ class Streaming(Generic[_Request]):
     """A method that a thread answers with messages, for as long as the stream is open.
 
     Attributes:
-        kind: Of its request.
+        kind: The class of its request.
         pool: Has the threads, as many as there may be streams.
         refuse: Raises where there is no place for the stream.
         admit: Holds a place for the stream; raises where there is none.
@@ -427,7 +439,7 @@ class Streaming(Generic[_Request]):
             raise
 
     def _respond(self, call: Call, request: bytes, place: ExitStack) -> None:
-        # Closed however the call ends, and the place is free before its client hears of it.
+        # It is closed however the call ends, and the place is free before the client is told.
         with closing(cast("Any", _until_end(self._answer(call, request), place))) as messages:
             send = self.sender(call)
             for message in messages:
@@ -464,7 +476,7 @@ def arrivals_of(methods: Mapping[str, Method], desk: Desk) -> Arrivals:
     """Return what makes the calls of methods, and of those that are not there.
 
     Args:
-        methods: By their full names, as ``/package.Service/Method``.
+        methods: The methods by their full names, such as ``/package.Service/Method``.
         desk: Shared by their calls.
     """
     return {
@@ -480,6 +492,9 @@ class _Unknown:
 
     def __init__(self, wire: WireCall) -> None:
         self._wire = wire
+
+    def may_wait(self, waiting: int) -> bool:  # noqa: ARG002 - it needs no turn
+        return True
 
     def no_room(self) -> bool:
         return False

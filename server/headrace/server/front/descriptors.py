@@ -1,7 +1,7 @@
 """How many files this process may have open, and how many of those may be connections.
 
-A connection costs its client nothing, and each takes a descriptor here. Without a bound a few
-hundred idle ones leave none for the store, and streams fail that were well.
+A connection costs its client nothing, but takes a descriptor here. Without a bound a few hundred
+idle connections leave none for the store, and healthy streams fail.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from headrace.server.settings.server_config import ServerConfig
 # What a process has open before it serves: libraries, logs, sockets that listen (measured: 20 to
 # 40), and the files of the disk cache that are read just now.
 _OWN = 64
-# Of a thread that reads from a store: a connection, one that is being replaced, a file, a spare.
+# A thread that reads from a store has a connection, one that is being replaced, a file, a spare.
 _A_FETCH_THREAD = 4
-# Of a stream with a ring: its memory, its socket, and what wakes it.
+# A stream with a ring has its memory, its socket, and what wakes it.
 _A_RING = 3
 _LEAST_CONNECTIONS = 16
 # More would only take memory (arbitrary; a connection takes some 30 KiB).
@@ -23,7 +23,7 @@ _MOST_CONNECTIONS = 16_384
 
 
 def raise_limit() -> int:
-    """Let this process have as many files open as it may; return how many that are."""
+    """Raise this process's limit of open files as far as allowed; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -34,7 +34,7 @@ def most_connections(config: ServerConfig, limit: int) -> int:
     """Return how many clients may be connected at once, so that enough is left for the store.
 
     Args:
-        config: Of the server.
+        config: The settings of the server.
         limit: How many files it may have open.
     """
     has_rings = any(address.startswith("unix:") for address in config.addresses)

@@ -1,14 +1,15 @@
-"""Connections without a call give way when a server has nearly as many as it may.
+"""Drop idle connections when a server has nearly as many as it may.
 
 gRPC drops those that say nothing after seconds, and those that have nothing to say after a minute;
 until then they would keep others out.
 
 Contract:
 
-1. Where more than `_FULL` of the connections are taken, those are dropped whose client has no call
-   and has sent nothing for `_IDLE_S`, the longest silent first, until no more than `_ROOM` are.
+1. If more than `_FULL` of the connections are taken, those whose client has no call and has sent
+   nothing for `_IDLE_S` are dropped, the longest silent first, until no more than `_ROOM` are
+   taken.
 2. A connection with a call is never dropped.
-3. Only connections over TCP are looked at, and only on Linux, which says how long one is silent.
+3. Only TCP connections are looked at, and only on Linux, which says how long one has been silent.
 
 If the code differs, the code is wrong.
 """
@@ -21,15 +22,16 @@ import struct
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
+
+from headrace.server.front.connections import clients_at, tcp_ports
 
 _LOOK_S = 0.25
 _IDLE_S = 1.0
 _FULL = 0.75
 _ROOM = 0.5
-# Of Linux's struct tcp_info: milliseconds since data came last.
+# From Linux's struct tcp_info: milliseconds since the last data arrived.
 _INFO_BYTES = 60
 _LAST_DATA_RECV = struct.Struct("=52xI")
 
@@ -52,8 +54,7 @@ class Doorkeeper:
 
     def start(self, addresses: Iterable[str]) -> None:
         """Begin to look at the connections to some addresses."""
-        ports = (one.rpartition(":")[2] for one in addresses if not one.startswith("unix:"))
-        self._ports = frozenset(map(int, ports))
+        self._ports = tcp_ports(addresses)
         if self._ports and sys.platform == "linux":
             self._thread.start()
 
@@ -83,46 +84,20 @@ class Doorkeeper:
                 self._make_room()
 
     def _make_room(self) -> None:
-        found = list(self._connections())
-        try:
+        with clients_at(self._ports) as found:
             if len(found) <= _FULL * self._most:
                 return
             with self._lock:
                 busy = frozenset(self._calls)
             idle = [
                 (silent_s, number)
-                for number, (connection, port) in enumerate(found)
+                for number, (connection, _, port) in enumerate(found)
                 if port not in busy and (silent_s := _silent_s(connection)) >= _IDLE_S
             ]
             for _, number in sorted(idle, reverse=True)[: len(found) - int(_ROOM * self._most)]:
                 # gRPC, which has another descriptor of it, finds it closed.
                 with suppress(OSError):
                     found[number][0].shutdown(socket.SHUT_RDWR)
-        finally:
-            for connection, _ in found:
-                connection.close()
-
-    def _connections(self) -> Iterator[tuple[socket.socket, int]]:
-        """Yield the connections of clients, each by a descriptor of our own, with their ports."""
-        for one in Path("/proc/self/fd").iterdir():
-            try:
-                if not str(one.readlink()).startswith("socket:"):
-                    continue
-                connection = socket.socket(fileno=os.dup(int(one.name)))
-            except OSError:
-                continue
-            port = self._client_port(connection)
-            if port is None:
-                connection.close()
-            else:
-                yield connection, port
-
-    def _client_port(self, connection: socket.socket) -> int | None:
-        with suppress(OSError):
-            if connection.family in {socket.AF_INET, socket.AF_INET6}:
-                ours, theirs = connection.getsockname()[1], connection.getpeername()[1]
-                return int(theirs) if ours in self._ports else None
-        return None
 
 
 def _silent_s(connection: socket.socket) -> float:

@@ -1,4 +1,4 @@
-"""Calls that their client reset before anybody looked at them, and the callers who bring many.
+"""Hold back callers who reset many calls before anybody has looked at them.
 
 A client may have many calls on a connection (``grpc.max_concurrent_streams``), and one that resets
 them at once could open the next as soon as the last is cleared away: as many as Python can look at,
@@ -8,10 +8,10 @@ Contract:
 
 1. A call that was reset is kept for ``keep_s``, give or take a moment, and counts among the calls
    of its connection until then: one connection brings no more of them than its limit in that time.
-2. A caller of whom more than ``few`` calls were reset within ``keep_s`` floods the server. Each
-   further call of it is set aside for as long, and longer where more are due than are gone on with
-   at a time; then it is answered as any other. One that was reset meanwhile is not, and has cost
-   the server no more than a look at its headers.
+2. A caller floods the server if more than ``few`` of its calls were reset within ``keep_s``. Each
+   of its further calls is set aside for as long, or longer if more are due than can go on at a
+   time; then it is answered as any other. A call that was reset meanwhile is not answered, and has
+   cost the server no more than a look at its headers.
 3. All that are kept are never more than ``most``: the oldest gives way.
 4. After `close` none is kept.
 
@@ -49,7 +49,7 @@ class _Kept:
 
     Attributes:
         since: When it was kept.
-        caller: Whose it is.
+        caller: The caller that it belongs to.
         call: Referred to, so that gRPC does not clear it away; None where that need not be.
         go_on: Goes on with it; returns whether somebody still waits for it.
     """
@@ -61,13 +61,13 @@ class _Kept:
 
 
 class Floods:
-    """Those of one server; safe for several threads.
+    """All such calls of one server; safe for several threads.
 
     Args:
         most: How many calls may be kept.
-        keep_s: For how long each is.
+        keep_s: How long each is kept.
         few: How many of one caller may be reset in that time before it floods.
-        at_a_time: How many `clear_old` goes on with that somebody still waits for.
+        at_a_time: How many `clear_old` continues with that somebody still waits for.
         now: Seconds of a clock that never goes back.
     """
 
@@ -107,19 +107,19 @@ class Floods:
         """Go on with a call later, in any thread; never, if `close` comes first.
 
         Args:
-            caller: Whose it is.
+            caller: The caller that it belongs to.
             go_on: Goes on with it; returns whether somebody still waits for it.
         """
         self._keep(_Kept(self._now(), caller, None, go_on))
 
     def clear_old(self) -> None:
-        """Clear away what was kept long enough, and go on with some that were set aside."""
+        """Clear away what was kept long enough, and continue with some that were set aside."""
         before = self._now() - self._keep_s
         old: list[_Kept] = []
         with self._lock:
             while self._over and self._over[0].since <= before:
                 old.append(self._popped(self._over))
-        # Not under the lock, where they would be cleared away or gone on with.
+        # Not under the lock: they are cleared away, or go on, here.
         old.clear()
         gone_on = 0
         while gone_on < self._at_a_time and (kept := self._due(before)):
@@ -145,7 +145,7 @@ class Floods:
                 self._over_of[kept.caller] += 1
             else:
                 self._aside.append(kept)
-        # Not under the lock, where it would be cleared away or gone on with.
+        # Not under the lock: it is cleared away, or goes on, here.
         if oldest is not None:
             oldest.go_on()
 

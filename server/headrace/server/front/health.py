@@ -1,4 +1,4 @@
-"""The standard health service, answered without a thread: so it answers whatever the rest does.
+"""The standard health service. It needs no thread, so it answers whatever else the server does.
 
 Its methods are those of ``grpc.health.v1``; gRPC's own servicer sends to those who watch while it
 holds the lock that each check needs, and waits there for a client that does not read.

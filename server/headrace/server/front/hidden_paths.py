@@ -1,6 +1,6 @@
-"""Errors as clients on other machines get them: files by their names in the dataset, no more.
+"""Errors as clients on other machines see them: they name files relative to the dataset only.
 
-Where a dataset lies, and what else lies on the server's disks, is the operator's alone. Whoever
+Only the operator may know where a dataset lies, and what else the server's disks hold. Whoever
 calls over a unix socket is on the same machine and is told full paths, as the log is.
 
 Three things are done with a text, in this order:
@@ -54,7 +54,7 @@ _QUOTED_PATH = re.compile(r"(?P<quote>['\"])/[^'\"/]+/[^'\"]*(?P=quote)")
 _PATH = re.compile(r"(?<![\w.:/)\]-])/[^\s/'\"<>:;,]+(?:/[^\s/'\"<>:;,]*)+")
 
 
-class Places:
+class DatasetPlaces:
     """Knows where datasets lie; safe for several threads.
 
     Datasets that are served no more stay known, since their streams may still fail; of more URLs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 _Item = TypeVar("_Item")
@@ -35,9 +36,18 @@ class Lines(Generic[_Item]):
         line.append(item)
         self._count += 1
 
-    def pop(self) -> tuple[str, _Item]:
-        """Return what is next, with its caller; something must wait."""
-        caller = next(iter(self._lines))
+    def callers(self) -> Iterator[str]:
+        """Yield those who have a line, in the order in which they have their turns."""
+        yield from self._lines
+
+    def pop(self, caller: str | None = None) -> tuple[str, _Item]:
+        """Return what is next, with its caller; something must wait.
+
+        Args:
+            caller: The caller whose call to take; None for whoever is next.
+        """
+        if caller is None:
+            caller = next(iter(self._lines))
         line = self._lines.pop(caller)
         item = line.popleft()
         if line:

@@ -2,10 +2,10 @@
 
 Contract:
 
-1. Of the calls that wait the next is one of another caller than the last: each caller has its turn,
-   and of one caller's calls the one that came first.
-2. There are never more than ``most_calls``, with ``most_bytes`` of requests; half of either is the
-   most that one caller has of them, so that it cannot keep the others out.
+1. Callers take turns: the next call belongs to another caller than the last one, and the calls of
+   one caller come in the order in which they arrived.
+2. There are never more than ``most_calls``, with ``most_bytes`` of requests. One caller has at most
+   half of either, so that it cannot keep the others out.
 
 If the code differs, the code is wrong.
 """
@@ -33,10 +33,10 @@ class Pool:
     """Threads with a bounded queue, fair to callers; safe for several threads.
 
     Args:
-        name: For the threads.
+        name: A name for the threads.
         size: How many.
         most_calls: That wait for one.
-        most_bytes: Of the requests that wait, together.
+        most_bytes: The most that the waiting requests may take together.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Pool:
         self._bytes_of: Counter[str] = Counter()
 
     def submit(self, work: Callable[[], None], *, caller: str, request_bytes: int) -> bool:
-        """Have a thread do something; return False where too many others wait.
+        """Have a thread do something; return False if too many others wait.
 
         Args:
             work: What to do.
-            caller: For whom.
+            caller: The caller that it works for.
             request_bytes: What it holds while it waits.
         """
         with self._lock:
@@ -101,11 +101,11 @@ class Pool:
 
 
 class CallPools:
-    """The threads of one server, apart by kind, so that no kind of call can starve another.
+    """The threads of one server, separate by kind, so that no kind of call can starve another.
 
     Attributes:
-        streams: For streams, each of which holds a thread while it is open.
-        unary: For all other calls.
+        streams: The threads for streams, each of which holds one while it is open.
+        unary: The threads for all other calls.
     """
 
     def __init__(self, max_streams: int) -> None:

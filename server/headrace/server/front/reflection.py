@@ -1,4 +1,4 @@
-"""The standard reflection service: one question after the other, none of which holds a thread."""
+"""The standard reflection service; it answers one question after the other and holds no thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn errors into statuses of the wire: the one place where that is done."""
+"""Turn errors into gRPC statuses, in this one place."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _failure(code: str, reason: str, message: str, pairs: tuple[tuple[str, str],
 
 
 def internal_failure() -> Failure:
-    """Return the status of a bug: it says nothing of the inside."""
+    """Return the status of a bug, without details."""
     return failure_of(InternalError("the server failed; its log says how"))
 
 

@@ -1,4 +1,4 @@
-"""A log of what may happen very often: one line for many."""
+"""Log what may happen very often, in one line for many occurrences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TalliedLog:
     """Logs at most one line in ten seconds, with how often it happened since the last.
 
     Args:
-        log: Where to.
+        log: The log to write to.
         text: What happened; ``%d`` stands for how often, ``%s`` for the last of them.
         now: Seconds of a clock that never goes back.
     """

@@ -1,6 +1,6 @@
 """Calls that wait for their client: for its request, or for it to take the answer.
 
-They hold no thread, only memory; still there must be an end.
+They hold no thread but some memory, so their wait is bounded.
 
 Contract:
 
@@ -22,7 +22,7 @@ from typing import Protocol
 _LOOK_S = 0.25
 
 
-class Waiter(Protocol):
+class WaitingCall(Protocol):
     """A call that waits for its client."""
 
     def give_up(self, *, for_room: bool) -> None:
@@ -30,7 +30,7 @@ class Waiter(Protocol):
 
 
 class Waiting:
-    """Those of one server; safe for several threads.
+    """All such calls of one server; safe for several threads.
 
     Args:
         most: How many there may be.
@@ -39,7 +39,7 @@ class Waiting:
         now: Seconds of a clock that never goes back.
 
     Attributes:
-        timeout_s: As above.
+        timeout_s: See above.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Waiting:
         self._now = now
         self._lock = threading.Lock()
         # By age: all may wait for the same time.
-        self._since: dict[Waiter, float] = {}
+        self._since: dict[WaitingCall, float] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="headrace-waiting", daemon=True)
 
@@ -66,10 +66,10 @@ class Waiting:
         return len(self._since)
 
     def start(self) -> None:
-        """Begin to look for those that have waited too long."""
+        """Start looking for calls that have waited too long."""
         self._thread.start()
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: WaitingCall) -> None:
         """Let a call wait from now on."""
         oldest = None
         with self._lock:
@@ -82,7 +82,7 @@ class Waiting:
         if oldest is not None:
             oldest.give_up(for_room=True)
 
-    def remove(self, waiter: Waiter) -> None:
+    def remove(self, waiter: WaitingCall) -> None:
         """Let a call wait no more; it need not have."""
         with self._lock:
             self._since.pop(waiter, None)

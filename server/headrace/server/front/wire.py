@@ -49,7 +49,6 @@ class WireCall:
 
     Args:
         event: What gRPC says of a call that has come.
-        on_over: Called when the call is over and nothing of it is under way.
 
     Attributes:
         metadata: What came with the headers.
@@ -69,11 +68,11 @@ class WireCall:
         "metadata",
     )
 
-    def __init__(self, event: Any, on_over: Callable[[], None]) -> None:
+    def __init__(self, event: Any) -> None:
         self._call = event.call
         self.metadata: Sequence[tuple[str, str | bytes]] = event.invocation_metadata
-        self._on_over = on_over
         self._receiver: Receiver
+        self._on_over: Callable[[bool], None]
         self._lock = threading.RLock()
         # Operations that are under way.
         self._due = 0
@@ -83,9 +82,15 @@ class WireCall:
         # Released when a message is out for which a thread waits.
         self._out: threading.Lock | None = None
 
-    def go_on(self, receiver: Receiver) -> None:
-        """Hear of the call's end from now on, and let the receiver have it."""
-        self._receiver = receiver
+    def go_on(self, receiver: Receiver, on_over: Callable[[bool], None]) -> None:
+        """Watch for the call's end from now on, and hand the call to the receiver.
+
+        Args:
+            receiver: Is told of it.
+            on_over: Called when the call is over and nothing of it is under way, with whether its
+                client was gone before anything was sent.
+        """
+        self._receiver, self._on_over = receiver, on_over
         with self._lock:
             self._start((cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._client_is_gone)
         receiver.arrived()
@@ -142,7 +147,7 @@ class WireCall:
             return True
 
     def answer(self, message: bytes | None) -> bool:
-        """End the call well, with a last message or without, and without waiting.
+        """End the call without an error and without waiting, with a last message or none.
 
         Returns:
             Whether somebody waited for it.
@@ -224,4 +229,4 @@ class WireCall:
         finally:
             # It refers to us, and gRPC clears a call away with the last reference to it.
             del self._receiver
-            self._on_over()
+            self._on_over(self._is_cancelled and not self._is_begun)

@@ -7,11 +7,12 @@ Contract:
    had a turn. A call whose receiver names nobody (health) goes on at once.
 2. There are never more than ``most`` in the lines, and of one caller half as many; the receiver of
    one more is told that there is no room.
-3. What happens to calls that went on comes before the turns of those that wait, but for one turn
+3. What happens to calls that went on comes before the turns of those that wait, except for one turn
    in `_EVENTS_A_TURN` events. Turns rest for twice the time that they took, so that threads that
-   make batches have Python's lock in between.
-4. gRPC has `_LOOKS` calls of each method to give out at a time: so many are looked at for each time
-   that the queue of events comes round. Many calls of one method keep a call of another waiting for
+   make batches have Python's lock in between. A caller of whom many wait has its turns at a pace
+   while others are there (`Pace`), until `stop`.
+4. gRPC has `_LOOKS` calls of each method to give out at a time: that many are looked at each time
+   the queue of events comes round. Many calls of one method keep a call of another waiting for
    no more than that, and one of the same for a look each.
 5. `stop` lets no call come; those there are may go on for a while and are then cut. When the last
    is over the thread ends.
@@ -22,15 +23,18 @@ If the code differs, the code is wrong.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stubs
 
 from headrace.server.front.lines import Lines
+from headrace.server.front.pace import Pace
 from headrace.server.front.wire import Receiver, WireCall
 
 _MOST_IN_LINES = 16_384
@@ -42,7 +46,7 @@ _LOOKS = 32
 _EVENTS_A_TURN = 4
 
 _WORK_S, _REST = 0.002, 2.0
-"""After so long of turns, so many times as long of rest: this thread gives Python's lock away for
+"""After `_WORK_S` of turns, `_REST` times as long of rest: this thread gives Python's lock away for
 moments only while it has work, and who else wants it has it once in 5 ms (sys.getswitchinterval),
 so 1,500 calls that came at once kept the streams of all others from making a batch for 1 to 2 s."""
 
@@ -54,7 +58,14 @@ _log = logging.getLogger(__name__)
 
 
 class Arrival(Receiver, Protocol):
-    """A receiver of calls that may be told that there is no room."""
+    """A receiver of calls that may have to wait for a turn, or be told that there is no room."""
+
+    def may_wait(self, waiting: int) -> bool:
+        """Return whether the call may wait; else it is cut.
+
+        Args:
+            waiting: Calls of the same caller that wait already.
+        """
 
     def no_room(self) -> bool:
         """Return whether the call is to go on all the same, to be told so; else it is cut."""
@@ -70,8 +81,9 @@ class WireServer:
     Args:
         methods: By their full names, as ``/package.Service/Method``; the empty name is for calls of
             any other.
-        options: Of gRPC's.
+        options: Options of gRPC.
         most: Calls in the lines.
+        pace: The pace of callers who bring many; None for the usual one.
     """
 
     def __init__(
@@ -80,6 +92,7 @@ class WireServer:
         options: Sequence[tuple[str, int]],
         *,
         most: int = _MOST_IN_LINES,
+        pace: Pace | None = None,
     ) -> None:
         self._methods = methods
         self._most = most
@@ -93,7 +106,8 @@ class WireServer:
         # over, and whether no connection is left.
         self._asked = self._calls = 0
         self._is_shut = False
-        self._worked_s = self._rests_until = 0.0
+        self._worked_s = self._rests_until = self._paced_until = 0.0
+        self._pace = pace or Pace()
         self._lock = threading.Lock()
         self._is_stopping = False
         self._cut_at: float | None = None
@@ -158,18 +172,38 @@ class WireServer:
         """Return how long to wait for an event."""
         if not self._lines:
             return _WAIT_S
-        return max(0.0, self._rests_until - time.monotonic())
+        return max(0.0, max(self._rests_until, self._paced_until) - time.monotonic())
 
     def _give_turn(self) -> None:
         """Go on with the call that is next, unless the last turns are to be rested from."""
         began = time.monotonic()
-        if began < self._rests_until:
+        if began < max(self._rests_until, self._paced_until):
             return
-        self._guarded(self._go_on, *self._lines.pop()[1])
+        caller, wait_s = self._next_caller()
+        if wait_s:
+            # The others may be gone before.
+            self._paced_until = began + min(wait_s, _WAIT_S)
+            return
+        self._guarded(self._go_on, *self._lines.pop(caller)[1], caller)
         now = time.monotonic()
         self._worked_s += now - began
         if self._worked_s >= _WORK_S:
             self._rests_until, self._worked_s = now + _REST * self._worked_s, 0.0
+
+    def _next_caller(self) -> tuple[str, float]:
+        """Return whose turn is next, of those who may have one soonest, and in how many seconds."""
+        soonest, least_s = "", math.inf
+        for caller in self._lines.callers():
+            wait_s = (
+                0.0
+                if self._is_stopping
+                else self._pace.wait_s(caller, self._lines.count_of(caller))
+            )
+            if not wait_s:
+                return caller, 0.0
+            if wait_s < least_s:
+                soonest, least_s = caller, wait_s
+        return soonest, least_s
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -192,22 +226,35 @@ class WireServer:
                 self._look(event)
 
     def _look(self, event: Any) -> None:
-        call = WireCall(event, self._call_is_over)
+        call = WireCall(event)
         arrival = self._methods[event.tag](call)
         line = arrival.line
         if not line:
             self._go_on(call, arrival)
-        elif 2 * self._lines.count_of(line) < self._most > len(self._lines):
+            return
+        waiting = self._lines.count_of(line)
+        if not arrival.may_wait(waiting):
+            return
+        if 2 * waiting < self._most > len(self._lines):
             self._lines.append(line, (call, arrival))
+            # It may be of one whose turn is now.
+            self._paced_until = 0.0
         elif arrival.no_room():
             self._go_on(call, arrival)
 
-    def _go_on(self, call: WireCall, arrival: Arrival) -> None:
+    def _go_on(self, call: WireCall, arrival: Arrival, caller: str = "") -> None:
+        """Let a receiver have its call; the turn of a caller's line, if one is named."""
         self._calls += 1
-        call.go_on(arrival)
+        if caller:
+            self._pace.turn_given(caller)
+        call.go_on(arrival, partial(self._call_is_over, caller))
 
-    def _call_is_over(self) -> None:
+    def _call_is_over(self, caller: str, was_reset: bool) -> None:  # noqa: FBT001 - as WireCall gives it
         self._calls -= 1
+        if caller:
+            self._pace.call_ended(caller, was_reset=was_reset)
+            if was_reset:
+                self._paced_until = 0.0
 
     def _ask_for(self, method: str) -> None:
         """Have gRPC give out a call of a method."""

@@ -39,7 +39,7 @@ def change_hue(pixels: NDArray[np.uint8], turn: float) -> None:
 
     Args:
         pixels: ``(height, width, channels)``, changed in place.
-        turn: By how much, in [-0.5, 0.5].
+        turn: How far to turn the hue, in [-0.5, 0.5].
     """
     if pixels.shape[2] == 1:
         return

@@ -11,21 +11,27 @@ import math
 _HALVINGS = 6
 _EXP_TERMS = 16
 _LOG_TERMS = 12
+_LEAST_EXP = -700.0
 
 
 def exp(x: float) -> float:
-    """Return e to the power of x, for x in [-8, 8], to 14 digits."""
-    part = x / (1 << _HALVINGS)
+    """Return e to the power of x, to 14 digits for x in [-8, 8], and 0 below -700."""
+    if x < _LEAST_EXP:
+        return 0.0
+    halvings = _HALVINGS
+    while abs(x) > 1 << halvings:
+        halvings += 1
+    part = x / (1 << halvings)
     found = 1.0
     for term in range(_EXP_TERMS, 0, -1):
         found = 1.0 + found * part / term
-    for _ in range(_HALVINGS):
+    for _ in range(halvings):
         found *= found
     return found
 
 
 def log(x: float) -> float:
-    """Return the natural logarithm of x, for x in [1/1024, 1024], to 13 digits."""
+    """Return the natural logarithm of x, for x in [2^-60, 2^60], to 13 digits."""
     for _ in range(_HALVINGS):
         x = math.sqrt(x)
     part = (x - 1.0) / (x + 1.0)

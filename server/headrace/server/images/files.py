@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import struct
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF")
 
 _JPEG = b"\xff\xd8\xff"
-_EXIF = b"Exif\x00\x00"
-# A segment of a JPEG has less; what it records of rotation stands in the first or second.
-_EXIF_BYTES = 1 << 17
+_APP1, _APP14, _SCAN = 0xE1, 0xEE, 0xDA
 _ORIENTATION = 0x0112
 _UPRIGHT = 1
+# EXIF's numbers for images whose rows are columns.
+_ON_THEIR_SIDE = range(5, 9)
+_MASK_MODES = frozenset({"1", "L", "P"})
 _LANES = 4
 # Of each thread, once it has decoded such an image; that is 2,000 x 2,000 pixels.
 _KEPT_BYTES = 16 << 20
@@ -55,12 +56,14 @@ class Head:
         height: Rows.
         is_plain: Whether it is a JPEG of luminance or of YCbCr, 8 bits, of one frame.
         is_progressive: Whether it is a JPEG of several scans.
+        is_turned: Whether it may say that the image is to be turned.
     """
 
     width: int
     height: int
     is_plain: bool = False
     is_progressive: bool = False
+    is_turned: bool = True
 
     @property
     def scratch_bytes(self) -> int:
@@ -113,7 +116,7 @@ class Decoder:
                 pass
             else:
                 pixels = np.asarray(found).reshape(head.height, head.width, lanes)
-                return _upright(pixels, _jpeg_orientation(content))
+                return _upright(pixels, _jpeg_orientation(content)) if head.is_turned else pixels
         return self._by_pillow(content)
 
     def _by_pillow(self, content: memoryview) -> NDArray[np.uint8]:
@@ -150,6 +153,44 @@ def head_of(content: memoryview) -> Head:
         return head
     with opened(content) as image:
         return Head(image.width, image.height, is_progressive="progressive" in image.info)
+
+
+def upright_size(content: memoryview, head: Head) -> tuple[int, int]:
+    """Return the height and the width of an image once it is turned as its file says.
+
+    Raises:
+        OSError: As `head_of`.
+    """
+    if head.is_turned:
+        with opened(content) as image:
+            if int(image.getexif().get(_ORIENTATION, _UPRIGHT)) in _ON_THEIR_SIDE:
+                return head.width, head.height
+    return head.height, head.width
+
+
+def mask_pixels(content: memoryview, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the numbers of a mask, ``(height, width)``: grey levels, or indices of a palette.
+
+    Args:
+        content: The file.
+        size: Height and width that it must have.
+
+    Raises:
+        ValueError: It has another size, or more than one number of 8 bits for a pixel; or what
+            `Decoder.pixels` raises.
+    """
+    with opened(content) as image:
+        if (image.height, image.width) != size:
+            raise ValueError(
+                f"the mask has {image.height} x {image.width} pixels, and its image {size[0]} x "
+                f"{size[1]}, turned upright"
+            )
+        if image.mode not in _MASK_MODES:
+            raise ValueError(
+                f"the mask is of the mode {image.mode}; it must have one number of at most 8 bits "
+                "for each pixel"
+            )
+        return np.asarray(image).astype(np.uint8, copy=False)
 
 
 def opened(content: memoryview) -> Image.Image:
@@ -192,7 +233,8 @@ def _libraries() -> _Turbo:
 
 def _jpeg_head(content: memoryview) -> Head | None:
     """Return the head of a JPEG; None where Pillow had better look at it."""
-    at, is_adobe = 2, False
+    at, is_adobe, is_turned = 2, False, False
+    head: Head | None = None
     while at + 4 <= len(content) and content[at] == 0xFF:  # noqa: PLR2004 - begins a marker
         marker = content[at + 1]
         if marker == 0xFF:  # noqa: PLR2004 - fills up
@@ -201,23 +243,26 @@ def _jpeg_head(content: memoryview) -> Head | None:
         if marker in _NO_LENGTH:
             at += 2
             continue
+        if marker == _SCAN:
+            # What comes before it is all that Pillow looks at.
+            return None if head is None or is_adobe else replace(head, is_turned=is_turned)
         length = content[at + 2] << 8 | content[at + 3]
-        if marker in _FRAMES:
+        if marker in _FRAMES and head is None:
             if at + 4 + _FRAME.size > len(content):
                 return None
             depth, height, width, parts = _FRAME.unpack_from(content, at + 4)
             # Three parts of an Adobe file may be red, green and blue as they are.
             is_plain = depth == 8 and parts in (1, 3) and not is_adobe and width and height  # noqa: PLR2004
-            kind = marker in _PROGRESSIVE
-            return Head(width, height, is_plain=True, is_progressive=kind) if is_plain else None
-        is_adobe = is_adobe or marker == 0xEE  # noqa: PLR2004 - APP14
+            if not is_plain:
+                return None
+            head = Head(width, height, is_plain=True, is_progressive=marker in _PROGRESSIVE)
+        is_adobe = is_adobe or marker == _APP14
+        is_turned = is_turned or marker == _APP1
         at += 2 + length
     return None
 
 
 def _jpeg_orientation(content: memoryview) -> int:
-    if bytes(content[:_EXIF_BYTES]).find(_EXIF) < 0:
-        return _UPRIGHT
     with opened(content) as image:
         return int(image.getexif().get(_ORIENTATION, _UPRIGHT))
 

@@ -24,6 +24,8 @@ class Frame:
         window: What is kept of that; beyond its borders there are zeros.
         flips: Whether top and bottom, and left and right, of the window are swapped.
         is_cut: Whether a window was cut, or the box scaled.
+        early: Which of the flips came before the box was scaled; scaling with weights is the same
+            from either side, and taking the nearest pixel is not.
     """
 
     pixels: NDArray[np.uint8]
@@ -32,6 +34,7 @@ class Frame:
     window: Box
     flips: tuple[bool, bool] = (False, False)
     is_cut: bool = False
+    early: tuple[bool, bool] = (False, False)
 
     @property
     def height(self) -> int:
@@ -64,7 +67,8 @@ class Frame:
     def scaled(self, height: int, width: int) -> Frame:
         """Return it in another size; once, and before what is cut passes its borders."""
         assert not self.is_cut
-        return replace(self, size=(height, width), window=(0, 0, height, width), is_cut=True)
+        window = (0, 0, height, width)
+        return replace(self, size=(height, width), window=window, is_cut=True, early=self.flips)
 
     def paint(self, out: NDArray[np.uint8]) -> None:
         """Write it.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError
+from headrace.server.images.bfloat16 import bfloat16_bits
 from headrace.server.images.draws import draws_of
 from headrace.server.images.frame import Frame, frame_of
+from headrace.server.images.placement import frame_of_size
 from headrace.server.images.transforms import (
     CenterCrop,
     ColorJitter,
@@ -34,6 +36,7 @@ _FLOATS = {
     pb.ELEMENT_TYPE_UNSPECIFIED: pb.ELEMENT_TYPE_FLOAT32,
     pb.ELEMENT_TYPE_FLOAT32: pb.ELEMENT_TYPE_FLOAT32,
     pb.ELEMENT_TYPE_FLOAT16: pb.ELEMENT_TYPE_FLOAT16,
+    pb.ELEMENT_TYPE_BFLOAT16: pb.ELEMENT_TYPE_BFLOAT16,
 }
 
 
@@ -48,9 +51,10 @@ class Recipe:
         width: Its columns.
         geometry: What is done first, each with its place in the request.
         painting: What is done to the pixels then, each with its place.
-        table: ``(channels, 256)``: what pixels become at last; None for what they are.
+        table: ``(channels, 256)``: what pixels become at last, of bfloat16 its bits; None for
+            what they are.
         finish: What is done to that, each with its place.
-        element_type: Of what is made.
+        element_type: The type of the elements that are made.
     """
 
     channels: int
@@ -59,7 +63,7 @@ class Recipe:
     width: int
     geometry: tuple[tuple[int, Geometry], ...]
     painting: tuple[tuple[int, Painting], ...]
-    table: NDArray[np.floating] | None
+    table: NDArray[np.generic] | None
     finish: tuple[tuple[int, Painting], ...]
     element_type: pb.ElementType
 
@@ -95,6 +99,24 @@ class Recipe:
         yield from self.painting
         yield from self.finish
 
+    def place(self, height: int, width: int, draws: ImageDraws, row: int) -> Frame:
+        """Return where an image of a size goes, for what follows it.
+
+        Args:
+            height: The height of the image, upright.
+            width: The width of the image.
+            draws: The random draws of the batch.
+            row: The row of the image in it.
+        """
+        frame = frame_of_size(height, width)
+        for place, step in (*self.geometry, *self.painting, *self.finish):
+            if isinstance(
+                step, RandomFlip | Resize | ResizeShorter | CenterCrop | RandomResizedCrop
+            ):
+                found = draws[place][row].tolist() if place in draws else []
+                frame = step.apply(frame, found)
+        return frame
+
     def make(
         self, pixels: NDArray[np.uint8], draws: ImageDraws, row: int, out: NDArray[np.generic]
     ) -> None:
@@ -102,9 +124,10 @@ class Recipe:
 
         Args:
             pixels: ``(height, width, 4)`` or ``(height, width, 1)``, as decoded.
-            draws: Of the batch.
-            row: Of the image in it.
-            out: Of `shape`, contiguous.
+            draws: The random draws of the batch.
+            row: The row of the image in it.
+            out: Of `shape`, contiguous; of bfloat16 its bits; written once, and not read, since
+                others may write to it.
         """
 
         def drawn(place: int) -> list[float]:
@@ -114,7 +137,7 @@ class Recipe:
         frame: Frame = frame_of(pixels)
         for place, step in self.geometry:
             frame = step.apply(frame, drawn(place))
-        is_direct = self.table is None and not self.is_chw
+        is_direct = self.table is None and not self.is_chw and not self.painting
         size = (self.height, self.width, self.channels)
         painted = out.view(np.uint8) if is_direct else np.empty(size, np.uint8)
         frame.paint(painted)
@@ -122,12 +145,15 @@ class Recipe:
             paint.paint(painted, drawn(place))
         if is_direct:
             return
-        target = out.transpose(1, 2, 0) if self.is_chw else out
+        made = np.empty(out.shape, out.dtype) if self.finish else out
+        target = made.transpose(1, 2, 0) if self.is_chw else made
         for channel in range(self.channels):
             plane = painted[:, :, channel]
             target[:, :, channel] = plane if self.table is None else self.table[channel][plane]
         for place, paint in self.finish:
             paint.paint(target, drawn(place))
+        if made is not out:
+            out[...] = made
 
 
 ImageDraws = dict[int, NDArray[np.float64]]
@@ -147,6 +173,9 @@ def recipe_of(message: pb.DecodeImage) -> Recipe:
         "height, width and fit are for images without transforms; say Resize or CenterCrop",
     )
     _check(message.layout in pb.ImageLayout.values(), f"layout is {message.layout}, which is none")
+    _check(
+        message.on_error in pb.OnError.values(), f"on_error is {message.on_error}, which is none"
+    )
     _check(
         len(message.transforms) <= MOST_TRANSFORMS,
         f"there are {len(message.transforms)} transforms; {MOST_TRANSFORMS} is the most",
@@ -182,7 +211,7 @@ class _Reader:
         self.geometry: list[tuple[int, Geometry]] = []
         self.painting: list[tuple[int, Painting]] = []
         self.finish: list[tuple[int, Painting]] = []
-        self.table: NDArray[np.floating] | None = None
+        self.table: NDArray[np.generic] | None = None
         self.element_type: pb.ElementType = pb.ELEMENT_TYPE_UINT8
 
     def add(self, place: int, message: pb.ImageTransform) -> None:
@@ -193,6 +222,9 @@ class _Reader:
             self._normalize(place, message.normalize)
             return
         made = _made(kind, message, self._channels, is_float=self.table is not None)
+        if self.element_type == pb.ELEMENT_TYPE_BFLOAT16 and isinstance(made, RandomErasing):
+            value = bfloat16_bits(np.array(made.value, np.float32))
+            made = replace(made, value=tuple(value.tolist()))
         if isinstance(made, ColorJitter | RandomErasing):
             _check(
                 self.size is not None,
@@ -238,18 +270,20 @@ class _Reader:
             f"transforms[{place}], normalize: std is {list(message.std)}; none may be 0",
         )
         if message.element_type not in _FLOATS:
-            raise _refusal(f"transforms[{place}], normalize: it makes float32 or float16")
+            raise _refusal(f"transforms[{place}], normalize: it makes float32, float16 or bfloat16")
         self.element_type = _FLOATS[message.element_type]
         self.table = _table(message.mean, message.std, self.element_type)
 
 
 def _table(
     mean: Sequence[float], std: Sequence[float], element_type: pb.ElementType
-) -> NDArray[np.floating]:
+) -> NDArray[np.generic]:
     pixels = np.arange(256, dtype=np.float32) / np.float32(255)
     means, deviations = (np.array(each, np.float32)[:, None] for each in (mean, std))
     with np.errstate(over="ignore"):
-        table = (pixels - means) / deviations
+        table: NDArray[np.float32] = (pixels - means) / deviations
+        if element_type == pb.ELEMENT_TYPE_BFLOAT16:
+            return bfloat16_bits(table)
         return table.astype("<f2" if element_type == pb.ELEMENT_TYPE_FLOAT16 else "<f4")
 
 

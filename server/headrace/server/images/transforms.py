@@ -248,6 +248,6 @@ def _between(bounds: Range, draw: float) -> float:
 
 
 def _middle(length: int, kept: int) -> int:
-    """Return where the middle of a line begins; before it, if the line is shorter."""
+    """Return where the middle of a line starts; before it, if the line is shorter."""
     # torchvision rounds halves of what is cut off to even, and of what is added down.
     return round((length - kept) / 2) if length >= kept else -((kept - length) // 2)

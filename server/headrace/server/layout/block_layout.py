@@ -54,7 +54,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BlockPart:
     """One gathered part of a block.
 
     Attributes:
@@ -76,7 +76,7 @@ class BlockLayout:
     """Where every column of a dataset lies in its blocks."""
 
     fields: tuple[Field, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[BlockPart, ...]
     by_name: dict[str, Field] = field(repr=False)
 
     @property
@@ -108,13 +108,13 @@ def block_layout(columns: Iterable[WireColumn]) -> BlockLayout:
         if column.nullable:
             valid[column.name] = end
             end += 1
-    parts = [Part(_rounded(end), aligned=True)]
+    parts = [BlockPart(_rounded(end), aligned=True)]
     fields = []
     for column in columns:
         part = 0
         if _is_wide(column):
             part = len(parts)
-            parts.append(Part(column.item_bytes, aligned=column.item_bytes <= TAKE_BYTES))
+            parts.append(BlockPart(column.item_bytes, aligned=column.item_bytes <= TAKE_BYTES))
         fields.append(Field(column, part, offsets.get(column.name, 0), valid.get(column.name, -1)))
     by_name = {entry.column.name: entry for entry in fields}
     return BlockLayout(tuple(fields), tuple(parts), by_name)

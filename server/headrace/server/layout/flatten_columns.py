@@ -47,7 +47,7 @@ class Lowered:
         logical_type: What the values mean where ``type`` does not say it; else empty.
         extract: Makes it of the stored column.
         role: Empty for the values, else what it says of them: ``lengths`` or ``items_valid``.
-        level: Of which items it says so: 1 for those of a sample, 2 for the items of those.
+        level: Which items it speaks of: 1 for those of a sample, 2 for the items of those.
     """
 
     base: str

@@ -27,8 +27,10 @@ class PackedColumns:
         bos: What is put before each document, or None.
         eos: What is put after it, or None.
         fill: What fills a row up.
-        sources: The dataset's columns that are packed, the one of documents first.
+        sources: The columns that are packed, the one of documents first.
         columns: All columns that can be asked for.
+        texts: The dataset's column that documents are tokens of; None if it holds the documents.
+        tokenizer: Digest of the tokenizer that makes them; empty for none.
     """
 
     length: int
@@ -37,6 +39,8 @@ class PackedColumns:
     fill: int
     sources: tuple[WireColumn, ...]
     columns: tuple[WireColumn, ...]
+    texts: WireColumn | None = None
+    tokenizer: str = ""
 
     @property
     def name(self) -> str:
@@ -57,32 +61,39 @@ def packed_columns(
     bos: int | None,
     eos: int | None,
     fill: int,
+    tokenizer: str = "",
 ) -> PackedColumns:
     """Return the columns of rows of documents.
 
     Args:
-        columns: Of the dataset, as they travel.
-        names: Those that are packed, the one of documents first.
+        columns: The columns of the dataset, as they travel.
+        names: The columns that are packed, that of the documents first.
         length: Elements of a row.
         bos: What is put before each document, or None.
         eos: What is put after it, or None.
         fill: What fills a row up.
+        tokenizer: Digest of the tokenizer that makes documents of a column of texts; empty where
+            the column holds them.
 
     Raises:
         BadArgumentError: A column cannot be packed, cannot hold a mark or the filling, or one
             would come twice.
     """
     by_name = {column.name: column for column in columns}
+    kind, what = (pb.COLUMN_KIND_STRING, "text") if tokenizer else (pb.COLUMN_KIND_RAGGED, "lists")
     sources = []
     for name in names:
         source = by_name.get(name)
-        if source is None or source.kind != pb.COLUMN_KIND_RAGGED:
+        if source is None or source.kind != kind:
             raise BadArgumentError(
-                f"column {name!r} is packed, and the dataset serves no lists of that name; make "
+                f"column {name!r} is packed, and the dataset serves no {what} of that name; make "
                 "the lengths again with `headrace index --pack-length`",
                 field="dataset",
             )
         sources.append(source)
+    texts = sources[0] if tokenizer else None
+    if texts is not None:
+        sources = [token_column(texts)]
     main = sources[0]
     if main.dtype.kind not in "iu":
         raise BadArgumentError(
@@ -112,7 +123,18 @@ def packed_columns(
             f"packing makes a column {min(twice)!r}, and the dataset has one; rename it",
             field="dataset",
         )
-    return PackedColumns(length, bos, eos, fill, tuple(sources), tuple(made))
+    return PackedColumns(length, bos, eos, fill, tuple(sources), tuple(made), texts, tokenizer)
+
+
+def token_column(column: WireColumn) -> WireColumn:
+    """Return what a column of texts becomes."""
+    return replace(
+        column,
+        kind=pb.COLUMN_KIND_RAGGED,
+        element_type=pb.ELEMENT_TYPE_INT32,
+        dtype=_INT32,
+        logical_type="",
+    )
 
 
 def _made(name: str, part: str, shape: tuple[int, ...] = ()) -> WireColumn:

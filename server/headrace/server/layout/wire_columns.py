@@ -51,7 +51,7 @@ class WireColumn:
         name: The column's name.
         kind: How rows lie in a payload.
         element_type: The type of one element, for the schema.
-        dtype: The same for NumPy; bool is one byte.
+        dtype: The NumPy type; a bool is one byte.
         item_shape: The shape of one row of a tensor; empty for scalars and other kinds.
         nullable: Whether a validity buffer precedes the others.
         logical_type: What the values mean where the element type does not say it.
@@ -117,7 +117,7 @@ def split_schema(
     """Return the columns that can be sent, in storage order, and why each other one cannot.
 
     Args:
-        schema: Of the dataset.
+        schema: The schema of the dataset.
         item_nulls: Whether lists may hold null items.
     """
     columns: list[WireColumn] = []
@@ -212,8 +212,8 @@ def refuse_large(size: int, limit: int, *, field: str = "global_batch_size") -> 
     """Refuse a batch of more bytes than the server allows.
 
     Args:
-        size: Of the payload, or a part of it.
-        limit: Of the server.
+        size: The size of the payload, or a part of it.
+        limit: The server's limit.
         field: What the caller should make smaller.
 
     Raises:

@@ -77,8 +77,8 @@ class Dealer:
 
     Args:
         deal: How.
-        order: Of the samples.
-        ranks: Whom to.
+        order: The order of the samples.
+        ranks: The ranks to deal to.
         finder: Finds samples.
         costs: What they cost.
 
@@ -194,6 +194,20 @@ class Dealers:
         return found
 
 
+def dealer_of_rows(
+    dealers: Dealers, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder
+) -> Dealer:
+    """Return what deals packed rows so that their costs are even, made once."""
+
+    def costs(found: Found) -> NDArray[np.float64]:
+        return row_costs(found, deal)
+
+    return dealers.get(
+        (deal, order, ranks, id(finder)),
+        lambda: Dealer(deal, order, ranks, finder=finder, costs=costs),
+    )
+
+
 def dealt(
     costs: NDArray[np.float64],
     edges: NDArray[np.int64],
@@ -260,6 +274,7 @@ def _chosen_rows(
         np.concatenate([found.item_ids[own] for found, own in zip(whole, owns, strict=True)]),
         starts,
         np.concatenate([found.table[own] for found, own in pairs]),
+        np.concatenate([found.places.sample_ids[own] for found, own in pairs]),
     )
     return together.cut(ends, accumulate(each.size for each in touched))
 

@@ -1,15 +1,15 @@
 """Find samples step by step, with compiled loops: from positions to blocks in one call.
 
-What has to be known of a step, its permutation and where its runs lie in blocks, is worked out
-once and kept for all streams of the order. Then a batch costs its own samples, wherever it begins
-and however few of them a rank has.
+A step's permutation, and the places of its runs in blocks, are worked out once and kept for all
+streams of the order. After that a batch costs only its own samples, wherever it begins and however
+few of them a rank has.
 
 Contract:
 
-1. What is found is what `PlainFinder` finds. It is asked where there are no kernels, and where the
-   order cannot be read by steps.
-2. What is kept is bounded: `_MAX_STEPS` steps of `_MAX_PIECES` pieces each, and but for the
-   newest `_MAX_BYTES` of them all. The order itself keeps as little as if nobody read it.
+1. The result is that of `PlainFinder`, which is used if there are no kernels, if the order cannot
+   be read by steps, or if its steps are small.
+2. Memory is bounded: at most `_MAX_STEPS` steps of `_MAX_PIECES` pieces each are kept, and
+   `_MAX_BYTES` of all but the newest. The order itself keeps nothing more for this.
 3. Safe for several threads. Two that miss the same step both work it out; one is kept.
 
 If the code differs, the code is wrong.
@@ -40,13 +40,17 @@ from headrace.server.plan.find_samples import (
 )
 from headrace.storage import OpenDataset
 
-# The last and the next of each of 16 lanes.
-_MAX_STEPS = 32
-# As much as an order keeps of the same when it is asked for samples. A permutation takes 2 MiB at
-# most.
+# The steps that eight lanes look ahead (`FORESEEN_WINDOWS`), and those they have passed since.
+_MAX_STEPS = 512
+# As much as an order keeps when it is asked for samples. A permutation takes 2 MiB at most.
 _MAX_BYTES = 32 << 20
 # Of 32 bytes each. A step touches some thousands of blocks by default.
 _MAX_PIECES = 1 << 18
+# Working out a step takes some 0.8 ms, in which two thousand samples are found through the order.
+# A step is about a sixteenth of what is shuffled together. It is worked out only if it has as many
+# samples, or enough bytes for that time not to matter. Otherwise a batch of 64 would cost as much
+# as two hundred batches if each of its samples were a step.
+_LEAST_STEP, _LEAST_STEP_BYTES, _STEPS_SHUFFLED = 2048, 4 << 20, 16
 # Lanes that change more often within a unit are read through the order (arbitrary).
 _MIN_STRETCH = 64
 
@@ -64,23 +68,23 @@ _Stretch: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedStep:
-    """A step of the order, and where its samples lie.
+    """A step of the order, and the places of its samples.
 
     Attributes:
         epoch: Its epoch.
         lane: Its lane.
         start: Its first place in the lane.
         end: The place after its last.
-        whole: As the kernel `find_dealt` takes it, and so the others.
-        tables: The same.
-        width: The same.
-        entries: The same.
-        key: The same.
-        second_key: The same.
-        pieces: The same.
-        buckets: The same.
-        shift: The same.
-        blocks: As the kernel takes them.
+        whole: An argument of the kernel `find_dealt`, as are the next eight.
+        tables: See `whole`.
+        width: See `whole`.
+        entries: See `whole`.
+        key: See `whole`.
+        second_key: See `whole`.
+        pieces: See `whole`.
+        buckets: See `whole`.
+        shift: See `whole`.
+        blocks: The blocks that `pieces` refers to, in the kernel's form.
     """
 
     epoch: int
@@ -97,6 +101,11 @@ class PlacedStep:
     buckets: NDArray[np.int32]
     shift: int
     blocks: NDArray[np.int64]
+
+    @property
+    def name(self) -> tuple[int, int, int]:
+        """The key under which it is kept; no other step has the same."""
+        return self.epoch, self.lane, self.start
 
     @property
     def nbytes(self) -> int:
@@ -152,9 +161,12 @@ class StepFinder:
     Args:
         order: The order.
         dataset: The dataset.
+        least_step: Samples that a step must have to be worked out, where they are small.
     """
 
-    def __init__(self, order: Order, dataset: OpenDataset) -> None:
+    def __init__(
+        self, order: Order, dataset: OpenDataset, *, least_step: int = _LEAST_STEP
+    ) -> None:
         self._order = order
         self._dataset = dataset
         self._plain = PlainFinder(order, Located(dataset))
@@ -165,16 +177,25 @@ class StepFinder:
         )
         self.skipped = order.skipped
         self.positions = order.find_each
+        self.substitute = order.substitute
+        self.damaged, self.found = self._plain.damaged, self._plain.found
         self.blocks_of_runs = self._plain.blocks_of_runs
         self.sample_bytes = max(1, dataset.raw_bytes // max(1, dataset.sample_count))
+        step_samples = order.memory_samples // _STEPS_SHUFFLED
+        is_large = (
+            step_samples >= least_step or step_samples * self.sample_bytes >= _LEAST_STEP_BYTES
+        )
         # Where all of a lane is shuffled together it is one step, and batches say what comes first.
-        self.has_steps = order.memory_samples < order.lane_length(0)
+        is_whole = order.memory_samples >= order.lane_length(0)
+        self.has_steps = is_large and not is_whole
         self.lane_place = order.lane_place
         self.lane_length = order.lane_length
         spec = order.spec
-        self._is_by_step = spec.lanes == 1 or spec.unit // spec.lanes >= _MIN_STRETCH
+        has_long_stretches = spec.lanes == 1 or spec.unit // spec.lanes >= _MIN_STRETCH
+        self._is_by_step = has_long_stretches and (is_large or is_whole)
         self._lock = threading.Lock()
         self._steps: OrderedDict[tuple[int, int, int], PlacedStep] = OrderedDict()
+        self._kept_bytes = 0
         self._last: PlacedStep | None = None
 
     def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
@@ -253,7 +274,7 @@ class StepFinder:
             # What was read last comes last.
             for step in reversed(self._steps.values()):
                 if step.holds(epoch, lane, place):
-                    self._steps.move_to_end((epoch, lane, step.start))
+                    self._steps.move_to_end(step.name)
                     return step
         placed = self._placed(epoch, lane, place, kernels)
         if placed is None:
@@ -261,15 +282,19 @@ class StepFinder:
             self._is_by_step = False
             return None
         with self._lock:
-            self._steps[epoch, lane, placed.start] = placed
-            self._evict()
+            self._keep(placed)
         return placed
 
-    def _evict(self) -> None:
-        kept_bytes = sum(step.nbytes for step in self._steps.values())
-        while len(self._steps) > 1 and (len(self._steps) > _MAX_STEPS or kept_bytes > _MAX_BYTES):
+    def _keep(self, placed: PlacedStep) -> None:
+        if (twin := self._steps.pop(placed.name, None)) is not None:
+            self._kept_bytes -= twin.nbytes
+        self._steps[placed.name] = placed
+        self._kept_bytes += placed.nbytes
+        while len(self._steps) > 1 and (
+            len(self._steps) > _MAX_STEPS or self._kept_bytes > _MAX_BYTES
+        ):
             _, step = self._steps.popitem(last=False)
-            kept_bytes -= step.nbytes
+            self._kept_bytes -= step.nbytes
 
     def _placed(self, epoch: int, lane: int, place: int, kernels: ModuleType) -> PlacedStep | None:
         step = self._order.step(epoch, lane, place)

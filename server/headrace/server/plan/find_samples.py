@@ -1,4 +1,4 @@
-"""Find the samples at positions of an order, and their blocks, for several batches at once."""
+"""Find the samples at positions of an order, and the blocks that hold them, for several batches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.order import OrderSpec, walk_tables
-from headrace.order.packing import Fitted, best_fit
+from headrace.order import OrderSpec, ShardTable, walk_tables
+from headrace.order.packing import Fitted, PackedGroup, Pieces, best_fit, take_pieces
 from headrace.server.kernels.loader import LOOPS
+from headrace.server.plan.damaged import DamagedSamples
 from headrace.storage import Dataset, Starts, search_starts
 
-# Blocks within so many times the samples are counted (6 us for 4,096 samples), not sorted (50 us).
+# Blocks within this many times the samples are counted, not sorted (6 us and 50 us for 4,096).
 _CLOSE = 8
 
 Range: TypeAlias = tuple[int, int]
@@ -59,10 +60,10 @@ class Found(NamedTuple):
 
     Attributes:
         together: Those of all that were found at once.
-        begin: Its first among them.
-        end: Where they end.
+        begin: The first of its samples among them.
+        end: Where its samples end.
         touched_begin: The first of its blocks.
-        touched_end: Where they end.
+        touched_end: Where its blocks end.
     """
 
     together: FoundTogether
@@ -73,7 +74,7 @@ class Found(NamedTuple):
 
     @property
     def item_ids(self) -> NDArray[np.int64]:
-        """Return what the order deals: the samples, ``(samples,) int64``."""
+        """Return the items that the order deals, here samples: ``(samples,) int64``."""
         return self.together.sample_ids[self.begin : self.end]
 
     @property
@@ -102,7 +103,7 @@ class Found(NamedTuple):
 
 
 class SampleOrder(Protocol):
-    """What a finder needs of an order."""
+    """The parts of an order that a finder needs."""
 
     @property
     def sample_count(self) -> int:
@@ -114,6 +115,9 @@ class SampleOrder(Protocol):
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
         """Return at which positions a substitute stands for a skipped sample."""
 
+    def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
+        """Return what stands in for the first of damaged samples; the others were tried before."""
+
     def find_each(self, epoch: int, sample_ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return all positions of an epoch at which each of some samples comes."""
 
@@ -122,7 +126,7 @@ class SampleOrder(Protocol):
 
 
 class Locator(Protocol):
-    """What a finder needs of a dataset."""
+    """The parts of a dataset that a finder needs."""
 
     @property
     def fingerprint(self) -> str:
@@ -177,6 +181,13 @@ class PlainFinder:
         self.sample_count = order.sample_count
         self.skipped = order.skipped
         self.positions = order.find_each
+        self.substitute = order.substitute
+        self.damaged = DamagedSamples()
+
+    def found(self, sample_ids: NDArray[np.int64]) -> Found:
+        """Return samples as one batch."""
+        (found,) = located(sample_ids, [sample_ids.size], self._locator)
+        return found
 
     def find(self, epoch: int, batches: Sequence[Sequence[Range]]) -> list[Found]:
         """Return the samples at the positions of each batch, which may be several ranges."""
@@ -199,7 +210,7 @@ class PlainFinder:
 
 
 class KeptOrders(SampleOrder, Protocol):
-    """What a finder needs of an order of samples that filters keep."""
+    """The parts of an order of filtered samples that a finder needs."""
 
     def run_members(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return all kept samples of the runs that some samples are in, rising."""
@@ -222,21 +233,26 @@ def lane_bytes(spec: OrderSpec, memory_samples: int, sample_count: int, raw_byte
     """Return the raw bytes of the samples of a dataset that are shuffled together in a lane.
 
     Args:
-        spec: How it is shuffled.
-        memory_samples: How many are.
+        spec: How the dataset is shuffled.
+        memory_samples: How many samples are shuffled together.
         sample_count: Samples of the dataset.
-        raw_bytes: Their bytes.
+        raw_bytes: The raw bytes of these samples.
     """
     if not spec.shuffle or not sample_count:
         return 0
     return min(memory_samples, -(-sample_count // spec.lanes)) * raw_bytes // sample_count
 
 
+def table_bytes(spec: OrderSpec, table: ShardTable, memory_samples: int) -> int:
+    """Return `lane_bytes` for the samples of a table."""
+    return lane_bytes(spec, memory_samples, table.sample_count, int(table.raw_bytes.sum()))
+
+
 def located(sample_ids: NDArray[np.int64], counts: Sequence[int], locator: Locator) -> list[Found]:
     """Find the blocks of samples.
 
     Args:
-        sample_ids: Of all batches, one after the other.
+        sample_ids: The sample ids of all batches, one after the other.
         counts: Samples of each.
         locator: The dataset.
     """
@@ -269,7 +285,7 @@ def distinct_each(
 
 
 def joined(ranges: Iterable[Range]) -> Iterator[Range]:
-    """Join ranges that follow one another, as the batches of a world of one rank do."""
+    """Join adjacent ranges, such as those of successive batches in a world of one rank."""
     last: Range | None = None
     for start, stop in ranges:
         if last is not None and last[1] == start:
@@ -283,7 +299,7 @@ def joined(ranges: Iterable[Range]) -> Iterator[Range]:
 
 
 def _distinct(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct blocks, ascending; where they lie close together without sorting."""
+    """Return the distinct blocks, ascending; blocks that lie close together are not sorted."""
     if not blocks.size:
         return blocks
     first = int(blocks.min())
@@ -292,7 +308,7 @@ def _distinct(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero(np.bincount(blocks - first)) + first
 
 
-# Where more spans begin in a bucket, going through them takes longer than halving.
+# If more spans begin in a bucket, a scan takes longer than a binary search.
 _MAX_STEPS = 16
 
 
@@ -319,6 +335,24 @@ def fit(
     out = np.empty((documents.size + limits[2], 4), np.int64)
     count, rows = LOOPS.best_fit(documents, begins, sizes, *limits, out)
     return None if count < 0 else Fitted(out[:count], rows)
+
+
+def take(
+    groups: Sequence[PackedGroup],
+    which: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    firsts: NDArray[np.int64],
+) -> Pieces:
+    """Do what `headrace.order.packing.take_pieces` does."""
+    if LOOPS is None:
+        return take_pieces(groups, which, rows, firsts)
+    tables = np.array([each.memory for each in groups], np.int64).reshape(-1, 4)
+    given = (tables, which, rows)
+    counts = np.empty(rows.size, np.int64)
+    count = LOOPS.count_pieces(*given, counts)
+    sample_ids, table = np.empty(count, np.int64), np.empty((count, 4), np.int64)
+    LOOPS.take_pieces(*given, firsts, sample_ids, table)
+    return Pieces(counts, sample_ids, table)
 
 
 def search(

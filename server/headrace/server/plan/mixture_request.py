@@ -47,9 +47,9 @@ def mixture_spec(mixture: pb.Mixture, order: OrderSpec, fingerprints: Sequence[s
     """Return the spec of a mixture.
 
     Args:
-        mixture: As it came.
+        mixture: The mixture as it came.
         order: Seed, memory, lanes and unit.
-        fingerprints: Of the datasets, in the order of the mixture.
+        fingerprints: The fingerprints of the datasets, in the order of the mixture.
 
     Raises:
         BadArgumentError: A field is outside its range; ``metadata["field"]`` names it.

@@ -46,11 +46,13 @@ class RowsTogether(FoundTogether):
         starts: ``(rows + 1,) int64``: where the pieces of each row begin, and the last end; they
             are what samples are elsewhere.
         table: ``(pieces, 4) int64``: as `headrace.order.packing.Pieces` has it.
+        documents: ``(pieces,) int64``: the ids that rows show; in a mixture, those in its datasets.
     """
 
     row_ids: NDArray[np.int64]
     starts: NDArray[np.int64]
     table: NDArray[np.int64]
+    documents: NDArray[np.int64]
 
     def cut(self, ends: Iterable[int], touched_ends: Iterable[int]) -> list[Found]:
         """Return each batch.
@@ -116,6 +118,11 @@ class FoundRows(Found):
         """Return where each piece lies."""
         return self.rows.table[self.pieces]
 
+    @property
+    def places(self) -> Pieces:
+        """Return the pieces as rows show them."""
+        return Pieces(self.counts, self.rows.documents[self.pieces], self.table)
+
     def up_to(self, last: Found) -> FoundRows:
         """Return the rows of this batch and of those that follow, up to another."""
         return FoundRows(self.together, self.begin, last.end, self.touched_begin, last.touched_end)
@@ -125,7 +132,7 @@ class PackedFinder:
     """Finds rows of documents; the contract is above.
 
     Args:
-        order: Of the rows.
+        order: The order of the rows.
         rows: How documents make them.
         locator: Where the documents lie.
         fingerprint: Names the rows.
@@ -158,25 +165,13 @@ class PackedFinder:
         ranges = joined(chain.from_iterable(batches))
         ids += [self._order.sample_ids(epoch, *each) for each in ranges]
         row_ids = np.concatenate(ids)
-        pieces = self._kept(self._rows.pieces(packing_key(self._order.spec.seed, epoch), row_ids))
-        starts = np.zeros(row_ids.size + 1, np.int64)
-        np.cumsum(pieces.counts, out=starts[1:])
-        blocks, offsets = self._locator.locate(pieces.sample_ids)
-        ends = list(accumulate(sum(stop - first for first, stop in batch) for batch in batches))
-        touched = distinct_each(blocks, starts[np.array(ends, np.int64)].tolist(), kernels=LOOPS)
-        together = RowsTogether(
-            pieces.sample_ids,
-            blocks,
-            offsets,
-            np.concatenate([*touched, blocks[:0]]),
-            row_ids,
-            starts,
-            pieces.table,
-        )
-        return together.cut(ends, accumulate(own.size for own in touched))
+        key = packing_key(self._order.spec.seed, epoch)
+        pieces = kept_pieces(self._rows.pieces(key, row_ids), self._skips)
+        counts = [sum(stop - first for first, stop in batch) for batch in batches]
+        return located_rows(row_ids, pieces, counts, self._locator)
 
     def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
-        """Return that nothing stands in the place of a skipped document."""
+        """Return that nothing replaces a skipped document."""
         del epoch
         return np.zeros(stop - start, np.bool_)
 
@@ -194,17 +189,68 @@ class PackedFinder:
 
     def blocks_of_runs(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return all blocks of the groups that documents are in, ascending."""
-        firsts = self._rows.first_documents
-        groups = np.unique(np.searchsorted(firsts, sample_ids, side="right") - 1)
-        begins, _ = self._locator.locate(firsts[groups])
-        lasts, _ = self._locator.locate(firsts[groups + 1] - 1)
-        ranges = [np.arange(begin, last + 1) for begin, last in zip(begins, lasts, strict=True)]
-        return np.unique(np.concatenate(ranges))
+        return np.unique(blocks_of_groups(self._rows, sample_ids, self._locator))
 
-    def _kept(self, pieces: Pieces) -> Pieces:
-        if self._skips is None or not len(self._skips):
-            return pieces
-        is_kept = ~self._skips.contains(pieces.sample_ids)
-        rows = np.repeat(np.arange(pieces.counts.size), pieces.counts)
-        counts = np.bincount(rows[is_kept], minlength=pieces.counts.size)
-        return Pieces(counts, pieces.sample_ids[is_kept], pieces.table[is_kept])
+
+def located_rows(
+    row_ids: NDArray[np.int64],
+    pieces: Pieces,
+    counts: Sequence[int],
+    locator: Located,
+    *,
+    documents: NDArray[np.int64] | None = None,
+) -> list[Found]:
+    """Find the blocks of the documents of rows.
+
+    Args:
+        row_ids: The row ids of all batches, one after the other.
+        pieces: The pieces of these rows.
+        counts: Rows of each batch.
+        locator: Where the documents lie.
+        documents: The ids that rows show; None for those of the pieces.
+    """
+    starts = np.zeros(row_ids.size + 1, np.int64)
+    np.cumsum(pieces.counts, out=starts[1:])
+    blocks, offsets = locator.locate(pieces.sample_ids)
+    ends = list(accumulate(counts))
+    touched = distinct_each(blocks, starts[np.array(ends, np.int64)].tolist(), kernels=LOOPS)
+    together = RowsTogether(
+        pieces.sample_ids,
+        blocks,
+        offsets,
+        np.concatenate([*touched, blocks[:0]]),
+        row_ids,
+        starts,
+        pieces.table,
+        pieces.sample_ids if documents is None else documents,
+    )
+    return together.cut(ends, accumulate(own.size for own in touched))
+
+
+def kept_pieces(pieces: Pieces, skips: Skips | None) -> Pieces:
+    """Return the pieces of documents that are not skipped, all of them where they were."""
+    if skips is None or not len(skips):
+        return pieces
+    is_kept = ~skips.contains(pieces.sample_ids)
+    rows = np.repeat(np.arange(pieces.counts.size), pieces.counts)
+    counts = np.bincount(rows[is_kept], minlength=pieces.counts.size)
+    return Pieces(counts, pieces.sample_ids[is_kept], pieces.table[is_kept])
+
+
+def blocks_of_groups(
+    rows: PackedRows, sample_ids: NDArray[np.int64], locator: Locator, *, first_id: int = 0
+) -> NDArray[np.int64]:
+    """Return all blocks of the groups that documents are in, some of them twice.
+
+    Args:
+        rows: How the documents are packed.
+        sample_ids: The documents; there are some.
+        locator: Where they lie.
+        first_id: The locator's id of the first of all documents.
+    """
+    firsts = rows.first_documents
+    groups = np.unique(np.searchsorted(firsts, sample_ids, side="right") - 1)
+    begins, _ = locator.locate(firsts[groups] + first_id)
+    lasts, _ = locator.locate(firsts[groups + 1] - 1 + first_id)
+    ranges = [np.arange(begin, last + 1) for begin, last in zip(begins, lasts, strict=True)]
+    return np.concatenate(ranges)

@@ -14,11 +14,11 @@ from headrace.errors import (
     SkipsNotFoundError,
     TokenSpecChangedError,
 )
-from headrace.order import Skips, Token, check_skips
+from headrace.order import Skips, Token, check_skips, join_skips
 from headrace.server.plan.stream_request import BatchesRequest
 from headrace.v1 import shard_service_pb2 as pb
 
-# So many ids of the greatest length fit a request of 1 MiB.
+# How many ids of the greatest length fit a request of 1 MiB.
 MAX_SENT_IDS = 65_536
 # A stored list stays in memory: 8 bytes an id.
 _MAX_FILE_BYTES = 1 << 30
@@ -70,15 +70,18 @@ def wanted_skips(request: BatchesRequest, token: Token | None, lists: Lists) -> 
 
 
 def mixture_skips(
-    request: BatchesRequest, token: Token | None, lists: Sequence[Lists], first_ids: Sequence[int]
+    request: BatchesRequest,
+    token: Token | None,
+    lists: Sequence[Lists],
+    first_ids: NDArray[np.int64],
 ) -> tuple[Skips | None, ...]:
     """Return the samples that a request leaves out of each dataset of its mixture.
 
     Args:
-        request: As it came.
-        token: Where it goes on.
+        request: The request as it came.
+        token: The token that it resumes from.
         lists: The stored lists of each dataset.
-        first_ids: The id in the mixture of each dataset's first sample.
+        first_ids: See `join_skips`.
 
     Raises:
         HeadraceError: As `wanted_skips`.
@@ -90,16 +93,6 @@ def mixture_skips(
         found = join_skips(_each(datasets, lists, field="token_skips"), first_ids)
         check_adoption(joined, found, token, allow_new_skips=request.allow_new_skips)
     return wanted
-
-
-def join_skips(skips: Sequence[Skips | None], first_ids: Sequence[int]) -> Skips | None:
-    """Return the list of a mixture: ids in the mixture."""
-    ids: list[NDArray[np.int64]] = [
-        each.sample_ids + first
-        for each, first in zip(skips, first_ids, strict=False)
-        if each is not None
-    ]
-    return Skips(np.concatenate(ids)) if ids else None
 
 
 def digest_of(skips: Skips | None) -> str:

@@ -6,9 +6,9 @@ loop waits that would not have to at the same mean rate.
 
 Contract, for each lane that a stream reads:
 
-1. The stream is followed at a distance ahead of it: as many samples as half of that memory of the
-   cache holds which its jobs do not shuffle in (`spare_samples`). Where that is less than a step
-   nothing is asked for: it would push out what is still needed.
+1. The stream is followed at a distance ahead of it: as many samples as that memory of the cache
+   holds which its jobs do not shuffle in (`spare_samples`). Where that is less than a step nothing
+   is asked for: it would push out what is still needed.
 2. While that place goes through a step, the blocks that the step needs and that are not in memory
    are asked for in even parts, all of them when three quarters of it have been passed: the rest of
    the time is theirs to come.
@@ -80,7 +80,7 @@ class StepsAhead:
     """Asks for what the steps to come need. Not safe for several threads.
 
     Args:
-        steps: Of the order.
+        steps: The steps of the order.
         lanes: Those that the stream reads.
         last_epoch: The last one that it reads; None for no end.
         spare_samples: Gives how many samples of a lane the cache has room for beside those that are
@@ -105,8 +105,7 @@ class StepsAhead:
 
     def advance(self, blocks: Blocks, waiter: Waiter, *, epoch: int, position: int) -> None:
         """Ask for what is due when a stream has come to a position."""
-        # Half of what is spare: the rest is for whom else the cache serves, and for odd sizes.
-        spare = self._spare_samples() // 2
+        spare = self._spare_samples()
         for lane in self._lanes:
             place = self._steps.lane_place(lane.lane, position)
             for wanted, part in lane.due(epoch, place, spare, blocks):

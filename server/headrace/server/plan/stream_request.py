@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.errors import (
@@ -14,6 +14,9 @@ from headrace.errors import (
     TokenSpecChangedError,
 )
 from headrace.order import (
+    LEAST_BUCKETS,
+    MOST_BUCKET_SAMPLES,
+    MOST_BUCKETS,
     NUMBER_LIMIT,
     DealSpec,
     EndMode,
@@ -25,8 +28,9 @@ from headrace.order import (
     spec_differences,
 )
 from headrace.server.layout.wire_columns import SAMPLE_IDS, WireColumn, choose_columns, refuse_large
-from headrace.server.settings.transform_config import TransformConfig
-from headrace.server.steps.transform_pool import NO_TRANSFORMS, TransformPool
+from headrace.server.settings.transform_config import StepVersion
+from headrace.server.steps.mix_images import MIXING
+from headrace.server.steps.registered import NOTHING_REGISTERED, Registered
 from headrace.server.steps.transform_step import wanted_transforms
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -37,11 +41,11 @@ BatchesRequest = pb.ReadBatchesRequest | pb.GetBatchRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedOrder:
     """What a request wants of the order.
 
     Attributes:
-        token: Where it goes on, if it does.
+        token: The token that it resumes from, if any.
         global_batch_size: Samples of one batch over all ranks.
         order: The order's options, every default filled in.
     """
@@ -51,7 +55,7 @@ class Wanted:
     order: OrderSpec
 
 
-def wanted_order(request: BatchesRequest) -> Wanted:
+def wanted_order(request: BatchesRequest) -> WantedOrder:
     """Return what a request wants of the order.
 
     Raises:
@@ -71,7 +75,7 @@ def wanted_order(request: BatchesRequest) -> Wanted:
             f"global_batch_size is {global_batch_size}; it must be in [1, {_GLOBAL_BATCH_LIMIT})",
             field="global_batch_size",
         )
-    return Wanted(token, global_batch_size, _order(request, token, global_batch_size))
+    return WantedOrder(token, global_batch_size, _order(request, token, global_batch_size))
 
 
 def _check_place(token: Token) -> None:
@@ -87,10 +91,11 @@ def _check_place(token: Token) -> None:
 
 def _order(request: BatchesRequest, token: Token | None, global_batch_size: int) -> OrderSpec:
     if not request.HasField("order"):
-        if token is None:
-            return OrderSpec()
-        return token.spec
-    wanted = _wanted_order(request.order, token, global_batch_size)
+        if token is not None:
+            return token.spec
+        return replace(OrderSpec(), unit=global_batch_size) if request.buckets else OrderSpec()
+    has_units = request.order.lanes > 1 or request.buckets > 0
+    wanted = _wanted_order(request.order, token, global_batch_size if has_units else 1)
     if token is not None and wanted != token.spec:
         differences = "; ".join(spec_differences(wanted, token.spec))
         raise TokenSpecChangedError(
@@ -100,12 +105,9 @@ def _order(request: BatchesRequest, token: Token | None, global_batch_size: int)
     return wanted
 
 
-def _wanted_order(order: pb.OrderSpec, token: Token | None, global_batch_size: int) -> OrderSpec:
-    lanes = order.lanes or 1
-    unit = order.unit
-    if not unit:
-        # With one lane it says nothing, and must not make two orders out of one.
-        unit = token.spec.unit if token else global_batch_size if lanes > 1 else 1
+def _wanted_order(order: pb.OrderSpec, token: Token | None, default_unit: int) -> OrderSpec:
+    # Where it says nothing it must not make two orders out of one.
+    unit = order.unit or (token.spec.unit if token else default_unit)
     defaults = OrderSpec()
     try:
         return OrderSpec(
@@ -117,7 +119,7 @@ def _wanted_order(order: pb.OrderSpec, token: Token | None, global_batch_size: i
                 order.shuffle_bytes if order.HasField("shuffle_bytes") else defaults.shuffle_bytes
             ),
             shuffle_samples=order.shuffle_samples,
-            lanes=lanes,
+            lanes=order.lanes or 1,
             unit=unit,
         )
     except BadArgumentError as error:
@@ -154,7 +156,7 @@ class Readable:
     """What a request is checked against.
 
     Attributes:
-        fingerprint: Of the dataset, or all those of the mixture together.
+        fingerprint: The fingerprint of the dataset, or all those of the mixture together.
         sample_count: Samples of an epoch.
         columns: The columns that can be sent.
         refused: Why each other column cannot.
@@ -162,6 +164,7 @@ class Readable:
         id_column: The column of sample ids.
         mixture: Digest of the mixture, as tokens hold it; empty for one dataset.
         kept: Digest of the samples that a filter keeps, as tokens hold it; empty without one.
+        class_counts: How many classes are named, by column; None for none.
     """
 
     fingerprint: str
@@ -172,6 +175,7 @@ class Readable:
     id_column: WireColumn = SAMPLE_IDS
     mixture: str = ""
     kept: str = ""
+    class_counts: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,7 @@ class StreamSpec:
         mixture: Digest of the mixture, for tokens; empty for one dataset.
         skips: Samples to leave out.
         kept: Digest of the samples that a filter keeps; empty without one.
-        transforms: Those that samples go through.
+        transforms: Those that samples go through, and tokenizers.
         images: What a token says of what is done to images, and by which decoder.
         global_batch_size: Samples of one batch over all ranks.
         rank: In [0, `world_size`).
@@ -192,22 +196,25 @@ class StreamSpec:
         end: What becomes of an incomplete last batch.
         columns: The columns to gather, in order, the server's own included.
         epoch: The first epoch.
-        position: Where to begin in it.
+        position: The first position in it.
         step: Global batches of the run before the first.
         consumed: Samples of the run before the first.
         epoch_count: Epochs to stream; 0 is without end.
         max_chunk_bytes: Greatest payload of one message.
         max_group_bytes: Greatest size of a message of several batches; 0 for none.
-        batch_stride: Of that many batches one is sent.
+        batch_stride: The stream gets one of every `batch_stride` batches.
         batch_offset: Which one, in [0, `batch_stride`).
         deal: How samples are dealt to ranks; None for in order.
+        is_mixed: Whether each sample is mixed with the next one of the global batch.
+        buckets: Units that are sorted by length together; 0 for none.
+        lengths: Digest of the lengths that they are sorted by; empty without buckets.
     """
 
     order: OrderSpec
     mixture: str
     skips: Skips | None
     kept: str
-    transforms: tuple[TransformConfig, ...]
+    transforms: tuple[StepVersion, ...]
     images: str
     global_batch_size: int
     rank: int
@@ -225,6 +232,9 @@ class StreamSpec:
     batch_stride: int
     batch_offset: int
     deal: DealSpec | None = None
+    is_mixed: bool = False
+    buckets: int = 0
+    lengths: str = ""
 
     @property
     def skips_digest(self) -> str:
@@ -242,9 +252,16 @@ class ReadFrom(Protocol):
     def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
         """Return the samples that a request leaves out."""
 
+    def lengths_digest(self) -> str:
+        """Return the digest of the lengths that samples are sorted by.
+
+        Raises:
+            BadArgumentError: They cannot be.
+        """
+
 
 def stream_spec(
-    request: pb.ReadBatchesRequest, served: ReadFrom, transforms: TransformPool = NO_TRANSFORMS
+    request: pb.ReadBatchesRequest, served: ReadFrom, registered: Registered = NOTHING_REGISTERED
 ) -> StreamSpec:
     """Check a request and fill in its defaults.
 
@@ -269,8 +286,9 @@ def stream_spec(
     if request.with_ids:
         columns += (readable.id_column,)
     epoch, position = _start(request, token, readable)
+    buckets = wanted_buckets(request, wanted, position=position, sample_count=readable.sample_count)
     configs, images = (
-        wanted_transforms(request, token, transforms)
+        wanted_transforms(request, token, registered)
         if request.steps or token is not None
         else ((), "")
     )
@@ -297,10 +315,75 @@ def stream_spec(
         batch_stride=request.batch_stride or 1,
         batch_offset=request.batch_offset,
         deal=_deal(request.deal) if request.HasField("deal") else None,
+        is_mixed=any(step.WhichOneof("step") in MIXING for step in request.steps),
+        buckets=buckets,
+        lengths=_lengths(served, token) if buckets else "",
     )
     _check_ranges(spec)
     _check_batches(spec, readable)
     return spec
+
+
+def wanted_buckets(
+    request: BatchesRequest, wanted: WantedOrder, *, position: int, sample_count: int
+) -> int:
+    """Return how many units are sorted by length together; 0 for none.
+
+    Args:
+        request: The request.
+        wanted: What it wants of the order.
+        position: Where it begins in an epoch.
+        sample_count: Samples of an epoch.
+
+    Raises:
+        BadArgumentError: They cannot be.
+        TokenSpecChangedError: The token's are others.
+    """
+    buckets, token = request.buckets, wanted.token
+    if token is not None:
+        if buckets and buckets != token.buckets:
+            found = f"buckets={token.buckets}" if token.buckets else "a run without buckets"
+            raise TokenSpecChangedError(
+                f"the token is of {found}, and buckets={buckets} is requested; ask for the "
+                "token's, or start over",
+                field="buckets",
+            )
+        buckets = token.buckets
+    if not buckets:
+        return 0
+    _check("buckets", buckets, low=LEAST_BUCKETS, high=MOST_BUCKETS + 1)
+    unit, size = wanted.order.unit, wanted.global_batch_size
+    if unit % size:
+        raise BadArgumentError(
+            f"buckets have {unit} samples (order.unit), and the global batch size is {size}; "
+            "expected one that divides them, so that a batch is of one bucket",
+            field="global_batch_size",
+        )
+    if position % size and position < sample_count // unit * unit:
+        raise BadArgumentError(
+            f"position {position} lies within a batch of {size} samples of one length; with "
+            f"buckets, start at a multiple of {size}, or give a global_batch_size that divides it",
+            field="global_batch_size",
+        )
+    if buckets * unit > MOST_BUCKET_SAMPLES:
+        raise BadArgumentError(
+            f"buckets is {buckets}, and {buckets} batches of {unit} have {buckets * unit} samples "
+            f"to sort together; {MOST_BUCKET_SAMPLES} is the most",
+            field="buckets",
+        )
+    return buckets
+
+
+def _lengths(served: ReadFrom, token: Token | None) -> str:
+    digest = served.lengths_digest()
+    if token is not None and token.lengths not in {"", digest}:
+        raise TokenSpecChangedError(
+            f"the token is of samples sorted by the lengths {token.lengths}, and {digest} are "
+            "stored; store the token's again with `headrace index --pack-length`, of the same "
+            "column or tokenizer, or start over",
+            field="buckets",
+        )
+    return digest
 
 
 def _check_mixture(token: Token, readable: Readable) -> None:

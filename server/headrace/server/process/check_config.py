@@ -12,6 +12,7 @@ from headrace.server.datasets.served_dataset import open_one
 from headrace.server.process.start_warnings import start_warnings
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.settings.server_config import ServerConfig
+from headrace.server.steps.registered import load_tokenizers
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Finding:
 
     Attributes:
         is_good: Whether a server can start with it.
-        text: For a person, without secrets.
+        text: What a person is told, without secrets.
     """
 
     is_good: bool
@@ -39,6 +40,9 @@ def check_config(config: ServerConfig) -> list[Finding]:
         if config.tokens:
             count = len(read_tokens(Path(config.tokens)))
             found.append(Finding(True, f"good: {count} callers in {config.tokens}"))
+        if config.tokenizers:
+            load_tokenizers(config.tokenizers)
+            found.append(Finding(True, f"good: tokenizers {', '.join(config.tokenizers)}"))
     except HeadraceError as error:
         found.append(Finding(False, f"bad: {error.message}"))
     return found + [Finding(True, f"warning: {text}") for text in start_warnings(config)]

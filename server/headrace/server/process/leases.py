@@ -47,7 +47,7 @@ class Leases:
         """Begin to listen; the caller's client holds the start lock.
 
         Args:
-            path: Of the socket; its folder is this user's alone.
+            path: The path of the socket; its folder is this user's alone.
             lock: The file whose lock a client holds while it starts a server.
             address: Where the server answers, as clients write it.
         """

@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 
 from headrace.server.process.forced_end import end_by
+from headrace.server.process.page_process import running_page
 from headrace.server.process.reload import Reloader
 from headrace.server.process.start_warnings import start_warnings
 from headrace.server.rpc.server import start_server
@@ -100,6 +101,7 @@ def _serve_alone(
             if source is not None:
                 reloader = stack.enter_context(Reloader(source, server.reload))
                 stack.enter_context(_handled({signal.SIGHUP: lambda *_: reloader.request()}))
+            stack.enter_context(running_page(config, source, server.status))
             _log.info("serving", extra=event(**server.described))
             wait(server.addresses)
         server.drain()
@@ -109,7 +111,10 @@ def _serve_workers(
     config: ServerConfig, source: ConfigSource | None, wait: Callable[[tuple[str, ...]], None]
 ) -> None:
     with start_supervisor(config, source=source) as supervisor:
-        with _handled({signal.SIGHUP: lambda *_: supervisor.reload()} if source else {}):
+        with (
+            _handled({signal.SIGHUP: lambda *_: supervisor.reload()} if source else {}),
+            running_page(config, source, supervisor.status),
+        ):
             wait(supervisor.addresses)
         supervisor.drain()
 

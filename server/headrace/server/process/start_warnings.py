@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.server.settings.server_config import ServerConfig, split_address
+from headrace.server.settings.server_config import ServerConfig, is_reached
 
 
 def start_warnings(config: ServerConfig) -> list[str]:
@@ -20,7 +19,12 @@ def start_warnings(config: ServerConfig) -> list[str]:
 
 
 def _of_addresses(config: ServerConfig) -> Iterator[str]:
-    reached = ", ".join(filter(_is_reached, config.addresses))
+    if config.page and is_reached(config.page) and not config.tls_cert:
+        yield (
+            f"whoever listens on the way to the page at {config.page} reads tokens and samples: "
+            "there is no TLS; give --tls-cert and --tls-key, or come through a tunnel"
+        )
+    reached = ", ".join(filter(is_reached, config.addresses))
     if not reached:
         return
     if not config.tokens and not config.tls_client_ca:
@@ -34,21 +38,6 @@ def _of_addresses(config: ServerConfig) -> Iterator[str]:
             f"tokens travel in clear text to {reached}: there is no TLS; give --tls-cert and "
             "--tls-key, or make sure that a mesh encrypts all the way"
         )
-
-
-def _is_reached(address: str) -> bool:
-    """Return whether other machines may reach an address."""
-    if address.startswith("unix:"):
-        return False
-    host, _ = split_address(address)
-    if host.lower() == "localhost":
-        return False
-    try:
-        found = ipaddress.ip_address(host)
-    except ValueError:
-        return True
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return not (mapped or found).is_loopback
 
 
 def _of_files(config: ServerConfig) -> Iterator[str]:

@@ -101,7 +101,8 @@ class _Worker:
     def report(self) -> None:
         """Tell the supervisor how things are."""
         metrics = list(self.metrics.registry.collect())
-        self.cache.send(Report(self.server.stream_count, metrics))
+        streams = self.server.stream_rows() if self.config.page else []
+        self.cache.send(Report(self.server.stream_count, metrics, streams))
 
     def apply(self, config: ServerConfig) -> bool:
         """Serve the datasets of a configuration that was read again."""

@@ -25,10 +25,10 @@ _RECEIVE_BYTES = 65536
 
 
 class RingChannel:
-    """Speaks to one client; for one thread, but for `wake`.
+    """Speaks to one client; for one thread, except for `wake`.
 
     Args:
-        connection: To the client; closed with the channel.
+        connection: A connection to the client, closed with the channel.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -92,8 +92,8 @@ class RingChannel:
         except StreamCorruptError as error:
             # It is the client's fault, and none of the data's.
             raise BadArgumentError(
-                f"the client said on its ring's socket what is no record: {error.message}; use a "
-                "client of this version",
+                "the client sent something other than a record on its ring's socket: "
+                f"{error.message}; use a client of this version",
                 field="ring",
             ) from error
 

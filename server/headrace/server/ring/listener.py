@@ -70,7 +70,7 @@ class RingDoor:
     """Listens on one path; `start` it.
 
     Args:
-        path: Of the socket.
+        path: The path of the socket.
         mode: Its permissions.
         uids: Users who may come.
     """

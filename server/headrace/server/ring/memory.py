@@ -12,7 +12,7 @@ from headrace.server.cache.memory.shared_memory import Shared
 
 # Nobody can make a mapping shorter than its reader believes, nor take these promises back. Writing
 # stays allowed: tensors are writable by promise. A private mapping would allow it too, but would
-# go on showing what a client wrote after the slot is written again, and cannot be pinned.
+# continue showing what a client wrote after the slot is written again, and cannot be pinned.
 _SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_SEAL")  # by name: Linux alone has them
 
 IS_SUPPORTED = hasattr(os, "memfd_create") and hasattr(os, "eventfd")
@@ -29,7 +29,7 @@ class RingMemory:
 
     Attributes:
         shared: The memory, to be handed over.
-        array: The same, ``(size,) uint8``.
+        array: The memory as ``(size,) uint8``.
     """
 
     def __init__(self, size: int) -> None:

@@ -66,7 +66,7 @@ class RingOutlet:
 
     Args:
         memory: The ring; closed with the outlet.
-        channel: To its client; closed with the outlet.
+        channel: A channel to its client, closed with the outlet.
         max_chunk_bytes: Greatest payload of one message.
         check_payload: Whether slots carry the hash of their payload.
         observer: Is told what happens.
@@ -93,7 +93,7 @@ class RingOutlet:
         self._observer = observer
         self._on_close = on_close
         self._likely_bytes = 0
-        self._shape: tuple[int, int, tuple[int, ...]] | None = None
+        self._shape: tuple[int, tuple[int, ...]] | None = None
         self._shapes = 0
         self._fulls = 0
         self._is_hungry = False
@@ -126,6 +126,11 @@ class RingOutlet:
         """Return how many batches of a likely size find room now, at least one."""
         return self._memory.room(self._likely_bytes, most) if self._likely_bytes else 1
 
+    def has_room(self) -> bool:
+        """Return whether one more batch of a likely size finds room now, or must do without."""
+        self._take()
+        return self._has_room()
+
     def places(self) -> Places:
         """Begin one batch or several: each in a slot if there is one, else in messages."""
         return SlotPlaces(
@@ -157,7 +162,7 @@ class RingOutlet:
 
     def _layout_number(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> int:
         """Return the number of the last batch's layout, or a new one if this is another."""
-        shape = (header.sample_count, header.row_count, buffer_bytes)
+        shape = (header.sample_count, buffer_bytes)
         if shape != self._shape:
             self._shape = shape
             self._shapes += 1
@@ -218,7 +223,7 @@ class RingMessages:
 
     Args:
         stream: Its batches go to the outlet.
-        outlet: Of the stream.
+        outlet: The outlet of the stream.
     """
 
     def __init__(self, stream: Messages, outlet: RingOutlet) -> None:

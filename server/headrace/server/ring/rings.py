@@ -85,7 +85,7 @@ class Rings:
         Args:
             wish: What the call asked for.
             max_chunk_bytes: Greatest payload of one message.
-            share: Of the stream, which the ring is a part of.
+            share: The share of the stream, which the ring is a part of.
 
         Raises:
             RingUnavailableError: This client can have none.

@@ -43,7 +43,7 @@ def ring_size(
         most: ``ring_bytes`` of the server.
         limit: The memory that the server's container may take; None without a limit.
         cache_bytes: What its cache may take of it.
-        open_bytes: Of the rings that are open.
+        open_bytes: How much the open rings take together.
 
     Raises:
         RingUnavailableError: There is no room for any.

@@ -20,9 +20,9 @@ class Slot:
 
     Attributes:
         memory: All of it.
-        begin: Where its payload begins in it.
-        address: Of the payload.
-        generation: Of the slot.
+        begin: Where its payload starts in it.
+        address: The address of the payload.
+        generation: The generation of the slot.
         layout: Number of the payload's layout.
     """
 

@@ -1,4 +1,4 @@
-"""Bind a gRPC server to its addresses, or say in one line why not."""
+"""Bind a gRPC server to its addresses, or say in one line why that fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GRPC_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
-    # And the server notices dead clients, whose streams would hold threads for ever.
+    # So the server notices dead clients too, whose streams would hold threads forever.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     # A connection that says nothing of HTTP/2 is dropped, and so is one without a call; clients of
@@ -40,7 +40,7 @@ GRPC_OPTIONS = (
     # Calls of one method that wait to be looked at, those that were reset meanwhile included; one
     # takes Python's server 0.1 to 0.4 ms, and some 50 KiB until then. gRPC ends those past it as
     # CANCELLED, by default from 1,000 on. A client that resets 2,048 calls on one connection after
-    # another takes this many, and with 65,536 took 3 GB (tests/attacks/a08_reconnecting_resets.py).
+    # another takes this many until it is shut out (`Gate`), and with 65,536 took 3 GB.
     ("grpc.server.max_pending_requests", 1 << 13),
     ("grpc.server.max_pending_requests_hard_limit", 1 << 13),
 )
@@ -51,11 +51,11 @@ SHARED_PORT_OPTIONS = (("grpc.so_reuseport", 1), *GRPC_OPTIONS[1:])
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A port that is kept for workers.
+    """A port that is reserved for workers.
 
     Attributes:
         address: ``host:port`` with the real port.
-        held: Bound to it; it listens to nobody.
+        held: A socket that is bound to the port and does not listen.
     """
 
     address: str
@@ -67,13 +67,13 @@ class Reservation:
 
 
 def reserve(address: str) -> Reservation:
-    """Keep a port so that processes of this user can share it, and no other server starts on it.
+    """Reserve a port so that this user's processes share it and no other server starts on it.
 
     Args:
         address: ``host:port``; port 0 takes a free one.
 
     Raises:
-        ConfigurationError: The address is in use, or none of this machine.
+        ConfigurationError: The address is in use, or does not belong to this machine.
     """
     host, port = split_address(address)
     try:
@@ -107,7 +107,7 @@ def bind(
         unix_mode: Permissions of a unix socket.
 
     Raises:
-        ConfigurationError: The address is in use, or none of this machine.
+        ConfigurationError: The address is in use, or does not belong to this machine.
     """
     if address.startswith("unix:"):
         _make_way(address.removeprefix("unix:"))
@@ -124,7 +124,8 @@ def _add_port(
     server: WireServer, address: str, tls: grpc.ServerCredentials | None, unix_mode: int
 ) -> int:
     if address.startswith("unix:"):
-        # Before the socket is there: a moment later it would be open to whom the umask lets in.
+        # Before the socket exists: a moment later it would be open to everybody whom the umask lets
+        # in.
         before = os.umask(0o777 & ~unix_mode)
         try:
             return server.add_insecure_port(address)

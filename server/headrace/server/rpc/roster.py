@@ -1,11 +1,11 @@
-"""Which datasets a server serves, and how that changes while it runs.
+"""The datasets that a server serves, and how they change while it runs.
 
 Contract of a change:
 
-1. A dataset that is new is served when it is open. One that cannot be opened changes nothing for
-   the others: its health is NOT_SERVING, and the next change tries it again.
-2. A dataset that is gone is found by no call any more, and its streams end between two batches
-   with ``DATASET_NOT_FOUND``.
+1. A new dataset is served as soon as it is open. One that cannot be opened changes nothing for the
+   others: its health is NOT_SERVING, and the next change tries it again.
+2. No call finds a dataset that was removed, and its streams end between two batches with
+   ``DATASET_NOT_FOUND``.
 3. A dataset whose settings changed is opened again under its name. Streams of the old one end
    between two batches with ``REBALANCE``; if the content is the same they go on from their token,
    else they are told ``TOKEN_DATASET_CHANGED``. If it cannot be opened the old one stays.
@@ -34,7 +34,7 @@ from headrace.server.cache.read_observer import ReadObserver, StoreHealth
 from headrace.server.datasets.catalog import Catalog
 from headrace.server.datasets.served_dataset import ServedDataset, open_served
 from headrace.server.front.health import Health
-from headrace.server.front.hidden_paths import Places
+from headrace.server.front.hidden_paths import DatasetPlaces
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.stream.open_streams import OpenStreams
@@ -67,7 +67,7 @@ class Roster:
         cache: BlockCache,
         streams: OpenStreams,
         health: Health,
-        places: Places,
+        places: DatasetPlaces,
         observers: Sequence[ReadObserver] = (),
     ) -> None:
         self._config = config
@@ -185,7 +185,7 @@ class Roster:
         return gone
 
     def _dispose(self, retired: Iterable[ServedDataset]) -> None:
-        """Free what datasets hold when their streams have ended, or it took too long."""
+        """Free what datasets hold when their streams have ended, or after a deadline."""
         deadline = time.monotonic() + self._config.drain_s
         for served in retired:
             self._streams.wait_dataset(served.retirement, deadline)
@@ -206,11 +206,11 @@ class Roster:
 
 
 def _renewed() -> HeadraceError:
-    return RebalanceError("this dataset is served again here; reconnect to go on")
+    return RebalanceError("this dataset was opened again here; reconnect to continue")
 
 
 def _removed(name: str) -> HeadraceError:
     return DatasetNotFoundError(
-        f"dataset {name!r} is served here no more; ask its operator, or list the datasets",
+        f"dataset {name!r} is no longer served here; ask its operator, or list the datasets",
         dataset=name,
     )

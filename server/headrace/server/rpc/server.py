@@ -4,7 +4,7 @@ Contract of the end:
 
 1. `drain` sets the health to NOT_SERVING before anything else, lets no stream begin, ends open
    streams between two of their batches with ``DRAINING``, and waits for them for ``drain_s``.
-   What is still open then is cut.
+   Streams that are still open then are cut.
 2. `stop` cuts everything at once.
 3. Both end every thread that the server began and leave no socket open; both may be called again
    and from any thread.
@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from grpc_health.v1 import health_pb2
 
@@ -34,9 +34,10 @@ from headrace.server.front.calls import MOST_WAITING, Desk, Method, arrivals_of
 from headrace.server.front.descriptors import most_connections, raise_limit
 from headrace.server.front.doorkeeper import Doorkeeper
 from headrace.server.front.floods import Floods
+from headrace.server.front.gate import Gate
 from headrace.server.front.health import SERVICE as HEALTH_SERVICE
 from headrace.server.front.health import Health
-from headrace.server.front.hidden_paths import Places
+from headrace.server.front.hidden_paths import DatasetPlaces
 from headrace.server.front.pools import CallPools
 from headrace.server.front.reflection import reflection_methods
 from headrace.server.front.tallied import TalliedLog
@@ -51,9 +52,10 @@ from headrace.server.settings.server_config import ServerConfig, fixed_settings
 from headrace.server.stream.open_streams import OpenStreams
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
+from headrace.server.telemetry.status import Status, status_of
 from headrace.server.telemetry.tracing import Tracing, start_tracing
 
-# How long cut calls may take to end; they have nothing left to do.
+# How long calls that were cut may take to end; they have nothing left to do.
 _CUT_TIMEOUT_S = 10.0
 
 _log = logging.getLogger(__name__)
@@ -88,6 +90,7 @@ class Server:
         connections = most_connections(config, raise_limit())
         self._door = Doorkeeper(connections)
         self._floods = Floods()
+        self._gate = Gate()
         self._waiting = Waiting(
             most=MOST_WAITING, timeout_s=config.request_timeout_s, also=self._floods.clear_old
         )
@@ -102,7 +105,7 @@ class Server:
             rings=self._rings,
             tracing=tracing,
         )
-        places = Places()
+        places = DatasetPlaces()
         self._grpc = WireServer(
             arrivals_of(self._methods(), self._desk(access, metrics, places)),
             (*options, ("grpc.max_allowed_incoming_connections", connections)),
@@ -130,11 +133,19 @@ class Server:
             **reflection_methods((SERVICE, HEALTH_SERVICE), self._pools.unary),
         }
 
-    def _desk(self, access: Access, metrics: Metrics, places: Places) -> Desk:
+    def _desk(self, access: Access, metrics: Metrics, places: DatasetPlaces) -> Desk:
         malformed = TalliedLog(_log, "malformed requests: %d since the last such line, last: %s")
         hidden = TalliedLog(_log, "calls failed at files: %d since the last such line, last: %s")
         return Desk(
-            access, metrics, self._waiting, self._floods, self._door, malformed, places, hidden
+            access,
+            metrics,
+            self._waiting,
+            self._floods,
+            self._door,
+            self._gate,
+            malformed,
+            places,
+            hidden,
         )
 
     @property
@@ -166,7 +177,7 @@ class Server:
         """Open the datasets, bind all addresses and begin to serve.
 
         Raises:
-            ConfigurationError: An address cannot be had.
+            ConfigurationError: An address cannot be bound.
             HeadraceError: A dataset cannot be opened.
         """
         config = self._config
@@ -183,6 +194,7 @@ class Server:
             )
         self._waiting.start()
         self._door.start(self.addresses)
+        self._gate.start(self.addresses)
         self._grpc.start()
         for name in ("", SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -193,8 +205,16 @@ class Server:
         """Return how many streams are open."""
         return self._streams.count
 
+    def stream_rows(self) -> list[dict[str, Any]]:
+        """Return what the open streams have counted."""
+        return self._metrics.streams.rows()
+
+    def status(self) -> Status:
+        """Return what the server does just now."""
+        return status_of(self._metrics.registry.collect(), self.stream_rows())
+
     def send_away(self, count: int) -> None:
-        """Ask some streams to reconnect, and for a moment all that come."""
+        """Ask some streams to reconnect, and for a moment all new ones."""
         self._streams.send_away(count)
 
     def reload(self, config: ServerConfig) -> bool:
@@ -242,6 +262,7 @@ class Server:
             self._cache.close()
             self._waiting.close()
             self._door.close()
+            self._gate.close()
             self._pools.shutdown()
             if self._metrics_endpoint is not None:
                 self._metrics_endpoint.close()
@@ -266,7 +287,7 @@ def start_server(config: ServerConfig) -> Server:
     """Open the datasets, bind the addresses and begin to serve.
 
     Raises:
-        ConfigurationError: An address cannot be had.
+        ConfigurationError: An address cannot be bound.
         HeadraceError: A dataset cannot be opened; `headrace.storage.open_dataset` says how.
 
     Examples:

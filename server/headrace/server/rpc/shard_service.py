@@ -24,18 +24,20 @@ from headrace.server.batch.freed_memory import give_freed_memory_back
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.catalog import Catalog, Request, find, names_of
 from headrace.server.datasets.filters import Filters
+from headrace.server.datasets.open_mixtures import Mixtures
 from headrace.server.datasets.served import Served
 from headrace.server.datasets.served_dataset import ServedDataset
-from headrace.server.datasets.served_mixture import Mixtures
 from headrace.server.datasets.served_rows import ServedRows
 from headrace.server.front.calls import Call, Method, Streaming, unary
 from headrace.server.front.pools import CallPools
+from headrace.server.images.pixel_cache import PixelCache
 from headrace.server.ring.outlet import RingMessages, RingOutlet
 from headrace.server.ring.rings import Rings, RingWish
 from headrace.server.rpc.timers import Alarm, Alarms, CallEnd, Repeated
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.settings.transform_config import transform_configs
 from headrace.server.shares import Budget, Share
+from headrace.server.steps.registered import Registered, Tokenizers, load_tokenizers
 from headrace.server.steps.row_pool import RowPool, allowed_processors
 from headrace.server.steps.transform_pool import TransformPool
 from headrace.server.stream.batch_stream import BatchStream, StreamLimits
@@ -54,6 +56,7 @@ from headrace.server.stream.stream_setup import (
 from headrace.server.telemetry.cache_needs import CacheNeeds
 from headrace.server.telemetry.logs import event
 from headrace.server.telemetry.metrics import Metrics
+from headrace.server.telemetry.stream_counts import StreamAbout
 from headrace.server.telemetry.stream_tally import StreamTally
 from headrace.server.telemetry.tracing import Tracing
 from headrace.v1 import shard_service_pb2 as pb
@@ -68,7 +71,7 @@ _LIFETIME_JITTER = 0.2
 # more; what is asked for beyond that pushes out what is still needed.
 _PREFETCH_SHARE = 20
 
-# How often it is looked whether callers have changed, for each open stream: one look at a file.
+# How often each open stream checks whether callers have changed; it takes one look at a file.
 ACCESS_CHECK_S = 0.5
 
 _PROCESSORS = os.cpu_count() or 1
@@ -136,13 +139,20 @@ class ShardService:
             timeout_s=config.transform_timeout_s,
             max_batch_bytes=config.max_batch_bytes,
         )
+        self._registered = Registered(
+            self._transforms, Tokenizers(load_tokenizers(config.tokenizers))
+        )
         self._turns = Turns()
         self._step_turns = Turns(_STEPS_AT_ONCE)
-        self._rows = RowPool(config.step_threads or allowed_processors())
+        pixels = None
+        if config.decoded_cache_bytes:
+            pixels = PixelCache(config.decoded_cache_bytes, observer=metrics)
+            metrics.watch_pixels(pixels)
+        self._rows = RowPool(config.step_threads or allowed_processors(), pixels=pixels)
         self._send_turns = SendTurns()
 
     def close(self) -> None:
-        """End what works for the calls, of which none runs any more."""
+        """Stop the threads that work for calls; no call may run any more."""
         self._filters.close()
         self._transforms.close()
         self._rows.close()
@@ -183,13 +193,13 @@ class ShardService:
         self, request: pb.ExplainBatchRequest, caller: Caller
     ) -> pb.ExplainBatchResponse:
         served = self._find(request.batch, caller, wait_s=_UNARY_WAIT_S)
-        return explain(request.batch, served, cache=self._cache, transforms=self._transforms)
+        return explain(request.batch, served, cache=self._cache, registered=self._registered)
 
     def _find_samples(
         self, request: pb.FindSamplesRequest, caller: Caller
     ) -> pb.FindSamplesResponse:
         served = self._find(request.batch, caller, wait_s=_UNARY_WAIT_S)
-        return find_samples(request, served, transforms=self._transforms)
+        return find_samples(request, served, registered=self._registered)
 
     def _find(self, request: Request, caller: Caller, *, wait_s: float) -> Served:
         def filtering(served: ServedDataset | ServedRows, where: str) -> ServedDataset:
@@ -199,12 +209,12 @@ class ShardService:
 
     def _streaming(
         self,
-        contents: Callable[[_StreamRequest, Served, TransformPool], Contents],
+        contents: Callable[[_StreamRequest, Served, Registered], Contents],
         request: type[_StreamRequest],
     ) -> Method:
         def respond(message: _StreamRequest, call: Call) -> Iterator[bytes]:
             return self._call(
-                lambda served: contents(message, served, self._transforms), message, call
+                lambda served: contents(message, served, self._registered), message, call
             )
 
         return self._stream_method(request, respond)
@@ -225,7 +235,7 @@ class ShardService:
     def _attach_ring(self, message: pb.AttachRingRequest, call: Call) -> Iterator[bytes]:
         wish = RingWish(message.ring_bytes, message.check_payload, call.peer, call.on_end)
         return self._call(
-            lambda served: stream_contents(message.read, served, self._transforms),
+            lambda served: stream_contents(message.read, served, self._registered),
             message.read,
             call,
             wish,
@@ -268,7 +278,7 @@ class ShardService:
         self, opened: _Opened, call: Call, outlet: RingOutlet | None = None
     ) -> Iterator[bytes]:
         served, name = opened.served, opened.caller.name
-        tally = StreamTally(self._metrics, served.name, opened.rank)
+        tally = StreamTally(self._metrics, served.name, opened.rank, opened.about)
         limits = self._limits(served)
         stream = BatchStream(
             opened.contents,
@@ -325,7 +335,7 @@ class ShardService:
                 alarm.call_off()
 
     def _running(self, stream: BatchStream, opened: _Opened) -> Messages:
-        # One batch alone has nothing to be sent beside.
+        # A single batch has no other to be made while it is sent.
         if opened.rank is None:
             return stream
         return Ahead(stream, is_worth_it=lambda: self._is_processor_free(opened.caller))
@@ -362,9 +372,9 @@ class ShardService:
 
     def _spare_bytes(self) -> int:
         if self._config.workers:
-            # Of the streams of other workers nothing is known here.
+            # The streams of other workers are not known here.
             return 0
-        return min(self._needs.spare_bytes, 2 * self._config.prefetch_bytes)
+        return min(self._needs.spare_bytes, self._config.prefetch_bytes)
 
     def _prefetch_bytes(self, served: Served) -> int:
         raw_bytes = max(1, served.dataset.raw_bytes)
@@ -387,7 +397,7 @@ class _Opened:
     names: frozenset[str]
 
     def checked(self, call: Call) -> Callable[[], None]:
-        """Return what ends the call if its caller may not go on, when callers have changed."""
+        """Return the error that ends the call if its caller has lost access, or None."""
         seen = call.callers_changed()
 
         def check() -> None:
@@ -406,8 +416,20 @@ class _Opened:
         return check
 
     @property
+    def about(self) -> StreamAbout:
+        """Return what is told of it while it is open."""
+        start = self.contents.start
+        return StreamAbout(
+            self.caller.name,
+            self.peer,
+            self.contents.title,
+            start.epoch_sample_count,
+            (start.epoch, start.position),
+        )
+
+    @property
     def level(self) -> int:
-        """Return how grave its begin and its end are; single batches may be asked for often."""
+        """Return the log level of its start and end; single batches may be requested often."""
         return logging.DEBUG if self.rank is None else logging.INFO
 
     @property
@@ -429,7 +451,7 @@ def _recalled_error() -> PayloadLimitError:
 
 
 def _worn_error() -> RebalanceError:
-    return RebalanceError("this stream has had its time; reconnect to go on")
+    return RebalanceError("this stream has reached its age limit; reconnect to continue")
 
 
 def _rank(request: Message) -> int | None:

@@ -1,10 +1,10 @@
-"""Do things at their time, whatever else the server is at: one thread for all of them.
+"""Run actions at their due time, in one thread for all of them.
 
 Contract:
 
-1. What is set is done once, at its time or as soon after it as what was set for earlier is done;
-   so it must not wait for anything.
-2. What is called off before its time is not done.
+1. An action is run once, at its time or as soon after it as earlier actions are done; so no action
+   may wait for anything.
+2. An action that is called off before its time is not run.
 3. `close` does nothing more, and leaves no thread behind.
 
 If the code differs, the code is wrong.
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Alarm:
-    """Something that is to be done; `Alarms.after` makes one."""
+    """An action that is to be run; `Alarms.after` makes one."""
 
     __slots__ = ("action",)
 
@@ -39,11 +39,11 @@ class Alarm:
 
 
 class Repeated:
-    """Something that is done again and again, so long after the last time.
+    """An action that is run again and again, a fixed time after its last run.
 
     Args:
         alarms: Do it.
-        seconds: Between two times.
+        seconds: The time between two runs.
         action: What is done.
     """
 
@@ -66,7 +66,7 @@ class Repeated:
 
 
 class Alarms:
-    """Does things at their time; safe for several threads. The contract is above."""
+    """Runs actions at their due time; safe for several threads. The contract is above."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -77,7 +77,7 @@ class Alarms:
         self._thread.start()
 
     def after(self, seconds: float, action: Callable[[], object]) -> Alarm:
-        """Do something when so much time has passed."""
+        """Run an action after some seconds."""
         alarm = Alarm(action)
         with self._changed:
             entry = (time.monotonic() + seconds, next(self._numbers), alarm)
@@ -116,7 +116,7 @@ class Alarms:
         return None
 
 
-# How long a stream that is told to end may take for it (arbitrary: some messages to a client that
+# How long a stream may take to end once it is told to (arbitrary: some messages to a client that
 # reads, and less than the two seconds within which it must be over).
 GRACE_S = 1.0
 
@@ -129,14 +129,14 @@ class Interruptible(Protocol):
 
 
 class CallEnd:
-    """Ends one call; from any thread.
+    """Ends one call, from any thread.
 
     Args:
-        alarms: Do it at its time.
+        alarms: Runs the cut when it is due.
         cancel: Ends the call by force.
 
     Attributes:
-        stream: What it does, as soon as that is there.
+        stream: The stream that the call sends, as soon as it exists.
     """
 
     def __init__(self, alarms: Alarms, cancel: Callable[[], object]) -> None:

@@ -86,7 +86,7 @@ class _Loader(yaml.SafeLoader):
             self._extents[node] = self._extent(node)
         elif node not in self._extents:
             raise yaml.MarkedYAMLError(
-                problem="an alias stands in what it refers to; write its value out",
+                problem="an alias is inside the value that it refers to; write its value out",
                 problem_mark=mark,
             )
         self._check(self._extents[node], mark)
@@ -118,7 +118,7 @@ class _Loader(yaml.SafeLoader):
         twice = next((key for key, count in keys.items() if count > 1), None)
         if twice is not None:
             raise yaml.MarkedYAMLError(
-                problem=f"the key {twice!r} stands twice", problem_mark=node.start_mark
+                problem=f"the key {twice!r} occurs twice", problem_mark=node.start_mark
             )
         return super().construct_mapping(node, deep)
 

@@ -63,8 +63,8 @@ class _Place:
     """Where a value stands.
 
     Attributes:
-        path: For messages.
-        name: Of the setting, whose end says its unit.
+        path: The file, for messages.
+        name: The name of the setting, whose end says its unit.
         is_secret: Whether its value may stand in a message.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -10,6 +11,7 @@ from typing import Literal
 
 from headrace.errors import ConfigurationError
 from headrace.server.settings.dataset_config import DatasetConfig
+from headrace.server.settings.tokenizer_config import tokenizer_paths
 from headrace.server.settings.transform_config import transform_configs
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -46,6 +48,10 @@ class ServerConfig:
         ring_uids: Users, by number, that may have rings beside the server's own, with commas
             between. Only over unix sockets, which ``unix_mode`` guards too.
         metrics_listen: ``host:port`` of the Prometheus endpoint; empty for none.
+        page: ``host:port`` of the page for browsers; empty for none. Needs the packages of the
+            ``[page]`` extra.
+        page_hosts: Names by which browsers may address it, beside localhost and plain addresses,
+            with commas between.
         cache_bytes: Greatest size of all decoded blocks together. The default is
             what one job shuffles together by default, 2 GiB; each lane takes as much.
         workers: Processes that serve, beside the one that has the cache; 0 serves in one process.
@@ -79,12 +85,17 @@ class ServerConfig:
             ``STORE_UNAVAILABLE``.
         step_timeout_s: How long a step that is no transform may work on one batch. The default is
             arbitrary: no loop waits so long for a batch.
-        step_threads: Most threads that decode images, of all streams together; 0 is as many as the
-            process may use processors.
+        step_threads: Most threads that decode images and make tokens, of all streams together; 0 is
+            as many as the process may use processors.
+        decoded_cache_bytes: Most memory for decoded images, kept for other ranks, jobs and epochs;
+            0 keeps none.
         otlp_endpoint: ``http://host:port`` of an OpenTelemetry collector that traces are sent to;
             empty for none. Needs the packages of the ``[otel]`` extra.
         transforms: Functions that requests may name, each as ``NAME=module:function@version``;
             docs/operations.md describes them.
+        tokenizers: Tokenizers that requests may name and lengths may be counted with, each as
+            ``NAME=FILE`` with a tokenizer.json of Hugging Face. Needs the package of the
+            ``[tokenize]`` extra.
         transform_workers: Most processes of each transform. The default is arbitrary.
         transform_timeout_s: How long a transform may work on one batch. The default is as long as
             clients commonly bear silence.
@@ -103,6 +114,8 @@ class ServerConfig:
     ring_bytes: int = 256 * _MIB
     ring_uids: str = ""
     metrics_listen: str = ""
+    page: str = ""
+    page_hosts: str = ""
     cache_bytes: int = 2048 * _MIB
     workers: int = 0
     cache_dir: str = ""
@@ -121,8 +134,10 @@ class ServerConfig:
     store_timeout_s: float = 120.0
     step_timeout_s: float = 60.0
     step_threads: int = 0
+    decoded_cache_bytes: int = 0
     otlp_endpoint: str = ""
     transforms: tuple[str, ...] = ()
+    tokenizers: tuple[str, ...] = ()
     transform_workers: int = 2
     transform_timeout_s: float = 30.0
     log_level: LogLevel = "info"
@@ -138,6 +153,7 @@ class ServerConfig:
         self._check_numbers()
         self._check_security()
         transform_configs(self.transforms)
+        tokenizer_paths(self.tokenizers)
 
     @property
     def dataset_configs(self) -> Mapping[str, DatasetConfig]:
@@ -165,16 +181,18 @@ class ServerConfig:
         for name in self.datasets:
             if not _NAME.fullmatch(name):
                 raise ConfigurationError(
-                    f"{name!r} is no name for a dataset; use 1 to 128 letters, digits, '.', '_' "
-                    "and '-', beginning with a letter or a digit"
+                    f"{name!r} is not a valid dataset name; use 1 to 128 letters, digits, '.', '_' "
+                    "and '-', starting with a letter or a digit"
                 )
 
     def _check_addresses(self) -> None:
         if not self.addresses:
             raise ConfigurationError("no address to listen on; give HOST:PORT or unix:/path")
-        for address in (*self.addresses, *filter(None, [self.metrics_listen])):
+        for address in (*self.addresses, *filter(None, [self.metrics_listen, self.page])):
             if not address.startswith("unix:"):
                 split_address(address)
+        if self.page.startswith("unix:"):
+            raise ConfigurationError(f"no browser reaches {self.page!r}; give page=HOST:PORT")
         if self.metrics_listen.startswith("unix:"):
             raise ConfigurationError(
                 f"metrics cannot be served on {self.metrics_listen!r}; give HOST:PORT"
@@ -182,13 +200,18 @@ class ServerConfig:
 
     def _check_security(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):
-            raise ConfigurationError("tls_cert and tls_key need each other; give both or neither")
+            raise ConfigurationError("tls_cert and tls_key belong together; give both or neither")
+        if self.page and not self.tokens and is_reached(self.page):
+            raise ConfigurationError(
+                f"the page would listen on {self.page} and let everybody in who reaches it; give "
+                "a file of tokens, or listen on 127.0.0.1 and come through a tunnel"
+            )
         if self.tls_client_ca and not self.tls_cert:
             raise ConfigurationError("tls_client_ca needs tls_cert and tls_key; give them too")
         for uid in _parts(self.ring_uids):
             if not (uid.isascii() and uid.isdigit()):
                 raise ConfigurationError(
-                    f"ring_uids has {uid!r}; expected numbers of users, such as 1000,1001"
+                    f"ring_uids has {uid!r}; expected user ids, such as 1000,1001"
                 )
         if not 0 <= self.unix_mode <= 0o777:  # noqa: PLR2004 - all permissions
             raise ConfigurationError(
@@ -208,6 +231,7 @@ class ServerConfig:
             ("max_batch_bytes", 1),
             ("payload_bytes", 1),
             ("step_threads", 0),
+            ("decoded_cache_bytes", 0),
             ("transform_workers", 1),
             ("max_stream_s", 0),
             ("drain_s", 0),
@@ -231,6 +255,25 @@ def _parts(text: str) -> list[str]:
     return [part for part in map(str.strip, text.split(",")) if part]
 
 
+def is_reached(address: str) -> bool:
+    """Return whether other machines may reach an address.
+
+    No name is looked up: a host that is neither an address nor ``localhost`` counts as one that
+    they do.
+    """
+    if address.startswith("unix:"):
+        return False
+    host, _ = split_address(address)
+    if host.lower() == "localhost":
+        return False
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return True
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return not (mapped or found).is_loopback
+
+
 def fixed_settings(config: ServerConfig) -> list[str]:
     """Return the names of the settings that a running server cannot change."""
     return [one.name for one in fields(config) if one.name not in _CHANGEABLE]
@@ -245,8 +288,7 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - the greatest port
         raise ConfigurationError(
-            f"{address!r} is not an address to listen on; give HOST:PORT (port 0 takes a "
-            f"free one) or"
-            "unix:/path"
+            f"{address!r} is not an address to listen on; give HOST:PORT (port 0 picks a free one) "
+            "or unix:/path"
         )
     return host.strip("[]"), int(port)

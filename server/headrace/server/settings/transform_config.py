@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.errors import ConfigurationError
-from headrace.order import IMAGES
+from headrace.order import IMAGES, TOKENIZER
 
 _STATED = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,39})="
@@ -38,6 +38,24 @@ class TransformConfig:
         return f"{self.name}@{self.version}"
 
 
+@dataclass(frozen=True, slots=True)
+class StepVersion:
+    """What a token says of one step that the operator has registered something for.
+
+    Attributes:
+        name: The name of the transform, or `TOKENIZER`.
+        version: Its version.
+    """
+
+    name: str
+    version: str
+
+    @property
+    def title(self) -> str:
+        """What tokens and messages call it."""
+        return f"{self.name}@{self.version}"
+
+
 def transform_configs(stated: Iterable[str]) -> dict[str, TransformConfig]:
     """Return transforms by name.
 
@@ -56,9 +74,10 @@ def transform_configs(stated: Iterable[str]) -> dict[str, TransformConfig]:
                 "name of up to 40 and a version of up to 20 letters, digits, '.', '_' and '-'"
             )
         config = TransformConfig(**match.groupdict())
-        if config.name == IMAGES:
+        if config.name in {IMAGES, TOKENIZER}:
             raise ConfigurationError(
-                f"a transform is called {IMAGES!r}, which tokens call the server's own; rename it"
+                f"a transform is called {config.name!r}, which tokens call the server's own; "
+                "rename it"
             )
         if config.name in found:
             raise ConfigurationError(f"two transforms are called {config.name!r}; rename one")

@@ -1,19 +1,21 @@
 """What streams may have of the server's memory: one budget, and fair shares of it.
 
-A `Share` is what one stream has of the `Budget`: for what it makes, and for what waits to be sent.
+A `Share` is one stream's part of the `Budget`, for batches in the making and batches that wait to
+                                                  be sent.
 
 Contract:
 
 1. All holders together never hold more than the budget.
 2. Each caller with a stream has an equal share of it, and each of its streams an equal share of
-   that. What nobody else wants may be lent beyond a share.
-3. Of those that wait, first is served who stays within its share, then whose caller holds no more
-   than its own, then the others, those of the caller that holds least first; among equals who came
-   first. Nobody is served before one that is ahead of it.
-4. Where a wish that stays within a share waits for `RECALL_S`, what others hold beyond theirs is
-   called back, the most first, until there is enough. Who is called back must leave.
-5. What was given back counts beside what is held until the next `trim`, since its memory may not
-   be the system's before; when both come to more than the budget there is one.
+   that. Memory that nobody else asks for may be lent beyond a share.
+3. Waiting streams are served in this order: those that stay within their share, those whose caller
+   holds no more than its own, then the others, beginning with the caller that holds least; among
+   equals the one that came first. Nobody is served before one that is ahead of it.
+4. If a claim that stays within its share waits for `RECALL_S`, what others hold beyond their shares
+   is called back, the largest first, until there is enough. A stream that is called back must
+   leave.
+5. Memory that was given back counts as held until the next `trim`, since the system may not have it
+   before; a `trim` is due when both together exceed the budget.
 6. A holder waits once at a time, and gives its place up when it leaves.
 7. A stream claims bytes before they are taken of the memory: `Share.claim` says how much the making
    of the next batches takes in all. Where the budget has not that much to give at once, it raises
@@ -48,7 +50,7 @@ _LOOK_S = 0.25
 _SLAB_BYTES = 4 << 20
 _SLABS = 4
 
-# A message that is being sent lies in gRPC's memory too, and whoever handed it over still has it.
+# A message that is being sent is in gRPC's memory too, and its sender still holds it.
 _COPIES = 2
 
 _WITHIN_SHARE, _WITHIN_CALLER, _BEYOND = range(3)
@@ -59,7 +61,7 @@ class _Account:
     """The holders of one caller.
 
     Attributes:
-        name: Of the caller.
+        name: The name of the caller.
         held: Bytes of all its holders.
         holders: Its streams.
     """
@@ -96,7 +98,7 @@ class Place:
         self.granted = threading.Event()
 
     def wait(self) -> bool:
-        """Return whether the bytes are there, after a quarter of a second at most."""
+        """Wait for the bytes for a quarter of a second at most; return whether they are there."""
         if not self.granted.wait(_LOOK_S):
             self._budget.call_back(self)
         if not self.granted.is_set():
@@ -153,7 +155,7 @@ class Budget:
         """Let a stream in; `leave` must follow.
 
         Args:
-            caller: Whose it is.
+            caller: The caller that it belongs to.
             recall: Ends the stream soon, from any thread, because others need what it holds.
         """
         with self._lock:
@@ -163,7 +165,7 @@ class Budget:
             return holder
 
     def leave(self, holder: Holder) -> None:
-        """Take all back that a stream holds, and let it go."""
+        """Take back all that a stream holds, and forget the stream."""
         with self._lock:
             self._move(holder, -holder.held)
             account = holder.account
@@ -214,13 +216,13 @@ class Budget:
                 self._serve()
 
     def trim_stale(self) -> None:
-        """Give freed memory to the system where it is time for that; before more is taken."""
+        """Give freed memory to the system if that is due; call it before taking more."""
         if self._is_stale:
             self._is_stale = False
             self._trim()
 
     def call_back(self, place: Place) -> None:
-        """Call back what others hold beyond their shares, where it is time for that."""
+        """Call back what others hold beyond their shares, if that is due."""
         now = time.monotonic()
         with self._lock:
             if place.granted.is_set() or now - place.recalled_at < RECALL_S:
@@ -258,7 +260,7 @@ class Budget:
         return called
 
     def _serve(self) -> None:
-        """Give to those in the line what is there, in order."""
+        """Serve those in the line, in order, with what is there."""
         while self._line:
             first = min(self._line, key=self._order)
             if first.size > self._free:
@@ -292,7 +294,7 @@ class Budget:
 
 
 class ShortError(Exception):
-    """The budget has not enough to give at once.
+    """The budget does not have enough at the moment.
 
     Attributes:
         making: What was claimed.
@@ -359,10 +361,10 @@ class Share:
             return False
 
     def claim(self, making: int) -> None:
-        """Have bytes for what is made next.
+        """Claim bytes for the batches that are made next.
 
         Args:
-            making: All that its making takes at one time, what was claimed for it before included.
+            making: All bytes that making them takes, including what was claimed for them before.
 
         Raises:
             BadArgumentError: The budget is smaller than that.
@@ -378,17 +380,22 @@ class Share:
         self._refuse_more_than_all(making)
         raise ShortError(making)
 
-    def keep(self, size: int) -> None:
-        """Have made so many bytes of messages, which wait to be sent; nothing else is left."""
+    def keep(self, size: int, *, making: int = 0) -> None:
+        """Note that messages of some bytes are made, and wait to be sent.
+
+        Args:
+            size: The size of the messages.
+            making: How much of the claim is still needed for what is being made.
+        """
         with self._lock:
-            spare = self._making - size
+            spare = self._making - size - making
             self._made += size
-            self._making = 0
+            self._making = making
         if spare > self._slab_bytes or self._budget.is_wanted:
             self._give_back()
 
     def note(self, size: int) -> None:
-        """Have made a message that is too small to be claimed for."""
+        """Note a message that is too small for a claim."""
         with self._lock:
             self._made += size
 
@@ -397,16 +404,16 @@ class Share:
         self.keep(0)
 
     def sent(self, size: int) -> None:
-        """Note that so many bytes of messages have left; for the thread that sends."""
+        """Note that messages of some bytes have left; called by the sending thread."""
         self._sent += size
         if self._place is not None or self._budget.is_wanted or size >= self._slab_bytes:
             self._give_back()
 
     @contextmanager
     def line(self, making: int) -> Iterator[Place]:
-        """Wait for bytes, as `claim`; they are the stream's when the place is granted."""
+        """Wait in line for a claim; the stream has the bytes when its place is granted."""
         with self._lock:
-            # Of those that wait none holds what another waits for.
+            # No waiting stream holds what another one waits for.
             self._making = 0
             self._budget.give(self._holder, max(0, self._holder.held - self._need))
             self._making = making

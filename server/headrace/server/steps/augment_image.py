@@ -3,24 +3,60 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from struct import error as struct_error
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headrace.errors import StepFailedError
+from headrace.errors import BadArgumentError, StepFailedError
+from headrace.payload import BFLOAT16
 from headrace.server.batch.batch_values import Batch, Claim, Values
-from headrace.server.images.files import Decoder, Head, head_of
+from headrace.server.images.files import Decoder, Head, head_of, upright_size
+from headrace.server.images.frame import Frame
+from headrace.server.images.pixel_cache import PixelCache
 from headrace.server.images.recipe import ImageDraws, recipe_of
 from headrace.server.layout.wire_columns import DTYPES, WireColumn
-from headrace.server.steps.column_steps import Columns, Work, tensor_of, wanted_column
+from headrace.server.steps.column_steps import Columns, tensor_of, wanted_column
+from headrace.server.steps.follow_image import Followed, Followers, followers_of
 from headrace.server.steps.image_work import check_work, decode_work
-from headrace.server.steps.row_pool import RowPool
+from headrace.server.steps.mix_images import Mixed, MixImages
+from headrace.server.steps.row_pool import Waits, Workers
 from headrace.v1 import shard_service_pb2 as pb
 
 # Heads that a thread reads in one go: less than a millisecond, as much as decoding one image takes.
 _HEADS = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Images:
+    """The images of a batch that are yet to be made.
+
+    Attributes:
+        values: Their column, whose values are none yet.
+        files: The file of each row; null rows have none.
+        heads: The heads of the files, by row.
+        draws: The random draws of the batch.
+        beside_bytes: The memory that making them takes beside themselves.
+        row_count: How many are made, those included that others are only mixed with.
+        mixed: How they are mixed; None if they are not.
+        whole: The images as they are before they are mixed or sent, if they are made already.
+        damaged: Rows whose files cannot be decoded, if that is no error.
+        followed: The columns that have followed the images.
+    """
+
+    values: Values
+    files: Mapping[int, memoryview]
+    heads: Mapping[int, Head]
+    draws: ImageDraws
+    beside_bytes: int
+    row_count: int
+    mixed: Mixed | None = None
+    whole: NDArray[np.generic] | None = None
+    damaged: list[int] = field(default_factory=list)
+    followed: Mapping[str, Values] = field(default_factory=dict)
 
 
 class AugmentImage:
@@ -29,13 +65,25 @@ class AugmentImage:
     Args:
         message: What was asked for.
         place: The step's place in the request.
+        mixing: What mixes the images with one another at last; None for nothing.
     """
 
-    def __init__(self, message: pb.DecodeImage, place: int) -> None:
+    def __init__(
+        self, message: pb.DecodeImage, place: int, mixing: MixImages | None = None
+    ) -> None:
+        self._mixing = mixing
+        self.may_skip: Final = message.on_error == pb.ON_ERROR_SKIP
         self._name = message.column
         self._place = place
         self._recipe = recipe_of(message)
         self._decoder = Decoder(self._recipe.channels)
+        height, width = self._recipe.height, self._recipe.width
+        self._followers = followers_of(message, height=height, width=width)
+        if self._followers is not None and mixing is not None:
+            raise BadArgumentError(
+                f"{mixing.name}: images with masks or boxes cannot be mixed; leave one out",
+                field="steps",
+            )
 
     def columns(self, before: Columns) -> dict[str, WireColumn]:
         """Return the columns that it makes of others.
@@ -44,22 +92,22 @@ class AugmentImage:
             BadArgumentError: It cannot be done with them.
         """
         column = wanted_column(before, self._name, "decode_image", (pb.COLUMN_KIND_BYTES,))
-        return {**before, self._name: self._made(column)}
+        made = self._made(column)
+        if self._followers is not None:
+            return {**before, **self._followers.columns(before), self._name: made}
+        others = dict(before) if self._mixing is None else self._mixing.columns(before, made)
+        return {**others, self._name: made}
 
-    def run(
-        self, batch: Batch, *, pool: RowPool, caller: object, timeout_s: float, claim: Claim
-    ) -> Generator[None, None, Batch]:
-        """Make the images of a batch; yields while it works.
+    def prepare(self, batch: Batch, *, workers: Workers, claim: Claim) -> Waits[Images]:
+        """Read the heads of a batch's files, and make what follows its images.
 
         Args:
             batch: Its columns.
-            pool: Works on the rows.
-            caller: Whose they are.
-            timeout_s: How long they may take.
-            claim: Is told how much memory that takes, before it takes it.
+            workers: Work on the rows.
+            claim: Is told how much memory is taken, before it is.
 
         Raises:
-            StepFailedError: One cannot be decoded, or they take too long.
+            StepFailedError: One is not an image, they are too much work, or they take too long.
         """
         found = batch.columns[self._name]
         assert found.offsets is not None
@@ -70,36 +118,178 @@ class AugmentImage:
             for row in range(batch.row_count)
             if found.valid is None or found.valid[row]
         }
-        heads = yield from self._heads(files, pool, caller, timeout_s)
-        column = self._made(found.column)
-        size = batch.row_count * math.prod(self._recipe.shape) * column.dtype.itemsize
+        damaged: list[int] = []
+        heads = yield from self._heads(batch, files, damaged, workers)
         scratch = max((head.scratch_bytes for head in heads.values()), default=0)
-        claim(size + pool.threads * (scratch + self._recipe.image_bytes))
-        shape = (batch.row_count, *self._recipe.shape)
-        # Rows that are null stay zeros.
-        made = (
-            np.empty(shape, column.dtype)
-            if len(files) == len(edges) - 1
-            else np.zeros(shape, column.dtype)
+        mixed, beside_bytes = None, workers.pool.threads * (scratch + self._recipe.image_bytes)
+        if self._mixing is not None and batch.partnered is not None:
+            mixed = self._mixing.mixed(batch.partnered, self._recipe.height, self._recipe.width)
+            beside_bytes += self._mixing.cost(batch)
+        if mixed is not None or self.may_skip:
+            # All images as they are before they are mixed or sent.
+            beside_bytes += batch.row_count * self._image_bytes
+        count = batch.row_count if mixed is None else mixed.partners.size
+        images = Images(
+            values=self._nothing(found, count),
+            files=files,
+            heads=heads,
+            draws=self._recipe.draws(batch.keys, self._place),
+            beside_bytes=beside_bytes,
+            row_count=batch.row_count,
+            mixed=mixed,
+            damaged=damaged,
         )
-        draws = self._recipe.draws(batch.keys, self._place)
-        rows = list(files)
+        if self._followers is None or damaged:
+            return images
+        cost = self._followers.cost(batch)
+        claim(images.beside_bytes + cost)
+        followed = self._followers.begin(batch)
+        follow = self._following(self._followers, batch, images, followed)
+        yield from workers.work(len(images.files), follow)
+        if images.damaged:
+            return images
+        return replace(
+            images,
+            followed=self._followers.values(batch, followed),
+            beside_bytes=images.beside_bytes + cost,
+        )
+
+    def _nothing(self, found: Values, count: int) -> Values:
+        # They take no memory before they are made.
+        nothing = np.broadcast_to(np.zeros((), self._dtype), (count, *self._recipe.shape))
+        return Values(self._made(found.column), nothing, None, found.valid)
+
+    def _following(
+        self, followers: Followers, batch: Batch, images: Images, followed: Followed
+    ) -> Callable[[int], None]:
+        """Return what makes the masks and boxes of an image."""
+        rows = list(images.files)
+
+        def follow(at: int) -> None:
+            row = rows[at]
+
+            def place() -> tuple[Frame, int, int]:
+                height, width = upright_size(images.files[row], images.heads[row])
+                return self._recipe.place(height, width, images.draws, row), height, width
+
+            try:
+                followers.follow(batch, row, followed, place)
+            except _failures() as error:
+                self._note(row, error, images.damaged)
+
+        return follow
+
+    def decoded(self, images: Images, workers: Workers) -> Waits[Images]:
+        """Make the images before there is a place for them, and find those that are damaged.
+
+        Args:
+            images: What `prepare` returned.
+            workers: Work on the rows.
+
+        Raises:
+            StepFailedError: They take too long.
+        """
+        whole = np.empty((images.row_count, *self._recipe.shape), self._dtype)
+        yield from self._make_all(images, rows_of(whole), workers)
+        return replace(images, whole=whole)
+
+    def make(
+        self, images: Images, rows: Sequence[NDArray[np.uint8]], workers: Workers
+    ) -> Waits[None]:
+        """Make the images of a batch.
+
+        Args:
+            images: What `prepare` returned.
+            rows: Where each goes, its bytes.
+            workers: Work on the rows.
+
+        Raises:
+            StepFailedError: One cannot be decoded, or they take too long.
+        """
+        if images.mixed is None and images.whole is None:
+            return self._make_all(images, rows, workers)
+        return self._make_of(images, rows, workers)
+
+    def _make_of(
+        self, images: Images, rows: Sequence[NDArray[np.uint8]], workers: Workers
+    ) -> Waits[None]:
+        """Make what is sent of images that lie elsewhere."""
+        shape, whole, how = self._recipe.shape, images.whole, images.mixed
+        if whole is None:
+            whole = np.empty((images.row_count, *shape), self._dtype)
+            yield from self._make_all(images, rows_of(whole), workers)
+        # Height and width last, also of images whose channels come last.
+        planes = whole if self._recipe.is_chw else whole.transpose(0, 3, 1, 2)
+        partners = [] if how is None else how.partners.tolist()
+
+        def make(row: int) -> None:
+            out = rows[row].view(self._dtype).reshape(shape)
+            out = out if self._recipe.is_chw else out.transpose(2, 0, 1)
+            if how is None:
+                out[...] = planes[row]
+            else:
+                how.mix.mix(planes[row], planes[partners[row]], out)
+
+        yield from workers.work(len(rows), make)
+
+    def _make_all(
+        self, images: Images, rows: Sequence[NDArray[np.uint8]], workers: Workers
+    ) -> Waits[None]:
+        shape = self._recipe.shape
+        places = list(images.files)
+        for row in set(range(len(rows))).difference(places):
+            rows[row][:] = 0
 
         def make(at: int) -> None:
-            self._make(rows[at], files[rows[at]], heads[rows[at]], draws, made[rows[at]])
+            row = places[at]
+            out = rows[row].view(self._dtype).reshape(shape)
+            self._make(row, images, out, workers.pool.pixels)
 
-        yield from pool.work(caller, len(rows), make, timeout_s=timeout_s)
-        values = Values(column, made, None, found.valid)
-        return replace(batch, columns={**batch.columns, self._name: values})
+        return workers.work(len(places), make)
+
+    @property
+    def _dtype(self) -> np.dtype[np.generic]:
+        return DTYPES[self._recipe.element_type]
+
+    @property
+    def _image_bytes(self) -> int:
+        return math.prod(self._recipe.shape) * self._dtype.itemsize
+
+    def with_images(
+        self, batch: Batch, images: Images, made: NDArray[np.generic] | None = None
+    ) -> Batch:
+        """Return a batch with its images, and with its labels mixed as they are.
+
+        Args:
+            batch: The batch.
+            images: What `prepare` returned.
+            made: The images; None if they are written later.
+
+        Raises:
+            StepFailedError: A label is the index of no class.
+        """
+        if self._mixing is not None and images.mixed is not None:
+            batch = self._mixing.with_labels(batch, images.mixed)
+        valid = images.values.valid
+        valid = None if valid is None else valid[: batch.row_count]
+        values = replace(images.values, valid=valid)
+        if made is not None:
+            values = replace(values, values=made)
+        columns = {**batch.columns, **images.followed, self._name: values}
+        return replace(batch, columns=columns)
 
     def _made(self, column: WireColumn) -> WireColumn:
         kind = self._recipe.element_type
         made = tensor_of(column, self._recipe.shape)
-        return replace(made, element_type=kind, dtype=DTYPES[kind], logical_type="")
+        return replace(made, element_type=kind, dtype=self._dtype, logical_type="")
 
     def _heads(
-        self, files: dict[int, memoryview], pool: RowPool, caller: object, timeout_s: float
-    ) -> Work[dict[int, Head]]:
+        self,
+        batch: Batch,
+        files: dict[int, memoryview],
+        damaged: list[int],
+        workers: Workers,
+    ) -> Waits[dict[int, Head]]:
         """Refuse what takes too much work, before anything of the batch is decoded."""
         rows = list(files)
         heads: dict[int, Head] = {}
@@ -110,13 +300,15 @@ class AugmentImage:
                 try:
                     head = heads[row] = head_of(files[row])
                     works[row] = decode_work(head.width, head.height, files[row])
+                    if self._followers is not None:
+                        works[row] += self._followers.work(batch, row)
                 except _failures() as error:
-                    raise self._failure(row, error) from error
+                    self._note(row, error, damaged)
 
-        yield from pool.work(caller, -(-len(rows) // _HEADS), read, timeout_s=timeout_s)
+        yield from workers.work(-(-len(rows) // _HEADS), read)
         total = 0
         for row in rows:
-            total += works[row]
+            total += works.get(row, 0)
             try:
                 check_work(total)
             except ValueError as error:
@@ -124,18 +316,31 @@ class AugmentImage:
         return heads
 
     def _make(
-        self,
-        row: int,
-        file: memoryview,
-        head: Head,
-        draws: ImageDraws,
-        out: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
+        self, row: int, images: Images, out: NDArray[np.generic], kept: PixelCache | None
     ) -> None:
         try:
-            pixels = self._decoder.pixels(file, head)
+            pixels = self._pixels(images.files[row], images.heads[row], kept)
         except _failures() as error:
+            self._note(row, error, images.damaged)
+        else:
+            bits = out.view(np.uint16) if out.dtype == BFLOAT16 else out
+            self._recipe.make(pixels, images.draws, row, bits)
+
+    def _pixels(self, file: memoryview, head: Head, kept: PixelCache | None) -> NDArray[np.uint8]:
+        if kept is None:
+            return self._decoder.pixels(file, head)
+        key = kept.key(file, self._recipe.channels)
+        pixels = kept.get(key)
+        if pixels is None:
+            pixels = self._decoder.pixels(file, head)
+            kept.put(key, pixels)
+        return pixels
+
+    def _note(self, row: int, error: BaseException, damaged: list[int]) -> None:
+        """Note a file that cannot be decoded, if that is no error."""
+        if not self.may_skip:
             raise self._failure(row, error) from error
-        self._recipe.make(pixels, draws, row, out)
+        damaged.append(row)
 
     def _failure(self, row: int, error: BaseException) -> StepFailedError:
         # Pillow names the object that holds the bytes.
@@ -146,6 +351,12 @@ class AugmentImage:
             column=self._name,
             row=row,
         )
+
+
+def rows_of(made: NDArray[np.generic]) -> list[NDArray[np.uint8]]:
+    """Return the bytes of each row of a contiguous array."""
+    row_bytes = math.prod(made.shape[1:]) * made.dtype.itemsize
+    return list(made.reshape(-1).view(np.uint8).reshape(len(made), row_bytes))
 
 
 def _failures() -> tuple[type[BaseException], ...]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, StepFailedError
+from headrace.payload import BFLOAT16
 from headrace.server.batch.batch_values import Batch, Values
 from headrace.server.layout.wire_columns import DTYPES, WireColumn
 from headrace.v1 import shard_service_pb2 as pb
@@ -65,9 +66,9 @@ class Cast:
     """Makes a column's numbers numbers of another type."""
 
     def __init__(self, message: pb.Cast) -> None:
-        if message.element_type not in DTYPES:
+        if message.element_type not in DTYPES or DTYPES[message.element_type] == BFLOAT16:
             raise BadArgumentError(
-                f"cast: element_type is {message.element_type}, which is no type of numbers",
+                f"cast: element_type is {message.element_type}, which is not a type of numbers",
                 field="steps",
             )
         self._name = message.column
@@ -78,6 +79,12 @@ class Cast:
         column = wanted_column(
             before, self._name, "cast", (pb.COLUMN_KIND_TENSOR, pb.COLUMN_KIND_RAGGED)
         )
+        if column.dtype == BFLOAT16:
+            raise BadArgumentError(
+                f"cast: column {self._name!r} is of bfloat16, which is not cast; ask for another "
+                "dtype in Normalize",
+                field="steps",
+            )
         return {**before, self._name: self._cast(column)}
 
     def cost(self, batch: Batch) -> int:
@@ -301,9 +308,9 @@ def tensor_of(column: WireColumn, shape: tuple[int, ...]) -> WireColumn:
     return replace(column, kind=pb.COLUMN_KIND_TENSOR, item_shape=shape)
 
 
-def int64_column(name: str, kind: pb.ColumnKind = pb.COLUMN_KIND_TENSOR) -> WireColumn:
+def int64_column(name: str) -> WireColumn:
     """Return a column of numbers that a step counts."""
-    return WireColumn(name, kind, pb.ELEMENT_TYPE_INT64, INT64)
+    return WireColumn(name, pb.COLUMN_KIND_TENSOR, pb.ELEMENT_TYPE_INT64, INT64)
 
 
 def check_length(step: str, length: int) -> None:

@@ -29,7 +29,7 @@ _SIDE_LIMIT = 1 << 16
 _PIXEL_BYTES = 14
 _KEPT_BYTES = 6
 _MODES = {1: "L", 3: "RGB"}
-# Files are first decoded to no less than so many times the wanted size, where the format allows
+# Files are first decoded to no less than that many times the wanted size, where the format allows
 # it: Pillow's own choice for thumbnails, fast and hard to tell from the whole.
 _REDUCING_GAP = 2.0
 
@@ -173,7 +173,7 @@ class DecodeImage:
 
     def _failure(self, row: int, why: str) -> StepFailedError:
         return StepFailedError(
-            f"decode_image: row {row} of column {self._name!r} is no JPEG or PNG that can be "
+            f"decode_image: row {row} of column {self._name!r} is not a JPEG or PNG that can be "
             # Pillow names the object that holds the bytes.
             f"decoded: {why.partition(' <')[0][:200]}",
             column=self._name,

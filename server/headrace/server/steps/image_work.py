@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.server.kernels.loader import LOOPS
+
 # Decoded it takes 256 MiB; larger ones are an attack or a mistake.
 _PIXEL_LIMIT = 1 << 26
 # 16 scans of the largest image; cameras and the usual programs make ten.
@@ -25,8 +27,8 @@ def decode_work(width: int, height: int, content: memoryview) -> int:
     """Return the pixels that decoding a file goes over, those of each scan counted.
 
     Args:
-        width: Of the image, as its head says.
-        height: Of the image.
+        width: The width of the image, as its head says.
+        height: The height of the image.
         content: The file.
 
     Raises:
@@ -35,8 +37,7 @@ def decode_work(width: int, height: int, content: memoryview) -> int:
     pixels = width * height
     if pixels > _PIXEL_LIMIT:
         raise ValueError(f"it has {width} x {height} pixels, {_PIXEL_LIMIT} is the most")
-    # In compressed bytes a zero follows each 0xff, so this finds scans and, rarely, metadata.
-    scans = max(1, _scan_count(content)) if bytes(content[:2]) == b"\xff\xd8" else 1
+    scans = max(1, scan_count(content)) if bytes(content[:2]) == b"\xff\xd8" else 1
     if pixels * scans > _SCANNED_LIMIT:
         raise ValueError(
             f"it has {scans} scans of {width} x {height} pixels, {_SCANNED_LIMIT} pixels of all "
@@ -45,12 +46,27 @@ def decode_work(width: int, height: int, content: memoryview) -> int:
     return pixels * scans
 
 
-def _scan_count(content: memoryview) -> int:
+def scan_count(content: memoryview) -> int:
+    """Return how many scans a JPEG has, metadata that looks like one counted.
+
+    In compressed bytes a zero follows each 0xff, so that is rare.
+
+    Args:
+        content: The file.
+    """
     found = np.frombuffer(content, np.uint8)
+    if LOOPS is not None:
+        count: int = LOOPS.count_scans(found)
+        return count
+    return scan_count_plainly(found)
+
+
+def scan_count_plainly(found: NDArray[np.uint8]) -> int:
+    """Do the same without the compiled loop."""
     # In pieces, so that what is between needs little memory.
     return sum(
         _pairs(found[begin : begin + _PIECE_BYTES + 1])
-        for begin in range(0, len(content), _PIECE_BYTES)
+        for begin in range(0, found.size, _PIECE_BYTES)
     )
 
 

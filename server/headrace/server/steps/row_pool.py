@@ -5,11 +5,13 @@ Contract:
 1. At most ``threads`` rows are worked on at a time, whatever the streams.
 2. Of those that wait the next row is one of the caller whose rows have taken least time, and of one
    caller's streams of the one whose rows of this batch have.
-3. A caller that was away has no claim to the time that it did not use.
+3. A caller that was away cannot claim the time that it did not use.
 4. The rows of a batch are begun in their order, and each once. After a failure none is begun; of
    several failures the first row's is raised.
-5. Closing the generator begins no row any more, and waits for those that are worked on.
-6. Threads are started when there is work, and end when there has been none for ``_IDLE_S``, or with
+5. Of the batches of one line, such as a stream has, the rows of the first are begun before those of
+   the next.
+6. Closing the generator begins no row any more, and waits for those that are worked on.
+7. Threads are started when there is work, and end when there has been none for ``_IDLE_S``, or with
    `close`, after which the work fails.
 
 The second is start-time fair queueing, as in `headrace.server.stream.fair_turns`.
@@ -25,14 +27,20 @@ import threading
 import time
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
 from headrace.errors import HeadraceError, StepFailedError
+from headrace.server.images.pixel_cache import PixelCache
 
 _log = logging.getLogger(__name__)
 
+_Made = TypeVar("_Made")
+
+Waits: TypeAlias = Generator[threading.Event, None, _Made]
+"""Something that other threads work on: yields what to wait for, as long as one likes, and looks up
+each time whether it is late."""
+
 _IDLE_S = 10.0
-# How often whoever waits looks up (arbitrary: a sign of life is due every few seconds).
-_TICK_S = 0.02
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +50,7 @@ class _Job:
     caller: Hashable
     count: int
     do: Callable[[int], None]
+    line: object
     begun: int = 0
     running: int = 0
     used_s: float = 0.0
@@ -59,10 +68,12 @@ class RowPool:
 
     Args:
         threads: How many there are at most.
+        pixels: Decoded images that rows may use; None for none.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, *, pixels: PixelCache | None = None) -> None:
         self.threads = threads
+        self.pixels = pixels
         self._changed = threading.Condition()
         self._jobs: list[_Job] = []
         self._used_s: dict[Hashable, float] = {}
@@ -72,15 +83,23 @@ class RowPool:
         self._is_closed = False
 
     def work(
-        self, caller: Hashable, count: int, do: Callable[[int], None], *, timeout_s: float
-    ) -> Generator[None, None, None]:
-        """Call a function with each of some rows; yields now and then while it waits.
+        self,
+        caller: Hashable,
+        count: int,
+        do: Callable[[int], None],
+        *,
+        timeout_s: float,
+        line: object = None,
+    ) -> Waits[None]:
+        """Call a function with each of some rows.
 
         Args:
             caller: Whose they are.
             count: How many; the rows are 0 to that.
             do: What to do with one; raises a HeadraceError alone.
             timeout_s: How long all of them may take, the time of all threads added up.
+            line: Its rows are begun after those of what came before in the same line; None for
+                none.
 
         Raises:
             StepFailedError: They take longer, or the pool is closed.
@@ -88,16 +107,17 @@ class RowPool:
         """
         if not count:
             return
-        job = _Job(caller, count, do)
+        job = _Job(caller, count, do, line)
         self._begin(job)
         try:
-            while not job.finished.wait(_TICK_S):
+            while not job.finished.is_set():
                 if job.used_s >= timeout_s:
                     raise StepFailedError(
-                        f"images took longer than {timeout_s:g} s in a batch of {count} rows; use "
-                        "smaller batches, or let the operator set step_timeout_s"
+                        f"a step worked longer than {timeout_s:g} s on a batch, of which it had "
+                        f"begun {job.begun} of {count} parts; use smaller batches, or let the "
+                        "operator set step_timeout_s"
                     )
-                yield
+                yield job.finished
         finally:
             self._end(job)
         for _, failure in sorted(job.failures.items()):
@@ -179,7 +199,13 @@ class RowPool:
                     return None
 
     def _next(self) -> _Job | None:
-        ready = [job for job in self._jobs if job.is_open]
+        ready: list[_Job] = []
+        lines: set[int] = set()
+        for job in self._jobs:
+            if job.is_open and id(job.line) not in lines:
+                ready.append(job)
+                if job.line is not None:
+                    lines.add(id(job.line))
         if len(ready) < 2:  # noqa: PLR2004 - nothing to choose from
             return ready[0] if ready else None
         return min(ready, key=lambda job: (self._used_s[job.caller], job.used_s))
@@ -197,6 +223,27 @@ class RowPool:
                 job.finished.set()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Workers:
+    """Who works on the rows of a batch, for whom, and for how long.
+
+    Attributes:
+        pool: The threads.
+        caller: Whose batch it is.
+        timeout_s: How long each piece of work may take.
+        line: See `RowPool.work`.
+    """
+
+    pool: RowPool
+    caller: Hashable
+    timeout_s: float
+    line: object = None
+
+    def work(self, count: int, do: Callable[[int], None]) -> Waits[None]:
+        """Call a function with each of some rows, as `RowPool.work` does."""
+        return self.pool.work(self.caller, count, do, timeout_s=self.timeout_s, line=self.line)
+
+
 def allowed_processors() -> int:
     """Return how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -205,4 +252,4 @@ def allowed_processors() -> int:
 
 
 def _closed_error() -> StepFailedError:
-    return StepFailedError("the server shuts down, and works on no images any more")
+    return StepFailedError("the server shuts down, and works on no batches any more")

@@ -35,7 +35,7 @@ TICK_S = 0.1
 
 # Importing what a transform needs may take longer than one batch.
 _START_TIMEOUT_S = 60.0
-# So many calls may be before one.
+# How many calls may wait before one.
 _QUEUE_CALLS = 10
 _END_TIMEOUT_S = 5.0
 _CHUNK_BYTES = 1 << 20
@@ -195,7 +195,7 @@ class TransformPool:
         """Transform a batch; the contract is above.
 
         Args:
-            name: Of the transform.
+            name: The name of the transform.
             batch: What it gets.
             keys: ``(rows,)``: what random choices about each row are to be made from.
             claim: Is told the bytes of the answer before they are received. What it raises ends

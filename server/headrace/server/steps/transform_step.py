@@ -7,15 +7,26 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from headrace.errors import StepFailedError, TokenSpecChangedError
-from headrace.order import TRANSFORMS_LIMIT_BYTES, Token, images_title, split_images
-from headrace.payload import SAMPLE_ID_COLUMN
+from headrace.errors import BadArgumentError, StepFailedError, TokenSpecChangedError
+from headrace.order import (
+    TOKENIZER,
+    TRANSFORMS_LIMIT_BYTES,
+    Token,
+    images_title,
+    mixing_step,
+    split_images,
+    tokenizer_version,
+)
+from headrace.payload import BFLOAT16, SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_values import Batch, Claim
 from headrace.server.images.files import decoder_versions
 from headrace.server.layout.wire_columns import WireColumn
-from headrace.server.settings.transform_config import TransformConfig
+from headrace.server.settings.transform_config import StepVersion, TransformConfig
 from headrace.server.steps.arrow_values import arrow_batch, arrow_columns, arrow_field, arrow_values
 from headrace.server.steps.column_steps import Columns
+from headrace.server.steps.mix_images import MIXING
+from headrace.server.steps.registered import Registered
+from headrace.server.steps.tokenize_texts import wanted_tokenizer
 from headrace.server.steps.transform_pool import TransformPool
 from headrace.v1 import shard_service_pb2 as pb
 
@@ -36,9 +47,17 @@ class TransformStep:
         """Return the columns that the function makes, learnt from a batch of no rows.
 
         Raises:
+            BadArgumentError: A column has a type that the function cannot be given.
             StepFailedError: It fails with that, or makes what cannot be sent.
         """
         own = [column for name, column in before.items() if name != SAMPLE_ID_COLUMN]
+        for column in own:
+            if column.dtype == BFLOAT16:
+                raise BadArgumentError(
+                    f"transform: column {column.name!r} is of bfloat16, which Arrow does not have; "
+                    "ask for another dtype in Normalize",
+                    field="steps",
+                )
         schema = pa.schema([arrow_field(column) for column in own])
         self._schema = self._pool.schema(self._config.name, schema)
         made = {each.name: each for each in arrow_columns(self._schema, title=self._config.title)}
@@ -80,9 +99,9 @@ class TransformStep:
 
 
 def wanted_transforms(
-    request: pb.ReadBatchesRequest, token: Token | None, pool: TransformPool
-) -> tuple[tuple[TransformConfig, ...], str]:
-    """Return the transforms of a request's steps, in order, and what a token says of images.
+    request: pb.ReadBatchesRequest, token: Token | None, registered: Registered
+) -> tuple[tuple[StepVersion, ...], str]:
+    """Return the transforms and tokenizers of a request's steps, and what a token says of images.
 
     Raises:
         BadArgumentError: One is not registered, or they are too many for a token.
@@ -90,7 +109,7 @@ def wanted_transforms(
         TokenSpecChangedError: They are not those of the token.
     """
     steps = request.steps
-    found = tuple(_wanted(step.transform, pool) for step in steps if step.HasField("transform"))
+    found = tuple(each for step in steps if (each := _step_version(step, registered)) is not None)
     images = images_title_of(steps)
     text = transforms_text(found, images)
     if token is None or token.transforms == text:
@@ -125,15 +144,23 @@ def wanted_transforms(
 
 def images_title_of(steps: Sequence[pb.BatchStep]) -> str:
     """Return what a token says of what is done to images, and by which decoder."""
-    with_transforms = [
-        (place, step.decode_image.SerializeToString(deterministic=True))
+    found = [
+        (place, encoded)
         for place, step in enumerate(steps)
-        if step.decode_image.transforms
+        if (encoded := _image_step(step)) is not None
     ]
-    return images_title(with_transforms, decoder_versions()) if with_transforms else ""
+    return images_title(found, decoder_versions()) if found else ""
 
 
-def transforms_text(configs: Sequence[TransformConfig], images: str = "") -> str:
+def _image_step(step: pb.BatchStep) -> bytes | None:
+    if step.decode_image.transforms:
+        return step.decode_image.SerializeToString(deterministic=True)
+    if step.WhichOneof("step") in MIXING:
+        return mixing_step(step.SerializeToString(deterministic=True))
+    return None
+
+
+def transforms_text(configs: Sequence[StepVersion], images: str = "") -> str:
     """Return what a token says of transforms.
 
     Raises:
@@ -147,6 +174,19 @@ def transforms_text(configs: Sequence[TransformConfig], images: str = "") -> str
             field="steps",
         )
     return text
+
+
+def _step_version(step: pb.BatchStep, registered: Registered) -> StepVersion | None:
+    """Return what a token says of a step; None for nothing."""
+    if step.HasField("transform"):
+        config = _wanted(step.transform, registered.transforms)
+        return StepVersion(config.name, config.version)
+    if step.HasField("tokenize"):
+        message = step.tokenize
+        digest = wanted_tokenizer(message, registered.tokenizers).digest
+        version = tokenizer_version(message.column, digest, special_tokens=message.special_tokens)
+        return StepVersion(TOKENIZER, version)
+    return None
 
 
 def _wanted(message: pb.Transform, pool: TransformPool) -> TransformConfig:

@@ -35,10 +35,10 @@ def main(descriptor: int, life: int, module: str, name: str) -> None:
     """Answer batches until the other end closes.
 
     Args:
-        descriptor: Of the socket.
-        life: Of a pipe that ends with the server, also if the function never returns.
+        descriptor: The descriptor of the socket.
+        life: One end of a pipe that closes with the server, also if the function never returns.
         module: Where the function is.
-        name: Of the function.
+        name: The name of the function.
     """
     _end_with(life)
     with socket.socket(fileno=descriptor) as server:

@@ -1,16 +1,16 @@
-"""Make the batches of a stream: planned samples, wherever they lie, into the places of an outlet.
+"""Make the batches of a stream: write planned samples into the places of an outlet.
 
 Contract:
 
-1. Several batches are made in one pass, and one as several with n=1. Their bytes are the same
-   either way, but that some may share a message where the client has asked for that.
-2. All or none: where something of the batches is not in memory, or they are too large to be made
-   together, or there is no memory for all of them, nothing is made, nothing stays pinned and no
-   place is taken.
-3. What is made together is expected to have no more than `TOGETHER_BYTES` of payload, or it is one
-   batch.
-4. Which writer makes them is chosen here, for each pass: compiled loops where the kernels are there
-   and the samples lie in pinned blocks, else NumPy.
+1. Several batches are made in one pass; a single batch is the case n=1. Their bytes are the same
+   either way, except that some may share a message if the client has asked for that.
+2. All or none: if a part of the batches is not in memory, or they are too large to be made
+   together, or there is not enough memory for all of them, nothing is made, nothing stays pinned
+   and no place is taken.
+3. Batches are made together while their payloads are expected to take no more than
+   `TOGETHER_BYTES`; a larger batch is made alone.
+4. The writer is chosen here, for each pass: the compiled loops if they are installed and the
+   samples lie in pinned blocks, else NumPy.
 
 If the code differs, the code is wrong.
 """
@@ -24,9 +24,10 @@ from typing import cast
 
 from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_writer import BatchWriter, Measured
+from headrace.server.batch.compiled_rows import CompiledRows
 from headrace.server.batch.compiled_writer import CompiledWriter
 from headrace.server.batch.numpy_writer import NumpyWriter
-from headrace.server.batch.packed_writer import PackedWriter, RowPlaces
+from headrace.server.batch.packed_writer import PackedWriter
 from headrace.server.batch.targets import Finished, Outlet, Places
 from headrace.server.cache.gather import Rows
 from headrace.server.cache.source import BlockRows, Blocks
@@ -36,13 +37,13 @@ from headrace.server.layout.wire_columns import refuse_large
 from headrace.server.plan.find_samples import Found
 from headrace.server.plan.packed_rows import FoundRows
 from headrace.server.plan.planned_batches import PlannedBatch
-from headrace.server.stream.stream_setup import Contents, batch_header
+from headrace.server.stream.stream_setup import Contents, batch_header, sample_title
 
 TOGETHER_BYTES = 2 << 20
 """Payload that is made together: from there on what is shared is little (measured), and each stream
 holds as much twice."""
 
-# What a row takes besides itself while a batch is gathered: ids, places, and the spans of a column.
+# What a row takes beyond its own bytes while a batch is gathered: ids, places, column spans.
 _ROW_BYTES = 64
 _SPAN_BYTES = 48
 # Less is claimed together with the payload.
@@ -101,7 +102,7 @@ class BatchMaker:
         self._most_bytes = min(contents.max_chunk_bytes, max_batch_bytes)
         names = _gathered(contents)
         self.projection = projection_of(blocks.layout, names)
-        self._rows_writer: PackedWriter | None = None
+        self._rows_writer: CompiledRows | PackedWriter | None = None
         self._numpy: NumpyWriter | None = None
         self._compiled: BatchWriter[Rows] | None = None
         ragged = sum(not entry.column.is_tensor for entry in self.projection.fields)
@@ -113,7 +114,7 @@ class BatchMaker:
         """Choose how many batches to make next.
 
         Args:
-            payload_bytes: Of the batch that was made last.
+            payload_bytes: The payload bytes of the batch that was made last.
             is_there: Whether all that it needed was in memory.
         """
         fitting = max(1, TOGETHER_BYTES // max(1, payload_bytes))
@@ -126,7 +127,7 @@ class BatchMaker:
         """Make batches that are alike (`PlannedBatch.is_alike`) if all they need is in memory.
 
         Raises:
-            HeadraceError: As `write`.
+            HeadraceError: See `write`.
         """
         found = batches[0].found.up_to(batches[-1].found)
         with self._blocks.lease(found.touched) as is_whole:
@@ -150,7 +151,7 @@ class BatchMaker:
         sample_ids = found.sample_ids
         beside += self._row_bytes * sample_ids.size
         writer = self._writer(rows, found)
-        if not isinstance(writer, CompiledWriter) and beside > _WORTH_CLAIMING_BYTES:
+        if not isinstance(writer, CompiledWriter | CompiledRows) and beside > _WORTH_CLAIMING_BYTES:
             self._claim(beside)
         measured = writer.measure(rows, sample_ids.size, len(batches))
         largest = max(measured.sizes)
@@ -158,7 +159,7 @@ class BatchMaker:
             if len(batches) > 1:
                 return None
             refuse_large(largest, self._max_batch_bytes)
-        # Of what takes several messages columns are gathered elsewhere first.
+        # The columns of a batch that takes several messages are gathered elsewhere first.
         copies = 1 if largest <= self._most_bytes else 2
         self._claim(beside + copies * sum(measured.sizes))
         places = self._outlet.places()
@@ -183,18 +184,26 @@ class BatchMaker:
             self._compiled = cast("BatchWriter[Rows]", made)
         return self._compiled
 
-    def _rows_of(self, found: FoundRows) -> PackedWriter:
-        if self._rows_writer is None or self._rows_writer.kernels is not self._kernels:
+    def _rows_of(self, found: FoundRows) -> CompiledRows | PackedWriter:
+        if self._rows_writer is None:
             packed = self._contents.packed
             assert packed is not None
-            self._rows_writer = PackedWriter(
-                self._kernels, self._contents.columns, self.projection, packed
+            columns, projection = self._contents.columns, self.projection
+            self._rows_writer = (
+                PackedWriter(columns, projection, packed)
+                if self._kernels is None
+                else CompiledRows(self._kernels, columns, projection, packed)
             )
-        self._rows_writer.expect(RowPlaces(found.sample_ids, found.counts, found.table))
+        self._rows_writer.expect(found.places, lambda piece: self._title(found, piece))
         return self._rows_writer
 
+    def _title(self, found: FoundRows, piece: int) -> str:
+        show = self._contents.shown_samples
+        sample = found.sample_ids[piece : piece + 1]
+        return sample_title(sample if show is None else show(sample))
+
     def _place(self, batches: Sequence[PlannedBatch], measured: Measured, places: Places) -> None:
-        """Take a place for each batch; one head serves all, since they differ in little."""
+        """Take a place for each batch; all share one header, since they differ in few fields."""
         header = batch_header(batches[0])
         last: tuple[int, ...] | None = None
         for planned, lengths, size in zip(
@@ -215,6 +224,6 @@ def _gathered(contents: Contents) -> list[str]:
     names = [column.name for column in contents.columns if column.name != SAMPLE_ID_COLUMN]
     if contents.packed is None:
         return names
-    # The documents themselves whatever is wanted: their lengths are looked at.
+    # The documents are read whatever the request asks for, since their lengths are needed.
     first, *alike = (source.name for source in contents.packed.sources)
     return [first, *(name for name in alike if name in names)]

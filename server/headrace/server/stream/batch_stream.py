@@ -2,22 +2,23 @@
 
 Contract:
 
-1. Success: a `StreamStart`, then batches in rising position, each complete before anything else
-   is sent, an `EpochEnd` after the last batch of each epoch, and the end of the generator after
-   the last wanted epoch.
+1. Success: a `StreamStart`, then batches in rising position, each complete before anything else is
+   sent, an `EpochEnd` after the last batch of each epoch, and the end of the generator after the
+   last epoch that was asked for.
 2. Waiting: while the store is slow a `Heartbeat` goes out every ``heartbeat_s``, between two
    batches, and one at the end of the wait. After ``store_timeout_s`` without a block the stream
-   fails with `StoreUnavailableError`. So it is while steps work on a batch: each has
-   ``step_timeout_s``, a transform the time of its pool (`headrace.server.steps.transform_pool`).
+   fails with `StoreUnavailableError`. The same holds while steps work on a batch: each has
+   ``step_timeout_s``, and a transform has the time of its pool
+   (`headrace.server.steps.transform_pool`).
 3. Failure: an error is raised between two batches and never inside one: a batch is read and
-   assembled whole before its first message. What was sent stands; its tokens resume the run.
-   Where several batches are made in one pass (`stream.batch_maker`) all of them are.
+   assembled whole before its first message. What was sent stands; its tokens resume the run. If
+   several batches are made in one pass (`stream.batch_maker`), this holds for all of them.
 4. Cancel: `cancel`, from any thread, ends a wait at once, a step between two rows, and the
    generator before its next batch. Closing the generator has the same effect wherever it stands.
 5. Drain and rotation: `interrupt` ends a wait at once, and a step between two rows; the generator
    raises the given error before its next batch.
-6. However it ends, the stream leaves no pinned block behind, and no fetch that it alone wanted
-   begins afterwards.
+6. However it ends, the stream leaves no pinned block behind, and no fetch that only this stream
+   needed begins afterwards.
 
 If the code differs, the code is wrong.
 """
@@ -27,7 +28,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -36,24 +36,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import (
-    BadArgumentError,
     HeadraceError,
     PayloadLimitError,
     RebalanceError,
-    StepFailedError,
     StoreUnavailableError,
 )
-from headrace.server.batch.batch_values import Batch, Claim
 from headrace.server.batch.targets import ClientGoneError, Outlet, WireOutlet, message_frame
 from headrace.server.cache.gather import StagedRows
 from headrace.server.cache.source import Blocks
-from headrace.server.plan.planned_batches import Lookahead, PlannedBatch, PlannedEnd, plan_bytes
+from headrace.server.plan.planned_batches import PlannedBatch, PlannedEnd
+from headrace.server.plan.prefetch_blocks import Lookahead, plan_bytes
 from headrace.server.shares import Budget, Share, ShortError
 from headrace.server.steps.row_pool import RowPool
 from headrace.server.stream.batch_maker import BatchMaker, Made
 from headrace.server.stream.fair_turns import StreamTurns, Turns
-from headrace.server.stream.pipeline import Pipeline
-from headrace.server.stream.stream_setup import Contents, batch_header
+from headrace.server.stream.stepped_batches import SteppedBatches
+from headrace.server.stream.stream_setup import Contents
 from headrace.v1 import shard_service_pb2 as pb
 
 # How long a batch waits for memory while its client has nothing to read. Others drain within
@@ -75,8 +73,9 @@ class StreamLimits:
         step_timeout_s: How long one step may work on a batch.
         lifetime_s: When it is asked to reconnect; 0 means never.
         max_batch_bytes: Greatest payload of one batch.
-        prefetch_bytes: Gives the greatest size of blocks to ask for ahead of need, as it is now.
-        spare_bytes: Gives what the cache has, for each job, beside what is shuffled together.
+        prefetch_bytes: Returns how many bytes of blocks to prefetch at most, at the moment.
+        spare_bytes: Returns how much room the cache has for each job, apart from what is shuffled
+            together.
     """
 
     heartbeat_s: float
@@ -92,10 +91,24 @@ class StreamObserver(Protocol):
     """What a stream reports of its dataset."""
 
     def made(self, dataset: str, *, seconds: float, batches: int) -> None:
-        """Note how long batches took to make, all of them together."""
+        """Note how long it took to make batches, all of them together."""
 
-    def sent(self, dataset: str, *, batches: int, samples: int, payload_bytes: int) -> None:
-        """Count batches."""
+    def sent(
+        self,
+        dataset: str,
+        *,
+        batches: int,
+        samples: int,
+        payload_bytes: int,
+        place: tuple[int, int, int],
+    ) -> None:
+        """Count batches; the place is the epoch, the position and the step after the last."""
+
+    def replaced(self, dataset: str, *, samples: int) -> None:
+        """Count damaged samples that others stood in for."""
+
+    def starving(self, since: float) -> None:
+        """Note that a batch waits for its store, since a time of the monotonic clock."""
 
     def starved(self, dataset: str, *, seconds: float) -> None:
         """Note how long a batch waited for its store."""
@@ -110,16 +123,17 @@ class BatchStream:
 
     Args:
         contents: What to send.
-        dataset: What it is sent from, in words.
+        dataset: The name of the dataset that it reads.
         blocks: Holds its samples.
         limits: What bounds the stream.
         observer: Is told what happens.
-        outlet: Where batches go; None for the messages.
-        turns: Of its caller, who shares them with others; None for no others.
-        share: Its part of the server's memory; None for as much as it wants.
+        outlet: Where batches go; None sends them as messages of the call.
+        turns: The turns of its caller, which other streams share; None if there are no others.
+        share: Its part of the server's memory; None for no limit.
 
     Attributes:
-        batch_bytes: Payload of what was made last, a batch or several.
+        batch_bytes: Payload bytes of the latest batch, or of the latest batches that were made
+            together.
     """
 
     def __init__(
@@ -146,16 +160,27 @@ class BatchStream:
         )
         self._waiter = blocks.waiter(contents.job)
         self._ending: HeadraceError | _CancelledError | None = None
-        self._overflow = self.batch_bytes = self._usual_bytes = 0
+        self.batch_bytes = 0
+        self._stepped = (
+            None
+            if contents.pipeline is None
+            else SteppedBatches(
+                contents,
+                contents.pipeline,
+                outlet=self._outlet,
+                turns=self._turns,
+                share=self._share,
+                step_timeout_s=limits.step_timeout_s,
+                heartbeat_s=limits.heartbeat_s,
+            )
+        )
         self._maker = BatchMaker(
             contents,
             blocks=blocks,
-            # Steps want a batch in one piece.
-            outlet=(
-                self._outlet if contents.pipeline is None else WireOutlet(limits.max_batch_bytes)
-            ),
+            # Steps need a batch in one piece.
+            outlet=self._outlet if self._stepped is None else WireOutlet(limits.max_batch_bytes),
             max_batch_bytes=limits.max_batch_bytes,
-            claim=self._share.claim,
+            claim=self._share.claim if self._stepped is None else self._stepped.claim,
         )
         self._is_there = True
         self._lookahead = Lookahead(
@@ -189,6 +214,8 @@ class BatchStream:
         except (_CancelledError, ClientGoneError):
             return
         finally:
+            if self._stepped is not None:
+                self._stepped.close()
             self._blocks.leave(self._waiter)
 
     def _end(self, ending: HeadraceError | _CancelledError) -> None:
@@ -199,28 +226,34 @@ class BatchStream:
 
     def _epochs(self) -> Iterator[bytes]:
         expires = time.monotonic() + self._limits.lifetime_s
-        while (taken := self._take()) is not None:
+        while (taken := self.take()) is not None:
             if isinstance(taken, PlannedEnd):
                 yield self._framed(pb.ReadBatchesResponse(epoch_end=self._epoch_end(taken)))
                 continue
             while taken:
                 if self._limits.lifetime_s and time.monotonic() >= expires:
-                    raise RebalanceError("this stream has had its time; reconnect to go on")
-                self._outlet.wait()
-                self._check_ending()
+                    raise RebalanceError(
+                        "this stream has reached its age limit; reconnect to continue"
+                    )
+                if self._stepped is None or not self._stepped.is_ahead:
+                    self._outlet.wait()
+                self.check_ending()
                 made = yield from self._made(taken[: self._outlet.room(len(taken))])
                 del taken[:made]
 
-    def _take(self) -> list[PlannedBatch] | PlannedEnd | None:
+    def take(self) -> list[PlannedBatch] | PlannedEnd | None:
+        """Return what comes next in the plan; None after the last epoch."""
+        if self._stepped is not None and (planned := self._stepped.take_planned()) is not None:
+            return planned
         # Before it plans too: the dataset of a stream that was ended may be closed.
-        self._check_ending()
+        self.check_ending()
         with self._turns.batches.turn():
             taken = self._lookahead.take(self._maker.most)
-        self._check_ending()
+        self.check_ending()
         return taken
 
     def _made(self, batches: list[PlannedBatch]) -> Generator[bytes, None, int]:
-        """Make and send batches, in one pass or else only the first; return how many were."""
+        """Make and send batches in one pass, or only the first; return how many were sent."""
         began = time.monotonic()
         self._is_there = True
         while True:
@@ -234,7 +267,7 @@ class BatchStream:
                     yield from self._waited_for(error.making)
             if made is not None:
                 break
-            # From the start again, also where memory had to be waited for.
+            # Start over with the first batch, also after a wait for memory.
             batches = batches[:1]
         self._observer.made(self._dataset, seconds=time.monotonic() - began, batches=len(batches))
         self.batch_bytes = sum(made.sizes)
@@ -242,11 +275,14 @@ class BatchStream:
         # Each is let go when it is sent.
         finished = deque(made.messages)
         made.messages.clear()
-        self._share.keep(sum([len(message) for message, _ in finished]))
+        self._share.keep(
+            sum([len(message) for message, _ in finished]),
+            making=0 if self._stepped is None else self._stepped.ahead_bytes,
+        )
         sent = 0
         try:
             while finished:
-                self._check_ending()
+                self.check_ending()
                 message, batch_count = finished.popleft()
                 for _ in range(batch_count):
                     self._outlet.announce()
@@ -259,23 +295,31 @@ class BatchStream:
         return len(batches)
 
     def _passed(self, batches: list[PlannedBatch]) -> Generator[bytes, None, Made | None]:
-        """Make batches in one pass, or one as its blocks come; None if there is none for all."""
-        if self._contents.pipeline is not None:
-            return (yield from self._transformed(batches[0], self._contents.pipeline))
+        """Make batches in one pass, or one as its blocks arrive; None if one pass cannot."""
+        if self._stepped is not None:
+            (planned,) = batches
+            stepped, replaced = yield from self._stepped.make(planned, self)
+            if replaced:
+                self._observer.replaced(self._dataset, samples=replaced)
+            return stepped
         with self._turns.batches.turn():
             made = self._maker.make(batches)
         if made is None and len(batches) == 1:
-            made = yield from self._made_late(batches[0])
+            made = yield from self.gather_late(batches[0])
         return made
 
-    def _made_late(self, planned: PlannedBatch) -> Generator[bytes, None, Made | None]:
-        # Where blocks may have to go, one that came first might go before the last one comes.
-        is_safe = not self._waiter.filling.is_filling
-        if is_safe and self._blocks.fit_together(planned.found.touched):
+    def gather(self, planned: PlannedBatch) -> Made | None:
+        """Make a batch if its blocks are in memory."""
+        with self._turns.batches.turn():
+            return self._maker.make([planned])
+
+    def gather_late(self, planned: PlannedBatch) -> Generator[bytes, None, Made | None]:
+        """Wait for the blocks of a batch, with signs of life, and make it."""
+        # The cache evicts the blocks of the current batch last, so all of them are likely to be
+        # there in the end. If one is not, samples are copied from each block as it arrives.
+        if self._blocks.fit_together(planned.found.touched):
             yield from self._waited_for_blocks(planned, None)
-            with self._turns.batches.turn():
-                made = self._maker.make([planned])
-            if made is not None:
+            if (made := self.gather(planned)) is not None:
                 return made
         staged = StagedRows(
             self._maker.projection,
@@ -287,7 +331,7 @@ class BatchStream:
         return self._maker.write([planned], staged, beside=staged.nbytes)
 
     def _stood(self) -> Iterator[bytes]:
-        """Have memory for what is planned, for as long as the stream is open."""
+        """Reserve memory for the plan for as long as the stream is open."""
         size = plan_bytes(self._contents.row_count)
         try:
             self._share.claim(size)
@@ -296,12 +340,12 @@ class BatchStream:
         self._share.stand(size)
 
     def _waited_for(self, making: int) -> Iterator[bytes]:
-        """Wait until there is memory to make a batch, of which nothing is made yet."""
+        """Wait until there is memory to make a batch; no part of it is made yet."""
         self._outlet.flush()
         began = said = time.monotonic()
         with self._share.line(making) as place:
             while not place.wait():
-                self._check_ending()
+                self.check_ending()
                 now = time.monotonic()
                 if self._share.waiting:
                     # It is the client that has something to do.
@@ -314,90 +358,21 @@ class BatchStream:
                     )
                 elif now - said >= self._limits.heartbeat_s:
                     said = now
-                    yield self._heartbeat(now - began)
+                    yield self.heartbeat(now - began)
 
     def _count(self, batches: list[PlannedBatch], payload_bytes: int) -> None:
-        samples = sum([planned.sample_count for planned in batches])
+        if not batches:
+            return
+        last = batches[-1]
         self._observer.sent(
-            self._dataset, batches=len(batches), samples=samples, payload_bytes=payload_bytes
+            self._dataset,
+            batches=len(batches),
+            samples=sum([planned.sample_count for planned in batches]),
+            payload_bytes=payload_bytes,
+            place=(last.epoch, last.part.next_position, last.step + 1),
         )
-
-    def _transformed(
-        self, planned: PlannedBatch, pipeline: Pipeline
-    ) -> Generator[bytes, None, Made]:
-        """Make a batch in one piece, and of it another one by all steps."""
-        with self._turns.batches.turn():
-            gathered = self._maker.make([planned])
-        if gathered is None:
-            gathered = yield from self._made_late(planned)
-        assert gathered is not None
-        ((message, _),), (size,) = gathered.messages, gathered.sizes
-        payload = memoryview(message)[len(message) - size :]
-        claim = self._claim_beside(len(message))
-        # All at once what the batch before took, since it is done again where that is too little.
-        usual_bytes, self._usual_bytes = self._usual_bytes, 0
-        with suppress(BadArgumentError):
-            claim(usual_bytes)
-        steps = pipeline.run(
-            planned,
-            payload,
-            gathered.buffer_bytes[0],
-            turns=self._turns,
-            timeout_s=self._limits.step_timeout_s,
-            claim=claim,
-        )
-        try:
-            batch = yield from self._stepped(steps)
-        except StepFailedError as error:
-            raise self._naming(error, planned) from error
-        header = batch_header(planned)
-        messages = pipeline.messages(
-            batch, header, payload=payload, places=self._outlet.places(), claim=claim
-        )
-        self._overflow += header.overflow_sample_count
-        return Made(messages, [header.payload_bytes], [tuple(header.buffer_bytes)])
-
-    def _naming(self, error: StepFailedError, planned: PlannedBatch) -> StepFailedError:
-        """Return an error about a row so that it names the sample."""
-        if "row" not in error.metadata:
-            return error
-        row = int(error.metadata["row"])
-        shown = self._contents.shown_ids(planned.found.item_ids[row : row + 1]).ravel().tolist()
-        *dataset, sample = shown
-        where = f" of the mixture's dataset {dataset[0]}" if dataset else ""
-        return StepFailedError(
-            f"{error.message}; it is sample {sample}{where} (`headrace cat URL --ids {sample}`), "
-            f"which skips=[{sample}] leaves out",
-            **error.metadata,
-            sample_id=sample,
-        )
-
-    def _claim_beside(self, size: int) -> Claim:
-        def claim(more: int) -> None:
-            self._usual_bytes = max(self._usual_bytes, more)
-            self._share.claim(size + more)
-
-        return claim
-
-    def _stepped(self, steps: Generator[None, None, Batch]) -> Generator[bytes, None, Batch]:
-        """Run the steps of a batch, with signs of life while they take long."""
-        self._outlet.flush()
-        began = said = time.monotonic()
-        with closing(steps):
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    made: Batch = end.value
-                    return made
-                self._check_ending()
-                now = time.monotonic()
-                if now - said >= self._limits.heartbeat_s:
-                    said = now
-                    yield self._heartbeat(now - began)
 
     def _epoch_end(self, planned: PlannedEnd) -> pb.EpochEnd:
-        overflow, self._overflow = self._overflow, 0
         return pb.EpochEnd(
             epoch=planned.epoch,
             batch_count=planned.batch_count,
@@ -405,21 +380,22 @@ class BatchStream:
             dropped_sample_count=planned.dropped,
             dataset_sample_counts=planned.dataset_sample_counts,
             substitute_count=planned.substitutes,
-            overflow_sample_count=overflow,
             resume_token=planned.token,
         )
 
     def _waited_for_blocks(
         self, planned: PlannedBatch, staged: StagedRows | None
     ) -> Generator[bytes, None, None]:
-        """Wait until the blocks of a batch have come, and copy its samples if there is where to.
+        """Wait until the blocks of a batch have arrived, and copy its samples if `staged` is given.
 
-        Without copies all blocks are likely to be there at the end. With them no two need be.
+        Without copies all blocks are likely to be in memory at the end. With copies no two of them
+        need to be.
         """
         self._is_there = False
         self._outlet.flush()
         self._lookahead.advance()
         began = progress = time.monotonic()
+        self._observer.starving(began)
         missing = planned.found.touched
         if staged is None:
             missing = missing[~self._blocks.is_cached(missing)]
@@ -429,19 +405,19 @@ class BatchStream:
             progress = now if left.size < missing.size else progress
             missing = left
             if missing.size:
-                self._check_ending()
+                self.check_ending()
                 self._check_progress(now - progress, missing)
-                yield self._heartbeat(now - began)
+                yield self.heartbeat(now - began)
         waited_s = time.monotonic() - began
         self._observer.starved(self._dataset, seconds=waited_s)
         if waited_s >= _WORTH_SAYING_S:
-            # So that the client knows whom its loop waited for.
-            yield self._heartbeat(waited_s)
+            # The client attributes its loop's wait to the store.
+            yield self.heartbeat(waited_s)
 
     def _take_arrivals(
         self, planned: PlannedBatch, missing: NDArray[np.int64], staged: StagedRows | None
     ) -> NDArray[np.int64]:
-        """Take what comes until the next heartbeat is due; return the blocks still missing."""
+        """Take arriving blocks until the next heartbeat is due; return those still missing."""
         due = time.monotonic() + self._limits.heartbeat_s
         with self._blocks.demand(missing, self._waiter):
             while missing.size and (timeout_s := due - time.monotonic()) > 0:
@@ -458,7 +434,8 @@ class BatchStream:
         places = np.flatnonzero(np.isin(found.blocks, arrived))
         staged.add(places, self._blocks.rows(found.blocks[places], found.offsets[places]))
 
-    def _check_ending(self) -> None:
+    def check_ending(self) -> None:
+        """Raise what ends the stream, if anything does."""
         if self._ending is not None:
             raise self._ending
 
@@ -470,7 +447,8 @@ class BatchStream:
                 dataset=self._dataset,
             )
 
-    def _heartbeat(self, waited_s: float) -> bytes:
+    def heartbeat(self, waited_s: float) -> bytes:
+        """Return a message that says how long the stream has waited."""
         heartbeat = pb.Heartbeat(waiting_ms=round(waited_s * 1000))
         return self._framed(pb.ReadBatchesResponse(heartbeat=heartbeat))
 

@@ -1,20 +1,20 @@
-"""Work out a stream's messages in a thread beside the one that sends them.
+"""Make a stream's messages in one thread while another sends them.
 
-gRPC takes the next message when the last is on its way. Made only then, a message would cost its
-own time on top of the wire's; made ahead, the two go on at once.
+gRPC takes the next message when the last one is on its way. If the message were made only then, its
+time would add to the wire's; if it is made ahead, the two overlap.
 
 Contract:
 
 1. Messages come out in the order in which the stream made them.
-2. The end and a failure travel through the queue as values: they come out after all messages
-   before them.
+2. The end and a failure travel through the queue as values, so they come out after all messages
+   that precede them.
 3. No more than ``budget_bytes`` wait, or than what was made last has if that is more, and one
    message: so what is worked out at once, a batch or several, is so while what was before it is
    sent, however large they are.
-4. While the messages of a first batch go out no further one is made: somebody waits for it, and it
-   has the processors for itself.
-5. While it is not worth a thread the one that sends makes the messages: it takes over what the
-   other was at, or gives it to another, between two messages.
+4. While the messages of the first batch go out, no other is made: the client waits for this one, so
+   it has the processors for itself.
+5. While a second thread is not worth its cost, the sending thread makes the messages itself. The
+   work changes hands between two messages.
 6. `cancel`, from any thread, ends the stream and every wait. Closing the generator has the same
    effect, and leaves no thread behind.
 
@@ -29,7 +29,7 @@ from contextlib import closing
 from queue import SimpleQueue
 from typing import Protocol
 
-# A batch of the usual size: enough to make one while another is sent. More would only take memory.
+# A batch of the usual size: one is made while another is sent. More would only take memory.
 BUDGET_BYTES = 1 << 20
 
 
@@ -37,7 +37,7 @@ class Messages(Protocol):
     """What a call answers; `headrace.server.stream.batch_stream.BatchStream` holds the contract."""
 
     def messages(self) -> Generator[bytes, None, None]:
-        """Yield the messages; one thread at a time uses it."""
+        """Yield the messages; only one thread at a time may use it."""
 
     def cancel(self) -> None:
         """End them, from any thread."""
@@ -48,11 +48,11 @@ class Batches(Messages, Protocol):
 
     @property
     def batch_bytes(self) -> int:
-        """Bytes of what was made last, a batch or several; for the thread that uses `messages`."""
+        """Payload bytes of the latest batches made together; for the user of `messages`."""
 
 
 class _Stopped:
-    """The thread makes no message any more.
+    """The thread makes no more messages.
 
     Attributes:
         error: Why, if it failed.
@@ -69,12 +69,13 @@ def _always() -> bool:
 
 
 class Ahead:
-    """The messages of one stream, worked out ahead of need.
+    """The messages of one stream, made ahead of need.
 
     Args:
         stream: Makes them.
-        budget_bytes: Size of those that wait that suffices, of batches however small.
-        is_worth_it: Whether a thread is, just now; any thread asks, before each message.
+        budget_bytes: How many bytes may wait to be sent, however small the batches are.
+        is_worth_it: Whether a second thread is worth its cost now; any thread calls it, before each
+            message.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Ahead:
         return _Stopped(None, is_end=True)
 
     def _put(self, message: bytes) -> bool:
-        """Hand a message over when there is room for it; return whether somebody takes it."""
+        """Hand a message over when there is room for it; return whether it will be taken."""
         batch_bytes = self._stream.batch_bytes
         self._first_bytes = self._first_bytes or batch_bytes
         is_first = self._put_bytes < self._first_bytes

@@ -1,8 +1,9 @@
-"""Explain a batch: which shards and blocks its samples lie in, and what of them is in memory."""
+"""Explain a batch: which shards and blocks hold its samples, and which of them are in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -13,11 +14,12 @@ from headrace.server.cache.block_cache import BlockCache
 from headrace.server.datasets.served import Part, Served
 from headrace.server.plan.planned_batches import PlannedBatch, planned_stream
 from headrace.server.plan.stream_request import StreamSpec
-from headrace.server.steps.transform_pool import TransformPool
+from headrace.server.steps.registered import Registered
 from headrace.server.stream.get_batch_request import batch_spec
 from headrace.server.stream.stream_setup import (
     batch_header,
     stream_dealer,
+    stream_finder,
     stream_pipeline,
     stream_start,
 )
@@ -38,29 +40,30 @@ class _Place(Protocol):
 
 @runtime_checkable
 class _Placed(Protocol):
-    """A dataset that can say where in its shards its blocks lie; ours can."""
+    """A dataset that knows where in its shards its blocks lie; ours does."""
 
     def block_place(self, block: int) -> _Place: ...
 
 
 def explain(
-    request: pb.GetBatchRequest, served: Served, *, cache: BlockCache, transforms: TransformPool
+    request: pb.GetBatchRequest, served: Served, *, cache: BlockCache, registered: Registered
 ) -> pb.ExplainBatchResponse:
     """Explain the batch that a request would get.
 
     Raises:
-        HeadraceError: As `batch_spec`.
+        HeadraceError: See `batch_spec`.
         BadArgumentError: The batch is too large to explain.
     """
-    spec = batch_spec(request, served, transforms)
+    # The samples that it is mixed with do not belong to the batch.
+    spec = replace(batch_spec(request, served, registered), is_mixed=False)
     _check_size(spec, served.readable.sample_count)
-    finder = served.finder(spec.order, spec.skips)
+    finder = stream_finder(spec, served)
     dealer = stream_dealer(spec, served, finder)
     first = next(planned_stream(spec, finder, tally=served.tally, dealer=dealer))
     assert isinstance(first, list)
     (planned,) = first
     response = pb.ExplainBatchResponse(
-        start=stream_start(spec, served, stream_pipeline(spec, served, request.steps, transforms)),
+        start=stream_start(spec, served, stream_pipeline(spec, served, request.steps, registered)),
         header=batch_header(planned),
     )
     _explain_rows(planned, served, response, cache)
@@ -87,7 +90,7 @@ def _too_large(found: str, limit: str) -> BadArgumentError:
 def _explain_rows(
     planned: PlannedBatch, served: Served, response: pb.ExplainBatchResponse, cache: BlockCache
 ) -> None:
-    ids = served.shown_ids(planned.found.sample_ids)
+    ids = served.shown_samples(planned.found.sample_ids)
     if ids.ndim > 1:
         response.dataset_indices.extend(ids[:, 0].tolist())
         ids = ids[:, 1]

@@ -1,20 +1,21 @@
-"""Turns at making batches and at sending them, so that of many streams none is starved.
+"""Take turns at making batches and at sending them, so that none of many streams is starved.
 
-Each of 64 streams has a thread, and each wants Python's lock whenever it has work: who gets it is
-chance, and the slowest stream had two thirds of the fastest's bytes
+With 64 streams, each has a thread that asks for Python's lock whenever it has work. Chance decides
+who gets it, and the slowest stream got two thirds of the fastest one's bytes
 (tests/benchmarks/bench_many_ranks.py).
 
 Contract:
 
-1. At most ``count`` threads have a turn. Of those that wait the next is one of the caller whose
-   turns have taken least time; of one caller's, the one that came first.
-2. A caller that was away has no claim to the time that it did not use.
-3. A turn is for work in memory. Where it meets a store after all (a page of a block table that is
-   read when it is needed) others lose little: when no turn has ended for ``stuck_s``, who waits
-   longest takes one more, and as many are given up when the long ones end.
-4. Who may have to leave while it waits waits by `queued`, which lends nothing.
-5. While all streams are one caller's, a message is sent as soon as it is made (`SendTurns`). Else
-   one is on its way at a time, and the next is of the caller who was sent the fewest bytes.
+1. At most ``count`` threads have a turn. The next turn goes to the caller whose turns have taken
+   the least time, and within one caller to the stream that came first.
+2. A caller that was away cannot claim the time that it did not use.
+3. A turn is for work in memory. If it has to wait for a store after all (a page of a block table
+   that is read on demand), others lose little: when no turn has ended for ``stuck_s``, whoever has
+   waited longest takes an extra turn, and as many turns are given up when the long ones end.
+4. A thread that may have to leave while it waits uses `queued`, which lends nothing.
+5. While all streams belong to one caller, a message is sent as soon as it is made (`SendTurns`).
+   Otherwise one message is on its way at a time, and the next one goes to the caller who was sent
+   the fewest bytes.
 6. A message that its client does not take within `_HOLD_S` gives its turn up, and goes out when it
    is taken. The stream then sends without turns until `_QUICK_MESSAGES` have gone out in that time,
    since it waits for its client and not for us: one that never reads costs others `_HOLD_S` once.
@@ -58,11 +59,11 @@ _NEVER_S = 3600.0
 
 
 class Turns:
-    """What all callers share. Safe for several threads; `of` gives what one caller's streams use.
+    """The turns that all callers share. Safe for several threads; `of` returns one caller's part.
 
     Args:
         count: How many may work at a time; as many as there are processors, and few, without it.
-        stuck_s: After how long without the end of a turn one more is taken.
+        stuck_s: How long no turn may end before an extra one is taken.
     """
 
     def __init__(self, count: int | None = None, *, stuck_s: float = _STUCK_S) -> None:
@@ -71,10 +72,10 @@ class Turns:
         self._free = count or min(_MOST, os.cpu_count() or 1)
         self._lent = 0
         self._moved_at = time.monotonic()
-        # What the caller who got the last turn had used: whoever comes now begins there.
+        # The time used by the caller who got the last turn; a newcomer starts there.
         self._clock_s = 0.0
         self._callers: WeakValueDictionary[str, CallerTurns] = WeakValueDictionary()
-        # Those of whom somebody waits; a caller with nobody is not in it.
+        # Callers with a waiting thread, and no others.
         self._waiting: list[CallerTurns] = []
 
     @property
@@ -83,7 +84,7 @@ class Turns:
         return len(self._callers) > 1
 
     def of(self, caller: str) -> CallerTurns:
-        """Return the turns of a caller, the same for all that hold them at a time."""
+        """Return the turns of a caller; all who hold them at the same time share one object."""
         with self._lock:
             found = self._callers.get(caller)
             if found is None:
@@ -91,7 +92,7 @@ class Turns:
             return found
 
     def take(self, mine: CallerTurns) -> threading.Lock | None:
-        """Take a turn that is free; else return a place in the line, released with the turn."""
+        """Take a free turn, or return a place in the line, which is released with the turn."""
         with self._lock:
             if not mine.waiting:
                 mine.used_s = max(mine.used_s, self._clock_s)
@@ -105,7 +106,7 @@ class Turns:
             return place
 
     def borrow(self, mine: CallerTurns, place: threading.Lock) -> bool:
-        """Take one turn more where none ends and nobody is ahead; return whether that is so."""
+        """Take an extra turn if none ends and nobody is ahead; return whether it was taken."""
         with self._lock:
             now = time.monotonic()
             if now - self._moved_at < self.stuck_s:
@@ -118,13 +119,13 @@ class Turns:
             return True
 
     def count(self, mine: CallerTurns, amount: float) -> None:
-        """Count what a caller did without a turn, in the measure of `end`."""
+        """Count what a caller did without a turn, in the unit of `end`."""
         with self._lock:
             used = mine.used_s if mine.waiting else max(mine.used_s, self._clock_s)
             mine.used_s = used + amount
 
     def leave(self, mine: CallerTurns, place: threading.Lock) -> bool:
-        """Give a place up; return False where it has become a turn meanwhile."""
+        """Give a place up; return False if it has become a turn meanwhile."""
         with self._lock:
             if place not in mine.waiting:
                 return False
@@ -135,9 +136,9 @@ class Turns:
         """Give up a turn.
 
         Args:
-            mine: Of the caller who had it.
-            seconds: That it worked.
-            stayed_s: The same, where it may have waited for a store.
+            mine: The turns of the caller who had it.
+            seconds: How long it worked.
+            stayed_s: How long the turn lasted, which may include a wait for a store.
         """
         with self._lock:
             self._moved_at = time.monotonic()
@@ -192,7 +193,7 @@ class CallerTurns:
                 return
 
     def queued(self) -> Generator[None, None, None]:
-        """Wait for a turn, and yield now and then; `end` must follow, unless it is closed."""
+        """Wait for a turn, and yield now and then; `end` must follow unless this is closed."""
         place = self._turns.take(self)
         if place is None:
             return
@@ -218,11 +219,11 @@ class CallerTurns:
 
 @dataclass(frozen=True, slots=True)
 class StreamTurns:
-    """Those of the caller of one stream.
+    """The turns of one stream's caller.
 
     Attributes:
-        batches: At making batches.
-        steps: At the steps of batches, which may take a second a row.
+        batches: Turns at making batches.
+        steps: Turns at the steps of batches, which may take a second a row.
         rows: Works on the rows of images, and has turns of its own.
     """
 
@@ -232,7 +233,7 @@ class StreamTurns:
 
 
 class Turn:
-    """A turn, as a context. A class, because two a batch as generators cost 4 us."""
+    """A turn, as a context. It is a class, because two generators a batch would cost 4 us."""
 
     __slots__ = ("_began", "_turns")
 
@@ -267,7 +268,7 @@ class Sent(Protocol):
 
 
 class SendTurns:
-    """Those of one server; safe for several threads. The contract is above.
+    """The sending turns of one server; safe for several threads. The contract is above.
 
     Args:
         hold_s: How long a message keeps its turn while its client does not take it.
@@ -278,9 +279,9 @@ class SendTurns:
         self._turns = Turns(1, stuck_s=_NEVER_S)
 
     def sender(self, call: Sent) -> Callable[[bytes], bool]:
-        """Return what sends the messages of a call, and says whether more may follow.
+        """Return a function that sends a message of a call, and returns whether more may follow.
 
-        The call counts as one of its caller's streams for as long as that is referred to.
+        The call counts as one of its caller's streams for as long as the function is referred to.
         """
         return _Sender(self, self._turns, call)
 
@@ -295,7 +296,7 @@ class _Sender:
         self._turns = turns
         self._mine = turns.of(call.whose)
         self._call = call
-        # How many messages in a row must go out soon before the next one takes a turn.
+        # How many messages in a row must go out quickly before the next one takes a turn.
         self._quick_missing = 0
 
     def __call__(self, message: bytes) -> bool:

@@ -10,31 +10,34 @@ from headrace.errors import BadArgumentError
 from headrace.order import EndMode, EpochPlan, find_rows
 from headrace.server.datasets.served import Served
 from headrace.server.plan.stream_request import StreamSpec
-from headrace.server.steps.transform_pool import TransformPool
+from headrace.server.steps.registered import Registered
 from headrace.server.stream.get_batch_request import batch_spec
-from headrace.server.stream.stream_setup import stream_dealer
+from headrace.server.stream.stream_setup import stream_dealer, stream_finder
 from headrace.v1 import shard_service_pb2 as pb
 
 # A stock client takes 4 MiB, and a row is 60 bytes at most.
 _MAX_ROWS = 3 * 1024 * 1024 // 60
 # Of a mixture each takes about a millisecond for each of its datasets' passes.
 _MAX_SAMPLES = 4096
+# With buckets each may be of another window, all of which is sorted for it, in some milliseconds.
+_MAX_BUCKETED = 256
 
 
 def find_samples(
-    request: pb.FindSamplesRequest, served: Served, *, transforms: TransformPool
+    request: pb.FindSamplesRequest, served: Served, *, registered: Registered
 ) -> pb.FindSamplesResponse:
     """Find samples in the rest of an epoch.
 
     Raises:
-        HeadraceError: As `batch_spec`.
+        HeadraceError: See `batch_spec`.
         BadArgumentError: A sample is none, or they are too many to say where all of them come.
     """
-    spec = batch_spec(request.batch, served, transforms)
+    spec = batch_spec(request.batch, served, registered)
     count = len(request.sample_ids)
-    if not 1 <= count <= _MAX_SAMPLES:
+    most = _MAX_BUCKETED if spec.buckets else _MAX_SAMPLES
+    if not 1 <= count <= most:
         raise BadArgumentError(
-            f"sample_ids has {count} ids; it must have 1 to {_MAX_SAMPLES}", field="sample_ids"
+            f"sample_ids has {count} ids; it must have 1 to {most}", field="sample_ids"
         )
     if len(request.dataset_indices) != (count if spec.mixture else 0):
         raise BadArgumentError(
@@ -76,7 +79,7 @@ def _rows(
     sample_ids = served.joined_ids(
         np.array(request.dataset_indices, np.int64), np.array(request.sample_ids, np.int64)
     )
-    finder = served.finder(spec.order, spec.skips)
+    finder = stream_finder(spec, served)
     dealer = stream_dealer(spec, served, finder)
     for index, positions in enumerate(finder.positions(spec.epoch, sample_ids)):
         for position in positions.tolist():

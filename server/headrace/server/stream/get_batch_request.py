@@ -19,10 +19,10 @@ from headrace.server.plan.stream_request import (
     check_version,
     stream_spec,
 )
-from headrace.server.steps.transform_pool import TransformPool
+from headrace.server.steps.registered import Registered
 from headrace.v1 import shard_service_pb2 as pb
 
-# So many ids of the greatest length fit a request of 1 MiB.
+# How many ids of the greatest length fit a request of 1 MiB.
 MAX_SAMPLE_IDS = 65_536
 
 
@@ -41,20 +41,18 @@ class SamplesSpec:
     max_chunk_bytes: int
 
 
-def batch_spec(
-    request: pb.GetBatchRequest, served: Served, transforms: TransformPool
-) -> StreamSpec:
+def batch_spec(request: pb.GetBatchRequest, served: Served, registered: Registered) -> StreamSpec:
     """Return the stream whose first batch is asked for; it has one.
 
     Raises:
-        HeadraceError: As `stream_spec`.
-        PositionPastEndError: No global batch begins at the place.
+        HeadraceError: See `stream_spec`.
+        PositionPastEndError: No global batch starts at the place.
         TokenDatasetChangedError: ``fingerprint`` is of another version.
     """
     readable = served.readable
     if request.fingerprint:
         check_version(request.dataset, request.fingerprint, readable)
-    spec = stream_spec(_stream_request(request), served, transforms)
+    spec = stream_spec(_stream_request(request), served, registered)
     plan = EpochPlan(readable.sample_count, spec.position, spec.global_batch_size, spec.end)
     if not plan.batch_count:
         raise PositionPastEndError(
@@ -104,6 +102,7 @@ def _stream_request(request: pb.GetBatchRequest) -> pb.ReadBatchesRequest:
         steps=request.steps,
         allow_decoder_change=request.allow_decoder_change,
         where=request.where,
+        buckets=request.buckets,
     )
     if request.HasField("order"):
         wanted.order.CopyFrom(request.order)

@@ -23,7 +23,8 @@ class OpenStreams:
 
     Args:
         max_streams: Streams open at once.
-        max_streams_per_peer: Of one address at once; 0 means as many as the server.
+        max_streams_per_peer: How many streams one address may have open; 0 means as many as the
+            server.
     """
 
     def __init__(self, max_streams: int, *, max_streams_per_peer: int = 0) -> None:
@@ -44,7 +45,7 @@ class OpenStreams:
         return self._admitted
 
     def are_within_share(self, caller: Caller, total: int) -> bool:
-        """Return whether a caller has no more streams than its share of so many."""
+        """Return whether a caller has no more than its share of that many streams."""
         return self._admitted_of["caller", caller.name] * self._callers <= total
 
     @property
@@ -88,7 +89,7 @@ class OpenStreams:
 
         Args:
             stream: The stream.
-            retirements: Of all the datasets that it reads.
+            retirements: Those of all the datasets that it reads.
 
         Raises:
             DrainingError: The server is shutting down.
@@ -109,7 +110,7 @@ class OpenStreams:
                 self._changed.notify_all()
 
     def send_away(self, count: int) -> None:
-        """End some streams between two of their batches, and for a moment refuse those that come.
+        """End some streams between two of their batches, and refuse new ones for a moment.
 
         They are asked to reconnect, to a worker that has fewer.
         """
@@ -199,8 +200,8 @@ class OpenStreams:
 
 
 def _busy_error() -> RebalanceError:
-    return RebalanceError("this worker has more streams than others; reconnect to go on")
+    return RebalanceError("this worker has more streams than others; reconnect to continue")
 
 
 def _draining_error() -> DrainingError:
-    return DrainingError("this server is shutting down; reconnect to go on, here or elsewhere")
+    return DrainingError("this server is shutting down; reconnect to continue, here or elsewhere")

@@ -1,55 +1,88 @@
-"""All steps of one stream: checked at its begin, applied to each batch after the other."""
+"""All steps of one stream: checked when it starts, applied to one batch after the other."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeAlias
+from threading import Event
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, StepFailedError
-from headrace.order import EndMode, sample_keys
+from headrace.order import sample_keys
 from headrace.payload import SAMPLE_ID_COLUMN
 from headrace.server.batch.batch_values import (
     Batch,
     Claim,
-    batch_messages,
+    Partnered,
+    PlacedBatch,
+    Values,
     made_bytes,
+    place_batch,
     split_payload,
+    write_batch,
 )
 from headrace.server.batch.targets import Finished, Places
 from headrace.server.layout.wire_columns import WireColumn, refuse_large
+from headrace.server.plan.packed_rows import FoundRows
 from headrace.server.plan.planned_batches import PlannedBatch
-from headrace.server.steps.augment_image import AugmentImage
+from headrace.server.steps.augment_image import AugmentImage, Images, rows_of
 from headrace.server.steps.column_steps import Cast, Pad, Stack, Step, Work
 from headrace.server.steps.decode_image import DecodeImage
-from headrace.server.steps.pack import Pack
-from headrace.server.steps.transform_pool import TransformPool
+from headrace.server.steps.mix_images import MIXING, MixImages
+from headrace.server.steps.one_hot import OneHot
+from headrace.server.steps.pack_texts import PackTexts
+from headrace.server.steps.registered import Registered
+from headrace.server.steps.row_pool import Waits, Workers
+from headrace.server.steps.tokenize_texts import Tokenize
 from headrace.server.steps.transform_step import TransformStep
 from headrace.server.stream.fair_turns import CallerTurns, StreamTurns
 from headrace.v1 import shard_service_pb2 as pb
 
-AnyStep: TypeAlias = Step | TransformStep | AugmentImage
+AnyStep: TypeAlias = Step | TransformStep | AugmentImage | Tokenize
+
+_Made = TypeVar("_Made")
+
+Steps: TypeAlias = Generator[Event | None, None, _Made]
+"""Steps on their way: yields what other threads work on, or None every few milliseconds."""
 
 _MAX_STEPS = 64
 # Rows that take less together have one turn (arbitrary: a signal of life costs nothing then).
 _TURN_S = 0.005
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A batch that has gone through the steps, except for the images that the last one makes.
+
+    Attributes:
+        batch: Its columns.
+        images: What is still to be made of one of them; None for nothing.
+        damaged: Rows whose images cannot be decoded, for which others are to stand in; then the
+            batch is of no further use.
+    """
+
+    batch: Batch
+    images: Images | None
+    damaged: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """What is done with every batch of a stream before it is sent.
+    """The steps that every batch of a stream goes through before it is sent.
 
     Attributes:
         before: The columns as they are gathered.
         after: The columns as they are sent.
         steps: What makes these of those.
-        seed: Of the order.
+        seed: The seed of the order.
         max_batch_bytes: Greatest payload.
+        texts: Makes rows of the gathered texts, before all steps; None if rows or samples are
+            gathered.
     """
 
     before: tuple[WireColumn, ...]
@@ -57,8 +90,21 @@ class Pipeline:
     steps: tuple[AnyStep, ...]
     seed: int
     max_batch_bytes: int
+    texts: PackTexts | None = None
 
-    def run(
+    @property
+    def is_ahead(self) -> bool:
+        """Return whether a batch may be prepared while the images of the last one are made."""
+        return self._last_images is not None and not any(
+            isinstance(step, TransformStep) for step in self.steps
+        )
+
+    @property
+    def _last_images(self) -> AugmentImage | None:
+        last = self.steps[-1] if self.steps else None
+        return last if isinstance(last, AugmentImage) else None
+
+    def prepare(
         self,
         planned: PlannedBatch,
         payload: memoryview,
@@ -67,80 +113,147 @@ class Pipeline:
         turns: StreamTurns,
         timeout_s: float,
         claim: Claim,
-    ) -> Generator[None, None, Batch]:
-        """Take all steps with a batch; yields now and then while it works and waits.
+    ) -> Steps[Prepared]:
+        """Take all steps with a batch, except for the images that the last one makes.
 
         Args:
             planned: The batch.
             payload: Its columns as they were gathered.
             buffer_bytes: The length of each of their buffers.
-            turns: Of the stream; as many work as there are processors.
+            turns: The stream's turns; as many threads work as there are processors.
             timeout_s: How long each step may work on it; transforms have a time of their own.
-            claim: Is told how much memory the steps take besides, before they take it.
+            claim: Is told how much more memory the steps take, before they take it.
 
         Raises:
             StepFailedError: A step cannot be done with this batch, or takes too long.
         """
-        count = planned.sample_count
-        columns = split_payload(self.before, payload, buffer_bytes, row_count=count)
-        batch = Batch(columns, count, self._keys(planned))
+        workers = Workers(turns.rows, turns.steps, timeout_s)
+        columns = yield from self._columns(planned, payload, buffer_bytes, workers, claim)
+        keys = sample_keys(self.seed, planned.epoch, planned.positions)
+        batch = Batch(columns, planned.row_count, keys, self._partnered(planned))
         for step in self.steps:
-            made = made_bytes(batch, payload)
+            added = _added(claim, made_bytes(batch, payload))
             if isinstance(step, TransformStep):
-                batch = yield from step.run(batch, claim=_added(claim, made))
+                batch = yield from step.run(batch, claim=added)
+            elif isinstance(step, Tokenize):
+                batch = yield from step.run(batch, workers=workers, claim=added)
             elif isinstance(step, AugmentImage):
-                batch = yield from step.run(
-                    batch,
-                    pool=turns.rows,
-                    caller=turns.steps,
-                    timeout_s=timeout_s,
-                    claim=_added(claim, made),
-                )
+                images = yield from step.prepare(batch, workers=workers, claim=added)
+                if step.may_skip and not images.damaged:
+                    added(images.values.nbytes + images.beside_bytes)
+                    images = yield from step.decoded(images, workers)
+                if images.damaged:
+                    return Prepared(batch, None, tuple(sorted(images.damaged)))
+                if step is self._last_images:
+                    return Prepared(batch, images)
+                added(images.values.nbytes + images.beside_bytes)
+                batch = yield from self._made(step, batch, images, workers)
             else:
-                claim(made + step.cost(batch))
+                added(step.cost(batch))
                 batch = yield from _in_time(step, batch, turns.steps, timeout_s)
-        return batch
+        return Prepared(batch, None)
 
-    def _keys(self, planned: PlannedBatch) -> NDArray[np.uint64]:
-        part = planned.part
-        if planned.positions is not None:
-            return sample_keys(self.seed, planned.epoch, planned.positions)
-        pads = np.array(part.pad_positions, np.int64)
-        positions = np.concatenate([np.arange(part.start, part.stop), pads])
-        return sample_keys(self.seed, planned.epoch, positions)
-
-    def messages(
+    def place(
         self,
-        batch: Batch,
+        prepared: Prepared,
         header: pb.BatchHeader,
         *,
         payload: memoryview,
         places: Places,
         claim: Claim,
-    ) -> list[Finished]:
-        """Return the messages of a batch that went through the steps.
+    ) -> PlacedBatch:
+        """Take a place for a batch; nothing is claimed after that.
 
         Args:
-            batch: Its columns.
-            header: Its head; the fields about the payload are filled in.
-            payload: As for `run`.
+            prepared: The batch.
+            header: Its header; the fields about the payload are filled in.
+            payload: See `prepare`.
             places: Says where it goes.
-            claim: As for `run`.
+            claim: See `prepare`.
 
         Raises:
             BadArgumentError: The payload would pass the limit.
         """
-        if batch.row_count != header.sample_count:
-            header.row_count = batch.row_count
-        header.overflow_sample_count = batch.overflow_sample_count
-        header.overflow_element_count = batch.overflow_element_count
-        made = made_bytes(batch, payload)
-        return batch_messages(
+        batch, images, last = prepared.batch, prepared.images, self._last_images
+        beside = made_bytes(batch, payload)
+        if images is not None and last is not None:
+            beside += images.beside_bytes
+            batch = last.with_images(batch, images)
+        return place_batch(
             batch,
             header,
             max_batch_bytes=self.max_batch_bytes,
             places=places,
-            claim=_added(claim, made),
+            claim=_added(claim, beside),
+        )
+
+    def fill(
+        self, prepared: Prepared, placed: PlacedBatch, *, turns: StreamTurns, timeout_s: float
+    ) -> Waits[list[Finished]]:
+        """Write a batch into its place, its images as they are made, and return its messages.
+
+        Args:
+            prepared: The batch.
+            placed: Its place.
+            turns: The turns of the stream.
+            timeout_s: How long the images may take.
+
+        Raises:
+            StepFailedError: One cannot be decoded, or they take too long.
+        """
+        images, last = prepared.images, self._last_images
+        if images is None or last is None:
+            return write_batch(placed, {})
+
+        workers = Workers(turns.rows, turns.steps, timeout_s, line=turns)
+
+        def make(rows: Sequence[NDArray[np.uint8]]) -> Waits[None]:
+            return last.make(images, rows, workers)
+
+        return write_batch(placed, {images.values.column.name: make})
+
+    def _made(
+        self, step: AugmentImage, batch: Batch, images: Images, workers: Workers
+    ) -> Waits[Batch]:
+        """Make images that a later step has a use for."""
+        nothing = images.values.values
+        made = np.empty(nothing.shape, nothing.dtype)
+        yield from step.make(images, rows_of(made), workers)
+        return step.with_images(batch, images, made)
+
+    def _partnered(self, planned: PlannedBatch) -> Partnered | None:
+        if planned.partners is None:
+            return None
+        # The same for all ranks: that of the global batch's first sample.
+        first = np.array([planned.part.position])
+        (key,) = sample_keys(self.seed, planned.epoch, first).tolist()
+        return Partnered(key, planned.partners.rows)
+
+    def _columns(
+        self,
+        planned: PlannedBatch,
+        payload: memoryview,
+        buffer_bytes: Sequence[int],
+        workers: Workers,
+        claim: Claim,
+    ) -> Waits[dict[str, Values]]:
+        """Return the columns that steps begin with."""
+        found = planned.found
+        count = planned.row_count if self.texts is None else found.sample_ids.size
+        columns = split_payload(self.before, payload, buffer_bytes, row_count=count)
+        if self.texts is None:
+            return columns
+        rows = cast("FoundRows", found)
+        (texts,) = columns.values()
+        return (
+            yield from self.texts.run(
+                texts,
+                rows.places,
+                rows.sample_ids,
+                rows.item_ids,
+                workers=workers,
+                claim=claim,
+            )
         )
 
 
@@ -149,7 +262,7 @@ def _added(claim: Claim, size: int) -> Claim:
 
 
 def _in_time(step: Step, batch: Batch, turns: CallerTurns, timeout_s: float) -> Work[Batch]:
-    """Run a step; the time in which others have their turns does not count."""
+    """Run a step; the time that it waits for others' turns does not count."""
     worked_s = 0.0
     with closing(step.run(batch)) as work:
         while worked_s < timeout_s:
@@ -179,10 +292,11 @@ def make_pipeline(
     columns: Sequence[WireColumn],
     *,
     row_count: int,
-    end: EndMode,
     seed: int,
     max_batch_bytes: int,
-    transforms: TransformPool,
+    registered: Registered,
+    class_counts: Mapping[str, int] | None = None,
+    texts: tuple[WireColumn, PackTexts] | None = None,
 ) -> Pipeline:
     """Return the steps of a request.
 
@@ -190,62 +304,87 @@ def make_pipeline(
         messages: The steps as they came.
         columns: The columns before them, the server's own included.
         row_count: Most rows of a batch.
-        end: What becomes of an incomplete last batch.
-        seed: Of the order.
+        seed: The seed of the order.
         max_batch_bytes: Greatest payload, also between two steps.
-        transforms: Those that are registered.
+        registered: What the steps may name.
+        class_counts: How many classes the dataset names, by column.
+        texts: The column that is gathered instead, and what makes those columns of it; None where
+            they are gathered themselves.
 
     Raises:
         BadArgumentError: A step cannot be done.
         ConfigurationError: This server lacks what a step needs.
     """
-    _check_places(messages, end)
+    _check_count(messages)
     now = {column.name: column for column in columns}
     steps: list[AnyStep] = []
     for place, message in enumerate(messages):
-        step = _step(message, place, transforms)
         _check_own(message)
+        if message.WhichOneof("step") in MIXING:
+            _check_behind_images(messages, place)
+            continue
+        mixing = None
+        if place + 1 < len(messages) and messages[place + 1].WhichOneof("step") in MIXING:
+            mixing = MixImages(messages[place + 1], place + 1, class_counts or {})
+        step = _step(message, place, registered, class_counts or {}, mixing)
         now = step.columns(now)
-        if isinstance(step, Pack):
-            row_count = step.row_count
         size = row_count * sum(column.item_bytes for column in now.values() if column.is_tensor)
         refuse_large(size, max_batch_bytes)
         steps.append(step)
-    return Pipeline(tuple(columns), tuple(now.values()), tuple(steps), seed, max_batch_bytes)
-
-
-def _step(message: pb.BatchStep, place: int, transforms: TransformPool) -> AnyStep:  # noqa: PLR0911 - one for each kind
-    kind = message.WhichOneof("step")
-    if kind == "cast":
-        return Cast(message.cast)
-    if kind == "pad":
-        return Pad(message.pad)
-    if kind == "stack":
-        return Stack(message.stack)
-    if kind == "decode_image" and message.decode_image.transforms:
-        return AugmentImage(message.decode_image, place)
-    if kind == "decode_image":
-        return DecodeImage(message.decode_image)
-    if kind == "transform":
-        return TransformStep(message.transform, transforms)
-    if kind == "pack":
-        return Pack(message.pack)
-    raise BadArgumentError(
-        "a step is none that this server knows; use a newer server", field="steps"
+    return Pipeline(
+        before=tuple(columns) if texts is None else (texts[0],),
+        after=tuple(now.values()),
+        steps=tuple(steps),
+        seed=seed,
+        max_batch_bytes=max_batch_bytes,
+        texts=None if texts is None else texts[1],
     )
 
 
-def _check_places(messages: Sequence[pb.BatchStep], end: EndMode) -> None:
+def _step(
+    message: pb.BatchStep,
+    place: int,
+    registered: Registered,
+    class_counts: Mapping[str, int],
+    mixing: MixImages | None,
+) -> AnyStep:
+    kind = message.WhichOneof("step")
+    if message.decode_image.transforms:
+        return AugmentImage(message.decode_image, place, mixing)
+    makers: dict[str, Callable[[], AnyStep]] = {
+        "cast": lambda: Cast(message.cast),
+        "pad": lambda: Pad(message.pad),
+        "stack": lambda: Stack(message.stack),
+        "decode_image": lambda: DecodeImage(message.decode_image),
+        "one_hot": lambda: OneHot(
+            "one_hot", message.one_hot.column, message.one_hot.class_count, class_counts
+        ),
+        "transform": lambda: TransformStep(message.transform, registered.transforms),
+        "tokenize": lambda: Tokenize(message.tokenize, registered.tokenizers),
+    }
+    if kind not in makers:
+        raise BadArgumentError(
+            "a step is none that this server knows; use a newer server", field="steps"
+        )
+    return makers[kind]()
+
+
+def _check_count(messages: Sequence[pb.BatchStep]) -> None:
     if len(messages) > _MAX_STEPS:
         raise BadArgumentError(
             f"the request has {len(messages)} steps; {_MAX_STEPS} is the most", field="steps"
         )
-    packs = [place for place, step in enumerate(messages) if step.HasField("pack")]
-    if packs and packs != [len(messages) - 1]:
-        raise BadArgumentError("pack must be the last step, and come once", field="steps")
-    if packs and end is EndMode.PAD:
+
+
+def _check_behind_images(messages: Sequence[pb.BatchStep], place: int) -> None:
+    kind = messages[place].WhichOneof("step")
+    column = getattr(messages[place], str(kind)).column
+    before = messages[place - 1].decode_image if place else pb.DecodeImage()
+    if place + 1 < len(messages) or not before.transforms or before.column != column:
         raise BadArgumentError(
-            "pack fills rows up itself, so end must not be END_MODE_PAD with it", field="end"
+            f"steps[{place}], {kind}, must be the last step, right behind the DecodeImage with "
+            f"transforms that makes its column {column!r}",
+            field="steps",
         )
 
 

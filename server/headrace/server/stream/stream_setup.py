@@ -11,24 +11,31 @@ from numpy.typing import NDArray
 
 from headrace.order import OrderSpec
 from headrace.server.datasets.served import Served
+from headrace.server.datasets.served_dataset import ServedDataset
 from headrace.server.layout.packed_columns import PackedColumns
 from headrace.server.layout.wire_columns import WireColumn, refuse_taken_names
 from headrace.server.plan.dealing import Dealer, Ranks
 from headrace.server.plan.find_in_steps import StepFinder
-from headrace.server.plan.find_samples import Finder
+from headrace.server.plan.find_samples import Finder, PlainFinder
+from headrace.server.plan.length_buckets import BucketFinder
 from headrace.server.plan.planned_batches import (
-    FORESEEN_SAMPLES,
-    BlocksOfRuns,
     Planned,
     PlannedBatch,
     planned_samples,
     planned_stream,
 )
+from headrace.server.plan.prefetch_blocks import (
+    FORESEEN_SAMPLES,
+    FORESEEN_WINDOWS,
+    BlocksOfRuns,
+)
 from headrace.server.plan.skip_lists import list_message
 from headrace.server.plan.steps_ahead import StepsAhead
 from headrace.server.plan.stream_request import StreamSpec, greatest_rows, stream_spec
-from headrace.server.settings.transform_config import TransformConfig
-from headrace.server.steps.transform_pool import NO_TRANSFORMS, TransformPool
+from headrace.server.plan.substitutes import Substitutes
+from headrace.server.settings.transform_config import StepVersion, TransformConfig
+from headrace.server.steps.pack_texts import PackTexts
+from headrace.server.steps.registered import NOTHING_REGISTERED, Registered
 from headrace.server.stream.get_batch_request import batch_spec, samples_spec
 from headrace.server.stream.pipeline import Pipeline, make_pipeline
 from headrace.server.telemetry.cache_needs import CacheNeed
@@ -46,15 +53,17 @@ class Contents:
         plans: Its batches and ends of epochs, worked out as they are taken.
         max_chunk_bytes: Greatest payload of one message.
         row_count: Most samples of a batch.
-        shown_ids: Gives what the column of sample ids shows of them.
+        shown_ids: Returns what the column of sample ids shows for some ids.
+        shown_samples: Likewise for the samples that are read; None where these are the items.
         max_group_bytes: Greatest size of a message of several batches; 0 for none.
         job: Equal for streams that read the same samples at about the same time.
         pipeline: What is done with each batch before it is sent.
-        blocks_of_runs: As `Lookahead` takes it.
-        foreseen_samples: As `Lookahead` takes it.
-        steps: Makes what it takes of what the cache has to spare, in bytes; None for no steps.
+        blocks_of_runs: See `Lookahead`.
+        foreseen_samples: See `Lookahead`.
+        steps: Makes `StepsAhead` from what the cache has to spare, in bytes; None for no steps.
         need: What it needs of the cache; None where nothing is shuffled.
         packed: What rows hold, if samples are rows of documents.
+        substitutes: Replaces samples whose images are damaged; None if damage is an error.
     """
 
     title: str
@@ -72,28 +81,30 @@ class Contents:
     steps: Callable[[Callable[[], int]], StepsAhead] | None = None
     need: CacheNeed | None = None
     packed: PackedColumns | None = None
+    substitutes: Substitutes | None = None
+    shown_samples: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None
 
 
 def stream_contents(
-    request: pb.ReadBatchesRequest, served: Served, transforms: TransformPool = NO_TRANSFORMS
+    request: pb.ReadBatchesRequest, served: Served, registered: Registered = NOTHING_REGISTERED
 ) -> Contents:
     """Return all that a rank asked for.
 
     Raises:
-        HeadraceError: As `stream_spec`.
+        HeadraceError: See `stream_spec`.
     """
-    return _contents(stream_spec(request, served, transforms), served, request.steps, transforms)
+    return _contents(stream_spec(request, served, registered), served, request.steps, registered)
 
 
 def batch_contents(
-    request: pb.GetBatchRequest, served: Served, transforms: TransformPool = NO_TRANSFORMS
+    request: pb.GetBatchRequest, served: Served, registered: Registered = NOTHING_REGISTERED
 ) -> Contents:
     """Return the first batch of a stream, alone.
 
     Raises:
-        HeadraceError: As `batch_spec`.
+        HeadraceError: See `batch_spec`.
     """
-    contents = _contents(batch_spec(request, served, transforms), served, request.steps, transforms)
+    contents = _contents(batch_spec(request, served, registered), served, request.steps, registered)
     # What is planned first is one batch.
     return replace(
         contents,
@@ -104,14 +115,14 @@ def batch_contents(
 
 
 def samples_contents(
-    request: pb.GetSamplesRequest, served: Served, transforms: TransformPool = NO_TRANSFORMS
+    request: pb.GetSamplesRequest, served: Served, registered: Registered = NOTHING_REGISTERED
 ) -> Contents:
     """Return samples as one batch.
 
     Raises:
         HeadraceError: As `samples_spec`.
     """
-    del transforms  # samples by id stand in no epoch, so no steps are taken with them
+    del registered  # samples by id stand in no epoch, so no steps are taken with them
     spec = samples_spec(request, served)
     refuse_taken_names(spec.columns)
     start = pb.StreamStart(columns=[column.to_proto() for column in spec.columns])
@@ -148,14 +159,21 @@ def stream_start(spec: StreamSpec, served: Served, pipeline: Pipeline | None) ->
         epoch_sample_count=served.readable.sample_count,
         skips=None if spec.skips is None else list_message(spec.skips),
         transforms=map(transform_message, spec.transforms),
+        buckets=spec.buckets,
     )
     served.describe(start)
     return start
 
 
-def transform_message(config: TransformConfig) -> pb.Transform:
+def transform_message(config: TransformConfig | StepVersion) -> pb.Transform:
     """Return a transform as the wire describes it."""
     return pb.Transform(name=config.name, version=config.version)
+
+
+def sample_title(shown: NDArray[np.int64]) -> str:
+    """Return a sample in words, of whose id a batch would show this."""
+    *dataset, sample = shown.ravel().tolist()
+    return f"sample {sample}" + (f" of the mixture's dataset {dataset[0]}" if dataset else "")
 
 
 def batch_header(planned: PlannedBatch) -> pb.BatchHeader:
@@ -176,24 +194,51 @@ def stream_pipeline(
     spec: StreamSpec,
     served: Served,
     steps: Sequence[pb.BatchStep],
-    transforms: TransformPool,
+    registered: Registered,
 ) -> Pipeline | None:
     """Return what is done with the batches of a stream before they are sent.
 
     Raises:
         HeadraceError: As `make_pipeline`.
     """
-    if not steps:
+    packed = served.packed
+    texts = None
+    if packed is not None and packed.texts is not None:
+        tokenizer = registered.tokenizers.of_lengths(packed.tokenizer, dataset=served.name)
+        texts = (
+            packed.texts,
+            PackTexts(
+                packed,
+                spec.columns,
+                tokenizer,
+                title=lambda sample: sample_title(served.shown_samples(np.array([sample]))),
+                shown_ids=served.shown_ids,
+            ),
+        )
+    elif not steps:
         return None
     return make_pipeline(
         steps,
         spec.columns,
         row_count=greatest_rows(spec, served.readable),
-        end=spec.end,
         seed=spec.order.seed,
-        transforms=transforms,
+        registered=registered,
         max_batch_bytes=served.readable.max_batch_bytes,
+        class_counts=served.readable.class_counts,
+        texts=texts,
     )
+
+
+def stream_finder(spec: StreamSpec, served: Served) -> Finder:
+    """Return what finds the samples of a stream by their positions.
+
+    Raises:
+        HeadraceError: As `Served.bucket_finder`.
+    """
+    if spec.buckets:
+        assert isinstance(served, ServedDataset)
+        return served.bucket_finder(spec.order, spec.skips, spec.buckets)
+    return served.finder(spec.order, spec.skips)
 
 
 def stream_dealer(spec: StreamSpec, served: Served, finder: Finder) -> Dealer | None:
@@ -212,20 +257,27 @@ def _contents(
     spec: StreamSpec,
     served: Served,
     steps: Sequence[pb.BatchStep],
-    transforms: TransformPool,
+    registered: Registered,
 ) -> Contents:
-    finder = served.finder(spec.order, spec.skips)
+    finder = stream_finder(spec, served)
+    # What the order brings together is what buckets are made of.
+    ordered = finder.ordered if isinstance(finder, BucketFinder) else finder
     plans = planned_stream(
         spec, finder, tally=served.tally, dealer=stream_dealer(spec, served, finder)
     )
     title = f"batches for rank {spec.rank} of {spec.world_size}"
-    pipeline = stream_pipeline(spec, served, steps, transforms)
+    pipeline = stream_pipeline(spec, served, steps, registered)
     start = stream_start(spec, served, pipeline)
-    job = (served.readable.fingerprint, spec.mixture, spec.order, spec.skips_digest, spec.kept)
+    # Texts are gathered as samples are, and become rows afterwards.
+    texts = None if pipeline is None or pipeline.texts is None else pipeline.before
+    job = (
+        *(served.readable.fingerprint, spec.mixture, spec.order),
+        *(spec.skips_digest, spec.kept, spec.buckets),
+    )
     return Contents(
         title,
         start,
-        spec.columns,
+        texts or spec.columns,
         plans,
         spec.max_chunk_bytes,
         greatest_rows(spec, served.readable) * served.samples_an_item,
@@ -234,17 +286,37 @@ def _contents(
         job=job,
         pipeline=pipeline,
         blocks_of_runs=finder.blocks_of_runs,
-        # Together the streams of a job look ahead as far.
-        foreseen_samples=FORESEEN_SAMPLES
-        // (spec.world_size * spec.batch_stride * served.samples_an_item),
+        foreseen_samples=_foreseen_samples(spec, served, ordered),
         steps=(
-            _steps_ahead(spec, finder)
-            if isinstance(finder, StepFinder) and finder.has_steps
+            _steps_ahead(spec, ordered)
+            if isinstance(ordered, StepFinder) and ordered.has_steps
             else None
         ),
         need=CacheNeed(job, _lanes(spec), finder.lane_bytes) if finder.lane_bytes else None,
-        packed=served.packed,
+        packed=None if texts else served.packed,
+        substitutes=_substitutes(steps, ordered, served),
+        shown_samples=served.shown_samples,
     )
+
+
+def _substitutes(
+    steps: Sequence[pb.BatchStep], finder: Finder, served: Served
+) -> Substitutes | None:
+    columns = sorted(
+        step.decode_image.column for step in steps if step.decode_image.on_error == pb.ON_ERROR_SKIP
+    )
+    if not columns or not isinstance(finder, PlainFinder | StepFinder):
+        return None
+    return Substitutes(finder, "\n".join(columns).encode(), title=served.name)
+
+
+def _foreseen_samples(spec: StreamSpec, served: Served, finder: Finder) -> int:
+    foreseen = FORESEEN_SAMPLES
+    if isinstance(finder, StepFinder) and finder.has_steps:
+        together = spec.order.lanes * finder.lane_bytes // finder.sample_bytes
+        foreseen = min(foreseen, round(FORESEEN_WINDOWS * together))
+    # Together the streams of a job look ahead as far.
+    return foreseen // (spec.world_size * spec.batch_stride * served.samples_an_item)
 
 
 def _steps_ahead(spec: StreamSpec, finder: StepFinder) -> Callable[[Callable[[], int]], StepsAhead]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import version
+from typing import Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -44,6 +45,13 @@ class _CallMetrics:
             ["reason"],
             registry=registry,
         )
+        self._damaged = Counter(
+            "headrace_damaged_samples_total",
+            "Samples whose image cannot be decoded, and which others stood in for (on_error=skip). "
+            "Above 0: the log names them; list them as skips, or mend the files.",
+            ["dataset"],
+            registry=registry,
+        )
         self._starved = Histogram(
             "headrace_store_wait_seconds",
             "Time that a batch waited for blocks that were not cached. Much above a millisecond: "
@@ -67,6 +75,10 @@ class _CallMetrics:
     def call_failed(self, reason: str) -> None:
         """Count a call that ended in an error."""
         self._failed_calls.labels(reason).inc()
+
+    def replaced(self, dataset: str, *, samples: int) -> None:
+        """Count damaged samples that others stood in for."""
+        self._damaged.labels(dataset).inc(samples)
 
     def starved(self, dataset: str, *, seconds: float) -> None:
         """Note how long a batch waited for blocks."""
@@ -138,6 +150,41 @@ class _MemoryMetrics:
         self._held_bytes.set_function(lambda: budget.held_bytes)
 
 
+class _PixelMetrics:
+    """Of decoded images that are kept; see `headrace.server.images.pixel_cache`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._pixel_bytes = Gauge(
+            "headrace_decoded_cache_bytes",
+            "Bytes of decoded images that are kept. Full is normal; 0 without decoded_cache_bytes.",
+            registry=registry,
+        )
+        looked_up = Counter(
+            "headrace_decoded_cache_lookups_total",
+            "Images that were wanted decoded, by whether they were kept: hit or miss. Few hits "
+            "after the first epoch: decoded_cache_bytes is small beside the images.",
+            ["found"],
+            registry=registry,
+        )
+        self._pixel_lookups = (looked_up.labels("miss"), looked_up.labels("hit"))
+
+    def watch_pixels(self, cache: HeldPixels) -> None:
+        """Show what a cache of decoded images holds."""
+        self._pixel_bytes.set_function(lambda: cache.used_bytes)
+
+    def looked_up(self, *, is_hit: bool) -> None:
+        """Count an image that was kept decoded, or not."""
+        self._pixel_lookups[is_hit].inc()
+
+
+class HeldPixels(Protocol):
+    """What metrics show of a cache of decoded images."""
+
+    @property
+    def used_bytes(self) -> int:
+        """What it holds."""
+
+
 class _CacheMetrics:
     """Of the cache, in memory and in its folder."""
 
@@ -151,7 +198,8 @@ class _CacheMetrics:
         self._cache_misses = Counter(
             "headrace_cache_misses_total",
             "Blocks that were not cached when a batch needed them. Above a few per cent of the "
-            "hits: the cache is smaller than the windows in use, or prefetching is too late.",
+            "hits: the cache is smaller than what is shuffled together, or prefetching is too "
+            "late.",
             registry=registry,
         )
         self._cache_bytes = Gauge(
@@ -218,9 +266,9 @@ class _StoreMetrics:
         )
         self._fetched = Counter(
             "headrace_store_fetched_blocks_total",
-            "Blocks fetched, from cache_dir too. More than the dataset's in an epoch: the cache is "
-            "smaller than the windows in use. About as many as reads: neighbours are seldom wanted "
-            "together, so each costs a request; larger prefetch_bytes may help.",
+            "Blocks fetched, from cache_dir too. More than the dataset has in an epoch: the cache "
+            "is smaller than what is shuffled together. About as many as reads: neighbours are "
+            "seldom needed together, so each costs a request; larger prefetch_bytes may help.",
             ["dataset"],
             registry=registry,
         )
@@ -240,7 +288,19 @@ class _StoreMetrics:
             self._fetch_errors.labels(dataset, reason).inc()
 
 
-class Metrics(_CallMetrics, _RingMetrics, _MemoryMetrics, _CacheMetrics, _StoreMetrics):
+_GROUPS = (
+    _CallMetrics,
+    _RingMetrics,
+    _MemoryMetrics,
+    _PixelMetrics,
+    _CacheMetrics,
+    _StoreMetrics,
+)
+
+
+class Metrics(
+    _CallMetrics, _RingMetrics, _MemoryMetrics, _PixelMetrics, _CacheMetrics, _StoreMetrics
+):
     """The metrics of one server, in a registry of its own.
 
     Attributes:
@@ -252,7 +312,7 @@ class Metrics(_CallMetrics, _RingMetrics, _MemoryMetrics, _CacheMetrics, _StoreM
         self.registry = CollectorRegistry()
         self.streams = StreamCounts()
         self.registry.register(self.streams)
-        for group in (_CallMetrics, _RingMetrics, _MemoryMetrics, _CacheMetrics, _StoreMetrics):
+        for group in _GROUPS:
             group.__init__(self, self.registry)
         Info(
             "headrace_build",

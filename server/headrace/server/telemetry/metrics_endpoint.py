@@ -35,7 +35,7 @@ def start_metrics_endpoint(address: str, registry: CollectorRegistry) -> Metrics
     """Serve a registry at ``host:port``; port 0 takes a free one.
 
     Raises:
-        ConfigurationError: The address cannot be had.
+        ConfigurationError: The address cannot be bound.
     """
     host, port = split_address(address)
     try:

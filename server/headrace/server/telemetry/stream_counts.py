@@ -6,10 +6,13 @@ each number belongs to one stream and is written by one of its threads, so count
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -22,7 +25,7 @@ from prometheus_client.registry import Collector
 _BATCH_SECONDS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 _SENT = {
-    "batches": "Batches sent. Flat while streams are open: trainers or the store stand.",
+    "batches": "Batches sent. Flat while streams are open: trainers or the store are stuck.",
     "samples": "Samples sent, pads included. Flat as batches.",
     "payload_bytes": "Payload bytes sent. Near the link's speed the network is the limit.",
 }
@@ -39,13 +42,35 @@ _WAITED = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class StreamAbout:
+    """What a stream is, as it was opened.
+
+    Attributes:
+        caller: Name of who reads it.
+        peer: The address that it is read from.
+        asked: What was asked for, in words.
+        epoch_samples: Samples of an epoch.
+        start: Epoch and position of the first batch.
+    """
+
+    caller: str = ""
+    peer: str = ""
+    asked: str = ""
+    epoch_samples: int = 0
+    start: tuple[int, int] = (0, 0)
+
+
+_NOBODY = StreamAbout()
+
+
 @dataclass(slots=True, eq=False)
 class Counts:
     """What one stream has counted; each number is written by one thread alone.
 
     Attributes:
         dataset: What is sent from, in words.
-        rank: Of the stream; None for a call that is over after one batch.
+        rank: The rank of the stream; None for a call that is over after one batch.
         batches: Sent.
         samples: Sent.
         payload_bytes: Sent.
@@ -53,7 +78,12 @@ class Counts:
         made: Batches by that time, each up to one of the bounds; the last takes longer.
         store_wait_s: Waited for the store.
         client_wait_s: Waited for the client to take messages.
-        in_flight_bytes: Of the message that is being taken.
+        in_flight_bytes: The size of the message that is on its way.
+        place: Epoch, position and step after the last batch that was sent; None before the first.
+        starving_since: When it began to wait for the store, if it waits; of the monotonic clock.
+        sending_since: When the client was given the message that it has not taken yet.
+        about: What the stream is, for who looks at open ones.
+        number: The number of the stream; no other of this process has it.
     """
 
     dataset: str
@@ -66,6 +96,11 @@ class Counts:
     store_wait_s: float = 0.0
     client_wait_s: float = 0.0
     in_flight_bytes: int = 0
+    place: tuple[int, int, int] | None = None
+    starving_since: float | None = None
+    sending_since: float | None = None
+    about: StreamAbout = _NOBODY
+    number: int = field(default_factory=itertools.count().__next__)
 
     def note_made(self, seconds: float, batches: int) -> None:
         """Count batches that took so long to make, all of them together."""
@@ -101,6 +136,12 @@ class StreamCounts(Collector):
             self._open.discard(counts)
             self._ended[counts.dataset].add(counts)
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what each open stream has counted, as JSON has it."""
+        with self._lock:
+            streams = [counts for counts in self._open if counts.rank is not None]
+        return [_row(counts) for counts in streams]
+
     def describe(self) -> Iterable[Metric]:
         """Return what there is, without values."""
         return [*_by_dataset(()), *_by_rank(()), _in_flight(0)]
@@ -116,6 +157,34 @@ class StreamCounts(Collector):
                 *_by_rank([counts for counts in self._open if counts.rank is not None]),
                 _in_flight(sum(counts.in_flight_bytes for counts in self._open)),
             ]
+
+
+def _row(counts: Counts) -> dict[str, Any]:
+    about = counts.about
+    epoch, position, step = counts.place or (*about.start, 0)
+    return {
+        "number": counts.number,
+        "caller": about.caller,
+        "peer": about.peer,
+        "asked": about.asked,
+        "dataset": counts.dataset,
+        "rank": int(counts.rank or 0),
+        "epoch": epoch,
+        "position": position,
+        "epoch_samples": about.epoch_samples,
+        "step": step,
+        "batches": counts.batches,
+        "samples": counts.samples,
+        "payload_bytes": counts.payload_bytes,
+        "made_s": counts.made_s,
+        # With the waits that have not ended: one that stands for minutes is what is looked for.
+        "store_wait_s": counts.store_wait_s + _since(counts.starving_since),
+        "client_wait_s": counts.client_wait_s + _since(counts.sending_since),
+    }
+
+
+def _since(began: float | None) -> float:
+    return 0.0 if began is None else time.monotonic() - began
 
 
 def _by_dataset(sums: Iterable[Counts]) -> Iterator[Metric]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 
 from headrace.server.telemetry.metrics import Metrics
-from headrace.server.telemetry.stream_counts import Counts
+from headrace.server.telemetry.stream_counts import Counts, StreamAbout
 
 
 class StreamTally:
@@ -15,16 +15,25 @@ class StreamTally:
     Args:
         metrics: Are told the same.
         dataset: What is sent from, in words.
-        rank: Of the stream; None for a call that is over after one batch.
+        rank: The rank of the stream; None for a call that is over after one batch.
+        about: What the stream is.
 
     Attributes:
         counts: What was counted.
     """
 
-    def __init__(self, metrics: Metrics, dataset: str, rank: int | None) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        dataset: str,
+        rank: int | None,
+        about: StreamAbout | None = None,
+    ) -> None:
         self._metrics = metrics
         self._began = time.monotonic()
         self.counts = Counts(dataset, None if rank is None else str(rank))
+        if about is not None:
+            self.counts.about = about
 
     def begin(self) -> None:
         """Count the stream as open; `close` must follow."""
@@ -37,20 +46,38 @@ class StreamTally:
         return time.monotonic() - self._began
 
     def made(self, dataset: str, *, seconds: float, batches: int) -> None:
-        """Note how long batches took to make, all of them together."""
+        """Note how long it took to make batches, all of them together."""
         del dataset
         self.counts.note_made(seconds, batches)
 
-    def sent(self, dataset: str, *, batches: int, samples: int, payload_bytes: int) -> None:
+    def sent(
+        self,
+        dataset: str,
+        *,
+        batches: int,
+        samples: int,
+        payload_bytes: int,
+        place: tuple[int, int, int],
+    ) -> None:
         """Count batches."""
         del dataset
         counts = self.counts
         counts.batches += batches
         counts.samples += samples
         counts.payload_bytes += payload_bytes
+        counts.place = place
+
+    def replaced(self, dataset: str, *, samples: int) -> None:
+        """Count damaged samples that others stood in for."""
+        self._metrics.replaced(dataset, samples=samples)
+
+    def starving(self, since: float) -> None:
+        """Note that a batch waits for its store, since a time of the monotonic clock."""
+        self.counts.starving_since = since
 
     def starved(self, dataset: str, *, seconds: float) -> None:
         """Note how long a batch waited for its store."""
+        self.counts.starving_since = None
         self.counts.store_wait_s += seconds
         self._metrics.starved(dataset, seconds=seconds)
 
@@ -60,17 +87,18 @@ class StreamTally:
         """Yield messages, and count the time until each has been taken.
 
         Args:
-            messages: Of the stream.
+            messages: The messages of the stream.
             taken: Is told the bytes of each then.
         """
         counts = self.counts
         try:
             for message in messages:
                 counts.in_flight_bytes = len(message)
-                began = time.monotonic()
+                began = counts.sending_since = time.monotonic()
                 try:
                     yield message
                 finally:
+                    counts.sending_since = None
                     counts.client_wait_s += time.monotonic() - began
                     counts.in_flight_bytes = 0
                 taken(len(message))

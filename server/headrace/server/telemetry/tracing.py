@@ -48,9 +48,10 @@ class Tracing:
 
         Args:
             fields: What the log says of it.
-            metadata: Of the call; its ``traceparent`` names the span that the stream is part of.
+            metadata: The metadata of the call; its ``traceparent`` names the span that the stream
+                is part of.
             seconds: How long it was open.
-            reason: Of its end.
+            reason: The reason of its end.
         """
         carried = {key: value for key, value in metadata if isinstance(value, str)}
         self._send("headrace.stream", seconds, fields, reason=reason, context=_context(carried))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ class Start:
     """To a worker, first: what it needs. Three descriptors follow: arena, header, desk.
 
     Attributes:
-        settings: Of its `ServerConfig`, by name.
+        settings: The settings of its `ServerConfig`, by name.
         source: Where datasets that come and go are read from.
         sizes: Bytes of arena, header and desk.
     """
@@ -159,10 +160,17 @@ class CannotStart:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """To the supervisor, every now and then: how many streams of batches there are, and metrics."""
+    """To the supervisor, every now and then: how many streams of batches there are, and metrics.
+
+    Attributes:
+        stream_count: Streams.
+        metrics: What was counted.
+        streams: What each open stream has counted, if there is a page.
+    """
 
     stream_count: int
     metrics: Sequence[Metric]
+    streams: Sequence[dict[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ _FIRST_S = 1.0
 _LONGEST_S = 60.0
 
 
-class Spread:
+class Rebalance:
     """Decides when and how streams move between workers. Not safe for several threads."""
 
     def __init__(self) -> None:

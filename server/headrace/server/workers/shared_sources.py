@@ -64,7 +64,7 @@ class SharedSources:
         Args:
             name: What metrics call it, if it is not open yet.
             config: What opens it.
-            fingerprint: Of the version.
+            fingerprint: The fingerprint of the version.
 
         Raises:
             HeadraceError: It cannot be opened.

@@ -28,7 +28,7 @@ import time
 from dataclasses import fields, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from headrace.errors import ConfigurationError, HeadraceError, StoreUnavailableError
 from headrace.server.cache.block_cache import BlockCache
@@ -41,6 +41,7 @@ from headrace.server.settings.server_config import ServerConfig
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.metrics_endpoint import MetricsEndpoint, start_metrics_endpoint
 from headrace.server.telemetry.metrics_sum import MetricsSum
+from headrace.server.telemetry.status import Status, status_of
 from headrace.server.workers.messages import (
     CannotStart,
     Drain,
@@ -51,7 +52,7 @@ from headrace.server.workers.messages import (
     Start,
     ToSupervisor,
 )
-from headrace.server.workers.rebalance import Spread
+from headrace.server.workers.rebalance import Rebalance
 from headrace.server.workers.shared_sources import SharedSources
 from headrace.server.workers.worker_handle import Session
 
@@ -82,6 +83,7 @@ class _Member:
         stream_count: Its streams, as last reported; None while it does not serve.
         failure: Why it could not start.
         reported_at: When it last said how it is; of a monotonic clock.
+        streams: What its open streams have counted, as last reported.
     """
 
     def __init__(self, index: int) -> None:
@@ -91,6 +93,7 @@ class _Member:
         self.stream_count: int | None = None
         self.failure: HeadraceError | None = None
         self.reported_at = 0.0
+        self.streams: list[dict[str, Any]] = []
 
 
 class Supervisor:
@@ -163,6 +166,12 @@ class Supervisor:
         """Return how many streams each worker has, as last reported."""
         with self._changed:
             return tuple(member.stream_count for member in self._members)
+
+    def status(self) -> Status:
+        """Return what the server does just now, as its workers have last reported."""
+        with self._changed:
+            streams = [row for member in self._members for row in member.streams]
+        return status_of(self._sum.registry.collect(), streams)
 
     @property
     def used_bytes(self) -> int:
@@ -284,6 +293,7 @@ class Supervisor:
         desk.close()
         with self._changed:
             member.process, member.session, member.stream_count = None, None, None
+            member.streams = []
             self._changed.notify_all()
         # It has closed its socket, so it is about to end.
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -301,8 +311,11 @@ class Supervisor:
                     member.reported_at = time.monotonic()
                 case CannotStart(error):
                     member.failure = error
-                case Report(stream_count, metrics):
+                case Report(stream_count, metrics, streams):
                     member.stream_count = stream_count
+                    member.streams = [
+                        {**row, "number": f"{member.index}.{row['number']}"} for row in streams
+                    ]
                     member.reported_at = time.monotonic()
                     self._sum.report(member.index, metrics)
                 case _:
@@ -325,7 +338,7 @@ class Supervisor:
                     member.stream_count = None
 
     def _spread(self) -> None:
-        spread = Spread()
+        spread = Rebalance()
         while not self._ending.wait(_TICK_S):
             self._kill_silent()
             with self._changed:
@@ -344,7 +357,7 @@ def start_supervisor(config: ServerConfig, *, source: ConfigSource | None = None
     """Start a server of ``config.workers`` processes.
 
     Raises:
-        ConfigurationError: An address cannot be had, or is a unix socket.
+        ConfigurationError: An address cannot be bound, or is a unix socket.
         HeadraceError: A dataset cannot be opened.
     """
     unix = [address for address in config.addresses if address.startswith("unix:")]
@@ -373,6 +386,7 @@ def _settings(config: ServerConfig, addresses: tuple[str, ...]) -> dict[str, obj
         cache_bytes=max(1, config.cache_bytes // config.workers),
         max_streams=math.ceil(config.max_streams / config.workers),
         payload_bytes=max(1, config.payload_bytes // config.workers),
+        decoded_cache_bytes=config.decoded_cache_bytes // config.workers,
         workers=0,
     )
     settings = {one.name: getattr(own, one.name) for one in fields(own)}

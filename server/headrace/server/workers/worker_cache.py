@@ -66,7 +66,7 @@ class _WorkerWaiter(Waiter):
 
     Attributes:
         number: Names it to the supervisor.
-        serial: Of its latest demand.
+        serial: The number of its latest demand.
     """
 
     __slots__ = ("number", "serial")
@@ -81,7 +81,7 @@ class WorkerCache:
     """What a worker needs of the supervisor's cache.
 
     Args:
-        connection: To the supervisor; read by `listen` alone.
+        connection: A connection to the supervisor, read by `listen` alone.
         arena: Where the blocks lie, to read.
         header: What is known of the arena.
         desk: This worker's.
@@ -116,6 +116,14 @@ class WorkerCache:
         self._seen_evictions = 0
         self._writer = threading.Thread(target=self._write_desk, name="headrace-desk", daemon=True)
         self._writer.start()
+
+    @property
+    def together_bytes(self) -> int:
+        """Return how much the blocks of one batch may take to be waited for without copies.
+
+        An eighth of the cache (arbitrary): of the jobs of other workers nothing is known here.
+        """
+        return self.budget_bytes // 8
 
     def add_source(
         self,
@@ -171,7 +179,7 @@ class WorkerCache:
         self.send(StreamClosed(own.number))
 
     def is_cached(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which blocks are in memory just now; they may go at any time."""
+        """Return which blocks are in memory now; they may be evicted at any time."""
         return source.slot_of[blocks] > ABSENT
 
     def lease(self, source: Source, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
@@ -352,4 +360,4 @@ def _own(waiter: Waiter) -> _WorkerWaiter:
 
 
 def _lost_error() -> DrainingError:
-    return DrainingError("this worker of the server has ended; reconnect to go on")
+    return DrainingError("this worker of the server has ended; reconnect to continue")

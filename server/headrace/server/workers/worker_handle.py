@@ -2,7 +2,7 @@
 
 Contract:
 
-1. What a worker asks for is done in the order in which it asks, but for the opening of datasets,
+1. What a worker asks for is done in the order in which it asks, except for the opening of datasets,
    each of which runs beside.
 2. When the worker is gone, however it went, so is all that it held: pins, demands, datasets. Nobody
    waits for it.
@@ -53,7 +53,7 @@ class _RemoteWaiter(Waiter):
 
     Attributes:
         demanded: What it waits for now.
-        serial: Of that demand.
+        serial: The number of that demand.
     """
 
     __slots__ = ("_number", "_post", "demanded", "serial")
@@ -77,7 +77,7 @@ class Session:
     """Serves the requests of one worker.
 
     Args:
-        connection: To the worker.
+        connection: A connection to the worker.
         cache: The supervisor's.
         sources: The datasets that workers have open.
         desk: The worker's.
@@ -181,7 +181,9 @@ class Session:
         source = self._source(message.index)
         waiter.serial = message.serial
         if source is None:
-            waiter.fail(RebalanceError("the dataset is served here no more; reconnect to go on"))
+            waiter.fail(
+                RebalanceError("the dataset is no longer served here; reconnect to continue")
+            )
             return
         waiter.demanded = (source, message.blocks)
         try:

@@ -1,1 +1,1 @@
-"""Keep datasets whole: verify, repair, and remove what nobody can need."""
+"""Keep datasets whole: verify and repair them, and remove what no version needs."""

@@ -4,7 +4,7 @@ Contract of `compact`:
 
 1. Success: the new version has the samples of the current one, in their order, and is current.
    Older versions stay what they are until `headrace gc`.
-2. Conflict: another commit came between; it stands, the caller is told.
+2. Conflict: another commit came first; it stands, and the caller gets an error.
 3. Failure, interrupt, kill: the dataset is what it was. Shards that were finished stay in the
    store, each with a note of what is in it, and the next call with the same arguments takes them.
    A note that is damaged, or whose shard is gone or has another size, counts for nothing.
@@ -64,13 +64,13 @@ _JOURNAL = f"{MANIFEST_FOLDER}/compact-"  # where `headrace gc` finds what is le
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactOptions:
-    """How shards are written again.
+    """Options for rewriting shards.
 
     Attributes:
         shard_bytes: Most raw bytes of a shard, unless one sample has more.
-        block_bytes: Raw bytes of a block, about; `None` is 1 MiB, or ``shard_bytes`` if that is
-            less.
-        compression: Of each block.
+        block_bytes: About how many raw bytes a block has; `None` is 1 MiB, or ``shard_bytes`` if
+            that is less.
+        compression: The compression of each block.
         compression_level: As the compression has them; `None` is its default.
 
     Raises:
@@ -94,12 +94,12 @@ class CompactOptions:
 
     @property
     def sizes(self) -> ShardSizes:
-        """How to cut samples that are to become one shard, whatever blocks they make."""
+        """How to cut the samples of one shard into blocks."""
         block_bytes = self.block_bytes or min(DEFAULT_BLOCK_BYTES, self.shard_bytes)
         return ShardSizes(self.compression, self.compression_level, None, block_bytes)
 
     def sizes_for(self, raw_bytes: int) -> ShardSizes:
-        """Return how to cut so many bytes of samples, of which a shard may hold only a part."""
+        """Return how to cut ``raw_bytes`` of samples, of which a shard may hold only a part."""
         return (
             self.sizes
             if raw_bytes <= self.shard_bytes
@@ -109,14 +109,14 @@ class CompactOptions:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """How far a compaction is.
+    """The progress of a compaction.
 
     Attributes:
-        shards_done: Of the new shards, those that are whole in the store.
-        shards_taken: Of these, those of an earlier call that was interrupted.
-        shards_total: New shards, as planned.
-        raw_bytes_done: Of the samples in them.
-        raw_bytes_total: Of all samples.
+        shards_done: How many of the new shards are whole in the store.
+        shards_taken: How many of these an earlier, interrupted call had written.
+        shards_total: How many new shards are planned.
+        raw_bytes_done: The raw bytes of the samples in them.
+        raw_bytes_total: The raw bytes of all samples.
     """
 
     shards_done: int
@@ -128,19 +128,19 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class CompactReport:
-    """What a compaction found and did.
+    """The result of a compaction.
 
     Attributes:
-        fingerprint: Of the version that is current now.
-        fingerprint_before: Of the one before.
-        sample_count: Samples, in either.
-        shards_before: Shards there were.
-        shard_count: Shards there are.
-        shards_taken: Of these, those that an interrupted call had written.
-        raw_bytes: Of the samples.
-        stored_bytes: Of the shards there are.
-        written: Whether a new version was committed; not where there are few more shards than
-            there must be.
+        fingerprint: The fingerprint of the version that is current now.
+        fingerprint_before: The fingerprint of the version before it.
+        sample_count: How many samples both versions have.
+        shards_before: How many shards there were.
+        shard_count: How many shards there are now.
+        shards_taken: How many of these an interrupted call had written.
+        raw_bytes: The raw bytes of the samples.
+        stored_bytes: The stored bytes of the shards that exist.
+        written: Whether a new version was committed; it is not if the number of shards would hardly
+            fall.
     """
 
     fingerprint: str
@@ -164,17 +164,17 @@ def compact(
     """Write the current version of a dataset again in fewer, larger shards.
 
     Args:
-        store: Of the dataset.
-        options: How; `None` for the defaults.
+        store: The store of the dataset.
+        options: How to rewrite the shards; `None` for the defaults.
         threads: Shards to write at once.
         progress: Called in the caller's thread, after each shard.
 
     Raises:
-        NotADatasetError: There is no dataset of our own shards.
+        NotADatasetError: There is no dataset of headrace's own shards.
         ManifestCorruptError: Its manifest is damaged.
-        ShardCorruptError: A block is damaged; the dataset is what it was.
+        ShardCorruptError: A block is damaged; the dataset is unchanged.
         CommitConflictError: Another commit came between.
-        StoreUnavailableError: The store could not be reached; call again to go on.
+        StoreUnavailableError: The store could not be reached; call again to continue.
 
     Example:
         >>> store = open_store(url)
@@ -234,16 +234,8 @@ class _Work:
         ends = np.cumsum(self.manifest.block_counts)
         for block in range(piece.first, piece.stop):
             shard = int(np.searchsorted(ends, block, side="right"))
-            offset, stored_bytes, sample_count, raw_bytes, checksum = self.rows[block].item()
-            yield BlockPlace(
-                shard=f"{SHARD_FOLDER}/{self.manifest.names[shard].as_py()}",
-                block=block,
-                offset=offset,
-                stored_bytes=stored_bytes,
-                sample_count=sample_count,
-                raw_bytes=raw_bytes,
-                checksum=checksum,
-            )
+            name = f"{SHARD_FOLDER}/{self.manifest.names[shard].as_py()}"
+            yield BlockPlace.of_row(self.rows[block], shard=name, block=block)
 
     def name_of(self, piece: _Piece, number: int) -> str:
         """Return the name of a shard of a piece, which mostly has one; sorted as samples are."""
@@ -263,7 +255,7 @@ def _read_pointer(store: Store) -> tuple[Pointer, Version]:
 
 
 def _plan(rows: NDArray[np.void], shard_bytes: int) -> list[_Piece]:
-    """Cut all blocks into pieces of at most ``shard_bytes``, or of one block."""
+    """Divide all blocks into pieces of at most ``shard_bytes``, or of one block."""
     ends = np.cumsum(rows["raw_bytes"], dtype=np.int64)
     samples = np.cumsum(rows["sample_count"], dtype=np.int64)
     pieces: list[_Piece] = []
@@ -279,9 +271,10 @@ def _plan(rows: NDArray[np.void], shard_bytes: int) -> list[_Piece]:
 
 
 def _is_worth_it(manifest: Manifest, planned: int, options: CompactOptions) -> bool:
-    """Tell whether there would be much fewer shards, or whether some are larger than asked for.
+    """Return whether there would be far fewer shards, or whether some are larger than asked for.
 
-    Blocks that were cut anew may fit a little better into shards; that is worth nothing.
+    Blocks that were cut again may fit a little better into shards; that alone is not worth a
+    rewrite.
     """
     is_over = (manifest.raw_bytes > options.shard_bytes) & (manifest.block_counts > 1)
     least = -(-int(manifest.raw_bytes.sum()) // options.shard_bytes)
@@ -290,7 +283,7 @@ def _is_worth_it(manifest: Manifest, planned: int, options: CompactOptions) -> b
 
 
 def _plan_name(fingerprint: str, options: CompactOptions) -> str:
-    """Return 8 digits by which the shards of one plan know each other."""
+    """Return 8 digits that the names of all shards of one plan share."""
     sizes = options.sizes
     what = (_RULES, fingerprint, options.shard_bytes, sizes.block_bytes, sizes.compression)
     return xxhash.xxh3_64_hexdigest(repr((*what, sizes.level)).encode())[:8]

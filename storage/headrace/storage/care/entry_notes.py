@@ -1,8 +1,8 @@
-"""Notes of finished shards that no manifest names yet: what a commit must know of them.
+"""Notes about finished shards that no manifest names yet, for their commit.
 
-A note is 16 hexadecimal digits, XXH3-64 of what follows them, and JSON. They are read by the
-program that wrote them or one of the same rules; one that cannot be read is worth nothing, and
-what it was about is written again.
+A note is 16 hexadecimal digits, XXH3-64 of what follows them, and JSON. Only the program that wrote
+them, or one with the same rules, reads them. A note that cannot be read is ignored, and its shards
+are written again.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Remove what nobody can need any more: old versions, and files that no version names.
+"""Remove old versions, and files that no version names.
 
 Contract of `plan_gc` and `collect_garbage`:
 
 1. Success: ``headrace.json`` lists the versions that are kept; then files are removed, none of
    which a kept version names.
-2. Conflict: a commit came between plan and collection; nothing was removed, the caller is told.
+2. Conflict: another commit came between plan and collection; nothing was removed, and the caller
+             gets an error.
 3. Failure or crash: at any step every version that ``headrace.json`` lists is whole; what was not
    removed is found by the next run.
-4. Age decides for all that no version names: younger files may belong to a conversion that has
-   not committed, and versions that were replaced a short time ago to runs that still read them.
+4. Age decides about files that no version names: young ones may belong to a conversion that has not
+   committed. Versions that were replaced recently may have runs that still read them.
 """
 
 from __future__ import annotations
@@ -49,17 +50,17 @@ _THREADS = 16  # stores take some tens of milliseconds for a removal, whatever i
 
 @dataclass(frozen=True, slots=True)
 class GarbagePlan:
-    """What a collection would remove.
+    """The plan of a collection: what it would remove.
 
     Attributes:
-        kept: Versions that stay, the current one last; none for a stored index.
-        dropped: Versions that go.
-        files: Files that go: of the versions dropped, and of no version.
+        kept: The versions that stay, the current one last; none for a stored index.
+        dropped: The versions to remove.
+        files: The files to remove: those of dropped versions, and those of no version.
         unfinished: Uploads and hidden files of writers that are gone.
         young_count: Files that no version names and that are too young to go.
         markers: Marks of commits that died, in stores without conditional writes.
-        version: Of the ``headrace.json`` that the plan was made for.
-        pointer: What stands for ``headrace.json``: for MDS its ``index.json``.
+        version: The version of the ``headrace.json`` that the plan was made for.
+        pointer: The file that stands in for ``headrace.json``: for MDS its ``index.json``.
     """
 
     kept: tuple[VersionEntry, ...]
@@ -85,13 +86,13 @@ def plan_gc(
     older_than_s: float = DEFAULT_OLDER_THAN_S,
     now_s: float,
 ) -> GarbagePlan:
-    """Find out what can go; removes nothing.
+    """Find out what can be removed, without removing it.
 
     Args:
-        store: Of the dataset.
-        keep: Versions that stay, >= 1, the newest ones.
-        older_than_s: Age from which a file that no version names is left over; and time since
-            it was replaced from which a version goes.
+        store: The store of the dataset.
+        keep: How many of the newest versions stay, >= 1.
+        older_than_s: The age from which a file that no version names is removed, and the time since
+            its replacement from which a version is.
         now_s: Seconds since 1970.
 
     Raises:
@@ -135,10 +136,10 @@ def plan_gc(
 def split_versions(
     versions: Sequence[VersionEntry], *, keep: int, cutoff_s: float
 ) -> tuple[tuple[VersionEntry, ...], tuple[VersionEntry, ...]]:
-    """Return the versions that stay and those that go, each in their order.
+    """Return the versions that stay and those to remove, both in order.
 
-    A version goes if ``keep`` newer ones are there and the next one was committed at or before
-    ``cutoff_s``. A time that cannot be read counts as young.
+    A version is removed if there are ``keep`` newer ones and the next one was committed at or
+    before ``cutoff_s``. A time that cannot be read counts as recent.
     """
     goes = [
         index < len(versions) - keep and _created_s(versions[index + 1]) <= cutoff_s
@@ -157,11 +158,11 @@ def older(entries: Iterable[ObjectEntry], cutoff_s: float) -> tuple[ObjectEntry,
 def collect_garbage(
     store: Store, plan: GarbagePlan, *, progress: Callable[[int], None] | None = None
 ) -> None:
-    """Do what a plan says.
+    """Carry out a plan.
 
     Args:
-        store: The one that the plan was made of.
-        plan: Not older than need be.
+        store: The store that the plan was made from.
+        plan: The plan, as recent as possible.
         progress: Called with the number of removals done, after each.
 
     Raises:
@@ -198,8 +199,8 @@ def _check_or_drop(store: Store, plan: GarbagePlan) -> None:
 def _plan_mds(store: Store, cutoff_s: float, *, missing: ObjectNotFoundError) -> GarbagePlan:
     """Find what failed conversions left in a dataset of MosaicML's format.
 
-    Only files in folders named as the converter names those of its tasks, since whatever else
-    lies there was put there by others.
+    Only files in folders with the names that the converter gives its tasks are looked at, since
+    others may have put anything else there.
     """
     try:
         content, version = store.read_versioned(_MDS_INDEX)

@@ -1,12 +1,12 @@
-"""Make a manifest again from the shards that still are there.
+"""Rebuild a manifest from the shards that still exist.
 
-Which shards belong to the dataset, and in which order, is told by the best of what is left: the
-current version's shard table; where ``headrace.json`` is gone, the newest table in the store; where
-that is gone too, the names of the shards, provided that they are of one conversion.
+The best remaining source tells which shards belong to the dataset, and in which order: the current
+version's shard table; if ``headrace.json`` is gone, the newest table in the store; if that is gone
+too, the names of the shards, provided that they are of one conversion.
 
-Where the block table is left, each block is verified against it and a damaged one is left out;
-where it is not, a shard is read from its own beginning to its end and is left out whole if
-anything in it is damaged, because nothing else tells which of its blocks are right.
+If the block table still exists, each block is verified against it, and a damaged one is left out.
+Otherwise a shard is read from its beginning to its end, and the whole shard is left out if anything
+in it is damaged, because nothing else tells which of its blocks are right.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ _THREADS = 4  # each holds a shard
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What a repair found and did.
+    """The result of a repair.
 
     Attributes:
-        fingerprint: Of the manifest that the shards make.
-        fingerprint_before: Of the current version before, or `None` where that was not known.
-        sample_count: Samples there are.
-        shard_count: Shards there are.
-        lost: What is in no shard any more.
-        written: Whether a new version was committed; not where nothing was wrong.
+        fingerprint: The fingerprint of the manifest that the shards make.
+        fingerprint_before: The fingerprint of the version that was current before, or `None` where
+            that was not known.
+        sample_count: How many samples there are.
+        shard_count: How many shards there are now.
+        lost: The samples that no shard holds any more.
+        written: Whether a new version was committed; it is not if nothing was wrong.
     """
 
     fingerprint: str
@@ -58,7 +59,7 @@ class RepairReport:
 
     @property
     def samples_lost(self) -> int | None:
-        """Samples that were there and are not any more, or `None` where nothing tells."""
+        """How many samples were lost, or `None` if that is not known."""
         counts = [lost.sample_count for lost in self.lost]
         return None if None in counts else sum(count or 0 for count in counts)
 
@@ -69,7 +70,7 @@ def repair_manifest(
     patterns: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> RepairReport:
-    """Read every shard, and commit the manifest that they make.
+    """Read every shard, and commit a manifest of them.
 
     Args:
         store: Where the shards are.

@@ -1,4 +1,4 @@
-"""What is left of a dataset whose manifest is damaged: which shards it had, in which order."""
+"""Find out what is left of a dataset with a damaged manifest: its shards and their order."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _CONVERTED = re.compile(r"(\d{5})-(\d{4})-([0-9a-f]{8})([0-9a-f]+)\.arrow")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Remains:
-    """What a repair starts from.
+    """The starting point of a repair.
 
     Attributes:
-        names: Shards, in the order of their samples.
-        versions: Those whose tables can be read, so that they stay.
-        replaced: Version of the ``headrace.json`` there is, or `None`.
-        manifest: Of the version to repair, or `None` where its shard table is gone.
+        names: The shards, in the order of their samples.
+        versions: The versions whose tables can be read, which stay.
+        replaced: The version of the existing ``headrace.json``, or `None`.
+        manifest: The manifest of the version to repair, or `None` where its shard table is gone.
         rows: Its block table, cut by shards, or `None` where that is gone.
-        is_intact: ``headrace.json`` and both tables of the current version are whole.
+        is_intact: Whether ``headrace.json`` and both tables of the current version are whole.
     """
 
     names: tuple[str, ...]
@@ -50,7 +50,7 @@ class Remains:
 
     @property
     def schema(self) -> pa.Schema | None:
-        """What shards were written with, as far as that is known."""
+        """The schema that shards were written with, as far as it is known."""
         return None if self.manifest is None else self.manifest.stored_schema
 
     @property
@@ -64,10 +64,10 @@ class Remains:
 
 
 def find_remains(store: Store, patterns: Sequence[str] = ()) -> Remains:
-    """Look for the best that tells which shards there are.
+    """Find the best source that tells which shards there are.
 
     Args:
-        store: Of the dataset.
+        store: The store of the dataset.
         patterns: Names to take instead, one pattern after another.
 
     Raises:
@@ -114,7 +114,7 @@ def _listed(store: Store) -> tuple[Sequence[VersionEntry] | None, Version | None
 
 
 def _readable(store: Store, versions: Sequence[VersionEntry]) -> Iterator[VersionEntry]:
-    """Yield the versions of which both tables can be read."""
+    """Yield the versions whose tables can both be read."""
     for version in versions:
         manifest, rows = _tables_of(store, version)
         if manifest is not None and rows is not None:
@@ -124,7 +124,7 @@ def _readable(store: Store, versions: Sequence[VersionEntry]) -> Iterator[Versio
 def _tables_of(
     store: Store, entry: VersionEntry
 ) -> tuple[Manifest | None, NDArray[np.void] | None]:
-    """Return what can be read of the tables of a version."""
+    """Return those tables of a version that can be read."""
     try:
         manifest = read_manifest(store, entry)
     except NewerFormatError:
@@ -138,7 +138,7 @@ def _tables_of(
 
 
 def _tables(store: Store) -> list[VersionEntry]:
-    """Return the versions that tables in the store make, the newest last."""
+    """Return the versions that tables in the store describe, the newest last."""
     found = {entry.name: entry for entry in store.list_entries(f"{MANIFEST_FOLDER}/")}
     versions = []
     for entry in sorted(found.values(), key=lambda entry: (entry.written_s, entry.name)):

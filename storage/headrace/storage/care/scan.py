@@ -1,4 +1,4 @@
-"""What is in a shard: its blocks read and judged again, with or without a block table."""
+"""Read and check the blocks of a shard, with or without a block table."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAGIC_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Samples that can be read from nowhere.
+    """Samples that can no longer be read.
 
     Attributes:
         shard: Name of the shard they were in.
@@ -48,12 +48,12 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class ScannedShard:
-    """What a shard holds.
+    """The content of a shard.
 
     Attributes:
         entry: For a manifest; `None` where no block can be read.
         schema: The columns of its blocks, or `None` where they cannot be read.
-        lost: What cannot be read.
+        lost: The samples that cannot be read.
     """
 
     entry: ShardEntry | None
@@ -62,11 +62,11 @@ class ScannedShard:
 
 
 def scan_shard(content: bytes, *, name: str) -> ScannedShard:
-    """Return what a shard says of itself, from its beginning to its end.
+    """Read a shard without a block table, from its beginning to its end.
 
     Args:
         content: The file.
-        name: Of the shard.
+        name: The name of the shard.
 
     Raises:
         ShardCorruptError: Anything in it is damaged, its end is missing, or it has no samples.
@@ -90,14 +90,14 @@ def scan_shard(content: bytes, *, name: str) -> ScannedShard:
 def verify_shard(
     content: bytes, *, name: str, rows: NDArray[np.void], schema: pa.Schema
 ) -> ScannedShard:
-    """Return what of a shard is as its block table states.
+    """Return the parts of a shard that match its block table.
 
     The digests of a block table do not cover where blocks lie, so blocks that are not where they
     are said to be are looked for from the beginning of the shard.
 
     Args:
         content: The file, or what is left of it.
-        name: Of the shard.
+        name: The name of the shard.
         rows: ``(blocks,)`` of `BLOCK_DTYPE`.
         schema: What shards of the dataset were written with.
     """
@@ -179,17 +179,9 @@ def _row(
 def _verified(
     content: bytes, row: np.void, block: int, *, name: str, decoder: BlockDecoder
 ) -> list[ColumnStats]:
-    offset, stored_bytes, sample_count, raw_bytes, checksum = row.item()
-    place = BlockPlace(
-        shard=name,
-        block=block,
-        offset=offset,
-        stored_bytes=stored_bytes,
-        sample_count=sample_count,
-        raw_bytes=raw_bytes,
-        checksum=checksum,
-    )
-    batch = decode_block(content[offset : offset + stored_bytes], place, decoder=decoder)
+    place = BlockPlace.of_row(row, shard=name, block=block)
+    stored = content[place.offset : place.offset + place.stored_bytes]
+    batch = decode_block(stored, place, decoder=decoder)
     return [stats_of(column) for column in batch.columns]
 
 

@@ -14,12 +14,12 @@ DEFAULT_VERIFY_THREADS = 16
 """Where reads of 1 MiB from one S3 host level off; more only hold more memory."""
 
 
-_SHARDS_AT_ONCE = 1024  # arbitrary; bounds what waits for whoever takes the answers
+_SHARDS_AT_ONCE = 1024  # arbitrary; bounds how many answers wait for the caller
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A block that cannot be had as its manifest states it.
+    """A block that does not match its manifest.
 
     Attributes:
         shard: Name of the shard, as the error gave it.
@@ -28,7 +28,7 @@ class Fault:
         first_sample: First sample id that is affected.
         end_sample: One past the last sample id that is affected.
         reason: ``SHARD_CORRUPT`` or ``OBJECT_NOT_FOUND``.
-        message: What was found, and what was wanted.
+        message: What was found, and what was expected.
     """
 
     shard: str
@@ -72,14 +72,14 @@ def verify_blocks(
 def verify_shards(
     dataset: OpenDataset, *, threads: int = DEFAULT_VERIFY_THREADS
 ) -> Iterator[ShardCheck]:
-    """Look at what blocks do not show, and yield what was found of every shard, in order.
+    """Check what blocks do not show, and yield the findings for every shard, in order.
 
-    That is the end of each shard, its header and footer, and how many of its samples nothing
-    protects. What is gone or has changed is left to `verify_blocks`.
+    That is the end of each shard, its header and footer, and how many of its samples no checksum
+    protects. Missing and changed blocks are left to `verify_blocks`.
 
     Args:
         dataset: Any open dataset.
-        threads: Shards to look at at once, >= 1.
+        threads: How many shards to check at once, >= 1.
 
     Raises:
         StoreRefusedError: The store refuses.

@@ -1,4 +1,4 @@
-"""The block table as it is used: pages read when they are needed, a bounded number kept."""
+"""The block table in use: pages are read on demand, and a bounded number is kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Page:
 
     Attributes:
         first_block: Ordinal of the first row.
-        rows: Of `BLOCK_DTYPE`.
+        rows: An array of `BLOCK_DTYPE`.
         starts: Where the samples of each row's block begin, and end with the last.
     """
 

@@ -1,7 +1,8 @@
-"""Read blocks one after another as fast as the store gives them: reads overlap, order is kept.
+"""Read blocks in order as fast as the store allows, with overlapping reads.
 
-1. Memory: `AHEAD_BYTES` as they are stored, what they decode to, and one block more.
-2. A block that is not as stated is read again once; what is wrong then is raised in its place.
+1. Memory: `AHEAD_BYTES` of stored blocks, the same blocks decoded, and one more block.
+2. A block that is not as stated is read again once; if it is still wrong, the error is raised in
+   its place.
 3. When the iterator ends or is closed, no read of it runs any more.
 """
 
@@ -29,9 +30,9 @@ def stream_blocks(
     """Yield blocks in the order of their places.
 
     Args:
-        store: Of the dataset.
-        places: Of the blocks; `BlockPlace.shard` is the name of the object.
-        schema: What they are stored with.
+        store: The store of the dataset.
+        places: The places of the blocks; `BlockPlace.shard` is the name of the object.
+        schema: The schema that they are stored with.
 
     Raises:
         ShardCorruptError: A block is twice not as stated.

@@ -1,4 +1,4 @@
-"""Neighbouring blocks in one read of the store.
+"""Read neighbouring blocks in one request to the store.
 
 What a read costs a store and its client hardly depends on its length, up to some MiB: SeaweedFS
 takes 3.2 ms of processor time for a range of 1 MiB, and 0.9 ms a MiB of a longer one; S3 some 30 ms
@@ -8,7 +8,7 @@ Contract:
 
 1. Each block of a run is verified and decoded as if it had come alone, and one that is damaged is
    read again alone; the others stand.
-2. What keeps a range from being read is the error of each of its blocks.
+2. If a range cannot be read, each of its blocks gets the error.
 3. A range is of one shard, and no longer than `MAX_RANGE_BYTES` unless a single block is.
 
 If the code differs, the code is wrong.
@@ -33,7 +33,7 @@ _GAP_BYTES = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadBlock:
-    """What came of one block.
+    """The result for one block.
 
     Attributes:
         block: Its ordinal.

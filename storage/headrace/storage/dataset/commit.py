@@ -1,12 +1,14 @@
-"""Make shards a dataset: manifest files first, ``headrace.json`` last and only if unchanged.
+"""Commit shards as a dataset: manifest files first, ``headrace.json`` last, if unchanged.
 
 Contract:
 
 1. Success: the new version is the current one; older versions stay readable.
-2. Conflict: another commit came between; it stands, ours left nothing, the caller is told.
-3. Failure or crash before the last write: the dataset is what it was. Two unreferenced manifest
-   files may remain; nothing reads them.
-4. A last write whose answer was lost is read back: if it is ours, it has succeeded.
+2. Conflict: another commit came first; it stands, ours leaves nothing behind, and the caller gets
+             an error.
+3. Failure or crash before the last write: the dataset is unchanged. Two unreferenced manifest files
+   may remain; nothing reads them.
+4. If the answer to the last write was lost, the file is read back: if it is ours, the write has
+                                                    succeeded.
 """
 
 from __future__ import annotations
@@ -78,8 +80,8 @@ def commit_dataset(
         schema: What the shards were written with.
         shards: In the order that sample ids follow; those without samples are left out, and none
             at all make a dataset that holds no sample.
-        mode: What to do where a dataset is: ``error`` refuses, ``overwrite`` makes a version of
-            these shards alone, ``append`` one of the shards there are and these.
+        mode: What to do if there is a dataset already: ``error`` refuses, ``overwrite`` makes a
+            version of these shards alone, ``append`` one of the shards there are and these.
         least_samples: How many samples a version must have.
 
     Returns:
@@ -163,7 +165,7 @@ def _build(
 ) -> tuple[Manifest, bytes]:
     stored = schema if base is None else _same_schema(schema, base.manifest.stored_schema, place)
     stats = _merged_stats(shards) or (ColumnStats(),) * len(stored)
-    # Without a sample nothing is known of nulls and lengths.
+    # Without samples, nothing is known about nulls and lengths.
     before = base.manifest.schema if base and base.manifest.sample_count else None
     served = served_schema(stored, stats, before=before)
     old = base.manifest if base else None

@@ -75,11 +75,11 @@ class Dataset:
     def locate(
         self, sample_ids: NDArray[np.int64], *, search: Search = search_starts
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find the blocks that hold samples.
+        """Find the blocks of samples.
 
         Args:
             sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
-            search: Does what `search_starts` does, if something does it faster.
+            search: A faster replacement for `search_starts`, if there is one.
 
         Returns:
             Block ordinals and offsets of the samples in their blocks, ``(n,) int64`` each.
@@ -113,6 +113,14 @@ class Dataset:
         """
         return self._block_column(blocks, "raw_bytes")
 
+    def block_checksums(self, blocks: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return the XXH3-64 of each block's stored bytes, ``(n,) uint64``.
+
+        Raises:
+            BadArgumentError: An ordinal is outside ``[0, block_count)``.
+        """
+        return self._block_column(blocks, "checksum").view(np.uint64)
+
     def block_first_samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the id of the first sample of each block, ``(n,) int64``.
 
@@ -135,23 +143,15 @@ class Dataset:
         return page.sample_range(row)
 
     def block_place(self, block: int) -> BlockPlace:
-        """Return the shard of a block, where in it the block lies, and its checksum.
+        """Return the shard of a block, the block's place in it, and its checksum.
 
         Raises:
             BadArgumentError: The ordinal is outside ``[0, block_count)``.
         """
         page, row = self._row(block)
         shard = int(np.searchsorted(self._shard_block_ends, block, side="right"))
-        offset, stored_bytes, sample_count, raw_bytes, checksum = page.rows[row].item()
-        return BlockPlace(
-            shard=f"{SHARD_FOLDER}/{self._manifest.names[shard].as_py()}",
-            block=block,
-            offset=offset,
-            stored_bytes=stored_bytes,
-            sample_count=sample_count,
-            raw_bytes=raw_bytes,
-            checksum=checksum,
-        )
+        name = f"{SHARD_FOLDER}/{self._manifest.names[shard].as_py()}"
+        return BlockPlace.of_row(page.rows[row], shard=name, block=block)
 
     def read_block(self, block: int) -> pa.RecordBatch:
         """Read one block: one ranged read, verified before it is decoded.
@@ -184,7 +184,7 @@ class Dataset:
         """Return how many neighbouring blocks one read should bring, 1 at least.
 
         Args:
-            max_bytes: What they may take together in the store, about.
+            max_bytes: About how much they may take together in the store.
         """
         mean_bytes = max(1, self.stored_bytes // max(1, self.block_count))
         return max(1, min(max_bytes, MAX_RANGE_BYTES) // mean_bytes)
@@ -212,7 +212,7 @@ class Dataset:
         return access.read_run([self.block_place(block) for block in blocks])
 
     def decode_stored(self, block: int, stored: bytes) -> pa.RecordBatch:
-        """Verify and decode what `read_stored` returned for a block, kept elsewhere meanwhile.
+        """Verify and decode the stored bytes of a block, which `read_stored` returned earlier.
 
         Raises:
             BadArgumentError: The ordinal is outside ``[0, block_count)``.
@@ -242,7 +242,7 @@ class Dataset:
         return ShardCheck(name, frame_problem(head, tail, schema=schema, rows=rows))
 
     def close(self) -> None:
-        """Give connections back; the dataset cannot read any more."""
+        """Close the connections; the dataset cannot be read afterwards."""
         self._store.close()
 
     def __enter__(self) -> Self:

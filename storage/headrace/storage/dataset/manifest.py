@@ -1,4 +1,4 @@
-"""The codec of the shard table, and the manifest it makes: one version of a dataset."""
+"""The manifest, one version of a dataset, and its codec: the shard table."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def decode_shard_table(content: bytes, *, fingerprint: str, place: str) -> Manif
 
     Args:
         content: The file.
-        fingerprint: What the manifest must have.
+        fingerprint: The fingerprint that the manifest must have.
         place: Where the file is, for the error.
 
     Raises:
@@ -154,11 +154,11 @@ def decode_shard_table(content: bytes, *, fingerprint: str, place: str) -> Manif
 
 
 class _DamageError(Exception):
-    """What is wrong with a table; the caller knows where."""
+    """A fault in a table; the caller knows which table."""
 
 
 class _NewerError(Exception):
-    """The table is of a version to come; the caller knows where."""
+    """The table is of a newer version; the caller knows which table."""
 
 
 def _decode(content: bytes, fingerprint: str) -> Manifest:
@@ -244,7 +244,7 @@ def _check_numbers(manifest: Manifest) -> None:
     if starts and (
         starts[0] != 0 or sorted(starts) != starts or starts[-1] >= manifest.sample_count
     ):
-        raise _DamageError("pages do not begin at ascending samples")
+        raise _DamageError("pages do not start at ascending samples")
 
 
 def _check_block_samples(manifest: Manifest) -> None:
@@ -292,7 +292,7 @@ def _page(row: object) -> PageEntry:
                 raise _DamageError(f"page {row} lies outside its limits")
             return PageEntry(offset, stored_bytes, first_sample, digest)
         case _:
-            raise _DamageError(f"page {str(row)[:200]} is no [offset, bytes, sample, digest]")
+            raise _DamageError(f"page {str(row)[:200]} is not [offset, bytes, sample, digest]")
 
 
 _PLAIN_NAME = "^[0-9A-Za-z][0-9A-Za-z_=-]{0,99}(\\.[0-9A-Za-z]{1,20})?$"

@@ -1,4 +1,4 @@
-"""What a newer headrace has written: nothing that this one reads, repairs or replaces."""
+"""Files of a newer headrace, which this one neither reads nor repairs nor replaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def newer_format(place: str, found: str) -> NewerFormatError:
 
     Args:
         place: Where the file is.
-        found: What it states, and what is read here.
+        found: The version that it states, and those that this headrace reads.
     """
     return NewerFormatError(
         f"{place}: {found}; a newer headrace may read it, so use that one. If the file is damaged, "

@@ -1,7 +1,7 @@
 """The codec of ``headrace.json``, the file that makes a dataset exist.
 
-There are two kinds: version 1 lists the versions of a dataset of our own shards, version 2 names a
-source elsewhere and the index of it that is stored here.
+There are two kinds: version 1 lists the versions of a dataset of our own shards; version 2 names a
+source elsewhere, whose index is stored here.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class VersionEntry:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """All versions of a dataset that can be opened, the current one last."""
+    """All versions of a dataset that can be opened; the current one is last."""
 
     versions: tuple[VersionEntry, ...]
 
     @property
     def current(self) -> VersionEntry:
-        """The version that is opened when none is named."""
+        """The version that is opened by default."""
         return self.versions[-1]
 
 
@@ -70,7 +70,7 @@ class IndexPointer:
         source: Its layout, one of `INDEXED_SOURCES`.
         target: URL of the source.
         fingerprint: 32 hexadecimal digits of the source as it was indexed.
-        created: When, ISO 8601 in UTC; for people only.
+        created: When it was indexed, ISO 8601 in UTC; for people only.
         sample_count: Samples it holds; for people only.
         index: The stored index.
         digest: BLAKE2b-128 of its bytes, 32 hexadecimal digits.
@@ -121,11 +121,11 @@ def decode_pointer(content: bytes, *, place: str) -> Pointer | IndexPointer:
 
 
 class _DamageError(Exception):
-    """What is wrong with the file; the caller knows where."""
+    """A fault in the file; the caller knows which file."""
 
 
 class _NewerError(Exception):
-    """The file is of a version to come; the caller knows where."""
+    """The file is of a newer version; the caller knows which file."""
 
 
 def _text_of(content: dict[str, object]) -> bytes:
@@ -153,7 +153,7 @@ def _decode(content: bytes) -> Pointer | IndexPointer:
 
 
 def _is_newer(version: object, source: object) -> bool:
-    """Tell a version or a source to come from what no headrace writes."""
+    """Tell a newer version or source from content that no headrace writes."""
     if type(version) is not int:
         return False
     return version > INDEX_POINTER_VERSION or (version > 0 and isinstance(source, str))
@@ -208,7 +208,7 @@ def _table(version: Mapping[str, object], key: str) -> TableFile:
 def _digits(mapping: Mapping[str, object], key: str) -> str:
     value = _string(mapping, key)
     if not _FINGERPRINT.fullmatch(value):
-        raise _DamageError(f"{key} {value[:100]!r} is no 32 hexadecimal digits")
+        raise _DamageError(f"{key} {value[:100]!r} is not 32 hexadecimal digits")
     return value
 
 

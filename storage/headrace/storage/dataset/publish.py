@@ -1,4 +1,4 @@
-"""The last step of whatever changes a dataset: tables first, ``headrace.json`` last."""
+"""Publish a change of a dataset: tables first, ``headrace.json`` last."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def publish(
         store: Where its shards are.
         manifest: The version.
         blocks: Its block table.
-        before: Versions that stay beside it.
-        replaced: Version of the ``headrace.json`` there is, or `None` where there is none.
+        before: The versions that stay beside it.
+        replaced: The version of the existing ``headrace.json``, or `None` if there is none.
 
     Raises:
         CommitConflictError: ``headrace.json`` has changed; ours left nothing.
@@ -78,7 +78,7 @@ def publish(
 def write_pointer(
     store: Store, pointer: Pointer | IndexPointer, *, replaced: Version | None
 ) -> None:
-    """Write ``headrace.json`` if it is as it was; a lost answer is read back.
+    """Write ``headrace.json`` if it is unchanged; after a lost answer, read it back.
 
     Raises:
         CommitConflictError: It has changed.

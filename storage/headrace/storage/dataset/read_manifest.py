@@ -1,4 +1,4 @@
-"""Read what a store says of its dataset: the pointer, a manifest, all rows of a block table."""
+"""Read the tables of a dataset from its store: the pointer, a manifest, a block table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.storage.store.store import Store, Version
 
 
 def shards_pointer(pointer: Pointer | IndexPointer, url: str) -> Pointer:
-    """Return what ``headrace.json`` says of our own shards.
+    """Return what ``headrace.json`` says of headrace's own shards.
 
     Raises:
         NotADatasetError: It is one of a stored index.
@@ -49,7 +49,7 @@ def read_manifest(store: Store, entry: VersionEntry) -> Manifest:
     """Return the manifest of one version, verified.
 
     Raises:
-        ManifestCorruptError: It is not there, or not what ``headrace.json`` says.
+        ManifestCorruptError: It is missing, or not what ``headrace.json`` says.
     """
     content = read_table(store, entry.shards)
     place = f"{store.url}/{entry.shards.name}"
@@ -60,7 +60,7 @@ def read_block_rows(store: Store, entry: VersionEntry, manifest: Manifest) -> ND
     """Return the whole block table of one version, verified: 28 bytes a block.
 
     Raises:
-        ManifestCorruptError: It is not there, or not what the shard table says.
+        ManifestCorruptError: It is missing, or not what the shard table says.
     """
     content = read_table(store, entry.blocks)
     place = f"{store.url}/{entry.blocks.name}"
@@ -81,7 +81,7 @@ def read_table(store: Store, table: TableFile) -> bytes:
     """Return a file of the manifest, whole.
 
     Raises:
-        ManifestCorruptError: It is not there or has another size.
+        ManifestCorruptError: It is missing, or has another size.
     """
     place = f"{store.url}/{table.name}"
     try:

@@ -29,7 +29,7 @@ class DatasetVersion:
 def list_versions(url: str, *, options: StoreOptions | None = None) -> tuple[DatasetVersion, ...]:
     """Return the versions of the dataset at a URL, the current one last.
 
-    There are none for a source that keeps no list of them: files of others are as they are.
+    There are none for a layout that keeps no list of versions.
 
     Args:
         url: A local path, ``s3://bucket/prefix``, and so on.

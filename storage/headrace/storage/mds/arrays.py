@@ -29,7 +29,7 @@ class ArrayType:
     """What the arrays of a column have in common.
 
     Attributes:
-        dtype: Of their elements; `None` where they differ in it.
+        dtype: The dtype of their elements; `None` where they differ in it.
         axes: How many they have; `None` where they differ in it, or in their elements.
     """
 
@@ -56,7 +56,7 @@ class MixedArrays:
         elements: The spans of their elements.
         codes: ``(samples,) uint8``; of their types, as keys of `ARRAY_DTYPES`.
         sides: ``(sides,) int32``; the shapes of all arrays back to back.
-        edges: ``(samples + 1,) int64``; where each shape begins in ``sides``.
+        edges: ``(samples + 1,) int64``; where each shape starts in ``sides``.
     """
 
     elements: Spans
@@ -86,7 +86,7 @@ def mixed_arrays(
     Args:
         content: The bytes that spans point into.
         spans: The values of the column.
-        encoding: Of the column.
+        encoding: The encoding of the column.
         wanted: What all its arrays must have in common.
 
     Raises:
@@ -119,7 +119,7 @@ def array_shapes(
     Args:
         content: The bytes that spans point into.
         spans: The values of the column.
-        encoding: Of the column.
+        encoding: The encoding of the column.
         wanted: What all its arrays must have in common.
 
     Returns:
@@ -171,10 +171,10 @@ def array_heads(
 
     Args:
         shapes: ``(samples, axes)``, none negative.
-        dtype: Of the elements where each array is to state it, else `None`.
+        dtype: The dtype of the elements where each array is to state it, else `None`.
 
     Returns:
-        The heads of all arrays back to back, and ``(samples + 1,) int64`` where each begins.
+        The heads of all arrays back to back, and ``(samples + 1,) int64`` where each starts.
     """
     count, axes = shapes.shape
     code_bytes = 0 if dtype is None else 1

@@ -10,7 +10,7 @@ import pyarrow.types as pat
 
 from headrace.errors import UnsupportedColumnError
 from headrace.storage.mds.arrow import Field, is_bytes, is_text, item_type
-from headrace.storage.mds.encoding import ARRAY_DTYPES, Encoding, Kind, parse_encoding
+from headrace.storage.mds.encoding import ARRAY_DTYPES, Encoding, ValueKind, parse_encoding
 from headrace.storage.mds.fields import ENCODING_KEY, FORMAT_KEY
 
 _NUMBERS = {pa.from_numpy_dtype(dtype): dtype for dtype in ARRAY_DTYPES.values()}
@@ -104,11 +104,11 @@ def _fits_array(encoding: Encoding, kind: pa.DataType) -> bool:
     return encoding.shape in {None, arrays[1]}
 
 
-_FITS: dict[Kind, Callable[[Encoding, pa.DataType], bool]] = {
-    Kind.SCALAR: lambda encoding, kind: _NUMBERS.get(kind) == encoding.dtype,
-    Kind.ARRAY: _fits_array,
-    Kind.BYTES: lambda _, kind: is_bytes(kind),
-    Kind.PICKLE: lambda _, kind: is_bytes(kind),
-    Kind.TEXT: lambda _, kind: is_text(kind),
-    Kind.FLOAT_TEXT: lambda _, kind: kind == pa.float64(),
+_FITS: dict[ValueKind, Callable[[Encoding, pa.DataType], bool]] = {
+    ValueKind.SCALAR: lambda encoding, kind: _NUMBERS.get(kind) == encoding.dtype,
+    ValueKind.ARRAY: _fits_array,
+    ValueKind.BYTES: lambda _, kind: is_bytes(kind),
+    ValueKind.PICKLE: lambda _, kind: is_bytes(kind),
+    ValueKind.TEXT: lambda _, kind: is_text(kind),
+    ValueKind.FLOAT_TEXT: lambda _, kind: kind == pa.float64(),
 }

@@ -22,7 +22,7 @@ from headrace.storage.mds.arrow import (
     offset_dtype,
 )
 from headrace.storage.mds.damage import DamageError
-from headrace.storage.mds.encoding import ARRAY_DTYPES, Encoding, Kind
+from headrace.storage.mds.encoding import ARRAY_DTYPES, Encoding, ValueKind
 from headrace.storage.mds.samples import Bytes, Spans, gather_numbers
 
 _WIDEST_NUMBER = 8
@@ -44,20 +44,20 @@ def decode_column(
         DamageError: A value is not one of its encoding.
     """
     match encoding.kind:
-        case Kind.SCALAR:
+        case ValueKind.SCALAR:
             assert encoding.dtype is not None
             values = gather_numbers(content, spans.begins, encoding.dtype)
             return _numbers(values, field.type)
-        case Kind.ARRAY if encoding.shape is not None:
+        case ValueKind.ARRAY if encoding.shape is not None:
             return _tensors(content, spans, encoding, field)
-        case Kind.ARRAY:
+        case ValueKind.ARRAY:
             assert arrays is not None
             return _ragged(content, spans, encoding, field, arrays)
-        case Kind.FLOAT_TEXT:
+        case ValueKind.FLOAT_TEXT:
             return _floats(_checked_text(_gather(content, spans, pa.string())))
-        case Kind.TEXT:
+        case ValueKind.TEXT:
             return _checked_text(_gather(content, spans, field.type))
-        case Kind.BYTES | Kind.PICKLE:
+        case ValueKind.BYTES | ValueKind.PICKLE:
             return _gather(content, spans, field.type)
 
 

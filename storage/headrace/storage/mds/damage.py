@@ -38,11 +38,11 @@ class ShardPlace:
     def damage(
         self, found: str, *, offset: int = 0, sample: int | None = None
     ) -> ShardCorruptError:
-        """Make the error that says what was found at this place.
+        """Return the error that says what was found at this place.
 
         Args:
             found: What was found and what was wanted.
-            offset: Of the byte in the uncompressed shard.
+            offset: The offset of the byte in the uncompressed shard.
             sample: Ordinal in the block, or `None` for the block as a whole.
         """
         where = "" if sample is None else f", sample {self.first_sample + sample} of the shard"

@@ -15,10 +15,10 @@ from headrace.errors import ConfigurationError, ObjectNotFoundError, ShardCorrup
 from headrace.storage.mds.arrays import ArrayType
 from headrace.storage.mds.arrow import MAX_NARROW
 from headrace.storage.mds.damage import DamageError, ShardPlace
-from headrace.storage.mds.encoding import Kind
+from headrace.storage.mds.encoding import ValueKind
 from headrace.storage.mds.headers import Headers
 from headrace.storage.mds.index import Index
-from headrace.storage.mds.layout import BlockLayout
+from headrace.storage.mds.layout import MdsLayout
 from headrace.storage.mds.schema import dataset_schema
 from headrace.storage.mds.shard import (
     Samples,
@@ -98,7 +98,7 @@ class MdsDataset:
         self._index = index
         self._whole = whole
         self._headers = Headers(store)
-        self._layout = BlockLayout(index.sample_counts, index.raw_bytes, whole=whole)
+        self._layout = MdsLayout(index.sample_counts, index.raw_bytes, whole=whole)
         self.block_count = self._layout.block_count
         arrays = self._any_arrays() if mixed_arrays else self._probe()
         wide = bool((index.raw_bytes > MAX_NARROW).any())
@@ -201,7 +201,7 @@ class MdsDataset:
         return ShardCheck(name, problem, 0 if is_protected else int(index.sample_counts[shard]))
 
     def close(self) -> None:
-        """Give connections back; the dataset cannot read any more."""
+        """Close the connections; the dataset cannot be read afterwards."""
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -358,7 +358,7 @@ def _whole_shards(index: Index) -> NDArray[np.bool_]:
 def _refuse_pickles(index: Index, url: str) -> None:
     for schema in index.schemas:
         for name, encoding in zip(schema.names, schema.encodings, strict=True):
-            if encoding.kind is Kind.PICKLE:
+            if encoding.kind is ValueKind.PICKLE:
                 raise ConfigurationError(
                     f"column {name!r} of {url}/{MDS_INDEX_NAME} holds pickles, which run code of "
                     "whoever wrote them when they are read; allow them with allow_pickle if you "

@@ -15,7 +15,7 @@ from headrace.errors import UnsupportedColumnError
 from headrace.storage.mds.arrays import array_heads
 from headrace.storage.mds.arrow import Array, array_of, is_bytes, is_text
 from headrace.storage.mds.choose import array_item, is_variable_tensor
-from headrace.storage.mds.encoding import Encoding, Kind
+from headrace.storage.mds.encoding import Encoding, ValueKind
 from headrace.storage.mds.samples import MAX_SHARD_BYTES, WORD
 from headrace.storage.shard.buffers import offsets_of, values_of
 
@@ -52,16 +52,16 @@ def _encode(array: Array, encoding: Encoding, name: str) -> Array:
             column=name,
         )
     match encoding.kind:
-        case Kind.SCALAR:
+        case ValueKind.SCALAR:
             assert encoding.dtype is not None
             numbers = pc.cast(array, pa.uint8()) if pat.is_boolean(array.type) else array
             return _fixed(values_of(numbers, encoding.dtype), len(array))
-        case Kind.ARRAY if encoding.shape is not None:
+        case ValueKind.ARRAY if encoding.shape is not None:
             assert encoding.dtype is not None
             return _fixed(_items(array, encoding.dtype, name), len(array))
-        case Kind.ARRAY:
+        case ValueKind.ARRAY:
             return _ragged(array, encoding, name)
-        case Kind.FLOAT_TEXT:
+        case ValueKind.FLOAT_TEXT:
             # The text that Python writes; Arrow writes 0 for 0.0.
             return pa.array([str(value) for value in array.to_pylist()], pa.string()).cast(_BYTES)
         case _:

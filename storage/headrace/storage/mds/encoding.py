@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 
-class Kind(enum.Enum):
+class ValueKind(enum.Enum):
     """How the bytes of a value are read."""
 
     SCALAR = "scalar"
@@ -42,21 +42,21 @@ MAX_AXES = 63
 _MAX_ITEM_BYTES = 2**31 - 1  # Arrow counts the items of a fixed-size list in 32 bits
 _DTYPES = {dtype.name: dtype for dtype in ARRAY_DTYPES.values()}
 _KINDS = {
-    "bytes": Kind.BYTES,
-    "jpeg": Kind.BYTES,
-    "jpeg_array": Kind.BYTES,
-    "jpegarray": Kind.BYTES,
-    "json": Kind.TEXT,
-    "list[jpeg]": Kind.BYTES,
-    "list[pil]": Kind.BYTES,
-    "list[png]": Kind.BYTES,
-    "pil": Kind.BYTES,
-    "pkl": Kind.PICKLE,
-    "png": Kind.BYTES,
-    "str": Kind.TEXT,
-    "str_decimal": Kind.TEXT,
-    "str_float": Kind.FLOAT_TEXT,
-    "str_int": Kind.TEXT,
+    "bytes": ValueKind.BYTES,
+    "jpeg": ValueKind.BYTES,
+    "jpeg_array": ValueKind.BYTES,
+    "jpegarray": ValueKind.BYTES,
+    "json": ValueKind.TEXT,
+    "list[jpeg]": ValueKind.BYTES,
+    "list[pil]": ValueKind.BYTES,
+    "list[png]": ValueKind.BYTES,
+    "pil": ValueKind.BYTES,
+    "pkl": ValueKind.PICKLE,
+    "png": ValueKind.BYTES,
+    "str": ValueKind.TEXT,
+    "str_decimal": ValueKind.TEXT,
+    "str_float": ValueKind.FLOAT_TEXT,
+    "str_int": ValueKind.TEXT,
 }
 _FORMATS = {"jpegarray": "jpeg_array", "pkl": "pickle"}
 _ARRAY = re.compile(r"ndarray(?::([a-z0-9]+))?(?::(\d{1,10}(?:,\d{1,10})*))?")
@@ -69,12 +69,13 @@ class Encoding:
     Attributes:
         text: As the index has it.
         kind: How a value is read.
-        dtype: Of a scalar or of an array's elements; `None` where each array states its own.
-        shape: Of every array; `None` where each array states its own, empty for a scalar.
+        dtype: The dtype of a scalar or of an array's elements; `None` where each array states its
+            own.
+        shape: The shape of every array; `None` where each array states its own, empty for a scalar.
     """
 
     text: str
-    kind: Kind
+    kind: ValueKind
     dtype: np.dtype[Any] | None = None
     shape: tuple[int, ...] | None = None
 
@@ -88,12 +89,12 @@ class Encoding:
     @property
     def is_dynamic(self) -> bool:
         """Whether only the samples tell the type of the arrays."""
-        return self.kind is Kind.ARRAY and self.shape is None
+        return self.kind is ValueKind.ARRAY and self.shape is None
 
     @property
     def format(self) -> str | None:
         """What the bytes are, where they are more than bytes: ``jpeg``, ``png``, and so on."""
-        if self.kind in {Kind.BYTES, Kind.PICKLE} and self.text != "bytes":
+        if self.kind in {ValueKind.BYTES, ValueKind.PICKLE} and self.text != "bytes":
             return _FORMATS.get(self.text, self.text)
         return "json" if self.text == "json" else None
 
@@ -108,13 +109,13 @@ def parse_encoding(text: str) -> Encoding:
         return Encoding(text, _KINDS[text])
     name = "int64" if text == "int" else text
     if name in _DTYPES:
-        return Encoding(text, Kind.SCALAR, _DTYPES[name], ())
+        return Encoding(text, ValueKind.SCALAR, _DTYPES[name], ())
     match = _ARRAY.fullmatch(text)
     if match is None or (match[1] is not None and match[1] not in _DTYPES):
         raise ValueError(f"encoding {text[:100]!r} is none that this headrace knows")
     dtype = None if match[1] is None else _DTYPES[match[1]]
     shape = None if match[2] is None else tuple(int(side) for side in match[2].split(","))
-    encoding = Encoding(text, Kind.ARRAY, dtype, shape)
+    encoding = Encoding(text, ValueKind.ARRAY, dtype, shape)
     if shape is not None:
         _check_shape(encoding, shape)
     return encoding

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.storage.mds.arrays import ArrayType
-from headrace.storage.mds.encoding import Encoding, Kind
+from headrace.storage.mds.encoding import Encoding, ValueKind
 
 ENCODING_KEY = b"headrace.mds.encoding"
 """Metadata of a field: the encoding it came from, and is written with."""
@@ -40,8 +40,8 @@ def arrow_field(
     """Return the field of a column, not nullable.
 
     Args:
-        name: Of the column.
-        encoding: Of the column.
+        name: The name of the column.
+        encoding: The encoding of the column.
         arrays: What a sample told of its arrays, where the encoding does not.
         wide: Use 64-bit offsets, for shards that pass 2 GiB.
     """
@@ -57,17 +57,17 @@ def arrow_type(
 ) -> pa.DataType:
     """Return the type of a column; the arguments are those of `arrow_field`."""
     match encoding.kind:
-        case Kind.SCALAR:
+        case ValueKind.SCALAR:
             return number_type(encoding.dtype)
-        case Kind.ARRAY if encoding.shape is not None:
+        case ValueKind.ARRAY if encoding.shape is not None:
             return _tensor_type(number_type(encoding.dtype), encoding.shape)
-        case Kind.ARRAY:
+        case ValueKind.ARRAY:
             return _ragged_type(arrays or _unknown(encoding), wide=wide)
-        case Kind.FLOAT_TEXT:
+        case ValueKind.FLOAT_TEXT:
             return pa.float64()
-        case Kind.TEXT:
+        case ValueKind.TEXT:
             return pa.large_string() if wide else pa.string()
-        case Kind.BYTES | Kind.PICKLE:
+        case ValueKind.BYTES | ValueKind.PICKLE:
             return pa.large_binary() if wide else pa.binary()
 
 

@@ -35,8 +35,8 @@ class Headers:
         """Return where samples ``[start, stop)`` lie in an uncompressed shard.
 
         Args:
-            name: Of the shard.
-            sample_count: Of the shard.
+            name: The name of the shard.
+            sample_count: The sample count of the shard.
             raw_bytes: Size of the shard.
             start: First sample.
             stop: The one after the last.

@@ -267,7 +267,7 @@ def _file(value: object, key: str) -> _File:
 def _hash_texts(hashes: object, key: str) -> Mapping[str, str]:
     """Return ``algorithm:digest`` by algorithm, sorted."""
     if not isinstance(hashes, dict):
-        raise ValueError(f"the hashes of {key} are no JSON object")  # noqa: TRY004 - as above
+        raise ValueError(f"the hashes of {key} are not a JSON object")  # noqa: TRY004 - as above
     texts = {}
     for algorithm in sorted(hashes):
         digest = hashes[algorithm]

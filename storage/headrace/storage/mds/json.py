@@ -57,7 +57,7 @@ def _skip(text: str, place: int) -> int:
 
 
 def _after(text: str, place: int, mark: str) -> int:
-    """Return where the text goes on after ``mark``."""
+    """Return where the text continues after ``mark``."""
     place = _skip(text, place)
     if text[place : place + 1] != mark:
         raise ValueError(f"{text[place : place + 1]!r} at character {place}, expected {mark!r}")

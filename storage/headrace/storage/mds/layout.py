@@ -17,7 +17,7 @@ BLOCK_BYTES = (
 )  # as the blocks of our own shards: a range read of this size is worth its trip
 
 
-class BlockLayout:
+class MdsLayout:
     """The blocks of all shards.
 
     Args:

@@ -5,7 +5,7 @@ Contract:
 1. Success: the index names the shards; readers that hold the old one are not disturbed, for no
    shard is removed.
 2. Conflict: another commit came between; it stands, and the caller is told.
-3. Failure or crash before the last write: the dataset is what it was.
+3. Failure or crash before the last write: the dataset is unchanged.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def decode_offsets(words: bytes | Bytes, *, low: int, high: int) -> NDArray[np.i
     """Return offsets of samples, checked.
 
     Args:
-        words: Of the file; the last is the end of the last sample.
+        words: The words of the file; the last is the end of the last sample.
         low: First byte that a sample may lie at.
         high: Size of the file.
 
@@ -83,7 +83,7 @@ def value_spans(
     Args:
         content: Bytes that hold the samples.
         offsets: ``(samples + 1,)`` into ``content``, ascending, inside it.
-        sizes: Of each column's values, or `None` where a sample states it.
+        sizes: The sizes of each column's values, or `None` where a sample states it.
 
     Raises:
         DamageError: A sample's sizes do not add up to its length.
@@ -122,7 +122,7 @@ def gather_numbers(content: Bytes, begins: NDArray[np.int64], dtype: np.dtype[An
     Args:
         content: Holds ``dtype.itemsize`` bytes from each begin on.
         begins: ``(samples,)``.
-        dtype: Of the numbers.
+        dtype: The dtype of the numbers.
     """
     if not begins.size:
         return np.empty(0, dtype)

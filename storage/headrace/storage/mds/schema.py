@@ -24,7 +24,7 @@ def dataset_schema(
     type that holds the values of all.
 
     Args:
-        schemas: Of the shards.
+        schemas: The schemas of the shards.
         arrays: What samples told of the columns whose arrays state their own type.
         wide: Use 64-bit offsets.
 

@@ -36,7 +36,7 @@ class Samples:
     Attributes:
         content: Bytes that hold them.
         offsets: ``(samples + 1,) int64`` into ``content``, ascending, inside it.
-        start: Where in the uncompressed shard ``content`` begins.
+        start: Where in the uncompressed shard ``content`` starts.
         place: The block, for errors.
     """
 
@@ -62,8 +62,8 @@ class ShardDecoder:
     """Decodes the samples of shards of one schema into batches of the dataset's.
 
     Attributes:
-        schema: Of the shards.
-        served: Of the dataset.
+        schema: The schema of the shards.
+        served: The columns of the dataset, as they are served.
         arrays: What samples told of the columns whose arrays state their own type.
         wide: Use 64-bit offsets.
     """

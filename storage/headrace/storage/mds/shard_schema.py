@@ -16,9 +16,9 @@ class ShardSchema:
     """The columns of a shard, and how it is stored.
 
     Attributes:
-        names: Of the columns, in the order in which a sample holds them.
+        names: The names of the columns, in the order in which a sample holds them.
         encodings: One for each name.
-        compression: Of the shard, or `None`.
+        compression: The compression of the shard, or `None`.
         text: How lines are written, or `None` for a binary shard.
     """
 

@@ -137,7 +137,7 @@ def open_by_index(
         target: URL of the dataset.
         options: How to reach it.
         allow_pickle: Serve pickles, as bytes.
-        mixed_arrays: As for `MdsDataset`.
+        mixed_arrays: See `MdsDataset`.
 
     Raises:
         ShardCorruptError: ``index.json`` has changed.

@@ -89,7 +89,7 @@ def line_offsets(
     Args:
         raw: The whole file.
         form: How it is written.
-        names: Of the columns, which stand in the first line but of JSON.
+        names: The names of the columns, which stand in the first line but of JSON.
         sample_count: What the index says.
 
     Raises:
@@ -124,7 +124,7 @@ def decode_lines(
         content: Bytes that hold their lines.
         offsets: ``(samples + 1,)``; where they begin and end.
         form: How they are written.
-        names: Of the columns.
+        names: The names of the columns.
         encodings: One for each name.
 
     Raises:

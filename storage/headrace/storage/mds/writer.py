@@ -73,7 +73,7 @@ class MdsShardEntry:
 class MdsWriter:
     """Shards of one dataset in the making; not safe for several threads.
 
-    Samples are cut into shards by the rule of Mosaic's writer, but for the empty first shard that
+    Samples are cut into shards by the rule of Mosaic's writer, without the empty first shard that
     it makes of a first sample above the limit. Memory is bounded by one shard, raw and compressed,
     and one batch.
 
@@ -96,7 +96,7 @@ class MdsWriter:
 
         Args:
             store: Where the dataset is to be.
-            schema: Of the batches; MDS holds no nulls.
+            schema: The schema of the batches; MDS holds no nulls.
             folder: Where in the store the shards go: empty, or one name. Writers that run beside
                 one another need one each.
             compression: Such as ``zstd`` or ``zstd:7``; `None` leaves shards as they are.
@@ -104,7 +104,7 @@ class MdsWriter:
                 ``validate_hash``. Without any, nothing tells that a byte of a shard has changed,
                 and headrace reads shards that are not compressed by ranges; with one it reads
                 and verifies each shard whole.
-            size_limit: Greatest size of a shard in bytes, but for one of one sample.
+            size_limit: Greatest size of a shard in bytes, except for one of one sample.
 
         Raises:
             BadArgumentError: An argument is outside its range.

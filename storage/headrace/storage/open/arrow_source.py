@@ -20,7 +20,7 @@ def detect(place: Place) -> bool:
 
 
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> OpenDataset:
-    """Open a version: two reads, whatever the number of blocks; or a source by its stored index."""
+    """Open a version with two reads, whatever the number of blocks; or a source by its index."""
     pointer, _ = read_any_pointer(place.store)
     if isinstance(pointer, IndexPointer):
         return open_indexed(place, pointer, options, fingerprint=fingerprint)

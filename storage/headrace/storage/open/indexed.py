@@ -3,12 +3,12 @@
 Contract of `store_index`:
 
 1. Success: ``headrace.json`` names the source, its fingerprint, and the index with its digest.
-2. Failure or crash before the last write: what was there is there; a file may remain for
+2. Failure or crash before the last write: nothing has changed, except that a file may remain for
    `plan_gc` to find.
-3. Conflict: another writer came between; it stands, and the caller is told.
+3. Conflict: another writer came first; its work stands, and the caller gets an error.
 
-A source whose files have changed since is refused when it is opened or, where only reading can
-tell, when it is read; the error names the file.
+A source whose files have changed since is refused when it is opened or, if only reading shows the
+change, when it is read; the error names the file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def store_index(
     source_options: SourceOptions | None = None,
     progress: Progress | None = None,
 ) -> IndexPointer:
-    """Read what opening a source reads, and store it at another URL.
+    """Read the index of a source, as opening it does, and store it at another URL.
 
     Args:
         source_url: An MDS dataset, Parquet files, a Delta table, or WebDataset tars.
@@ -65,7 +65,7 @@ def store_index(
 
     Raises:
         NotADatasetError: There is nothing to index at ``source_url``.
-        DatasetExistsError: ``url`` holds a dataset of our own shards, or one of another kind
+        DatasetExistsError: ``url`` holds a dataset of headrace's own shards, or one of another kind
             that is not the source.
         CommitConflictError: Another writer came between.
     """
@@ -106,14 +106,14 @@ def open_indexed(
     """Open a source by the index that is stored at ``place``.
 
     Args:
-        place: Of the index; its store is closed if this returns.
+        place: Where the index lies; its store is closed if this returns.
         pointer: What ``headrace.json`` says there.
-        options: What the operator says.
-        fingerprint: What is wanted, or `None`.
+        options: The operator's options.
+        fingerprint: The version to open, or `None`.
 
     Raises:
         NotADatasetError: The fingerprint is another one.
-        ManifestCorruptError: The index is damaged, or names a place that it may not name.
+        ManifestCorruptError: The index is damaged, or names a forbidden place.
         ShardCorruptError: A file has changed since it was indexed; names it.
         ObjectNotFoundError: A file is gone; names it.
     """
@@ -295,10 +295,10 @@ def _is_same_place(target: str, url: str) -> bool:
 
 
 def _refuse_unreachable(target: str, url: str) -> None:
-    """Refuse a source on a local disk for an index that is not on one.
+    """Refuse a source on a local disk if its index is elsewhere.
 
-    No other machine finds it; and whoever may write to a bucket is not to choose which files of
-    a server's disk are read.
+    No other machine would find the source. Also, a writer of a bucket must not choose which files
+    of a server's disk are read.
     """
     if _is_local(target) and not _is_local(url):
         raise BadArgumentError(

@@ -1,20 +1,31 @@
-"""Store beside a dataset at a URL what packing its documents needs."""
+"""Store the tables that packing needs beside a dataset at a URL."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from headrace.errors import ManifestCorruptError, ObjectNotFoundError
+import numpy as np
+
+from headrace.errors import BadArgumentError, ManifestCorruptError, ObjectNotFoundError
+from headrace.storage.dataset.manifest import Manifest
 from headrace.storage.dataset.pointer import Pointer
 from headrace.storage.dataset.read_manifest import read_any_pointer, read_manifest
 from headrace.storage.open.sources import open_dataset
-from headrace.storage.packing.build import CountRows, Progress, store_packing
-from headrace.storage.packing.lengths import document_column
+from headrace.storage.packing.build import (
+    CountRows,
+    LengthSource,
+    Progress,
+    store_lengths,
+    store_packing,
+)
+from headrace.storage.packing.lengths import Documents, Part, document_column
 from headrace.storage.packing.pointer import PackingPointer, RowOptions
 from headrace.storage.packing.stored import read_packing
+from headrace.storage.shard.shard_writer import ShardEntry
 from headrace.storage.source.source import SourceOptions
 from headrace.storage.store.options import StoreOptions
 from headrace.storage.store.store import Store, open_store
+from headrace.storage.tokenizer.tokenizer import Tokenizer
 
 
 def index_packing(
@@ -24,20 +35,23 @@ def index_packing(
     count_rows: CountRows,
     columns: Sequence[str] = (),
     refuse_longer: bool = False,
+    tokenizer: Tokenizer | None = None,
     store_options: StoreOptions | None = None,
     source_options: SourceOptions | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> PackingPointer:
-    """Store what packing the documents of the current version needs, for one length of rows.
+    """Store the tables to pack the documents of the current version into rows of one length.
 
     Args:
-        url: Of the dataset.
+        url: The url of the dataset.
         options: How documents become rows.
         count_rows: How many rows the documents of a group make, such as
             `headrace.order.packing.group_row_count`.
         columns: The column of documents, and others whose rows are as long, to be packed alike;
-            none for the only one that holds lists of numbers.
+            none for the only one that holds lists of numbers, or text with a tokenizer.
         refuse_longer: Whether a document that is longer than a row is an error.
+        tokenizer: Tokenizes a column of text, whose lengths in tokens are then stored; None for a
+            column of lists.
         store_options: How to reach the store.
         source_options: Which source to use, and what each is allowed.
         progress: Called with blocks that were read, or groups that were counted, and all of them.
@@ -48,20 +62,27 @@ def index_packing(
     Raises:
         HeadraceError: As `open_dataset`.
         ColumnNotFoundError: There is no such column.
-        BadArgumentError: A column holds no lists of numbers, a document is too long, or the rows of
-            two columns are not as long.
+        BadArgumentError: A column holds no documents, a document is too long or cannot be
+            tokenized, or the rows of two columns are not as long.
         CommitConflictError: Another writer came between.
     """
     store = open_store(url, options=store_options or StoreOptions())
     try:
         with open_dataset(url, options=store_options, source_options=source_options) as dataset:
             wanted: Sequence[str | None] = columns or [None]
-            names = [document_column(dataset.schema, name) for name in wanted]
+            is_text = tokenizer is not None
+            if is_text and len(wanted) > 1:
+                raise BadArgumentError(
+                    f"columns {', '.join(map(str, wanted))} are to be packed alike, and one is "
+                    "tokenized, so no other has its lengths; tokenize before you convert",
+                    field="alike",
+                )
+            names = [document_column(dataset.schema, name, is_text=is_text) for name in wanted]
             return store_packing(
                 store,
                 dataset,
                 options,
-                columns=names,
+                documents=Documents(tuple(names), tokenizer),
                 count_rows=count_rows,
                 earlier=_earlier(store, dataset.fingerprint),
                 refuse_longer=refuse_longer,
@@ -71,8 +92,52 @@ def index_packing(
         store.close()
 
 
+def store_converted_lengths(
+    store: Store, manifest: Manifest, entries: Sequence[ShardEntry], column: str
+) -> bool:
+    """Store the lengths that were noted while shards were written; they need not be read then.
+
+    Args:
+        store: The store of the dataset.
+        manifest: The manifest of the version that the shards were committed as, or appended to.
+        entries: The shards, the last ones of the version.
+        column: The column that the lengths belong to.
+
+    Returns:
+        Whether they were stored; they are not if the shards were appended to shards without
+                                 lengths.
+
+    Raises:
+        HeadraceError: They cannot be stored.
+    """
+    documents = Documents((column,))
+    before = manifest.sample_count - sum(entry.sample_count for entry in entries)
+    earlier = _earlier(store, manifest.fingerprint) if before else None
+    if before and (earlier is None or earlier.source != (documents.digest, column)):
+        return False
+
+    def parts(first: int) -> Iterator[Part]:
+        assert first == before
+        return (_part_of(entry) for entry in entries if entry.lengths is not None)
+
+    source = LengthSource(manifest.fingerprint, manifest.sample_count, documents, parts)
+    store_lengths(store, source, earlier)
+    return True
+
+
+def _part_of(entry: ShardEntry) -> Part:
+    assert entry.lengths is not None
+    spread = [
+        np.diff(raw * np.arange(count + 1) // max(count, 1))
+        for raw, count in zip(
+            entry.blocks["raw_bytes"].tolist(), entry.blocks["sample_count"].tolist(), strict=True
+        )
+    ]
+    return entry.lengths.astype(np.int64), np.concatenate([*spread, np.empty(0, np.int64)])
+
+
 def _earlier(store: Store, fingerprint: str) -> PackingPointer | None:
-    """Return what is stored of a version that this one continues, the latest such."""
+    """Return the stored tables of the latest version that this one continues."""
     try:
         pointer, _ = read_any_pointer(store)
     except (ObjectNotFoundError, ManifestCorruptError):

@@ -1,7 +1,7 @@
-"""The sources there are, and the one function that opens a dataset of any of them.
+"""All layouts of datasets, and the one function that opens a dataset of any of them.
 
 A source is one module, as `headrace.storage.source.source.Source` describes it, and one line here.
-Each is imported when it is first asked: a server of our own shards pays for no other.
+Each is imported when it is first asked: a server of headrace's own shards pays for no other.
 """
 
 from __future__ import annotations
@@ -113,8 +113,14 @@ def _found(place: Place, candidates: Mapping[str, Callable[[], Source]]) -> Sour
 
 
 def _advice(url: str) -> str:
-    """Return what to do in place of opening what is not a dataset."""
+    """Return advice for a URL at which there is no dataset."""
     name = url.rpartition("/")[2]
+    base, _, length = url.rpartition(":")
+    if length.isdecimal() and (re.fullmatch(r"\w+://.+/.+", base) or Path(base).is_dir()):
+        return (
+            f"{name} may name packed rows, which servers and `RemoteDataset(None, URL)` read, each "
+            f"epoch other ones; what is read here is documents: give {base}"
+        )
     if re.fullmatch(r"[\w.-]+:\d+", name):
         return f"{name} looks like the address of a server, which `headrace list {name}` asks"
     if "#" in name:

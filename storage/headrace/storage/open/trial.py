@@ -1,7 +1,7 @@
-"""Open datasets in a process of their own first, in case a foreign decoder ends it.
+"""Open datasets in another process first, in case a third-party decoder crashes.
 
-Arrow, the codecs and the file systems of others are C and C++; a file may end the process that
-looks at it. Whoever has more to lose than the one dataset tries it here.
+Arrow, codecs and third-party file systems are C and C++, and a file may crash the process that
+reads it. A process that serves more than one dataset tries each one here first.
 
 Contract:
 
@@ -45,7 +45,7 @@ class Trial:
 
     Attributes:
         url: Where it lies.
-        fingerprint: Of the version, or `None` for the current one.
+        fingerprint: The fingerprint of the version, or `None` for the current one.
         store: How its store is reached.
         source: How it is read.
     """
@@ -63,10 +63,10 @@ def try_datasets(
 
     Args:
         trials: What to open, by name.
-        timeout_s: How long one may take.
+        timeout_s: How long one dataset may take.
 
     Returns:
-        Why those that failed did, by name.
+        The reason for each dataset that failed, by name.
     """
     failures: dict[str, HeadraceError] = {}
     left = dict(trials)
@@ -85,7 +85,7 @@ def try_datasets(
 
 
 class _EndedError(Exception):
-    """The process gives no answer any more; says why."""
+    """The process no longer answers; the message says why."""
 
 
 class _Child:
@@ -104,7 +104,7 @@ class _Child:
             self._connection.send(trials)
 
     def answer(self, timeout_s: float) -> HeadraceError | None:
-        """Wait for what has become of the next dataset.
+        """Wait for the result of the next dataset.
 
         Raises:
             _EndedError: The process ended, or was silent for too long.
@@ -130,7 +130,7 @@ def _failure(answer: bytes) -> HeadraceError | None:
     if found is None:
         return None
     name, message, metadata = found
-    # What the other process says is text: it may be a decoder's prey by now.
+    # The other process answers in text only: a decoder may have corrupted it.
     kind = getattr(headrace.errors, name) if name in headrace.errors.__all__ else None
     if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
         kind = ConfigurationError

@@ -1,9 +1,9 @@
-"""The process in which datasets are opened to try them.
+"""The process in which datasets are opened on trial.
 
 `python -m headrace.storage.open.trial_child DESCRIPTOR` takes a list of `Trial` from its connection
-and answers each by one JSON text, in order. It ends with its parent. It asks the kernel to be the
-first to go where memory runs short, and bounds its own, so that a small file that becomes a large
-one costs nobody else anything.
+and answers each by one JSON text, in order. It ends with its parent. It asks the kernel to kill it
+first if memory runs short, and limits its own memory, so that a small file that expands to a large
+one harms no other process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main(descriptor: int) -> None:
     """Answer the trials that come over a connection.
 
     Args:
-        descriptor: Of the connection.
+        descriptor: The descriptor of the connection.
     """
     _bound()
     connection = Connection(descriptor)
@@ -90,7 +90,7 @@ def _bound() -> None:
 
 
 def _end_with(connection: Connection) -> None:
-    """End when the other end is gone; a foreign decoder may never return."""
+    """End when the parent is gone; a third-party decoder may never return."""
     with contextlib.suppress(EOFError, OSError):
         connection.recv_bytes()
     os._exit(1)

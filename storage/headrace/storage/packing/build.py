@@ -8,7 +8,7 @@ Contract of `store_packing`:
    of which this one is a continuation.
 3. Failure or crash before the last write: what was there is there; files may remain that no
    ``packing.json`` names, in the folder of a version, with which `collect_garbage` removes them.
-4. Conflict: another writer came between; it stands, and the caller is told.
+4. Conflict: another writer came first; its work stands, and the caller gets an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -33,7 +33,7 @@ from headrace.storage.packing.groups import (
     group_row,
     grouped,
 )
-from headrace.storage.packing.lengths import mapped, read_lengths
+from headrace.storage.packing.lengths import Documents, Part, mapped, read_lengths
 from headrace.storage.packing.pointer import (
     PACKING_FOLDER,
     PackingPointer,
@@ -59,7 +59,7 @@ def store_packing(
     dataset: OpenDataset,
     options: RowOptions,
     *,
-    columns: Sequence[str],
+    documents: Documents,
     count_rows: CountRows,
     earlier: PackingPointer | None = None,
     refuse_longer: bool = False,
@@ -68,10 +68,10 @@ def store_packing(
     """Store the lengths of a version's documents, and the row counts of its groups.
 
     Args:
-        store: Of the dataset.
+        store: The store of the dataset.
         dataset: The version.
         options: How documents become rows.
-        columns: The column of documents, and others whose rows are as long and are packed alike.
+        documents: Where they are; what is as long as they are is packed alike.
         count_rows: How many rows a group has.
         earlier: What is stored of an earlier version, of which this one is a continuation.
         refuse_longer: Whether a document that is longer than a row is an error.
@@ -81,21 +81,39 @@ def store_packing(
         What ``packing.json`` says now.
 
     Raises:
-        BadArgumentError: A document is too long, or rows of columns are not as long.
+        BadArgumentError: A document is too long or cannot be tokenized, or rows of columns are not
+            as long.
         ManifestCorruptError: What is stored is damaged.
         CommitConflictError: Another writer came between.
     """
+    source = (documents.digest, *documents.columns)
     known = read_packing(store, dataset.fingerprint)
-    if known is not None and (known.column, *known.alike) != tuple(columns):
+    if known is not None and known.source != source:
         known = None
     version = _version(store, packing_name(dataset.fingerprint))
     with ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="headrace-packing") as threads:
-        work = _Work(store, dataset, columns, count_rows, threads, progress, refuse_longer)
+        lengths = LengthSource(
+            dataset.fingerprint,
+            dataset.sample_count,
+            documents,
+            lambda first: read_lengths(
+                dataset,
+                documents,
+                first_sample=first,
+                threads=threads,
+                progress=lambda done: progress(done, dataset.block_count),
+            ),
+        )
+        work = _Work(store, lengths, count_rows, threads, progress, refuse_longer)
+        if earlier is not None and earlier.source != source:
+            earlier = None
         if known is None:
-            usable = earlier is not None and (earlier.column, *earlier.alike) == tuple(columns)
-            known = work.read(options, earlier if usable else None)
+            known = work.read(options, earlier)
         else:
-            known = work.counted(known, options)
+            # Those of lengths that were noted at conversion are not counted yet.
+            others = () if known.rows or earlier is None else earlier.rows
+            for each in [*(table.options for table in others), options]:
+                known = work.counted(known, each)
     content = encode_packing(known)
     name = packing_name(dataset.fingerprint)
     if version is None:
@@ -105,22 +123,60 @@ def store_packing(
     return known
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LengthSource:
+    """Where the lengths of a version's documents come from.
+
+    Attributes:
+        fingerprint: The fingerprint of the version.
+        sample_count: Its documents.
+        documents: Where they are.
+        parts: Yields lengths, and bytes in memory, from a document on.
+    """
+
+    fingerprint: str
+    sample_count: int
+    documents: Documents
+    parts: Callable[[int], Iterator[Part]]
+
+
+def store_lengths(store: Store, source: LengthSource, earlier: PackingPointer | None) -> None:
+    """Store the lengths of a version that nothing is stored of yet, and no row counts.
+
+    Args:
+        store: The store of the dataset.
+        source: Where the lengths come from.
+        earlier: See `store_packing`, with lengths of the same documents.
+
+    Raises:
+        ManifestCorruptError: What is stored is damaged.
+        CommitConflictError: Another writer came between.
+    """
+
+    def no_rows(_lengths: NDArray[np.int64], _options: RowOptions) -> int:
+        raise AssertionError("no options are given")
+
+    with ThreadPoolExecutor(1, thread_name_prefix="headrace-packing") as threads:
+        work = _Work(store, source, no_rows, threads, lambda _done, _total: None, False)
+        pointer = work.read(None, earlier)
+    store.write_if_absent(packing_name(source.fingerprint), encode_packing(pointer))
+
+
 class _Work:
-    """One run of `store_packing`."""
+    """One run of `store_packing`, or of `store_lengths`."""
 
     def __init__(  # noqa: PLR0917 - the same for all that it does
         self,
         store: Store,
-        dataset: OpenDataset,
-        columns: Sequence[str],
+        source: LengthSource,
         count_rows: CountRows,
         threads: Executor,
         progress: Progress,
         refuse_longer: bool,  # noqa: FBT001 - as `store_packing` has it
     ) -> None:
         self._store = store
-        self._dataset = dataset
-        self._columns = columns
+        self._source = source
+        self._documents = source.documents
         self._count_rows = count_rows
         self._threads = threads
         self._progress = progress
@@ -142,11 +198,18 @@ class _Work:
             self._progress(done + 1, count)
         return _with_rows(known, self._row_table(options, counts))
 
-    def read(self, options: RowOptions, earlier: PackingPointer | None) -> PackingPointer:
-        """Read the lengths of a version, but for those of an earlier one."""
-        wanted = {} if earlier is None else {each.options.length: each for each in earlier.rows}
+    def read(self, options: RowOptions | None, earlier: PackingPointer | None) -> PackingPointer:
+        """Read the lengths of a version, except for those of an earlier one.
+
+        Args:
+            options: How documents become rows; None counts none.
+            earlier: What is stored of it.
+        """
+        counted = () if earlier is None or options is None else earlier.rows
+        wanted = {each.options.length: each for each in counted}
         tables = {length: table.options for length, table in wanted.items()}
-        tables[options.length] = options
+        if options is not None:
+            tables[options.length] = options
         kept = _Kept(self._store, earlier)
         counts = {
             length: kept.row_counts(wanted[length])
@@ -155,7 +218,7 @@ class _Work:
             for length, each in tables.items()
         }
         rows, empty = kept.rows(), sum(int((own == 0).sum()) for own in kept.lengths())
-        name = f"{PACKING_FOLDER}/{self._dataset.fingerprint}/{uuid.uuid4().hex[:8]}"
+        name = f"{PACKING_FOLDER}/{self._source.fingerprint}/{uuid.uuid4().hex[:8]}"
         writer, digest, size = self._store.open_writer(f"{name}.lengths"), _digest(), 0
         try:
             for page in kept.pages():
@@ -164,7 +227,8 @@ class _Work:
                 size += len(page)
             first = kept.document_count
             for group, found in self._fresh(kept, list(tables.values())):
-                self._check(group.lengths, options, first=first)
+                if options is not None:
+                    self._check(group.lengths, options, first=first)
                 first += len(group.lengths)
                 empty += int((group.lengths == 0).sum())
                 page, item_bytes = encode_page(group.lengths)
@@ -180,13 +244,14 @@ class _Work:
             raise
         groups = np.array(rows, GROUP_DTYPE).tobytes()
         pointer = PackingPointer(
-            dataset=self._dataset.fingerprint,
-            column=self._columns[0],
-            alike=tuple(self._columns[1:]),
-            sample_count=self._dataset.sample_count,
+            dataset=self._source.fingerprint,
+            column=self._documents.columns[0],
+            alike=self._documents.columns[1:],
+            sample_count=self._source.sample_count,
             empty_count=empty,
             lengths=StoredFile(f"{name}.lengths", size, digest.hexdigest()),
             groups=self._written(f"{name}.groups", groups),
+            tokenizer=self._documents.digest,
         )
         for length, each in tables.items():
             pointer = _with_rows(pointer, self._row_table(each, counts[length]))
@@ -203,18 +268,11 @@ class _Work:
         self, kept: _Kept, options: Sequence[RowOptions]
     ) -> Iterator[tuple[Group, list[int]]]:
         """Yield the groups that are not known, each with its rows for all options."""
-        total = self._dataset.block_count
 
         def counted(group: Group) -> tuple[Group, list[int]]:
             return group, [self._count_rows(group.lengths, each) for each in options]
 
-        parts = read_lengths(
-            self._dataset,
-            self._columns,
-            first_sample=kept.document_count + kept.open_count,
-            threads=self._threads,
-            progress=lambda done: self._progress(done, total),
-        )
+        parts = self._source.parts(kept.document_count + kept.open_count)
         yield from mapped(counted, grouped(chain(kept.open_part(), parts)), self._threads)
 
     def _check(self, lengths: NDArray[np.int64], options: RowOptions, *, first: int) -> None:
@@ -229,7 +287,7 @@ class _Work:
 
     def _row_table(self, options: RowOptions, counts: Sequence[int]) -> RowTable:
         content = np.array(counts, "<u4").tobytes()
-        name = f"{PACKING_FOLDER}/{self._dataset.fingerprint}/{uuid.uuid4().hex[:8]}.rows"
+        name = f"{PACKING_FOLDER}/{self._source.fingerprint}/{uuid.uuid4().hex[:8]}.rows"
         return RowTable(options, sum(counts), self._written(name, content))
 
     def _written(self, name: str, content: bytes) -> StoredFile:
@@ -241,12 +299,12 @@ class _Kept:
     """What of an earlier version stays as it is: all its groups but the last.
 
     Args:
-        store: Of the dataset.
+        store: The store of the dataset.
         earlier: What is stored of it, or `None` for nothing.
 
     Attributes:
         document_count: Documents of the groups that stay.
-        open_count: Documents of the last one, which goes on.
+        open_count: Documents of the last one, which continues.
     """
 
     def __init__(self, store: Store, earlier: PackingPointer | None) -> None:

@@ -74,7 +74,7 @@ def decode_page(content: bytes, row: np.void, *, place: str) -> NDArray[np.int64
 
     Args:
         content: As they are stored.
-        row: Of the table of groups.
+        row: A row of the table of groups.
         place: Where they lie, for the error.
 
     Raises:
@@ -122,7 +122,7 @@ def decode_groups(content: bytes, *, sample_count: int, place: str) -> NDArray[n
 
 
 def page_edges(table: NDArray[np.void]) -> NDArray[np.int64]:
-    """Return where the page of each group begins, and the last ends, ``(groups + 1,) int64``."""
+    """Return where the page of each group starts, and the last ends, ``(groups + 1,) int64``."""
     edges = np.zeros(len(table) + 1, np.int64)
     sizes = table["sample_count"].astype(np.int64) * table["item_bytes"]
     np.cumsum(sizes, out=edges[1:])

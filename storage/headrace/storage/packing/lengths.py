@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 from numpy.typing import NDArray
 
 from headrace.errors import BadArgumentError, ColumnNotFoundError
+from headrace.storage.shard.list_lengths import is_number_list, list_lengths
 from headrace.storage.source.source import OpenDataset
+from headrace.storage.tokenizer.tokenizer import TextRefusedError, Tokenizer
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
@@ -25,37 +27,60 @@ Part = tuple[NDArray[np.int64], NDArray[np.int64]]
 _AHEAD = 8
 
 
-def document_column(schema: pa.Schema, name: str | None) -> str:
-    """Return the column that holds documents: the one named, or the only list there is.
+@dataclass(frozen=True, slots=True, eq=False)
+class Documents:
+    """Where documents are.
+
+    Attributes:
+        columns: The column of documents, and others whose rows must be as long.
+        tokenizer: Makes tokens of the column, which is one of texts; None for a column of lists.
+    """
+
+    columns: tuple[str, ...]
+    tokenizer: Tokenizer | None = None
+
+    @property
+    def digest(self) -> str:
+        """Return the tokenizer's digest; empty for none."""
+        return "" if self.tokenizer is None else self.tokenizer.digest
+
+
+def document_column(schema: pa.Schema, name: str | None, *, is_text: bool = False) -> str:
+    """Return the column that holds documents: the one named, or the only one that can.
+
+    Args:
+        schema: The schema of the dataset.
+        name: The column; None for the only one.
+        is_text: Whether documents are texts, and not lists of numbers.
 
     Raises:
         ColumnNotFoundError: There is none of that name.
-        BadArgumentError: It holds no lists of numbers, or there is not one list alone.
+        BadArgumentError: It holds no documents, or there is not one such column alone.
     """
+    holds, what = (_is_text, "text") if is_text else (is_number_list, "lists of numbers")
     if name is not None:
         if name not in schema.names:
             raise ColumnNotFoundError(
                 f"there is no column {name!r}; there are {', '.join(schema.names)}", column=name
             )
-        if not _is_list(schema.field(name).type):
+        if not holds(schema.field(name).type):
             raise BadArgumentError(
-                f"column {name!r} is {schema.field(name).type}; expected lists of numbers",
-                field="column",
+                f"column {name!r} is {schema.field(name).type}; expected {what}", field="column"
             )
         return name
-    lists = [field.name for field in schema if _is_list(field.type)]
-    if len(lists) != 1:
+    found = [field.name for field in schema if holds(field.type)]
+    if len(found) != 1:
         raise BadArgumentError(
-            f"{len(lists)} columns hold lists of numbers ({', '.join(lists)}); name the one whose "
-            "documents are packed with --column",
+            f"{len(found)} columns hold {what} ({', '.join(found)}); name the one that holds the "
+            "documents with --column",
             field="column",
         )
-    return lists[0]
+    return found[0]
 
 
 def read_lengths(
     dataset: OpenDataset,
-    columns: Sequence[str],
+    documents: Documents,
     *,
     first_sample: int,
     threads: Executor,
@@ -65,20 +90,21 @@ def read_lengths(
 
     Args:
         dataset: The dataset.
-        columns: The column of documents, and others whose rows must be as long.
+        documents: Where they are.
         first_sample: The first document that is wanted.
         threads: Read blocks.
         progress: Called with the blocks read.
 
     Raises:
-        BadArgumentError: A row of another column is not as long; names the sample.
+        BadArgumentError: A row of another column is not as long, or a text cannot be tokenized;
+            names the sample.
     """
     if first_sample >= dataset.sample_count:
         return
     blocks, _ = dataset.locate(np.array([first_sample]))
     numbers = range(int(blocks[0]), dataset.block_count)
     for done, part in enumerate(
-        mapped(lambda block: _block_part(dataset, columns, block, first_sample), numbers, threads)
+        mapped(lambda block: _block_part(dataset, documents, block, first_sample), numbers, threads)
     ):
         progress(done + 1)
         yield part
@@ -101,39 +127,43 @@ def mapped(
             future.cancel()
 
 
-def _block_part(
-    dataset: OpenDataset, columns: Sequence[str], block: int, first_sample: int
-) -> Part:
+def _block_part(dataset: OpenDataset, documents: Documents, block: int, first_sample: int) -> Part:
+    columns = documents.columns
     first, last = dataset.block_sample_range(block)
+    own = slice(max(0, first_sample - first), None)
     read = dataset.read_block(block)
-    lengths = [_list_lengths(read.column(name)) for name in columns]
-    for name, others in zip(columns[1:], lengths[1:], strict=True):
-        unequal = np.flatnonzero(others != lengths[0])
+    raw = int(dataset.block_raw_bytes(np.array([block]))[0])
+    edges = raw * np.arange(last - first + 1) // max(last - first, 1)
+    if documents.tokenizer is not None:
+        column = read.column(columns[0])[own.start :]
+        lengths = _token_counts(column, documents.tokenizer, columns[0], first + own.start)
+        return lengths, np.diff(edges)[own]
+    lists = [list_lengths(read.column(name)) for name in columns]
+    for name, others in zip(columns[1:], lists[1:], strict=True):
+        unequal = np.flatnonzero(others != lists[0])
         if unequal.size:
             row = int(unequal[0])
             raise BadArgumentError(
-                f"sample {first + row} has {lengths[0][row]} elements in {columns[0]!r} and "
+                f"sample {first + row} has {lists[0][row]} elements in {columns[0]!r} and "
                 f"{others[row]} in {name!r}; columns that are packed alike have equal lengths",
                 field="alike",
             )
-    raw = int(dataset.block_raw_bytes(np.array([block]))[0])
-    edges = raw * np.arange(last - first + 1) // max(last - first, 1)
-    own = slice(max(0, first_sample - first), None)
-    return lengths[0][own], np.diff(edges)[own]
+    return lists[0][own], np.diff(edges)[own]
 
 
-def _list_lengths(column: pa.Array[Any]) -> NDArray[np.int64]:
-    if pat.is_fixed_size_list(column.type):
-        found = np.full(len(column), column.type.list_size, np.int64)
-        if column.null_count:
-            found[np.asarray(column.is_null())] = 0
-        return found
-    lengths = pc.fill_null(pc.list_value_length(column), 0)
-    return np.asarray(lengths.cast(pa.int64()))
+def _token_counts(
+    column: pa.Array[Any], tokenizer: Tokenizer, name: str, first: int
+) -> NDArray[np.int64]:
+    texts = [text or b"" for text in column.cast(pa.large_binary()).to_pylist()]
+    try:
+        return tokenizer.lengths(texts)
+    except TextRefusedError as error:
+        raise BadArgumentError(
+            f"sample {first + error.row} cannot be tokenized: {error.reason}; it is in column "
+            f"{name!r}",
+            field="column",
+        ) from error
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    if not isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
-        return False
-    item: pa.DataType = kind.value_type
-    return pat.is_integer(item) or pat.is_floating(item)
+def _is_text(kind: pa.DataType) -> bool:
+    return pat.is_string(kind) or pat.is_large_string(kind)

@@ -102,9 +102,11 @@ class PackingPointer:
         alike: Other columns, whose rows are as long.
         sample_count: Documents.
         empty_count: Those of them that have no elements.
-        lengths: Of all documents, group after group.
+        lengths: The lengths of all documents, group after group.
         groups: The table of groups.
         rows: The row counts, at most one for each length of rows.
+        tokenizer: Digest of the tokenizer that made tokens of the column, which is one of texts;
+            empty for a column of lists.
     """
 
     dataset: str
@@ -115,6 +117,12 @@ class PackingPointer:
     lengths: StoredFile
     groups: StoredFile
     rows: tuple[RowTable, ...] = field(default=())
+    tokenizer: str = ""
+
+    @property
+    def source(self) -> tuple[str, ...]:
+        """Return what the lengths are of: columns, and the tokenizer if there is one."""
+        return (self.tokenizer, self.column, *self.alike)
 
 
 def encode_packing(pointer: PackingPointer) -> bytes:
@@ -125,6 +133,7 @@ def encode_packing(pointer: PackingPointer) -> bytes:
         "dataset": pointer.dataset,
         "column": pointer.column,
         "alike": list(pointer.alike),
+        **({"tokenizer": pointer.tokenizer} if pointer.tokenizer else {}),
         "sample_count": pointer.sample_count,
         "empty_count": pointer.empty_count,
         "lengths": _file_object(pointer.lengths),
@@ -150,7 +159,7 @@ def decode_packing(content: bytes, *, fingerprint: str, place: str) -> PackingPo
 
     Args:
         content: The file.
-        fingerprint: Of the version that it is for.
+        fingerprint: The fingerprint of the version that it is for.
         place: Where it is, for the error.
 
     Raises:
@@ -180,6 +189,9 @@ def _decode(content: bytes, fingerprint: str) -> PackingPointer:
     lengths = [table.options.length for table in rows]
     if len(rows) > MAX_ROW_OPTIONS or len(set(lengths)) != len(lengths):
         raise ValueError(f"rows of the lengths {lengths!s:.100}, each may come once")
+    tokenizer = _text(top.get("tokenizer", ""))
+    if tokenizer and (not _DIGEST.fullmatch(tokenizer) or top["alike"]):
+        raise ValueError(f"a tokenizer {tokenizer[:40]!r}, and columns alike {top['alike']!s:.50}")
     return PackingPointer(
         dataset=fingerprint,
         column=_text(top["column"]),
@@ -189,6 +201,7 @@ def _decode(content: bytes, fingerprint: str) -> PackingPointer:
         lengths=_file(top["lengths"], folder),
         groups=_file(top["groups"], folder),
         rows=rows,
+        tokenizer=tokenizer,
     )
 
 

@@ -117,7 +117,7 @@ class ParquetDataset(FileBlocks):
 
         Args:
             block: In ``[0, block_count)``.
-            names: Of columns of `schema`, in its order.
+            names: The names of columns of `schema`, in its order.
 
         Raises:
             HeadraceError: As `read_block`.

@@ -68,9 +68,9 @@ def read_delta(url: str, *, options: StoreOptions, version: int | None = None) -
     """Read the log of a Delta table.
 
     Args:
-        url: Of the table.
+        url: The url of the table.
         options: How to reach its store.
-        version: The version wanted, or `None` for the current one.
+        version: The version to read, or `None` for the current one.
 
     Raises:
         NotADatasetError: There is no such version.

@@ -24,13 +24,15 @@ from headrace.storage.parquet.index import (
 from headrace.storage.parquet.row_groups import MAX_ROW_GROUP_BYTES, ROW_GROUP_DTYPE
 from headrace.storage.source.ordinals import starts_of
 from headrace.storage.source.stored_index_frame import (
+    ENTRY_FIELDS,
     Packed,
     PackedForm,
+    entries_of,
+    entry_columns,
     pack,
     told_as_damage,
     unpack,
 )
-from headrace.storage.store.store import ObjectEntry
 
 if TYPE_CHECKING:
     # pyarrow's stubs have these generic, pyarrow itself has not.
@@ -46,9 +48,7 @@ _GROUP = pa.struct(
     ]
 )
 _FIELDS = (
-    pa.field("name", pa.string(), nullable=False),
-    pa.field("stored_bytes", pa.int64(), nullable=False),
-    pa.field("version", pa.string(), nullable=False),
+    *ENTRY_FIELDS,
     pa.field("footer_bytes", pa.int64(), nullable=False),
     pa.field("footer_digest", pa.binary(_DIGEST_BYTES), nullable=False),
     pa.field("row_group_count", pa.int64(), nullable=False),
@@ -100,16 +100,13 @@ def decode_index(content: bytes, *, place: str) -> ParquetIndex:
 
 
 def _columns(index: ParquetIndex) -> list[Array]:
-    entries = [file.entry for file in index.files]
-    gone = [index.deleted.get(i, np.empty(0, np.int64)) for i in range(len(entries))]
+    gone = [index.deleted.get(i, np.empty(0, np.int64)) for i in range(len(index.files))]
     groups = pa.StructArray.from_arrays(
         [pa.array(np.ascontiguousarray(index.row_groups[field.name])) for field in _GROUP],
         fields=list(_GROUP),
     )
     return [
-        pa.array([entry.name for entry in entries], pa.string()),
-        pa.array([entry.stored_bytes for entry in entries], pa.int64()),
-        pa.array([entry.version for entry in entries], pa.string()),
+        *entry_columns([file.entry for file in index.files]),
         pa.array([file.footer_bytes for file in index.files], pa.int64()),
         pa.array([file.footer_digest for file in index.files], pa.binary(_DIGEST_BYTES)),
         pa.array([file.row_group_count for file in index.files], pa.int64()),
@@ -165,12 +162,10 @@ def _constants(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _files(batch: pa.RecordBatch) -> tuple[IndexedFile, ...]:
     counts = np.diff(_list_column(batch, "row_groups").offsets.to_numpy())
-    names = ("name", "stored_bytes", "version", "footer_bytes", "footer_digest", "row_group_count")
-    rows = zip(*(batch.column(name).to_pylist() for name in names), counts.tolist(), strict=True)
-    files = tuple(
-        IndexedFile(ObjectEntry(name, size, version), footer, digest, groups, blocks)
-        for name, size, version, footer, digest, groups, blocks in rows
-    )
+    names = ("footer_bytes", "footer_digest", "row_group_count")
+    columns = (batch.column(name).to_pylist() for name in names)
+    rows = zip(entries_of(batch), *columns, counts.tolist(), strict=True)
+    files = tuple(IndexedFile(*row) for row in rows)
     for file in files:
         if not 0 < file.footer_bytes < file.entry.stored_bytes or file.row_group_count < 0:
             raise ValueError(f"file {file.entry.name[:200]!r} has sizes that cannot be")

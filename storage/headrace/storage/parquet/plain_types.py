@@ -43,7 +43,7 @@ def plain_array(column: pa.ChunkedArray[Any], kind: pa.DataType) -> Array:
     """Return a column as one array of ``kind``.
 
     Args:
-        column: Of a type of which ``kind`` is the plain one, or one that widens to it.
+        column: A column of a type whose plain type is ``kind``, or one that widens to it.
         kind: As `plain_type` and `wider_type` return them.
 
     Raises:

@@ -29,7 +29,7 @@ def read_row_group(
 
     Args:
         files: Holds the file.
-        footer: Of the file.
+        footer: The footer of the file.
         metadata: The same, as Arrow has it.
         row_group: Its ordinal in the file.
         columns: Names of the columns to read; None for all, and where a name holds a dot, which

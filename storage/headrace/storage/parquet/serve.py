@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnPlan:
+class ServedColumn:
     """How one column is served. Asking Arrow's objects for this took longer than the column.
 
     Attributes:
@@ -40,7 +40,7 @@ class ColumnPlan:
     is_primitive: bool
 
 
-def column_plans(schema: pa.Schema, physical: pa.Schema) -> tuple[ColumnPlan, ...]:
+def column_plans(schema: pa.Schema, physical: pa.Schema) -> tuple[ServedColumn, ...]:
     """Return how the columns of a dataset are served.
 
     Args:
@@ -48,7 +48,7 @@ def column_plans(schema: pa.Schema, physical: pa.Schema) -> tuple[ColumnPlan, ..
         physical: The same as files name them.
     """
     return tuple(
-        ColumnPlan(
+        ServedColumn(
             name=served.name,
             stored_name=stored.name,
             served=served.type,
@@ -62,7 +62,7 @@ def column_plans(schema: pa.Schema, physical: pa.Schema) -> tuple[ColumnPlan, ..
 
 def served_batch(
     table: pa.Table,
-    plans: Sequence[ColumnPlan],
+    plans: Sequence[ServedColumn],
     *,
     schema: pa.Schema,
     constants: Mapping[str, Scalar],
@@ -100,7 +100,7 @@ def served_batch(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _column(column: pa.ChunkedArray[Any], plan: ColumnPlan, file: str) -> Array:
+def _column(column: pa.ChunkedArray[Any], plan: ServedColumn, file: str) -> Array:
     _check_dictionary(column, plan, file)
     try:
         whole = plain_array(column, plan.stored)
@@ -123,7 +123,7 @@ def _column(column: pa.ChunkedArray[Any], plan: ColumnPlan, file: str) -> Array:
     return renamed
 
 
-def _check_dictionary(column: pa.ChunkedArray[Any], plan: ColumnPlan, file: str) -> None:
+def _check_dictionary(column: pa.ChunkedArray[Any], plan: ServedColumn, file: str) -> None:
     if not isinstance(column.type, pa.DictionaryType) or pa.types.is_primitive(
         column.type.value_type
     ):

@@ -1,7 +1,7 @@
-"""What an Arrow message says of its buffers, read before Arrow allocates anything for them.
+"""Read what an Arrow message states about its buffers, before Arrow allocates memory for them.
 
-A compressed buffer states in eight bytes how long it is decompressed, and Arrow allocates what
-they say. So the statements are added up first; a few kilobytes cannot ask for a terabyte.
+A compressed buffer states its decompressed length in eight bytes, and Arrow allocates as much. So
+these lengths are added up first; a few kilobytes cannot ask for a terabyte.
 
 Source: Message.fbs, File.fbs and the page "Serialization and Interprocess Communication" of the
 Arrow format, version 1.5; the layout of tables and vectors is that of FlatBuffers.
@@ -26,13 +26,13 @@ _AS_IS = -1  # a prefix that says: not compressed after all
 
 @dataclass(frozen=True, slots=True)
 class MessageSize:
-    """What decoding a message will hold in memory.
+    """The memory that decoding a message takes.
 
     Attributes:
-        decoded_bytes: Of all buffers together.
+        decoded_bytes: The decoded bytes of all buffers together.
         buffer_count: Buffers.
-        is_compressed: Some codec is named.
-        states_nulls: Some column, or part of one, is said to hold nulls.
+        is_compressed: Whether a codec is named.
+        states_nulls: Whether any column, or part of one, is said to hold nulls.
     """
 
     decoded_bytes: int
@@ -42,10 +42,10 @@ class MessageSize:
 
 
 def message_size(message: pa.Message) -> MessageSize:
-    """Add up what the buffers of a record batch say of themselves.
+    """Add up what a record batch states about its buffers.
 
     Args:
-        message: As Arrow parsed it; its body is not looked at but for the prefixes of buffers.
+        message: The message as Arrow parsed it; of its body only the prefixes of buffers are read.
 
     Raises:
         ValueError: It is not a record batch, or a buffer lies outside the body; says which.
@@ -70,7 +70,7 @@ def check_plain_file(content: bytes, *, limit_bytes: int) -> None:
 
     Args:
         content: The file.
-        limit_bytes: What its batches may take in memory together.
+        limit_bytes: How much memory its batches may take together.
 
     Raises:
         ValueError: It is not a plain file of record batches; says why.
@@ -151,7 +151,7 @@ def _stated_bytes(body: memoryview, offsets: _Numbers, lengths: _Numbers) -> int
 
 
 class _Table:
-    """A table of FlatBuffers; whatever leads out of the bytes raises."""
+    """A table of FlatBuffers; any offset outside of the bytes raises an error."""
 
     def __init__(self, content: memoryview, start: int) -> None:
         self._content = content
@@ -160,7 +160,7 @@ class _Table:
         self._fields_bytes = _read("<H", content, self._fields)
 
     def place(self, field: int) -> int | None:
-        """Return where a field begins, or nothing where it is left out."""
+        """Return where a field starts, or nothing where it is left out."""
         entry = 4 + 2 * field
         if entry + 2 > self._fields_bytes:
             return None

@@ -32,15 +32,15 @@ MAX_BLOCK_BYTES = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """A block as its manifest states it, and where it lies.
+    """A block as its manifest describes it, and where it lies.
 
     Attributes:
         shard: Name of the shard, with its dataset's URL.
         block: Ordinal in the dataset.
-        offset: Of the first stored byte in the shard.
+        offset: The offset of the first stored byte in the shard.
         stored_bytes: Length of the stored message.
         sample_count: Samples the block must hold.
-        raw_bytes: Of its samples; bounds what decoding may allocate.
+        raw_bytes: The raw bytes of its samples, which bounds what decoding may allocate.
         checksum: XXH3-64 the stored message must have.
     """
 
@@ -52,8 +52,13 @@ class BlockPlace:
     raw_bytes: int
     checksum: int
 
+    @classmethod
+    def of_row(cls, row: np.void, *, shard: str, block: int) -> BlockPlace:
+        """Return the place that a row of the block table, one `BLOCK_DTYPE`, states."""
+        return cls(shard, block, *row.item())
+
     def damage(self, found: str) -> ShardCorruptError:
-        """Make the error that says what was found at this place."""
+        """Return the error that says what was found at this place."""
         return ShardCorruptError(
             f"shard {self.shard}, block {self.block}, at byte {self.offset}: {found}; "
             "restore the shard or convert the data again",
@@ -76,7 +81,7 @@ def decode_block(
     Args:
         stored: What was read; the batch refers to it where the block is not compressed.
         place: What the manifest states.
-        decoder: Of the schema that shards of the dataset have.
+        decoder: The decoder of the schema that shards of the dataset have.
 
     Raises:
         ShardCorruptError: Length, checksum, message, or sample count is not as stated, or the
@@ -88,9 +93,10 @@ def decode_block(
     if found != place.checksum:
         raise place.damage(f"checksum {found:016x} found, {place.checksum:016x} expected")
     try:
-        size = message_size(pa.ipc.read_message(pa.py_buffer(stored)))
+        message = pa.ipc.read_message(pa.py_buffer(stored))
+        size = message_size(message)
         _check_size(size, place)
-        batch = decoder.decode(stored)
+        batch = decoder.decode(stored) if size.is_compressed else decoder.view(message)
         decoder.validate(batch, states_nulls=size.states_nulls)
     except (pa.ArrowException, EOFError, OSError, ValueError) as error:
         raise place.damage(f"not a record batch of the dataset's schema: {error}") from error

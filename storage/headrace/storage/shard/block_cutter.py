@@ -1,9 +1,9 @@
-"""Cut a stream of samples into even blocks and shards, in one pass and bounded memory.
+"""Cut a stream of samples into even blocks and shards, in one pass and with bounded memory.
 
-How many samples a block holds is chosen for each shard from the samples that it begins with, 16
-blocks of them, so that blocks have about the bytes asked for. Where sizes change so much later
-that blocks would become far too large or small, the shard ends and the next one chooses again.
-What is cut depends on the samples alone, not on the batches they come in.
+How many samples a block holds is chosen for each shard from the samples that it starts with, 16
+blocks of them, so that blocks have about the bytes asked for. If sizes change so much later that
+blocks would become far too large or small, the shard ends and the next one chooses again. The cut
+depends on the samples alone, not on the batches they come in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.storage.shard.block import MAX_BLOCK_BYTES
 from headrace.storage.shard.sample_bytes import sample_bytes
 
 MOST_TIMES = 4
-"""A block has at most so many times the bytes asked for, beside its largest sample."""
+"""A block has at most that many times the bytes asked for, beside its largest sample."""
 
 _SEEN_BLOCKS = 16  # of texts or images of one kind, their mean is known to some percent by then
 _SEEN_BYTES = 16 << 20  # what a writer may hold for it, unless one block is more
@@ -35,8 +35,8 @@ class Cut:
 
     Attributes:
         batches: Its samples, in order; at least one, none of them empty.
-        raw_bytes: Of its samples.
-        begins_shard: Whether a shard begins with it.
+        raw_bytes: The raw bytes of its samples.
+        begins_shard: Whether a shard starts with it.
     """
 
     batches: list[pa.RecordBatch]
@@ -48,7 +48,7 @@ class BlockCutter:
     """Cuts what is appended; holds at most what it chooses by, or one block, and one batch.
 
     Args:
-        block_bytes: Raw bytes of a block, about.
+        block_bytes: About how many raw bytes a block has.
         shard_bytes: Most raw bytes of a shard, unless one sample has more; `None` ends shards
             only where sizes change.
     """
@@ -128,7 +128,7 @@ class BlockCutter:
         return count, count < len(sizes)
 
     def _is_over(self, raw_bytes: int) -> bool:
-        """Tell whether a block more is too much for the shard."""
+        """Return whether one more block is too much for the shard."""
         if self._shard_bytes is None or self._shard_blocks is None:
             return False
         return len(self._cut) >= self._shard_blocks or self._used + raw_bytes > self._shard_bytes
@@ -147,10 +147,11 @@ def even_starts(sizes: NDArray[np.int64], *, block_bytes: int) -> NDArray[np.int
 
     Args:
         sizes: ``(samples,)``, raw bytes of all samples of a shard, at least one.
-        block_bytes: Raw bytes of a block, about.
+        block_bytes: About how many raw bytes a block has.
 
     Returns:
-        `None` where one of the blocks would pass `MOST_TIMES` so much, beside its largest sample.
+        `None` if one of the blocks would exceed `MOST_TIMES` as much, in addition to its largest
+        sample.
     """
     clipped = int(np.minimum(sizes, block_bytes).sum())
     samples = on_grid(_fitting_mean(clipped, len(sizes), block_bytes))
@@ -167,7 +168,7 @@ def _fitting_mean(total_bytes: int, count: int, block_bytes: int) -> int:
 
 
 def on_grid(samples: int) -> int:
-    """Return a number a little below, of which there are 16 between a power of two and the next."""
+    """Round a number down so that there are 16 values between a power of two and the next."""
     step = 1 << max(0, samples.bit_length() - _GRID_BITS)
     return samples // step * step
 

@@ -38,7 +38,7 @@ class PageEntry:
     """Where a page of the block table lies and what it must hold.
 
     Attributes:
-        offset: Of its message in the file.
+        offset: The offset of its message in the file.
         stored_bytes: Length of its message.
         first_sample: Sample id of the first sample of its first block.
         digest: BLAKE2b-128 of its rows, 32 hexadecimal digits.

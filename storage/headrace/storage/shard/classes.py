@@ -57,8 +57,8 @@ def with_classes(field: Field, names: Sequence[str]) -> Field:
     """Return a field that says what its values mean.
 
     Args:
-        field: Of integers, or of lists of them.
-        names: Of the classes; value i means ``names[i]``.
+        field: A field of integers, or of lists of them.
+        names: The names of the classes; value i means ``names[i]``.
 
     Raises:
         BadArgumentError: The names are empty, equal, no text or too many, or the column holds no
@@ -91,8 +91,8 @@ def merged_classes(
     Args:
         before: Names of the dataset.
         after: Names that the new samples were written with.
-        column: Of the labels, for the error.
-        place: Of the dataset, for the error.
+        column: The column of the labels, for the error.
+        place: Where the dataset lies, for the error.
 
     Raises:
         BadArgumentError: A number means one class here and another there.

@@ -87,7 +87,7 @@ def served_schema(
 
     Args:
         stored: The schema of the shards.
-        stats: Of the shards that are new, one a column.
+        stats: The statistics of the new shards, one a column.
         before: The served schema of the dataset that is appended to.
 
     Raises:
@@ -108,9 +108,9 @@ def joined_schema(before: pa.Schema, after: pa.Schema, *, place: str) -> pa.Sche
     format, or one that is not known, says no format any more.
 
     Args:
-        before: Of the dataset.
-        after: Of the new samples.
-        place: Of the dataset, for the error.
+        before: The stored schema of the dataset.
+        after: The schema of the new samples.
+        place: Where the dataset lies, for the error.
 
     Returns:
         The schema, or `None` where the columns differ.

@@ -32,25 +32,27 @@ class ShardSizes:
     """How shards are cut and compressed. Picklable.
 
     Attributes:
-        compression: Of each block.
-        level: Of the compression; `None` is the library's default.
+        compression: The compression of each block.
+        level: The level of the compression; `None` is the library's default.
         shard_bytes: Most raw bytes of a shard, unless one sample has more; `None` ends shards
             only where the sizes of samples change much.
-        block_bytes: Raw bytes of a block, about.
+        block_bytes: About how many raw bytes a block has.
+        lengths: A column of lists whose lengths entries say; `None` for none.
     """
 
     compression: Compression = "lz4"
     level: int | None = None
     shard_bytes: int | None = DEFAULT_SHARD_BYTES
     block_bytes: int = DEFAULT_BLOCK_BYTES
+    lengths: str | None = None
 
 
 class ShardSeries:
     """The shards of one run of samples; not safe for several threads.
 
     Args:
-        store: Of the dataset; closed by whoever opened it.
-        schema: Of the batches.
+        store: The store of the dataset; closed by whoever opened it.
+        schema: The schema of the batches.
         sizes: How to cut them.
         name_of: Returns the name of a shard by its number in the run.
     """
@@ -100,6 +102,7 @@ class ShardSeries:
             compression=self._sizes.compression,
             compression_level=self._sizes.level,
             block_bytes=self._sizes.block_bytes,
+            lengths=self._sizes.lengths,
         )
         self._names.append(name)
         return self._writer

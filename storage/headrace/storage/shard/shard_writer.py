@@ -14,6 +14,7 @@ from headrace.errors import BadArgumentError
 from headrace.storage.shard.block import BLOCK_DTYPE, MAX_BLOCK_BYTES
 from headrace.storage.shard.block_cutter import BlockCutter, Cut
 from headrace.storage.shard.column_facts import ColumnStats, stats_of
+from headrace.storage.shard.list_lengths import list_lengths
 from headrace.storage.store.store import ObjectWriter, Store
 
 if TYPE_CHECKING:
@@ -23,22 +24,30 @@ SHARD_FOLDER = "shards"
 DEFAULT_BLOCK_BYTES = 1 << 20  # a range read of this size is as fast as a larger one on S3
 Compression = Literal["lz4", "zstd", "none"]
 
+# What LZ4 saves of a shard's first block, at least, for the shard to be compressed: JPEG files gain
+# nothing, and a server decodes each block of theirs for nothing. Less says nothing of the others.
+_LEAST_GAIN = 1 / 32
+_TRIAL_BYTES = 64 << 10
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardEntry:
     """What a manifest needs to know of one finished shard. Picklable.
 
     Attributes:
-        name: Of the object, within the folder of shards.
+        name: The name of the object, within the folder of shards.
         stored_bytes: Size of the object.
         blocks: ``(blocks,)`` of `BLOCK_DTYPE`.
         columns: Nulls and lengths found, one for each column of the schema.
+        lengths: ``(samples,) uint32``: elements of each sample in the column whose lengths the
+            writer was asked for; None if it was asked for none.
     """
 
     name: str
     stored_bytes: int
     blocks: NDArray[np.void]
     columns: tuple[ColumnStats, ...]
+    lengths: NDArray[np.uint32] | None = None
 
     @property
     def sample_count(self) -> int:
@@ -71,8 +80,11 @@ class ShardWriter:
         compression: Compression = "lz4",
         compression_level: int | None = None,
         block_bytes: int = DEFAULT_BLOCK_BYTES,
+        lengths: str | None = None,
     ) -> None:
         check_blocks(compression, block_bytes, compression_level)
+        self._counted = lengths
+        self._lengths: list[NDArray[np.uint32]] = []
         self._name = name
         self._schema = schema
         self._cutter = BlockCutter(block_bytes=block_bytes)
@@ -80,11 +92,8 @@ class ShardWriter:
         self._columns = [ColumnStats() for _ in schema]
         self._target = store.open_writer(f"{SHARD_FOLDER}/{name}")
         self._sink = MessageSink(self._target, schema)
-        self._writer = pa.ipc.new_file(
-            self._sink.as_arrow(),
-            schema,
-            options=pa.ipc.IpcWriteOptions(compression=_codec(compression, compression_level)),
-        )
+        self._codec = _codec(compression, compression_level)
+        self._file: pa.RecordBatchFileWriter | None = None
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Add the samples of ``batch``, which has the writer's schema and any number of rows."""
@@ -108,8 +117,11 @@ class ShardWriter:
             stats.merged(stats_of(column))
             for stats, column in zip(self._columns, block.columns, strict=True)
         ]
+        if self._counted is not None:
+            self._lengths.append(list_lengths(block.column(self._counted)).astype(np.uint32))
+        file = self._file or self._begin(block if cut.raw_bytes >= _TRIAL_BYTES else None)
         self._sink.begin_message()
-        self._writer.write_batch(block)
+        file.write_batch(block)
         offset, stored_bytes, checksum = self._sink.end_message()
         self._blocks.append((offset, stored_bytes, block.num_rows, cut.raw_bytes, checksum))
 
@@ -121,18 +133,37 @@ class ShardWriter:
         """
         for cut in self._cutter.close():
             self.write_block(cut)
-        self._writer.close()
+        (self._file or self._begin(None)).close()
         self._target.close()
         return ShardEntry(
             name=self._name,
             stored_bytes=self._sink.position,
             blocks=np.array(self._blocks, BLOCK_DTYPE),
             columns=tuple(self._columns),
+            lengths=(
+                None
+                if self._counted is None
+                else np.concatenate([*self._lengths, np.empty(0, np.uint32)])
+            ),
         )
 
     def abort(self) -> None:
         """Leave nothing in the store; harmless after `close`."""
         self._target.abort()
+
+    def _begin(self, first: pa.RecordBatch | None) -> pa.RecordBatchFileWriter:
+        """Begin the file, with the codec unless a first block shows that LZ4 gains nothing."""
+        codec = self._codec
+        if first is not None and codec is not None and codec.name == "lz4":
+            plain_bytes = _message_bytes(first, None)
+            if _message_bytes(first, codec) > (1 - _LEAST_GAIN) * plain_bytes:
+                codec = None
+        self._file = pa.ipc.new_file(
+            self._sink.as_arrow(),
+            self._schema,
+            options=pa.ipc.IpcWriteOptions(compression=codec),
+        )
+        return self._file
 
     def __enter__(self) -> Self:
         return self
@@ -174,6 +205,14 @@ def _check_level(compression: str, level: int) -> None:
             f"compression_level is {level}, expected {least} to {most} for {compression}",
             field="compression_level",
         )
+
+
+def _message_bytes(block: pa.RecordBatch, codec: pa.Codec | None) -> int:
+    target = pa.MockOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    with pa.ipc.new_stream(target, block.schema, options=options) as writer:
+        writer.write_batch(block)
+    return target.size()
 
 
 def _codec(compression: Compression, level: int | None) -> pa.Codec | None:

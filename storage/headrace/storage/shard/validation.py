@@ -22,7 +22,7 @@ class BatchValidator:
     """Validates batches of one schema; what follows from it is found out once.
 
     Args:
-        schema: Of every batch.
+        schema: The schema of every batch.
     """
 
     def __init__(self, schema: pa.Schema) -> None:

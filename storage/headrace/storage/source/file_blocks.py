@@ -97,7 +97,7 @@ class FileBlocks(ABC):
             return self._read_once(block)
 
     def close(self) -> None:
-        """Give connections back; the dataset cannot read any more."""
+        """Close the connections; the dataset cannot be read afterwards."""
         self._files.close()
 
     def __enter__(self) -> Self:

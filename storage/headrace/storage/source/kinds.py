@@ -20,9 +20,9 @@ def is_parquet_name(name: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Tell whether a file or a folder on its path begins with ``_`` or ``.``.
+    """Tell whether a file or a folder on its path starts with ``_`` or ``.``.
 
-    A folder of a partition is never hidden: columns may begin with ``_``.
+    A folder of a partition is never hidden: columns may start with ``_``.
     """
     *folders, file = name.split("/")
     return file[:1] in {"_", "."} or any(

@@ -26,8 +26,8 @@ class Starts:
 
     Attributes:
         values: The same.
-        buckets: Of ``2 ** shift`` ordinals each: the span that holds the first; uint16, or wider
-            where there are more spans.
+        buckets: The buckets of ``2 ** shift`` ordinals each: the span that holds the first; uint16,
+            or wider where there are more spans.
         shift: Says how large a bucket is.
         steps: The most spans that begin in a bucket behind its first ordinal.
     """

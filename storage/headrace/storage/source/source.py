@@ -84,7 +84,7 @@ class OpenDataset(Protocol):
         """
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find the blocks that hold samples.
+        """Find the blocks of samples.
 
         Args:
             sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
@@ -153,7 +153,7 @@ class OpenDataset(Protocol):
         """
 
     def close(self) -> None:
-        """Give connections back; the dataset cannot read any more."""
+        """Close the connections; the dataset cannot be read afterwards."""
 
     def __enter__(self) -> Self: ...
 
@@ -217,8 +217,8 @@ class Source(Protocol):
 
         Args:
             place: Where; its store is closed by the dataset, or by the caller where this raises.
-            options: What the operator says.
-            fingerprint: The version wanted, or `None` for the current one.
+            options: The operator's options.
+            fingerprint: The version to read, or `None` for the current one.
 
         Raises:
             NotADatasetError: There is no such version.

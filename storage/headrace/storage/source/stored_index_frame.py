@@ -17,14 +17,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from headrace.errors import ManifestCorruptError, UnsupportedColumnError
 from headrace.storage.shard.arrow_message import check_plain_file
+from headrace.storage.store.store import ObjectEntry
 
 _MAGIC_BYTES = 7
 _SIZE_BYTES = 8
@@ -34,13 +35,41 @@ _HEADER_BYTES = _SEALED + _SIZE_BYTES
 _FACTS = "headrace.facts"
 
 
+if TYPE_CHECKING:
+    # pyarrow's stubs have these generic, pyarrow itself has not.
+    _Array = pa.Array[Any]
+    _Field = pa.Field[Any]
+
+ENTRY_FIELDS: tuple[_Field, ...] = (
+    pa.field("name", pa.string(), nullable=False),
+    pa.field("stored_bytes", pa.int64(), nullable=False),
+    pa.field("version", pa.string(), nullable=False),
+)
+"""The columns of an index that hold files as their store states them."""
+
+
+def entry_columns(entries: Sequence[ObjectEntry]) -> list[_Array]:
+    """Return files as `ENTRY_FIELDS`."""
+    return [
+        pa.array([entry.name for entry in entries], pa.string()),
+        pa.array([entry.stored_bytes for entry in entries], pa.int64()),
+        pa.array([entry.version for entry in entries], pa.string()),
+    ]
+
+
+def entries_of(batch: pa.RecordBatch) -> list[ObjectEntry]:
+    """Return the files of an index that has `ENTRY_FIELDS`."""
+    columns = (batch.column(field.name).to_pylist() for field in ENTRY_FIELDS)
+    return [ObjectEntry(*row) for row in zip(*columns, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class PackedForm:
     """What the stored index of a source looks like.
 
     Attributes:
         magic: Seven bytes.
-        version: Of the form.
+        version: The version of the form.
         schema: Columns, none of which may hold nulls.
         more: Prefix of the names of any further columns, or `None` where there are none.
         limit_bytes: What the Arrow IPC file may have.

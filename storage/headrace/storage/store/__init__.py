@@ -1,1 +1,1 @@
-"""Places that hold bytes: local folders, S3, and whatever fsspec opens."""
+"""Stores of objects: local folders, S3, and everything that fsspec opens."""

@@ -1,10 +1,10 @@
-"""A lock on a folder, which one process holds at a time, for a moment.
+"""A lock on a folder, which one process at a time holds for a moment.
 
 1. Where the file system has locks, the system keeps it, and frees it when its holder ends.
-2. Where it has none, as some that are mounted through FUSE, a file stands for it: it is made
-   exclusively, in one write, and removed. A holder that died leaves it, and it stays: nobody can
-   tell a slow holder from a dead one. The error after the wait says which file that is, since
-   when, and whose.
+2. If it has none, as some that are mounted through FUSE, a file replaces it: it is created
+   exclusively, in one write, and removed. A holder that died leaves the file, and it stays, since
+   nobody can tell a slow holder from a dead one. The error after the wait names the file, its age
+   and its owner.
 3. In both, the wait is bounded by the deadline.
 """
 
@@ -30,7 +30,7 @@ def locked(path: Path, *, deadline_s: float) -> Iterator[None]:
     """Hold the lock of a folder.
 
     Args:
-        path: Of the lock's file, in that folder.
+        path: The path of the lock's file, in that folder.
         deadline_s: How long to wait for another holder.
 
     Raises:
@@ -55,7 +55,7 @@ def locked(path: Path, *, deadline_s: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_by_name(path: Path, *, deadline_s: float) -> Iterator[None]:
-    """Hold a lock that is the file ``path`` itself; arguments and errors as of `locked`."""
+    """Hold a lock that is the file ``path`` itself; for arguments and errors see `locked`."""
     _wait(lambda: _try_make(path), path, deadline_s)
     try:
         yield

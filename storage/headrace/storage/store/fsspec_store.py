@@ -1,8 +1,8 @@
-"""Anything that fsspec can open as a store: ``gs://``, ``abfs://``, ``memory://`` and so on.
+"""Use any file system of fsspec as a store: ``gs://``, ``abfs://``, ``memory://`` and so on.
 
 fsspec knows no conditional writes, so a commit marks itself first: it writes a marker, lists the
-markers, and goes on only if its own is alone. Of two that meet at least one is refused; maybe
-both are, and never do both win, provided that the store lists what has been written.
+markers, and continues only if its own is alone. If two commits meet, at least one is refused,
+perhaps both. Both never win, provided that the store lists what has been written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from headrace.storage.store.store import (
     time_version,
 )
 
-# Under these names the file systems of S3, Google, Azure and Hugging Face give what they have.
+# The file systems of S3, Google, Azure and Hugging Face use these names.
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "generation")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _translated = partial(translated, advice="check the credentials")
@@ -190,7 +190,7 @@ class FsspecStore:
 
 
 class FsspecWriter:
-    """A file of an fsspec file system; most publish it when it is closed."""
+    """A file of an fsspec file system; most systems publish it when it is closed."""
 
     def __init__(self, file: io.IOBase, *, store: FsspecStore, name: str) -> None:
         self._file = file
@@ -233,7 +233,7 @@ def entry_of(name: str, state: Mapping[str, object]) -> ObjectEntry:
 
     Args:
         name: Relative to the root.
-        state: What ``info`` and ``find`` give.
+        state: The result of ``info`` or ``find``.
     """
     size = state.get("size")
     tag = next((state[key] for key in _TAGS if state.get(key)), None)

@@ -2,8 +2,8 @@
 
 Contract of writes:
 
-1. Success: content goes to a hidden file beside its place, is flushed to the disk, and takes
-   its name in one step, so readers see all of it or nothing.
+1. Success: content is written to a hidden file beside its place, flushed to the disk, and renamed
+   in one step, so readers see all of it or nothing.
 2. Conflict: an object that must not exist is linked to its name, which the system refuses if
    the name is taken; one that must be unchanged is compared and replaced under a lock file.
 3. Failure and crash: what stays behind is a hidden file, which `list` does not show.
@@ -189,10 +189,10 @@ class LocalWriter:
             _flush_directory(self._path.parent)
 
     def close_if_absent(self) -> None:
-        """Take the name if nothing has it.
+        """Take the name if it is free.
 
         Raises:
-            CommitConflictError: Something has it, and keeps it.
+            CommitConflictError: The name is taken.
         """
         with _translated(self._path.name, self._url):
             self._flush()
@@ -266,7 +266,7 @@ def _take_name(hidden: Path, path: Path) -> None:
 def _flush_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        # Some network file systems cannot, and have no need to.
+        # Some network file systems cannot do this, and need not.
         with contextlib.suppress(OSError):
             os.fsync(descriptor)
     finally:

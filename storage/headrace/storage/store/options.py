@@ -14,7 +14,7 @@ _Addressing = Literal["auto", "path", "virtual"]
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how long a failed request is tried again.
+    """How often and for how long a failed request is retried.
 
     The wait before attempt n is uniform in ``[0, min(cap_s, base_s * 2**(n - 1)))``.
 
@@ -119,7 +119,7 @@ def options_with_environment(
 
     Args:
         options: What is set here wins.
-        environment: The variables of the machine whose settings are wanted.
+        environment: The variables of the machine whose settings are needed.
     """
     filled = replace(
         options,

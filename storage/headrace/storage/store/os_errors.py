@@ -1,4 +1,4 @@
-"""What the errors of the system mean, which the file systems of fsspec raise as well."""
+"""Translate errors of the system, which the file systems of fsspec raise as well."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def translated(name: str, url: str, *, advice: str) -> Iterator[None]:
     """Raise our errors in place of the system's.
 
     Args:
-        name: Of the object that is asked for.
-        url: Of its store.
-        advice: What to do where access is refused.
+        name: The name of the object that is asked for.
+        url: The url of its store.
+        advice: What to do if access is refused.
 
     Raises:
         ObjectNotFoundError: There is no such object.

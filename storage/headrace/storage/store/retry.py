@@ -21,9 +21,10 @@ _heard = threading.local()
 
 @contextmanager
 def hearing_failures(listener: Callable[[StoreUnavailableError], None]) -> Iterator[None]:
-    """Tell a listener of each attempt of this thread that fails, also where the next one succeeds.
+    """Report each failed attempt of this thread to a listener, even if the next one succeeds.
 
-    Whoever reads much at once is to read less from a store that throttles, and would not know.
+    A reader with many requests at once should send fewer to a store that throttles; without this it
+    would not know.
     """
     before = getattr(_heard, "listener", None)
     _heard.listener = listener

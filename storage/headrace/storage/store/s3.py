@@ -1,4 +1,4 @@
-"""A bucket, or a prefix in one, as a store: S3 and what speaks its protocol."""
+"""A bucket, or a prefix in one, as a store: S3 and compatible services."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class _Condition(TypedDict, total=False):
-    """Of which object a write takes the place: of one with a tag, or of none."""
+    """The object that a write replaces: one with a tag, or none."""
 
     IfMatch: str
     IfNoneMatch: str
@@ -45,7 +45,7 @@ class S3Store:
         parts = urlsplit(url)
         if not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
             raise BadArgumentError(
-                f"{safe_url(url)!r} is no s3://bucket/prefix; credentials are no part of it",
+                f"{safe_url(url)!r} is not s3://bucket/prefix; credentials do not belong there",
                 field="url",
             )
         self._bucket = parts.netloc

@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class S3Requests:
-    """A client whose requests are tried again, and whose errors are ours.
+    """A client that retries requests, and raises errors of ours.
 
     boto3's own retries are off: they know nothing of bodies that break off, and two loops
     multiply.
@@ -54,7 +54,7 @@ class S3Requests:
             place: URL of the object, for errors.
 
         Raises:
-            HeadraceError: As the methods of `Store` say.
+            HeadraceError: See the methods of `Store`.
         """
 
         def attempt() -> _T:
@@ -66,17 +66,17 @@ class S3Requests:
         return call_with_retries(attempt, self._options.retry)
 
     def get(self, bucket: str, key: str, *, offset: int, length: int | None, place: str) -> Answer:
-        """Return a range of an object, as `send` would, at half its price.
+        """Return a range of an object, as `send` would, at half the cost.
 
         Args:
             bucket: Its name; the same in all calls.
-            key: Of the object.
+            key: The object's key.
             offset: First byte.
             length: Bytes, > 0, or `None` for the rest.
             place: URL of the object, for errors.
 
         Raises:
-            HeadraceError: As the methods of `Store` say.
+            HeadraceError: See the methods of `Store`.
         """
         stop = "" if length is None else str(offset + length - 1)
         return self.send(

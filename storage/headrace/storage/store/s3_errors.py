@@ -1,4 +1,4 @@
-"""What the errors of boto3 mean: absent, refused, changed meanwhile, or worth another try."""
+"""Translate errors of boto3: absent, refused, changed meanwhile, or worth a retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Get ranges of objects at half of what boto3 takes for it.
+"""Get ranges of objects at half the processor time of boto3.
 
 A request of boto3 takes 2 ms of processor time under Python's lock, whatever its size, so one
 process asks for 400 to 500 ranges a second. What it spends them on is the same for every request:
@@ -61,7 +61,7 @@ _ELSEWHERE = {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.TEMPORARY_REDIRECT, HTTPS
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a store gave.
+    """The answer of a store.
 
     Attributes:
         content: Bytes; none where the object ends before the range.
@@ -74,7 +74,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """How to make the connections that boto3 would make.
+    """Settings to make the connections that boto3 would make.
 
     Attributes:
         verify: File of certificates, or `True` for those that botocore trusts by itself.
@@ -93,9 +93,9 @@ class S3Gets:
     """Ranged GETs of one store. Safe to use from several threads.
 
     Args:
-        client: Of boto3; makes the first request.
-        keys: Gives the credentials of the moment, or `None` where requests are not signed.
-        settings: Of the connections.
+        client: A client of boto3, which makes the first request.
+        keys: Returns the current credentials, or `None` if requests are not signed.
+        settings: The settings of the connections.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class S3Gets:
 
         Args:
             bucket: Its name; the same in all calls.
-            key: Of the object.
+            key: The object's key.
             wanted: Value of the header ``Range``.
 
         Raises:
@@ -166,7 +166,7 @@ class S3Gets:
         return Answer(content, answer.get("ETag", ""))
 
     def _send(self, request: AWSPreparedRequest, **_: object) -> AWSResponse:
-        """Send what boto3 is about to send, in its place, and keep it."""
+        """Send the request in place of boto3, and keep it as a model."""
         self._sent.request = request
         return self._session(request.url).send(request)
 
@@ -220,7 +220,7 @@ class _Way:
 
 
 def _bytes_of(wanted: str) -> int:
-    """Return how many bytes a header ``Range`` asks for; 0 for all from its begin."""
+    """Return how many bytes a header ``Range`` asks for; 0 for the rest of the object."""
     first, _, last = wanted.removeprefix("bytes=").partition("-")
     return int(last) - int(first) + 1 if last else 0
 

@@ -1,4 +1,4 @@
-"""Ask a store for ranges over connections of our own, with as few calls as can be.
+"""Ask a store for ranges over connections of our own, with as few calls as possible.
 
 For 1 MiB of a store in clear text botocore's session takes 1.3 ms of processor time under Python's
 lock, half of it whatever the length; this takes 0.57 (docs/decisions/how-fast-cold-reads-are.md).
@@ -42,7 +42,7 @@ _MAX_ERROR_BYTES = 65536
 _MAX_OBJECT_BYTES = 1 << 31
 _HEAD_END = b"\r\n\r\n"
 
-# Less than a store gives that anybody trains from, and so much that a range ends some time.
+# Slower than any store that is fit for training, but fast enough that a range ends.
 _LEAST_BYTES_PER_S = 16 << 10
 
 IS_POSSIBLE = hasattr(socket, "MSG_WAITALL") and hasattr(socket, "SO_RCVTIMEO")
@@ -62,7 +62,7 @@ class Reply:
     """What a store answered.
 
     Attributes:
-        status: Of HTTP.
+        status: The HTTP status.
         headers: By names in lower case.
         content: The body.
     """
@@ -76,10 +76,10 @@ class PlainWire:
     """Connections to one store. Safe to use from several threads.
 
     Attributes:
-        is_understood: All answers so far were of the kind that is known here.
+        is_understood: Whether all answers so far were of the known kind.
 
     Args:
-        url: Of the store, for errors.
+        url: The url of the store, for errors.
         address: Host and port.
         connect_timeout_s: Longest wait for a connection.
         read_timeout_s: Longest silence.
@@ -109,7 +109,7 @@ class PlainWire:
         """Send a GET and return its answer.
 
         Args:
-            path: As it is sent.
+            path: The path as it is sent.
             headers: The host among them.
             most_bytes: Length of the range; stores that know none send the whole object.
 

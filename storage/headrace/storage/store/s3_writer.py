@@ -3,7 +3,7 @@
 Contract:
 
 1. Success: `close` publishes the object, by one PUT where it is smaller than a part.
-2. Failure or cancel: `abort` discards the parts that were sent; nothing was ever visible.
+2. Failure or cancel: `abort` discards the parts that were sent; nothing has become visible.
 3. Crash: the parts stay with the service, invisible, until they are swept.
 """
 
@@ -64,7 +64,7 @@ class S3Writer:
         self._buffer.clear()
         if upload is None:
             return
-        # What cannot be discarded now is swept later; the reason to abort is the news.
+        # Parts that cannot be discarded now are swept later; the caller needs the original error.
         with contextlib.suppress(HeadraceError):
             self._requests.send(
                 lambda client: client.abort_multipart_upload(

@@ -21,7 +21,7 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 
 @dataclass(frozen=True, slots=True)
 class SigningScope:
-    """For which part of the service a signature holds.
+    """The part of the service that a signature is valid for.
 
     Attributes:
         region: Such as ``eu-central-1``.
@@ -34,7 +34,7 @@ class SigningScope:
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """Credentials of the moment.
+    """Temporary or permanent credentials.
 
     Attributes:
         access_key: Key id.
@@ -59,11 +59,11 @@ def signed_get_headers(
     """Return ``headers`` with those that sign a GET without a query.
 
     Args:
-        host: As the header ``Host`` will say it.
-        path: Encoded as it is sent.
+        host: The value of the header ``Host``.
+        path: The path, encoded as it is sent.
         headers: To be signed and sent; names in lower case.
         keys: Who asks.
-        scope: Of the signature.
+        scope: The scope of the signature.
         now_s: Seconds since 1970.
     """
     stamp = strftime("%Y%m%dT%H%M%SZ", gmtime(now_s))

@@ -1,7 +1,7 @@
-"""The seam between datasets and the places that hold their bytes.
+"""The interface between datasets and the stores that hold their bytes.
 
-Our own shards are named by a manifest and never change. Files of others do both as they like, so
-each is listed with its size and version, and `Store.read_entry` says which version it is meant for.
+Our own shards are named by a manifest and never change. Other files may be renamed and changed, so
+each is listed with its size and version, and `Store.read_entry` names the version that it expects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONTENT = "etag:"
 
 @dataclass(frozen=True, slots=True)
 class ObjectEntry:
-    """One object as the store states it. Two are equal if name, size and version are.
+    """One object as the store lists it. Two are equal if their names, sizes and versions are.
 
     Attributes:
         name: Relative to the root.
@@ -44,10 +44,10 @@ class ObjectEntry:
 
     @property
     def content_version(self) -> str:
-        """The version if it follows from the content, else nothing.
+        """The version if it follows from the content, else an empty text.
 
-        A time differs between two copies of the same file, so it tells a change but names
-        nothing.
+        A time differs between two copies of the same file, so it shows a change but identifies no
+        content.
         """
         return self.version if self.version.startswith(_CONTENT) else ""
 
@@ -66,7 +66,7 @@ class ObjectEntry:
         return self.modified_s
 
     def changed(self, found: ObjectEntry, *, url: str) -> ShardCorruptError:
-        """Make the error that says what was expected and what is there."""
+        """Return the error that says what was expected and what was found."""
         return ShardCorruptError(
             f"file {self.name} in {url} has changed: {self.stored_bytes} bytes and version "
             f"{self.version} when it was indexed, {found.stored_bytes} bytes and version "
@@ -83,8 +83,8 @@ class Unfinished:
 
     Attributes:
         name: What the object would have been called.
-        key: What the store knows it by.
-        stored_bytes: What it takes by now, or 0 where the store does not say.
+        key: The store's own name for it.
+        stored_bytes: Its current size, or 0 if the store does not say.
         modified_s: When it was begun or last written, in seconds since 1970.
     """
 
@@ -110,8 +110,8 @@ class ObjectWriter(Protocol):
 class Store(Protocol):
     """Objects under one root, by relative name. Safe to call from several threads.
 
-    All methods raise `StoreRefusedError` where the store refuses, and `StoreUnavailableError`
-    where it cannot be reached or throttles, past all retries.
+    All methods raise `StoreRefusedError` if the store refuses, and `StoreUnavailableError` if it
+    cannot be reached or throttles, after all retries.
     """
 
     @property
@@ -167,13 +167,13 @@ class Store(Protocol):
         """
 
     def list_unfinished(self, prefix: str = "") -> Iterator[Unfinished]:
-        """Yield what dead and living writers have begun under ``prefix`` and not published."""
+        """Yield the unfinished uploads of dead and living writers under ``prefix``."""
 
     def discard(self, unfinished: Unfinished) -> None:
-        """Free what an unfinished object takes; one that is gone is no error."""
+        """Discard an unfinished upload; it is no error if it is gone."""
 
     def delete(self, name: str) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Remove an object; it is no error if there is none."""
 
     def open_writer(self, name: str) -> ObjectWriter:
         """Start an object whose size is not known yet, written with bounded memory."""
@@ -183,7 +183,7 @@ class Store(Protocol):
 
 
 def open_store(url: str, *, options: StoreOptions | None = None) -> Store:
-    """Open the store of ``url`` without asking it anything.
+    """Open the store of ``url`` without a request.
 
     Args:
         url: A local path, ``file://``, ``s3://bucket/prefix``, or any URL that fsspec knows. On
@@ -246,7 +246,7 @@ def read_unchanged(store: Store, entry: ObjectEntry, *, offset: int, length: int
 
 
 def check_length(content: bytes, entry: ObjectEntry, *, url: str, offset: int, length: int) -> None:
-    """Refuse what was read of an object that ends before what was to be read of it."""
+    """Refuse a read from an object that is shorter than expected."""
     if len(content) != length:
         raise ShardCorruptError(
             f"file {entry.name} in {url}, at byte {offset}: only {len(content)} bytes more are "

@@ -28,7 +28,7 @@ from headrace.storage.webdataset.tar import Member, members_of, tar_damage
 
 BLOCK_BYTES = (
     1 << 20
-)  # as the blocks of our own shards: a range read of this size is worth its trip
+)  # as the blocks of headrace's own shards: a range read of this size is worth its trip
 INDEX_THREADS = 16
 """Tar files whose headers are read at once."""
 
@@ -70,10 +70,10 @@ class TarIndex:
 
     @property
     def block_starts(self) -> NDArray[np.int64]:
-        """``(blocks + 1,) int64``: the sample that each block begins with, and the end.
+        """``(blocks + 1,) int64``: the sample that each block starts with, and the end.
 
         Blocks have about a MiB and the same number of samples. Where samples differ too much for
-        that, a block begins with the first that begins in another MiB of its file than the one
+        that, a block starts with the first that starts in another MiB of its file than the one
         before it.
         """
         edges = self.offsets[self.first_members[:-1]]

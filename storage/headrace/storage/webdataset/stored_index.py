@@ -18,15 +18,18 @@ from numpy.typing import NDArray
 from headrace.storage.shard.buffers import offsets_of, values_of
 from headrace.storage.source.ordinals import starts_of
 from headrace.storage.source.stored_index_frame import (
+    ENTRY_FIELDS,
     Packed,
     PackedForm,
+    entries_of,
+    entry_columns,
     pack,
     told_as_damage,
     unpack,
 )
 from headrace.storage.source.unchanged import check_unchanged
 from headrace.storage.store.options import StoreOptions
-from headrace.storage.store.store import ObjectEntry, open_store
+from headrace.storage.store.store import open_store
 from headrace.storage.webdataset.columns import MAX_COLUMNS, MAX_VALUE_BYTES
 from headrace.storage.webdataset.dataset import WebDataset
 from headrace.storage.webdataset.index import TarIndex, WebDatasetIndex, index_of
@@ -41,9 +44,7 @@ def _list(kind: pa.DataType) -> pa.DataType:
 
 
 _FIELDS: list[_Field] = [
-    pa.field("name", pa.string(), nullable=False),
-    pa.field("stored_bytes", pa.int64(), nullable=False),
-    pa.field("version", pa.string(), nullable=False),
+    *ENTRY_FIELDS,
     pa.field("names", _list(pa.string()), nullable=False),
     pa.field("keys", _list(pa.string()), nullable=False),
     pa.field("member_counts", _list(pa.int32()), nullable=False),
@@ -57,11 +58,8 @@ _FORM = PackedForm(magic=b"HRWDIDX", version=2, schema=pa.schema(_FIELDS))
 def encode_stored_index(index: WebDatasetIndex) -> bytes:
     """Return the bytes to store."""
     shards = index.shards
-    entries = [shard.entry for shard in shards]
     columns: list[_Array] = [
-        pa.array([entry.name for entry in entries], pa.string()),
-        pa.array([entry.stored_bytes for entry in entries], pa.int64()),
-        pa.array([entry.version for entry in entries], pa.string()),
+        *entry_columns([shard.entry for shard in shards]),
         _lists([pa.array(shard.names, pa.string()) for shard in shards]),
         _lists([shard.keys for shard in shards]),
         _lists([pa.array(np.diff(s.first_members).astype(np.int32)) for s in shards]),
@@ -121,14 +119,9 @@ def _lists(parts: Sequence[_Array]) -> _Array:
 
 
 def _shards(batch: pa.RecordBatch) -> list[TarIndex]:
-    names = ("name", "stored_bytes", "version")
-    entries = [
-        ObjectEntry(*row)
-        for row in zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-    ]
     lists = {
         name: _parts(cast("pa.LargeListArray[Any]", batch.column(name)))
-        for name in _FORM.schema.names[len(names) :]
+        for name in _FORM.schema.names[len(ENTRY_FIELDS) :]
     }
     return [
         _checked(
@@ -142,7 +135,7 @@ def _shards(batch: pa.RecordBatch) -> list[TarIndex]:
                 names=tuple(map(str, lists["names"][at].to_pylist())),
             )
         )
-        for at, entry in enumerate(entries)
+        for at, entry in enumerate(entries_of(batch))
     ]
 
 

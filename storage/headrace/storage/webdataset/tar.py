@@ -137,7 +137,7 @@ class _Window:
         return self._content[at : at + length]
 
     def _fetch(self, offset: int, length: int) -> None:
-        # Small members lie next to one another: reading ever more at once saves requests. Large
+        # Small members lie next to one another: reading more and more at once saves requests. Large
         # ones are skipped, and a small window is enough for a header.
         is_near = offset <= self._start + len(self._content) + BLOCK
         self._size = min(2 * self._size, _LARGEST_WINDOW) if is_near else _FIRST_WINDOW

@@ -186,7 +186,7 @@ class _Binder:
         near = difflib.get_close_matches(column.name[:100], known[:1000], n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {_listed(known)}"
         if column.is_quoted:
-            hint += "; texts stand in single quotes"
+            hint += "; put texts in single quotes"
         return fail(self._text, column.at, f"there is no column {column.name[:100]!r}; {hint}")
 
     def _field(self, column: Column, outer: Field, rest: Sequence[str]) -> _Resolved:

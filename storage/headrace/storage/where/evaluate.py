@@ -18,7 +18,7 @@ from headrace.storage.where.binding import Filter
 
 _Mask: TypeAlias = NDArray[np.bool_]
 
-# Blocks that are read together take so many bytes of the store, and so many of these are read at a
+# Blocks that are read together take this many bytes of the store, and this many are read at a
 # time: enough for a store that answers after 20 ms, and some tens of MiB of memory.
 _RUN_BYTES = 4 << 20
 _RUNS = 4
@@ -42,7 +42,7 @@ def kept_bits(
     1. Each block is read once, `_RUNS` reads at a time; what waits to be looked at is bounded by
        them too.
     2. Failure: the error of the first block that cannot be read is raised. What is being read
-       then ends before this does, and nothing else begins.
+       then ends before this does, and nothing else starts.
     3. Cancel: what ``progress`` raises is raised, with the same end.
 
     If the code differs, the code is wrong.

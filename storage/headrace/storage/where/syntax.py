@@ -34,7 +34,7 @@ class Column:
 
     Attributes:
         name: As it is written, without quotes.
-        at: Where it begins in the text.
+        at: Where it starts in the text.
         is_quoted: Whether it stands in double quotes.
     """
 
@@ -50,7 +50,7 @@ class Literal:
     Attributes:
         value: A number, a text or a truth value.
         text: As it is written.
-        at: Where it begins in the text.
+        at: Where it starts in the text.
     """
 
     value: int | float | str | bool
@@ -150,7 +150,7 @@ def parse(text: str) -> Node:
     if len(text) > MAX_LETTERS:
         raise BadArgumentError(
             f"where has {len(text)} letters, {MAX_LETTERS} is the most; write a column that says "
-            "which samples are wanted, and filter by that",
+            "which samples to keep, and filter by that",
             field="where",
         )
     parser = _Parser(text)
@@ -335,7 +335,7 @@ def _refuse(text: str, at: int) -> NoReturn:
         fail(text, at, 'a name begins here and does not end; expected another "')
     if text[at].isdigit():
         fail(text, at, "a number or a name begins here that is none; quote names in double quotes")
-    fail(text, at, f"found {text[at]!r}, which is no part of the language")
+    fail(text, at, f"found {text[at]!r}, which is not part of the language")
 
 
 def _unquoted(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Blocks of a dataset that are looked for in the cache's folder before they are fetched."""
+"""Look for blocks of a dataset in the cache's folder before they are fetched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 @runtime_checkable
 class _Stored(Protocol):
-    """A dataset whose blocks can be kept as they are stored; ours can."""
+    """A dataset whose blocks can be kept in their stored form; ours can."""
 
     def read_stored(self, block: int) -> tuple[bytes, pa.RecordBatch]: ...
 
@@ -31,7 +31,7 @@ class DiskBlocks:
     """Reads blocks as `OpenDataset.read_block` does, through the folder.
 
     Args:
-        dataset: Stays the caller's.
+        dataset: The dataset; the caller closes it.
         disk: The folder.
     """
 
@@ -56,7 +56,7 @@ class DiskBlocks:
         return self._stored.run_blocks(max_bytes)
 
     def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
-        """Read blocks from the folder, and what is not there in one go, and keep that there."""
+        """Read blocks from the folder; fetch the missing ones in one read, and keep them there."""
         missing = []
         for block in blocks:
             kept = self._kept(block)
@@ -66,7 +66,7 @@ class DiskBlocks:
                 yield ReadBlock(block, kept)
         for read in self._stored.read_run(missing):
             if isinstance(read.content, pa.RecordBatch):
-                # Its own bytes, as those of the whole run would stay as long as it does.
+                # A copy of its own bytes: a view would keep the whole run's bytes alive.
                 self._disk.put(self._fingerprint, read.block, bytes(read.stored))
             yield read
 
@@ -77,7 +77,8 @@ class DiskBlocks:
         try:
             return self._stored.decode_stored(block, kept)
         except ShardCorruptError:
-            # Its checksum holds, so what was written was not what the manifest states.
+            # Its checksum is right, so the file was written with other bytes than the manifest
+            # states.
             self._disk.drop(self._fingerprint, block)
             return None
 

@@ -1,18 +1,18 @@
-"""The cache's folder: stored blocks on local disk, over restarts.
+"""The cache's folder: stored blocks on local disk that survive restarts.
 
 Contract:
 
 1. One file a block: ``FINGERPRINT/BLOCK.block``, a header with a checksum, then the block's stored
    bytes. It is written under another name and renamed, so a crash leaves a whole file or one that
    the next start deletes.
-2. What the files take, in whole pages of 4 KiB, never passes the budget; files found at the start
-   count, and are deleted down to it.
-3. A file is believed only for its checksum, which covers its content and the block's name. One
-   that is altered is deleted, and the block fetched again.
-4. One process at a time has the folder: another one is refused.
-5. A disk that is full or broken is logged once and left alone for a minute; the server goes on.
-6. Only files that begin with this cache's mark are ever deleted or replaced.
-7. Blocks are written by one thread, and dropped where more than `_QUEUE_BYTES` wait for it.
+2. The files, counted in whole pages of 4 KiB, never exceed the budget. Files found at the start
+   count too, and are deleted until they fit.
+3. A file is trusted only if its checksum is right, which covers its content and the block's name.
+   An altered file is deleted, and the block is fetched again.
+4. One process at a time may use the folder; another one is refused.
+5. A disk that is full or broken is logged once and left alone for a minute; the server continues.
+6. Only files that start with this cache's mark are ever deleted or replaced.
+7. One thread writes the blocks; a block is dropped if more than `_QUEUE_BYTES` wait for it.
 
 If the code differs, the code is wrong.
 """
@@ -66,7 +66,7 @@ class DiskCache:
     """Stored blocks in a folder. Safe for several threads.
 
     Args:
-        folder: Made if it is not there.
+        folder: The folder, which is made if it does not exist.
         budget_bytes: What its files may take.
         observer: Is told what happens.
 
@@ -95,12 +95,12 @@ class DiskCache:
         return self._shelves.used
 
     def open(self, fingerprint: str, *, block_count: int) -> None:
-        """Serve a dataset: its blocks own a part of the folder."""
+        """Start to serve a dataset, whose blocks then own a part of the folder."""
         with self._lock:
             self._shelves.open(fingerprint, block_count)
 
     def releaser(self, fingerprint: str) -> Callable[[], None]:
-        """Return what undoes one `open`; blocks that nobody serves are the first to go."""
+        """Return a function that undoes one `open`; blocks that nobody serves go first."""
 
         def release() -> None:
             with self._lock:
@@ -109,7 +109,7 @@ class DiskCache:
         return release
 
     def get(self, fingerprint: str, block: int) -> bytes | None:
-        """Return a block's stored bytes, verified; None if they are not here or not as written."""
+        """Return a block's stored bytes, verified; None if they are missing or altered."""
         with self._lock:
             is_here = self._shelves.read(fingerprint, block)
         content = self._read(fingerprint, block) if is_here else None
@@ -117,7 +117,7 @@ class DiskCache:
         return content
 
     def put(self, fingerprint: str, block: int, content: bytes) -> None:
-        """Keep a block's stored bytes, soon, if they are worth their room."""
+        """Queue a block's stored bytes to be kept, if they are worth their room."""
         with self._lock:
             if self._queued_bytes + len(content) > _QUEUE_BYTES:
                 return
@@ -131,7 +131,7 @@ class DiskCache:
         _delete_ours(self._path(fingerprint, block))
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was put is written or given up; return whether it is."""
+        """Wait until all blocks that were put are written or given up; return whether they are."""
         with self._queued:
             return self._queued.wait_for(lambda: not self._queued_bytes, timeout_s)
 
@@ -180,7 +180,7 @@ class DiskCache:
         with self._lock:
             victims, has_room = self._shelves.make_room(fingerprint, size)
             if has_room:
-                # Counted before it is there, so that the budget holds at every moment.
+                # It is counted before it is written, so that the budget holds at every moment.
                 self._shelves.remove(fingerprint, block)
                 self._shelves.add(fingerprint, block, size)
         for victim in victims:
@@ -230,7 +230,7 @@ def _locked(folder: Path) -> int:
 
 
 def _found(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield the blocks in a folder, oldest first, and delete what a crash has left."""
+    """Yield the blocks in a folder, oldest first, and delete the remains of a crash."""
     found = []
     for shelf in folder.iterdir():
         if not _FOLDER.fullmatch(shelf.name) or not shelf.is_dir():

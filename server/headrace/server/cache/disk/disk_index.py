@@ -1,12 +1,12 @@
-"""Which blocks lie in the cache's folder, and which of them make way for another. No I/O.
+"""Choose which blocks the cache's folder keeps, and which make way for others. No I/O.
 
 1. The sizes of all blocks together never pass the budget.
 2. Blocks of datasets that are not served make way first.
 3. Each dataset that is served owns an equal part. One that is below its part takes room from the
    one that is farthest above its own; what is free is anyone's.
-4. A dataset at its part replaces only blocks that it has not read for two epochs: in an epoch
-   every block is read once, in another order each time, so whatever was read a moment ago is
-   needed later than what was not. Replacing that would throw away what comes sooner.
+4. A dataset that fills its part replaces only blocks that it has not read for two epochs. An epoch
+   reads every block once, each time in another order, so a block that was just read is needed later
+   than one that was not. Replacing the latter would throw away blocks that are needed sooner.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Shelves:
         self._shelves[fingerprint].servings -= 1
 
     def add(self, fingerprint: str, block: int, size: int) -> None:
-        """Note a block that is there, or for which `make_room` has made room."""
+        """Note a block that is in the folder, or for which `make_room` has made room."""
         shelf = self._shelves.setdefault(fingerprint, _Shelf())
         shelf.entries[block] = _Entry(size, shelf.reads)
         shelf.size += size
@@ -101,7 +101,7 @@ class Shelves:
         return victims, True
 
     def trim(self) -> list[tuple[str, int]]:
-        """Choose what makes way where more was found than the budget allows."""
+        """Choose what to delete if more was found than the budget allows."""
         victims: list[tuple[str, int]] = []
         while self.used > self._budget:
             largest = max(self._shelves, key=lambda name: self._shelves[name].size)

@@ -1,1 +1,1 @@
-"""Blocks on their way into the cache: fair queues, threads, neighbouring blocks in one read."""
+"""Bring blocks into the cache: fair queues, threads, several neighbours in one read."""

@@ -1,6 +1,6 @@
-"""Neighbouring blocks in one read, through the layers between the cache and a dataset.
+"""Read neighbouring blocks together, through the layers between the cache and a dataset.
 
-Readers that can do it have the two methods of `RunReader`; of others each block is read alone.
+Readers that can do so have the two methods of `RunReader`; others read each block alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RunReader(BlockReader, Protocol):
     """What it makes use of besides."""
 
     def run_blocks(self, max_bytes: int) -> int:
-        """Return how many neighbours of at most so many bytes one read should bring."""
+        """Return how many neighbours of at most that many bytes one read should bring."""
 
     def read_run(self, blocks: Sequence[int]) -> Iterator[ReadBlock]:
         """Read blocks that are in rising order; errors are values."""

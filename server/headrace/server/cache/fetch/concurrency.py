@@ -1,19 +1,19 @@
-"""How many reads of one store to have under way, found by trying.
+"""Find out by trial how many reads of one store should run at once.
 
-A store far away wants many at once, one on the same machine few: from some number on more of them
-only wait for each other. No setting fits both, so the number follows what comes of it.
+A remote store is fastest with many reads at once, one on the same machine with few: beyond some
+number they only wait for each other. No setting fits both, so the number follows the throughput.
 
 Contract:
 
-1. The limit stays in ``[least, most]`` and begins at ``first``.
+1. The limit stays in ``[least, most]`` and starts at ``first``.
 2. It is judged over windows of two reads for each that may be under way, and of `_WINDOW_S` at
    least; only where reads were held back by it, since else it makes no difference.
-3. After a window that brought more bytes a second than the one before it, it grows further. Where
-   growing brought no more, what is gained by it is only that each read takes longer: it goes back,
-   and stays for a time that doubles with each vain trial.
-4. Where the store throttled a part of the reads it shrinks by a third.
-5. Where it has been the same for long one window is tried with less: if that brings as much, it
-   stays there.
+3. After a window with more bytes a second than the one before, the limit grows further. If growing
+   brought no more, each read only takes longer: the limit goes back, and stays there for a time
+   that doubles with each failed trial.
+4. If the store throttled some of the reads, the limit shrinks by a third.
+5. If the limit has been the same for long, one window is tried with less: if that brings as much,
+   the limit stays there.
 
 If the code differs, the code is wrong.
 
@@ -28,7 +28,7 @@ FIRST_LIMIT = 16
 
 _WINDOW_S = 0.25
 _GROWTH = 1.25
-# Growing by a quarter brings a quarter more at most; a fifth of that is no chance (arbitrary).
+# Growing by a quarter brings a quarter more at most; a fifth of that is no accident (arbitrary).
 _GAIN = 1.05
 _LOSS = 0.97
 _SHRINK = 2 / 3
@@ -75,7 +75,7 @@ class Concurrency:
         self._throttled += 1
 
     def ended(self, size: int, *, now: float) -> None:
-        """Note the end of a read that brought so many bytes, and change the limit where it is time.
+        """Note the end of a read that brought ``size`` bytes, and change the limit when it is time.
 
         Args:
             size: What it brought.

@@ -1,4 +1,4 @@
-"""A queue in which one job's long line does not hold up the others."""
+"""A queue in which one job's long line does not delay the others."""
 
 from __future__ import annotations
 

@@ -2,15 +2,15 @@
 
 Contract of a flight:
 
-1. There is one of a block at most, and its dataset's table says so: who asks meanwhile joins it.
-2. Blocks that streams wait for go before those asked for ahead of need; jobs take turns in both.
-   Each store has queues of its own.
-3. It stands in a queue until a thread takes it. Whoever of those that read it is first ends it
-   with `land`, whatever came of it, unless it failed and another one reads it too. One that nobody
-   wants any more when its turn comes is over without a fetch.
-4. Neighbours of a flight that stand in a queue too are taken with it, whenever they were asked for:
-   together they cost the store little more than one. No thread takes more than its share of what
-   waits, but for neighbours that were asked for together, ahead of need: they stay together.
+1. A block has one flight at most, which its dataset's table notes; whoever asks meanwhile joins it.
+2. Blocks that streams wait for go before prefetched ones; jobs take turns in both. Each store has
+   its own queues.
+3. It waits in a queue until a thread takes it. The first of its readers to finish ends it with
+   `land`, whatever the result, unless that reader failed and another one reads it too. A flight
+   that nobody needs any more when its turn comes ends without a fetch.
+4. Neighbours of a flight that are queued too are taken with it, whenever they were asked for:
+   together they cost the store little more than one. No thread takes more than its share of the
+   queue, except for neighbours that were prefetched together, which stay together.
 
 If the code differs, the code is wrong.
 """
@@ -116,7 +116,7 @@ class Flights:
             threads: How many threads share the flights that wait: none is to take many and leave
                 the others with nothing.
             store: Where they lie.
-            urgent: Only those that a stream waits for, or only the others; None for both.
+            urgent: True for flights that a stream waits for, False for the others, None for both.
 
         Returns:
             Flights of one dataset, by block; none if none waits.
@@ -174,7 +174,7 @@ class Flights:
         del self._flights[flight.source.index, flight.block]
 
     def call_off(self, source: Source, error: HeadraceError) -> None:
-        """Let nobody wait for blocks of a dataset, and end its flights that no thread has taken."""
+        """Fail all waits for blocks of a dataset, and end its flights that no thread has taken."""
         for flight in self.all():
             if flight.source is not source:
                 continue

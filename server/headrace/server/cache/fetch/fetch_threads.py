@@ -4,16 +4,15 @@ Contract of a fetch:
 
 1. Success: the block is in the cache, pinned once for each stream that waits for it, before
    anything can evict it.
-2. Failure: the streams that wait for it get the error, a bug too; nothing of it stays.
+2. Failure: the streams that wait for the block get the error, even if it is a bug; it is not kept.
 3. Removal: a block whose dataset was removed meanwhile is thrown away.
-4. Blocks that come in one read are still each a fetch of its own: one that fails is no matter of
-   the others.
-5. Blocks that a stream waits for are read at once while there is a thread; those that are asked for
-   ahead of need as far as the store's limit allows (`concurrency`). Both wait while the reads under
-   way hold `most_bytes`.
-6. A slow read is asked once more (`slow_reads`) by another thread. The first answer counts for each
-   block, and the first failure only where nobody else reads it. A read that was asked again does
-   not count against the limit any more, so it keeps nobody from being read.
+4. Blocks that come in one read are still separate fetches: the failure of one does not touch the
+   others.
+5. Blocks that a stream waits for are read at once if a thread is free; blocks are prefetched as far
+   as the store's limit allows (`concurrency`). Both wait while the running reads hold `most_bytes`.
+6. Another thread repeats a slow read once (`slow_reads`). The first answer counts for each block,
+   and the first failure only if nobody else reads it. A read that was repeated no longer counts
+   against the limit, so it blocks no other read.
 7. `stop`: threads end when their fetches do.
 
 If the code differs, the code is wrong.
@@ -43,7 +42,7 @@ from headrace.storage.store.retry import hearing_failures
 
 _log = logging.getLogger(__name__)
 
-# How often it is looked for slow reads, at most (arbitrary: a part of what counts as slow).
+# How often to look for slow reads, at most (arbitrary: a part of what counts as slow).
 _LOOK_S = 0.01
 
 
@@ -56,12 +55,12 @@ class HeldObserver(Protocol):
 
 @dataclass(slots=True)
 class UnderWay:
-    """What the reads of all stores hold that have not ended; used under the cache's lock.
+    """The memory that the running reads of all stores hold; used under the cache's lock.
 
     Attributes:
-        most_bytes: What they may, about; a single one may always be.
-        run_bytes: What as many blocks take as are read together.
-        held_bytes: What they do.
+        most_bytes: About how much they may hold; a single read is always allowed.
+        run_bytes: How much the blocks of one read take at most.
+        held_bytes: How much they hold.
         freed: Notified when that becomes less than all.
     """
 
@@ -94,14 +93,14 @@ class UnderWay:
 
 @dataclass(slots=True, eq=False)
 class _Read:
-    """One read that is under way.
+    """One running read.
 
     Attributes:
-        flights: What it brings, by block.
-        size: What it holds, about.
-        began: When, by the monotonic clock.
-        is_second: It is asked because another read of the same is slow.
-        was_asked_again: Another read is asked because it is slow.
+        flights: The flights that it ends, by block.
+        size: About how many bytes it holds.
+        began: When it began, by the monotonic clock.
+        is_second: Whether it repeats a slow read.
+        was_asked_again: Whether another read repeats it because it is slow.
     """
 
     flights: list[Flight]
@@ -168,7 +167,7 @@ class Fetchers:
             thread.start()
 
     def wake(self, count: int, *, urgent: bool) -> None:
-        """Let threads look for so many flights; the caller holds the lock.
+        """Let threads look for that many flights; the caller holds the lock.
 
         Args:
             count: How many came.
@@ -176,13 +175,13 @@ class Fetchers:
         """
         most = self._thread_count if urgent else self._concurrency.limit
         if self._running >= most:
-            # A thread that ends takes them; to wake another one costs more than all else here.
+            # A thread that finishes takes them; waking another would cost more than all else here.
             self._concurrency.hold_back()
             return
         self._work.notify(min(count, most - self._running))
 
     def stop(self) -> None:
-        """Let no fetch begin any more; the caller holds the lock."""
+        """Start no more fetches; the caller holds the lock."""
         self._closed = True
         self._work.notify_all()
         self._watch.notify_all()
@@ -220,7 +219,7 @@ class Fetchers:
         if self._under_way.is_full:
             self._concurrency.hold_back()
             return []
-        # Whoever waits is to have all threads, a few for each of many blocks.
+        # All threads work for waiting streams, with a few blocks each.
         run = self._flights.take(self._thread_count, store=self._store, urgent=True)
         if run or not self._flights.waiting(self._store):
             return run
@@ -255,7 +254,7 @@ class Fetchers:
             self._concurrency.ended(size, now=now)
             if is_whole and not read.is_second:
                 self._slow.ended(now - read.began)
-            # This thread takes the next; another one helps where there may be one more than before.
+            # This thread takes the next; another one helps if the limit has grown.
             if self._running + 1 < self._concurrency.limit and self._flights.waiting(self._store):
                 self._work.notify()
             self._room.freed.notify_all()
@@ -282,14 +281,14 @@ class Fetchers:
             self._concurrency.throttled()
 
     def _watch_reads(self) -> None:
-        """Let slow reads be asked again, as long as there are reads."""
+        """Repeat slow reads, as long as there are reads."""
         with self._lock:
             while not self._closed:
                 due_s = self._ask_again()
                 self._watch.wait(due_s)
 
     def _ask_again(self) -> float | None:
-        """Put slow reads into line; return when to look again, or None while nothing is read."""
+        """Queue slow reads once more; return when to look again, or None while nothing is read."""
         threshold_s, now = self._slow.threshold_s, time.monotonic()
         if not self._reads:
             return None

@@ -1,15 +1,15 @@
-"""Which reads take so long that asking once more is likely to be faster.
+"""Find reads that take so long that repeating them is likely to be faster.
 
-One read in a hundred takes a store several times as long as the others, and a connection may stall
+A store takes several times as long as usual for one read in a hundred, and a connection may stall
 for seconds. A batch waits for all of its blocks, so the slowest read is what a training loop feels.
 
 Contract:
 
-1. A read is slow when it has taken longer than `_SLOWEST` of those before it did, and `_LEAST_S`.
-   Until `_LEAST_READS` have ended none is, and never one of a local disk: what takes long there is
-   the machine itself.
-2. A slow read is asked once more, never twice, and at most one read in `_A_TRIAL` is: reads that
-   end pay for those that are asked again, and no more than `_MOST_SAVED` of them are saved up.
+1. A read is slow when it has taken longer than `_SLOWEST` of the reads before it, and longer than
+   `_LEAST_S`. None is slow until `_LEAST_READS` have ended, and no read of a local disk ever is:
+   there the machine itself is slow.
+2. A slow read is repeated once, never twice, and at most one read in `_A_TRIAL` is: finished reads
+   pay for repeated ones, and no more than `_MOST_SAVED` repeats are saved up.
 
 If the code differs, the code is wrong.
 

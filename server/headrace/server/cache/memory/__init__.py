@@ -1,1 +1,1 @@
-"""The memory of the cache: one arena, a table of blocks, leases, and who makes room for whom."""
+"""The memory of the cache: one arena, a table of blocks, leases, and eviction."""

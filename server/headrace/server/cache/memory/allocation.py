@@ -1,18 +1,20 @@
-"""The memory of a cache: where blocks lie, and room for those that come.
+"""The memory of a cache: where blocks lie, and how new ones get room.
 
 Contract:
 
 1. Blocks never take more than the budget: each lies in an extent of one arena of that size.
-2. `take` waits until something can go, `_ROOM_TIMEOUT_S` at most. What lies within a job's part of
-   the cache is spared for `_SPARING_S` while readers may still free something else.
+2. `take` waits until a block can be evicted, `_ROOM_TIMEOUT_S` at most. Blocks within a job's part
+   of the cache are spared, for `_SPARING_S` at most, until the reads and writes that ran at the
+   start have ended. One caller at a time looks for room; the others wait in line behind it.
 3. An extent is its taker's until `settle` makes a cached block of it or `give_back` frees it.
-4. All methods want the cache's lock held; `take` gives it up while it waits.
+4. All methods require the cache's lock; `take` releases it while it waits.
 
 If the code differs, the code is wrong.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -44,10 +46,11 @@ class Room:
 
     Attributes:
         memory: Where the blocks lie.
-        slots: Who lies where.
+        slots: Which block lies where.
         freed: Is notified by whoever may have made room.
         closed: Whether the cache was closed.
         filling: Whether more than half of the memory is taken.
+        ended: How many reads and writes of blocks have ended so far; whoever unpins counts.
 
     Args:
         lock: The cache's.
@@ -67,6 +70,9 @@ class Room:
         streams: Collection[Waiter],
     ) -> None:
         self.freed = threading.Condition(lock)
+        # Callers that wait for room behind another; see `take`.
+        self._line = threading.Condition(lock)
+        self._is_taking = False
         self.memory = map_memory(budget_bytes) if arena is None else arena.memory
         self.slots = SlotTable(None if arena is None else arena.capacity)
         self._arena = arena
@@ -78,6 +84,7 @@ class Room:
         self.filling = Flag()
         # Extents that have been taken and are being written into.
         self._landing = 0
+        self.ended = 0
 
     @property
     def used_bytes(self) -> int:
@@ -88,7 +95,7 @@ class Room:
         """Raise if the cache was closed.
 
         Raises:
-            DrainingError: It was.
+            DrainingError: The cache was closed.
         """
         if self.closed:
             raise closed_error()
@@ -97,14 +104,15 @@ class Room:
         """End every wait for room."""
         self.closed = True
         self.freed.notify_all()
+        self._line.notify_all()
 
     def take(self, length: int) -> int:
-        """Return where ``length`` bytes begin that are the caller's now, evicting what must go.
+        """Take ``length`` bytes, evicting blocks if needed; return where they begin.
 
         Raises:
             ConfigurationError: That is more than the memory.
             DrainingError: The cache was closed meanwhile.
-            StoreUnavailableError: Nothing could go in time.
+            StoreUnavailableError: No block could be evicted in time.
         """
         if length > self._extents.size:
             raise ConfigurationError(
@@ -112,31 +120,56 @@ class Room:
                 "the server with a larger cache_bytes"
             )
         began = time.monotonic()
+        # One at a time: each attempt ranks all blocks, and what is freed serves one of them first.
+        self._line.wait_for(lambda: not self._is_taking or self.closed, _ROOM_TIMEOUT_S)
+        self.check_open()
+        if self._is_taking:
+            raise _no_room_error()
+        self._is_taking = True
+        try:
+            begin = self._take_next(length, began)
+        finally:
+            self._is_taking = False
+            self._line.notify()
+        self._landing += 1
+        return begin
+
+    def _take_next(self, length: int, began: float) -> int:
+        hopeless = math.inf
         while (begin := self._free_extent(length)) is None:
             self.check_open()
             waited_s = time.monotonic() - began
-            sparing = waited_s < _SPARING_S and (self.slots.is_read or self._landing > 0)
+            sparing = (
+                waited_s < _SPARING_S
+                and self.ended < hopeless
+                and (self.slots.is_read or self._landing > 0)
+            )
             victim = self._victims.take(self._streams, sparing=sparing)
             if victim is not None:
                 self.evict(victim)
             elif waited_s >= _ROOM_TIMEOUT_S:
-                raise StoreUnavailableError("the cache had no room for a block; try again")
+                raise _no_room_error()
             else:
+                # Only those who read or write now are worth waiting for. If streams need more than
+                # there is, others have started by the time these end, so "somebody reads" would
+                # always be true.
+                hopeless = min(hopeless, self.ended + self._landing + self.slots.pin_count)
                 left_s = (_SPARING_S if sparing else _ROOM_TIMEOUT_S) - waited_s
                 # Workers do not say when they have read a block.
                 self.freed.wait(min(left_s, _DESK_POLL_S) if self.slots.desks else left_s)
-        self._landing += 1
         return begin
 
     def give_back(self, begin: int, length: int) -> None:
-        """Free an extent that was taken and holds no block after all."""
+        """Free an extent that was taken and holds no block."""
         self._landing -= 1
+        self.ended += 1
         self._extents.give(begin, length)
         self.freed.notify_all()
 
     def settle(self, flight: Flight, begin: int, length: int, *, bases: tuple[int, ...]) -> int:
         """Return the slot of a block, written into an extent, now pinned for who waits for it."""
         self._landing -= 1
+        self.ended += 1
         slot = self.slots.add(
             source=flight.source.index,
             block=flight.block,
@@ -179,6 +212,10 @@ class Room:
         return None if self.slots.is_full(self._landing) else self._extents.take(length)
 
 
+def _no_room_error() -> StoreUnavailableError:
+    return StoreUnavailableError("the cache had no room for a block; try again")
+
+
 def closed_error() -> DrainingError:
-    """Return what streams get that wait when the cache closes."""
+    """Return the error for streams that wait when the cache closes."""
     return DrainingError("the server has shut down; try another")

@@ -1,4 +1,4 @@
-"""One piece of memory for all cached blocks, and who has which part of it.
+"""One piece of memory for all cached blocks, and which part of it each has.
 
 All blocks lie in one arena so that one call gathers a column for a whole batch, whichever blocks
 its samples are in. The arena is the cache's budget: what does not fit in it is not cached.
@@ -25,8 +25,8 @@ class Memory:
 
     Attributes:
         array: ``(size,) uint8``.
-        buffer: The same bytes for Arrow.
-        view: The same bytes for slices.
+        buffer: The memory as an Arrow buffer.
+        view: The memory as a `memoryview`, to be sliced.
     """
 
     __slots__ = ("array", "buffer", "view")
@@ -117,7 +117,7 @@ class Arena:
         memory: Where the blocks lie.
         capacity: Slots that there may be at most: blocks of 4 KiB fill the arena.
         shared: The memory, to be handed to workers, who may read it.
-        header: The same of the header.
+        header: The header's bytes, likewise.
     """
 
     _HEADER_BYTES = 4096

@@ -1,13 +1,12 @@
-"""Which block goes when there is no room: the one that is needed last, within fair shares.
+"""Choose the block to evict: the one that is needed last, within fair shares.
 
 1. Streams say what they will read, batch after batch, as far as they have planned. Among blocks
    that some stream will read, the one whose next reading is farthest away goes first; how far is
    guessed from how fast each stream has been so far.
-2. Before them go the blocks of which no stream has said anything yet, the one that was not read
-   for longest first.
-3. Each job with an open stream owns an equal part of the cache. What lies within a job's part
-   goes after all that lies outside of any, so no job, however large, takes the blocks of another
-   that keeps within its part. What a job leaves free is anyone's.
+2. Blocks that no stream has announced go before them, the least recently read first.
+3. Each job with an open stream owns an equal part of the cache. Blocks within a job's part go after
+   all blocks outside of any part, so no job, however large, takes the blocks of another that keeps
+   within its part. Anyone may use what a job leaves free.
 4. Victims are worked out for several evictions at a time. One that was read, asked for or pinned
    meanwhile is passed over.
 
@@ -121,7 +120,7 @@ class Victims:
         now = time.monotonic()
         for desk in table.desks:
             theirs = desk.next_use[: table.capacity] - now
-            # What is late is needed now; what is very late is not known.
+            # A late block is needed now; for a very late one nothing is known.
             theirs[theirs < -_LATE_S] = _NEVER
             np.maximum(theirs, 0.0, out=theirs)
             sooner = theirs < soonest

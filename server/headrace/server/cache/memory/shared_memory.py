@@ -1,8 +1,8 @@
-"""Memory that a supervisor writes and its workers read, and the desks that workers write.
+"""Memory that a supervisor writes and its workers read, and desks that workers write.
 
 Contract between a supervisor that evicts and a worker that reads without asking:
 
-1. A block can be read where its dataset's table says, while it says so.
+1. A block may be read at the place in its dataset's table, while the table names it.
 2. A worker that wants to read blocks looks their slots up, notes a pin on its desk for each, and
    then looks them up again. Only if all are where they were may it read; else it takes the pins
    back.
@@ -41,7 +41,7 @@ _barrier_lock = threading.Lock()
 
 
 def barrier() -> None:
-    """Let all that this thread wrote be seen by others before it reads on."""
+    """Make all that this thread wrote visible to others before it reads on."""
     with _barrier_lock:
         pass
 
@@ -90,19 +90,19 @@ class Shared:
         return np.frombuffer(mapped, np.uint8)
 
     def seal(self) -> None:
-        """Let nobody map it to write from now on, nor change its size."""
+        """Forbid everybody to map it for writing from now on, or to change its size."""
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, seals)
         with contextlib.suppress(OSError):  # an older kernel
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEAL_FUTURE_WRITE)
 
     def close(self) -> None:
-        """Give the descriptor back; what is mapped stays."""
+        """Close the descriptor; existing mappings stay."""
         os.close(self.fd)
 
 
 class Desk:
-    """What one worker says of the blocks that it reads and will read, by slot.
+    """What one worker states of the blocks that it reads and will read, by slot.
 
     Attributes:
         pins: ``(capacity,) int32``: how many of its streams read a block just now.

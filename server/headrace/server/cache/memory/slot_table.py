@@ -14,9 +14,9 @@ _FIRST_CAPACITY = 256
 
 
 class SlotTable:
-    """Who lies where in the arena, one slot a block. Slot 0 stays empty: it means "not cached".
+    """The table of cached blocks, one slot a block. Slot 0 stays empty: it means "not cached".
 
-    Not safe for several threads, but for `asked`, which any thread may write.
+    Not safe for several threads, except for `asked`, which any thread may write.
 
     Attributes:
         source: ``(capacity,)``: the index of each block's dataset; -1 in a free slot.
@@ -78,7 +78,7 @@ class SlotTable:
         self.count -= 1
 
     def pin(self, slots: NDArray[np.integer]) -> None:
-        """Keep the blocks of distinct slots, and note their use."""
+        """Pin the blocks of distinct slots, and note their use."""
         now = time.monotonic_ns()
         if LOOPS is not None:
             LOOPS.pin(self.pins, self.last_use, slots.astype(np.int32, copy=False), now)
@@ -89,7 +89,7 @@ class SlotTable:
     def pin_all(
         self, slot_of: NDArray[np.int32], blocks: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], int]:
-        """Keep distinct blocks as `pin` does: all of them, or none if one is not cached.
+        """Pin distinct blocks: all of them, or none if one is not cached.
 
         Args:
             slot_of: The slot of each block of their dataset; not above 0 if it is not cached.
@@ -132,6 +132,12 @@ class SlotTable:
     def is_full(self, coming: int) -> bool:
         """Return whether there is no slot left beside those for blocks that are coming."""
         return self.limit is not None and self.count + coming + 1 >= self.limit
+
+    @property
+    def pin_count(self) -> int:
+        """Return how many reads of blocks there are just now."""
+        theirs = [int(desk.pins[: self.capacity].sum()) for desk in self.desks]
+        return int(self.pins.sum()) + sum(theirs)
 
     @property
     def is_read(self) -> bool:

@@ -35,6 +35,37 @@ static bool are_spans(const array *spans, const array *ragged, int64_t count) {
            spans->shape[1] == SPANS && (ragged->shape[0] == 0 || spans->shape[2] > count);
 }
 
+/* Place buffers one after another; `begins` takes where each begins. */
+static void place_buffers(const int64_t *lengths, int64_t count, int64_t *begins) {
+    int64_t end = 0;
+    for (int64_t buffer = 0; buffer < count; buffer++) {
+        begins[buffer] = (end + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        end = begins[buffer] + lengths[buffer];
+    }
+}
+
+/* Find the values of ragged columns.
+ *
+ * 0 arena, 1 slot_of, 2 bases, 3 blocks, 4 offsets: `rows`.
+ * 5 row_bytes: Of a packed row.
+ * 6 ragged: (ragged columns, 3), as above.
+ * 7 spans: (ragged columns, 3, rows + 1): takes what `find_values` finds of each.
+ *
+ * Returns as `gather`.
+ */
+static bool find_ragged(const argument *of, const array *spans) {
+    const rows given = rows_of(of);
+    const array *ragged = &of[6].array;
+    if (!are_spans(spans, ragged, given.count))
+        return false;
+    for (int64_t column = 0; column < ragged->shape[0]; column++)
+        if (!find_values(&given, of[5].number, ints_of(ragged)[column * RAGGED + SPAN_AT],
+                         spans_of(spans, column, BEGINS), spans_of(spans, column, LENGTHS),
+                         spans_of(spans, column, EDGES)))
+            return false;
+    return true;
+}
+
 /* Lay out batches of equally many rows.
  *
  * 0 arena, 1 slot_of, 2 bases, 3 blocks, 4 offsets: `rows`, of all batches, one after the other.
@@ -53,16 +84,10 @@ static bool measure_batches(const argument *of) {
     const array *ragged = &of[6].array, *buffers = &of[7].array, *spans = &of[8].array;
     const int64_t batches = of[9].array.shape[0], width = of[9].array.shape[1];
     const int64_t count = given.count / most(1, batches);
-    if (!are_spans(spans, ragged, given.count) || buffers->shape[1] != 2 ||
-        buffers->shape[0] != width || of[10].array.size != of[9].array.size)
+    if (buffers->shape[1] != 2 || buffers->shape[0] != width ||
+        of[10].array.size != of[9].array.size || !find_ragged(of, spans))
         return false;
-    for (int64_t column = 0; column < ragged->shape[0]; column++)
-        if (!find_values(&given, of[5].number, ints_of(ragged)[column * RAGGED + SPAN_AT],
-                         spans_of(spans, column, BEGINS), spans_of(spans, column, LENGTHS),
-                         spans_of(spans, column, EDGES)))
-            return false;
     for (int64_t batch = 0; batch < batches; batch++) {
-        int64_t *begins = ints_of(&of[9].array) + batch * width, end = 0;
         int64_t *lengths = ints_of(&of[10].array) + batch * width;
         for (int64_t buffer = 0; buffer < width; buffer++) {
             int64_t length = ints_of(buffers)[2 * buffer + 1];
@@ -74,10 +99,9 @@ static bool measure_batches(const argument *of) {
             } else {
                 length += count * ints_of(buffers)[2 * buffer];
             }
-            begins[buffer] = (end + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
             lengths[buffer] = length;
-            end = begins[buffer] + length;
         }
+        place_buffers(lengths, width, ints_of(&of[9].array) + batch * width);
     }
     return true;
 }
@@ -92,10 +116,9 @@ static void put_offsets(const int64_t *edges, int64_t count, int64_t item_bytes,
         offsets[row] = (edges[row] - edges[0]) >> shift;
 }
 
-/* A batch that is being written: its number, its rows and its payload. */
+/* A batch that is being written: its number and its payload. */
 typedef struct {
     int64_t number;
-    rows given;
     uint8_t *out;
     int64_t size;
     const int64_t *begins;
@@ -117,21 +140,23 @@ static bool put_padding(const payload *of) {
 }
 
 /* Write a ragged column: offsets, and values. */
-static bool put_ragged(const payload *of, const int64_t *column, const array *spans, int64_t index) {
-    const int64_t buffer = column[BUFFER], first = of->number * of->given.count;
-    const int64_t edge_bytes = OFFSET_BYTES * (of->given.count + 1);
+static bool put_ragged(const payload *of, const rows *given, const int64_t *column,
+                       const array *spans, int64_t index) {
+    const int64_t buffer = column[BUFFER], first = of->number * given->count;
+    const int64_t edge_bytes = OFFSET_BYTES * (given->count + 1);
     if (buffer < 0 || buffer + 1 >= of->buffers || of->lengths[buffer] != edge_bytes ||
         (uintptr_t)of->out % OFFSET_BYTES || of->begins[buffer] % OFFSET_BYTES)
         return false;
-    put_offsets(spans_of(spans, index, EDGES) + first, of->given.count + 1, column[ITEM_BYTES],
+    put_offsets(spans_of(spans, index, EDGES) + first, given->count + 1, column[ITEM_BYTES],
                 of->out + of->begins[buffer]);
-    return copy_spans(of->given.arena, spans_of(spans, index, BEGINS) + first,
-                      spans_of(spans, index, LENGTHS) + first, of->given.count,
+    return copy_spans(given->arena, spans_of(spans, index, BEGINS) + first,
+                      spans_of(spans, index, LENGTHS) + first, given->count,
                       of->out + of->begins[buffer + 1], of->lengths[buffer + 1]);
 }
 
 /* Gather columns of fixed size; `placed` has room for them. */
-static bool put_fields(const payload *of, const array *fields, int64_t *placed) {
+static bool put_fields(const payload *of, const rows *given, const array *fields,
+                       int64_t *placed) {
     memcpy(placed, fields->data, (size_t)fields->size * sizeof *placed);
     for (int64_t field = 0; field < fields->shape[0]; field++) {
         const int64_t buffer = placed[field * FIELD + TO];
@@ -139,7 +164,7 @@ static bool put_fields(const payload *of, const array *fields, int64_t *placed) 
             return false;
         placed[field * FIELD + TO] = of->begins[buffer];
     }
-    return gather(&of->given, placed, fields->shape[0], of->out, of->size);
+    return gather(given, placed, fields->shape[0], of->out, of->size);
 }
 
 /* Write the sample ids, of which each batch has as many bytes as its buffer. */
@@ -156,6 +181,40 @@ static bool put_ids(const payload *of, const array *ids, int64_t buffer) {
 /* The targets of a batch: the address of its payload, a multiple of 8 where it has ragged columns;
  * its bytes; bytes of its head; the address that takes its hash, 0 for none. */
 enum { ADDRESS, PAYLOAD_BYTES, HEAD_BYTES, HASH_TO, TARGET };
+
+/* Return a batch's payload; `begins` says which argument has where buffers begin, the next one has
+ * their bytes. */
+static payload payload_of(const argument *of, int begins, int64_t batch, const array *targets) {
+    const int64_t *target = ints_of(targets) + batch * TARGET;
+    const int64_t width = of[begins].array.shape[1];
+    const payload found = {batch,
+                           (uint8_t *)(uintptr_t)target[ADDRESS],
+                           target[PAYLOAD_BYTES],
+                           ints_of(&of[begins].array) + batch * width,
+                           ints_of(&of[begins + 1].array) + batch * width,
+                           width};
+    return found;
+}
+
+/* Write what precedes a payload; return whether there is as much, from `*at` on. */
+static bool put_head(const payload *of, const array *heads, const array *targets, int64_t *at) {
+    const int64_t bytes = ints_of(targets)[of->number * TARGET + HEAD_BYTES];
+    if (bytes < 0 || bytes > heads->size - *at)
+        return false;
+    memcpy(of->out - bytes, bytes_of(heads) + *at, (size_t)bytes);
+    *at += bytes;
+    return true;
+}
+
+/* Write a payload's hash to where it is wanted. */
+static void put_hash(const payload *of, const array *targets) {
+    uint8_t *to = (uint8_t *)(uintptr_t)ints_of(targets)[of->number * TARGET + HASH_TO];
+    if (to == NULL)
+        return;
+    const uint64_t found = hash_of(of->out, of->size);
+    for (int byte = 0; byte < 8; byte++)
+        to[byte] = (uint8_t)(found >> (8 * byte));
+}
 
 /* Write the payloads of the batches that were measured last, and what precedes them.
  *
@@ -184,31 +243,17 @@ static bool write_batches(const argument *of) {
     int64_t head_at = 0;
     bool is_right = true;
     for (int64_t batch = 0; batch < batches && is_right; batch++) {
-        const int64_t *target = ints_of(targets) + batch * TARGET, first = batch * count;
-        const rows own = {all.arena,           all.slot_of,         all.bases,
-                          all.blocks + first,  all.offsets + first, count};
-        const payload to = {batch,
-                            own,
-                            (uint8_t *)(uintptr_t)target[ADDRESS],
-                            target[PAYLOAD_BYTES],
-                            ints_of(begins) + batch * begins->shape[1],
-                            ints_of(&of[9].array) + batch * begins->shape[1],
-                            begins->shape[1]};
-        is_right = target[HEAD_BYTES] >= 0 && head_at + target[HEAD_BYTES] <= heads->size;
-        if (!is_right)
-            break;
-        memcpy(to.out - target[HEAD_BYTES], bytes_of(heads) + head_at, (size_t)target[HEAD_BYTES]);
-        head_at += target[HEAD_BYTES];
-        is_right = put_padding(&to) && put_fields(&to, fields, placed) &&
+        const int64_t first = batch * count;
+        const rows own = {all.arena,          all.slot_of,         all.bases,
+                          all.blocks + first, all.offsets + first, count};
+        const payload to = payload_of(of, 8, batch, targets);
+        is_right = put_head(&to, heads, targets, &head_at) && put_padding(&to) &&
+                   put_fields(&to, &own, fields, placed) &&
                    put_ids(&to, &of[10].array, of[11].number);
         for (int64_t column = 0; column < ragged->shape[0] && is_right; column++)
-            is_right = put_ragged(&to, ints_of(ragged) + column * RAGGED, spans, column);
-        if (is_right && target[HASH_TO]) {
-            const uint64_t found = hash_of(to.out, to.size);
-            uint8_t *hash_to = (uint8_t *)(uintptr_t)target[HASH_TO];
-            for (int byte = 0; byte < 8; byte++)
-                hash_to[byte] = (uint8_t)(found >> (8 * byte));
-        }
+            is_right = put_ragged(&to, &own, ints_of(ragged) + column * RAGGED, spans, column);
+        if (is_right)
+            put_hash(&to, targets);
     }
     free(placed);
     return is_right;

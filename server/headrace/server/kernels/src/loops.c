@@ -14,6 +14,7 @@
 #include "images.h"
 #include "order.h"
 #include "pack.h"
+#include "rows.h"
 
 #ifndef SOURCES
 #define SOURCES ""
@@ -218,13 +219,56 @@ static PyObject *py_best_fit(GIVEN) {
     return end_with(&taken, Py_BuildValue("LL", (long long)found.pieces, (long long)found.rows));
 }
 
-static PyObject *py_place_spans(GIVEN) {
-    TAKE("place_spans", "blllB");
+static bool are_wanted(const wanted_rows *of) {
+    return of->groups->shape[1] == GROUP && of->which->size >= of->rows->size;
+}
+
+static PyObject *py_count_pieces(GIVEN) {
+    TAKE("count_pieces", "mllL");
+    const wanted_rows wanted = {ARRAY(0), ARRAY(1), ARRAY(2)};
+    int64_t found = -1;
+    if (are_wanted(&wanted) && ARRAY(3)->size >= ARRAY(2)->size)
+        found = count_pieces(&wanted, ints_of(ARRAY(3)));
+    if (found < 0)
+        return refuse(&taken, "count_pieces: a row lies in no group");
+    return end_with(&taken, PyLong_FromLongLong(found));
+}
+
+static PyObject *py_take_pieces(GIVEN) {
+    TAKE("take_pieces", "mlllLM");
+    const wanted_rows wanted = {ARRAY(0), ARRAY(1), ARRAY(2)};
+    if (!are_wanted(&wanted) || ARRAY(3)->size < ARRAY(2)->size ||
+        ARRAY(5)->shape[1] != GROUP_PIECE - 1 ||
+        !take_pieces(&wanted, ints_of(ARRAY(3)), ARRAY(4), ARRAY(5)))
+        return refuse(&taken, "take_pieces: the rows and what takes them do not fit together");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_find_ragged(GIVEN) {
+    TAKE("find_ragged", "bimllnmC");
     bool is_found;
     Py_BEGIN_ALLOW_THREADS;
-    is_found = place_spans(ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3), ARRAY(4));
+    is_found = find_ragged(of, ARRAY(7));
     Py_END_ALLOW_THREADS;
     return end_with(&taken, PyBool_FromLong(is_found));
+}
+
+static PyObject *py_measure_rows(GIVEN) {
+    TAKE("measure_rows", "lmncmnmMM");
+    bool is_right;
+    Py_BEGIN_ALLOW_THREADS;
+    is_right = measure_rows(of);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_right));
+}
+
+static PyObject *py_write_rows(GIVEN) {
+    TAKE("write_rows", "lmncmblmmmbbm");
+    bool is_right;
+    Py_BEGIN_ALLOW_THREADS;
+    is_right = write_rows(of);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyBool_FromLong(is_right));
 }
 
 /* ---- Images ---- */
@@ -240,6 +284,15 @@ static PyObject *py_resample(GIVEN) {
     if (found)
         return refuse(&taken, "resample: the part does not lie in the image");
     return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_count_scans(GIVEN) {
+    TAKE("count_scans", "b");
+    int64_t found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = count_scans(bytes_of(ARRAY(0)), ARRAY(0)->size);
+    Py_END_ALLOW_THREADS;
+    return end_with(&taken, PyLong_FromLongLong(found));
 }
 
 /* ---- Hashes ---- */
@@ -294,23 +347,28 @@ static PyMethodDef METHODS[] = {
     METHOD(best_fit),
     METHOD(copy_spans),
     METHOD(copy_spans_to_parts),
+    METHOD(count_scans),
     METHOD(deal_evenly),
+    METHOD(count_pieces),
     METHOD(distinct),
     METHOD(end_hash),
     METHOD(find_dealt),
+    METHOD(find_ragged),
     METHOD(find_spans),
     METHOD(gather),
     METHOD(hash_parts),
     METHOD(measure_batches),
+    METHOD(measure_rows),
     METHOD(network_tables),
     METHOD(pin),
     METHOD(pin_all),
-    METHOD(place_spans),
     METHOD(resample),
     METHOD(sorting_words),
+    METHOD(take_pieces),
     METHOD(unpin),
     METHOD(walk),
     METHOD(write_batches),
+    METHOD(write_rows),
     METHOD(xxh3),
     {NULL, NULL, 0, NULL}};
 

@@ -1,4 +1,4 @@
-/* Find rows for documents, and copy documents into rows. */
+/* Find rows for documents, and the documents of rows. */
 
 #ifndef HEADRACE_PACK_H
 #define HEADRACE_PACK_H
@@ -6,7 +6,6 @@
 #include "gather.h"
 
 #define WORD 64
-#define SPANS_AHEAD 8 /* that are on their way while one is copied (arbitrary) */
 
 /* Which rooms rows have left: a bit for each room, and one for each word that is not 0. */
 typedef struct {
@@ -142,28 +141,57 @@ static packed best_fit(const packing *of) {
     return found;
 }
 
-/* Copy spans of bytes, each to a place of its own.
- *
- * Returns whether all of them lie in the memory and have room; else none is copied.
- */
-static bool place_spans(const array *memory, const array *begins, const array *lengths,
-                        const array *places, const array *out) {
-    const int64_t count = begins->size;
-    const int64_t *from = ints_of(begins), *size = ints_of(lengths), *to = ints_of(places);
-    if (lengths->size < count || places->size < count)
-        return false;
-    for (int64_t i = 0; i < count; i++) {
-        /* Nothing is added that could pass the greatest number. */
-        if (size[i] < 0 || from[i] < 0 || from[i] > memory->size - size[i] || to[i] < 0 ||
-            to[i] > out->size - size[i])
-            return false;
+/* A packed group: the address of where the pieces of each row begin (int64), how many such there
+ * are; the address of its pieces, five int32 each, how many these are. */
+enum { STARTS, START_COUNT, TABLE, TABLE_ROWS, GROUP };
+enum { GROUP_PIECE = 5 };
+
+/* Rows of groups, whose pieces are wanted. */
+typedef struct {
+    const array *groups; /* (groups, 4), as above */
+    const array *which;  /* (rows,): the group of each */
+    const array *rows;   /* (rows,): its place in the group */
+} wanted_rows;
+
+/* Find the pieces of a row, `*count` from what is returned on; NULL if it has none in its group. */
+static const int32_t *pieces_of_row(const wanted_rows *of, int64_t i, int64_t *count) {
+    const int64_t which = ints_of(of->which)[i], row = ints_of(of->rows)[i];
+    if (which < 0 || which >= of->groups->shape[0])
+        return NULL;
+    const int64_t *group = ints_of(of->groups) + which * GROUP;
+    const int64_t *starts = (const int64_t *)(uintptr_t)group[STARTS];
+    if (row < 0 || row + 1 >= group[START_COUNT] || starts[row] < 0 ||
+        starts[row + 1] < starts[row] || starts[row + 1] > group[TABLE_ROWS])
+        return NULL;
+    *count = starts[row + 1] - starts[row];
+    return (const int32_t *)(uintptr_t)group[TABLE] + starts[row] * GROUP_PIECE;
+}
+
+/* Count the pieces of rows; returns those of all of them, -1 if a row lies in no group. */
+static int64_t count_pieces(const wanted_rows *of, int64_t *counts) {
+    int64_t total = 0;
+    for (int64_t i = 0; i < of->rows->size; i++) {
+        if (pieces_of_row(of, i, &counts[i]) == NULL)
+            return -1;
+        total += counts[i];
     }
-    for (int64_t i = 0; i < count + SPANS_AHEAD; i++) {
-        if (i < count)
-            fetch_all(bytes_of(memory), from[i], size[i]);
-        const int64_t own = i - SPANS_AHEAD;
-        if (own >= 0)
-            memcpy(bytes_to(out) + to[own], bytes_of(memory) + from[own], (size_t)size[own]);
+    return total;
+}
+
+/* Take the pieces of rows: the document of each, from the first of its group on, and the other
+ * numbers. Returns whether each row lies in a group, and there is room for all. */
+static bool take_pieces(const wanted_rows *of, const int64_t *firsts, const array *sample_ids,
+                        const array *table) {
+    int64_t at = 0, count;
+    for (int64_t i = 0; i < of->rows->size; i++) {
+        const int32_t *piece = pieces_of_row(of, i, &count);
+        if (piece == NULL || count > sample_ids->size - at || count > table->shape[0] - at)
+            return false;
+        for (int64_t end = at + count; at < end; at++, piece += GROUP_PIECE) {
+            ints_of(sample_ids)[at] = firsts[i] + piece[0];
+            for (int64_t k = 0; k < GROUP_PIECE - 1; k++)
+                ints_of(table)[at * (GROUP_PIECE - 1) + k] = piece[k + 1];
+        }
     }
     return true;
 }

@@ -1,0 +1,136 @@
+"""Servers in processes of their own, that end with the block that needs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from headrace.errors import ConfigurationError
+
+CHUNK_BYTES = 2 << 20
+"""As much of a payload as the real server puts into a message."""
+
+_READY_S = 120.0  # arbitrary: imports, on a machine that is busy
+_END_S = 20.0
+_HEADRACE = "from headrace.cli.main import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A running server.
+
+    Attributes:
+        process: The server.
+        address: Where it listens.
+        ready_line: What it said when it did.
+    """
+
+    process: subprocess.Popen[str]
+    address: str
+    ready_line: str
+
+    def processor_s(self) -> float:
+        """Return the processor time that the server has taken so far, in seconds; 0 off Linux."""
+        try:
+            return processor_s(self.process.pid)
+        except OSError:
+            return 0.0
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time that a process has taken so far, in seconds.
+
+    Raises:
+        OSError: There is no such process, or the system is not Linux.
+    """
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def serving(
+    datasets: Mapping[str, str],
+    *options: str,
+    listen: str = "127.0.0.1:0",
+    stderr: IO[str] | int | None = None,
+    nofile: int = 0,
+) -> Iterator[Serving]:
+    """Serve datasets with `headrace serve`.
+
+    Args:
+        datasets: URLs by name.
+        options: More of the command's options.
+        listen: Where.
+        stderr: Where its log goes, as `subprocess` takes it; None for our own.
+        nofile: Most files that it may have open; 0 for as many as we.
+
+    Raises:
+        ConfigurationError: It was not ready in time.
+    """
+    limited = ["sh", "-c", f'ulimit -n {nofile}; exec "$@"', "sh"] if nofile else []
+    command = [
+        *limited,
+        sys.executable,
+        "-c",
+        _HEADRACE,
+        "serve",
+        "--listen",
+        listen,
+        "--json",
+        *options,
+    ]
+    command += [f"{name}={url}" for name, url in datasets.items()]
+    with _started(command, stderr) as (process, line):
+        yield Serving(process, str(json.loads(line)["address"]), line)
+
+
+@contextmanager
+def serving_ready_bytes(payload_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Serving]:
+    """Serve the same bytes over and over, from a gRPC server that does nothing else.
+
+    Args:
+        payload_bytes: How many.
+        chunk_bytes: Greatest part of them in one message.
+    """
+    sizes = (str(payload_bytes), str(chunk_bytes))
+    command = [sys.executable, "-m", "headrace.bench.ready", *sizes]
+    with _started(command, subprocess.DEVNULL) as (process, line):
+        yield Serving(process, line.strip(), line)
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], stderr: IO[str] | int | None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start a program, and yield its first line; ask it to end, and kill it if it does not."""
+    process = subprocess.Popen(  # noqa: S603 - our own programs
+        command, stdout=subprocess.PIPE, stderr=stderr, text=True
+    )
+    assert process.stdout is not None
+    try:
+        ready, _, _ = select.select([process.stdout], [], [], _READY_S)
+        line = process.stdout.readline() if ready else ""
+        if not line:
+            raise ConfigurationError(
+                f"a server was not ready within {_READY_S:.0f} s; run it by hand to see why: "
+                f"{' '.join(command)}"
+            )
+        yield process, line
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_END_S)
+        finally:
+            process.kill()
+            process.stdout.close()
+            process.wait(_END_S)

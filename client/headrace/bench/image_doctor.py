@@ -1,0 +1,190 @@
+"""Say how many processors the images of a job take: some of them decoded and cropped here."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from headrace.client import (
+    Access,
+    DecodeImage,
+    NumpyDataset,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+)
+from headrace.errors import BadArgumentError
+from headrace.order import sample_keys
+from headrace.server.images.files import Decoder, Head, head_of
+from headrace.server.images.recipe import recipe_of
+
+_FILES = 64
+_SECONDS = 1.0
+_COLOURS = 3
+_MADE_UP = 16
+_NOT_DECODED = (OSError, SyntaxError, ValueError, EOFError)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCost:
+    """What images take of a processor of this machine.
+
+    Attributes:
+        column: Whose files they are.
+        side: Rows and columns of what is made of each.
+        width: Columns of an image, the median.
+        height: Rows, likewise.
+        images_per_s: What one processor decodes, crops at random and flips in a second.
+        ranks: The ranks of the job.
+        processors: What the job needs.
+    """
+
+    column: str
+    side: int
+    width: int
+    height: int
+    images_per_s: float
+    ranks: int
+    processors: float
+
+    def __str__(self) -> str:
+        """Return it in a sentence."""
+        who = "your rank needs" if self.ranks == 1 else f"your {self.ranks} ranks need"
+        return (
+            f"{self.side} x {self.side} from {self.width} x {self.height}: "
+            f"{self.images_per_s:,.0f} images/s a processor; {who} "
+            f"{self.processors:,.1f} processor{'' if self.processors == 1 else 's'} for images"
+        )
+
+
+def decoding_rate(*, side: int, width: int, height: int) -> float:
+    """Return how many JPEG of a size one processor of this machine decodes and crops in a second.
+
+    They are made up, smooth with some noise, of quality 90, as large as photographs are.
+
+    Args:
+        side: Rows and columns of what is made of each.
+        width: Columns of an image.
+        height: Its rows.
+
+    Raises:
+        ConfigurationError: The packages of the ``[images]`` extra are missing here.
+    """
+    # Says what is missing before Pillow is asked for.
+    Decoder(_COLOURS)
+    files = [memoryview(_made_up(number, width, height)) for number in range(_MADE_UP)]
+    return _rate(files, side)[0]
+
+
+def _made_up(number: int, width: int, height: int) -> bytes:
+    from PIL import Image  # noqa: PLC0415 - of the [images] extra
+
+    random = np.random.default_rng(number)
+    coarse = Image.fromarray(random.integers(0, 256, (12, 16, _COLOURS), np.uint8))
+    smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), np.int16)
+    noise = random.integers(-12, 13, smooth.shape, np.int16)
+    content = BytesIO()
+    Image.fromarray((smooth + noise).clip(0, 255).astype(np.uint8)).save(
+        content, "JPEG", quality=90
+    )
+    return content.getvalue()
+
+
+def measure_images(
+    targets: Sequence[str],
+    dataset: str,
+    *,
+    side: int,
+    samples_per_s: float,
+    ranks: int,
+    columns: Sequence[str] = (),
+    access: Access | None = None,
+) -> ImageCost:
+    """Read some images as they are stored, and make on one processor what a server would.
+
+    Args:
+        targets: Servers of the dataset.
+        dataset: Its name.
+        side: Rows and columns of what is made of each.
+        samples_per_s: What each rank needs.
+        ranks: How many there are.
+        columns: Columns to look at; empty for all.
+        access: How to authenticate.
+
+    Raises:
+        BadArgumentError: No column holds images.
+        ConfigurationError: The packages of the ``[images]`` extra are missing here.
+        HeadraceError: No server answered, or it refused.
+    """
+    with NumpyDataset(
+        list(targets),
+        dataset,
+        batch_size=_FILES,
+        columns=columns,
+        epochs=1,
+        end="uneven",
+        access=access,
+    ) as batches:
+        arrays = next(iter(batches), {})
+    column, files = _images_of(arrays)
+    rate, heads = _rate(files, side)
+    # To a tenth, and never less than it takes.
+    processors = math.ceil(10 * ranks * samples_per_s / rate) / 10
+    width = int(statistics.median_low(head.width for head in heads))
+    height = int(statistics.median_low(head.height for head in heads))
+    return ImageCost(column, side, width, height, rate, ranks, processors)
+
+
+def _images_of(arrays: Mapping[str, Any]) -> tuple[str, list[memoryview]]:
+    """Return the first column that holds images, and those that are there."""
+    for name, values in arrays.items():
+        files = [memoryview(each) for each in values.flat if isinstance(each, bytes)]
+        found = [file for file in files if _head(file) is not None]
+        # A damaged file among them is for the server to name.
+        if 2 * len(found) > len(files):
+            return name, found
+    raise BadArgumentError(
+        f"no column of the dataset holds images (JPEG, PNG, WebP, AVIF): {', '.join(arrays)}; "
+        "leave --images out",
+        field="images",
+    )
+
+
+def _head(file: memoryview) -> Head | None:
+    try:
+        return head_of(file)
+    except _NOT_DECODED:
+        return None
+
+
+def _rate(files: Sequence[memoryview], side: int) -> tuple[float, list[Head]]:
+    """Return images a second of processor time of this thread, and the heads of all files."""
+    step = DecodeImage("image", transforms=[RandomResizedCrop(side), RandomHorizontalFlip()])
+    recipe = recipe_of(step.to_message().decode_image)
+    draws = recipe.draws(sample_keys(0, 0, np.arange(len(files))), 0)
+    out = np.empty(recipe.shape, np.uint8)
+    decoder = Decoder(recipe.channels)
+    heads: dict[int, Head] = {}
+    made, used_s = 0, 0.0
+    # The first time round memory is taken, and code is loaded.
+    for turn in range(1 << 20):
+        began = time.thread_time()
+        for row, file in enumerate(files):
+            try:
+                heads[row] = head = head_of(file)
+                recipe.make(decoder.pixels(file, head), draws, row, out)
+            except _NOT_DECODED:
+                continue
+            made += bool(turn)
+        used_s += (time.thread_time() - began) if turn else 0.0
+        if not heads:
+            raise BadArgumentError("none of the images that were read can be decoded")
+        if used_s >= _SECONDS:
+            break
+    return made / used_s, list(heads.values())

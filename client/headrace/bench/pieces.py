@@ -1,0 +1,273 @@
+"""Measure each piece of the way of a batch alone, and the whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import grpc
+
+from headrace.bench.children import Serving, serving, serving_ready_bytes
+from headrace.bench.ready import METHOD
+from headrace.bench.workloads import Workload
+from headrace.client import (
+    BatchEvent,
+    BatchReader,
+    BufferPool,
+    Deadlines,
+    Place,
+    ReadOptions,
+    RemoteDataset,
+)
+from headrace.order import OrderSpec
+from headrace.storage import open_dataset, open_store
+from headrace.v1 import shard_service_pb2 as pb
+from headrace.v1 import shard_service_pb2_grpc as rpc
+
+_MIB = 1 << 20
+_ROUNDS = 3
+_NAME = "bench"
+_READ = "/headrace.v1.ShardService/ReadBatches"
+_WHOLE_RUN_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Rates of payload in MiB/s, each the median of three, interleaved.
+
+    Attributes:
+        workload: What kind of samples.
+        batch_bytes: Payload of a batch.
+        store: Shards read, and nothing done with them.
+        decode: Blocks read, verified and decoded.
+        gather: What the server does beyond sending: order, finding, gathering, hashing. Payload a
+            second of its processor time, less that of the bare server; 0 where the system does not
+            tell processor times.
+        wire: Ready bytes from a bare gRPC server in another process, dropped on arrival.
+        server: Shuffled batches of a real server with a warm cache, dropped on arrival.
+        client: The same, verified and put together by the client.
+        loop: The same as tensors in a training loop that does nothing.
+        gpu: The same on the GPU; 0 without one.
+        first_batch_ms: From opening to the first batch, the cache warm.
+    """
+
+    workload: str
+    batch_bytes: int
+    store: float
+    decode: float
+    gather: float
+    wire: float
+    server: float
+    client: float
+    loop: float
+    gpu: float
+    first_batch_ms: float
+
+    @property
+    def bottleneck(self) -> str:
+        """The piece that costs most of the time of a batch in the loop, the cache being warm."""
+        costs = self._costs()
+        return max(costs, key=lambda piece: costs[piece])
+
+    @property
+    def bottleneck_share(self) -> float:
+        """Its share of that time, in [0, 1]."""
+        costs = {piece: max(0.0, cost) for piece, cost in self._costs().items()}
+        return costs[self.bottleneck] / sum(costs.values())
+
+    def _costs(self) -> dict[str, float]:
+        """Return what each piece adds to the time of a MiB."""
+        return {
+            "wire": 1 / self.wire,
+            "server": 1 / self.server - 1 / self.wire,
+            "client": 1 / self.client - 1 / self.server,
+            "loop": 1 / self.loop - 1 / self.client,
+        }
+
+
+def measure_pieces(workload: Workload, url: str, *, raw_bytes: int, seconds: float) -> Pieces:
+    """Write a dataset, serve it from a process of its own, and measure.
+
+    Args:
+        workload: What kind of samples.
+        url: Where to write them; nothing else may be there.
+        raw_bytes: Raw bytes of the dataset, about.
+        seconds: How long each measurement takes.
+
+    Raises:
+        ConfigurationError: The server did not start.
+    """
+    workload.write(url, raw_bytes=raw_bytes)
+    with serving({_NAME: url}, stderr=subprocess.DEVNULL) as server:
+        address = server.address
+        payload = _first_payload(workload, address)
+        _warm(workload, address)
+        with serving_ready_bytes(payload) as ready:
+            bare, busy = ready.address, {"wire": _Busy(ready), "server": _Busy(server)}
+            runs: dict[str, Callable[[], Iterator[int]]] = {
+                "store": lambda: _read_store(url),
+                "decode": lambda: _decode(url),
+                "wire": lambda: _messages(bare, METHOD, b""),
+                "server": lambda: _server_messages(workload, address),
+                "client": lambda: _client_batches(workload, address),
+                "loop": lambda: _loop_batches(workload, address, device=None),
+            }
+            if _has_gpu():
+                runs["gpu"] = lambda: _loop_batches(workload, address, device="cuda")
+            rates: dict[str, list[float]] = {piece: [] for piece in runs}
+            for _ in range(_ROUNDS):
+                for piece, run in runs.items():
+                    with busy.get(piece, nullcontext([])) as mib:
+                        rates[piece].append(_rate(run(), seconds, mib))
+        first_ms = statistics.median(_first_ms(workload, address) for _ in range(_ROUNDS))
+    medians = {piece: statistics.median(found) for piece, found in rates.items()}
+    return Pieces(
+        workload=workload.name,
+        batch_bytes=payload,
+        first_batch_ms=first_ms,
+        gather=_gather_rate(busy["wire"], busy["server"]),
+        **{"gpu": 0.0, **medians},
+    )
+
+
+class _Busy:
+    """Adds up the processor time that a server takes for a MiB of payload."""
+
+    def __init__(self, server: Serving) -> None:
+        self._server = server
+        self._began_s = 0.0
+        self._mib: list[float] = []
+        self.spent_s, self.sent_mib = 0.0, 0.0
+
+    def __enter__(self) -> list[float]:
+        self._began_s, self._mib = self._server.processor_s(), []
+        return self._mib
+
+    def __exit__(self, *exc: object) -> None:
+        self.spent_s += self._server.processor_s() - self._began_s
+        self.sent_mib += sum(self._mib)
+
+
+def _gather_rate(bare: _Busy, server: _Busy) -> float:
+    if not server.spent_s:
+        return 0.0
+    more_s = server.spent_s / server.sent_mib - bare.spent_s / bare.sent_mib
+    return 1 / more_s if more_s > 0 else 0.0
+
+
+def _rate(sizes: Iterator[int], seconds: float, mib: list[float]) -> float:
+    """Return MiB/s of an endless or finite stream of sizes; the first item starts the clock.
+
+    Args:
+        sizes: Bytes of what came.
+        seconds: For so long.
+        mib: The MiB of all items are added to it.
+    """
+    first = next(sizes)
+    begin, total = time.perf_counter(), 0
+    for size in sizes:
+        total += size
+        if time.perf_counter() - begin >= seconds:
+            break
+    mib.append((first + total) / _MIB)
+    return max(total, 1) / _MIB / (time.perf_counter() - begin)
+
+
+def _read_store(url: str) -> Iterator[int]:
+    store = open_store(url)
+    names = [name for name in store.list("shards/") if name.endswith(".arrow")]
+    yield 0
+    for name in itertools.chain.from_iterable(itertools.repeat(names)):
+        yield len(store.read(name))
+
+
+def _decode(url: str) -> Iterator[int]:
+    yield 0
+    with open_dataset(url) as dataset:
+        for block in itertools.chain.from_iterable(itertools.repeat(range(dataset.block_count))):
+            yield dataset.read_block(block).nbytes
+
+
+def _messages(address: str, method: str, request: bytes) -> Iterator[int]:
+    with grpc.insecure_channel(address) as channel:
+        read = channel.unary_stream(method, request_serializer=None, response_deserializer=None)
+        call = read(request, timeout=_WHOLE_RUN_S)
+        try:
+            for message in call:
+                yield len(message)
+        finally:
+            call.cancel()  # type: ignore[no-untyped-call] # grpc-stubs leave it so
+
+
+def _server_messages(workload: Workload, address: str) -> Iterator[int]:
+    request = _options(workload).to_request(epoch=0, position=0, token=None)
+    return _messages(address, _READ, request.SerializeToString())
+
+
+def _options(workload: Workload) -> ReadOptions:
+    order = OrderSpec(seed=1, unit=workload.batch_size)
+    return ReadOptions(_NAME, order, workload.batch_size)
+
+
+def _client_batches(workload: Workload, address: str) -> Generator[int, None, None]:
+    reader = BatchReader(
+        [address],
+        _options(workload),
+        place=Place(),
+        deadlines=Deadlines(),
+        allocate=BufferPool(idle_bytes=64 * _MIB).take,
+    )
+    try:
+        for event in reader.events():
+            if isinstance(event, BatchEvent):
+                yield event.header.payload_bytes
+    finally:
+        reader.close()
+
+
+def _loop_batches(workload: Workload, address: str, *, device: str | None) -> Iterator[int]:
+    dataset = RemoteDataset(address, _NAME, batch_size=workload.batch_size, seed=1, device=device)
+    try:
+        while True:
+            for batch in dataset:
+                yield workload.sample_bytes * batch.sample_count
+    finally:
+        dataset.close()
+
+
+def _first_ms(workload: Workload, address: str) -> float:
+    begin = time.perf_counter()
+    batches = _client_batches(workload, address)
+    next(batches)
+    taken = time.perf_counter() - begin
+    batches.close()
+    return taken * 1e3
+
+
+def _first_payload(workload: Workload, address: str) -> int:
+    batches = _client_batches(workload, address)
+    size = next(batches)
+    batches.close()
+    return size
+
+
+def _warm(workload: Workload, address: str) -> None:
+    request = _options(workload).to_request(epoch=0, position=0, token=None)
+    request.epoch_count = 1
+    with grpc.insecure_channel(address) as channel:
+        for message in rpc.ShardServiceStub(channel).ReadBatches(request, timeout=_WHOLE_RUN_S):
+            assert isinstance(message, pb.ReadBatchesResponse)
+
+
+def _has_gpu() -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch  # noqa: PLC0415 - heavy, and not needed by the thin client
+
+    return torch.cuda.is_available()

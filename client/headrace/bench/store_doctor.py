@@ -1,0 +1,285 @@
+"""Say what a store gives to this machine, and whether a job that reads cold data fits in that."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.errors import BadArgumentError
+from headrace.order import Order, OrderSpec, table_of
+from headrace.storage import (
+    Dataset,
+    OpenDataset,
+    Store,
+    StoreOptions,
+    open_dataset,
+    open_store,
+)
+
+CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64)
+_LATENCY_READS = 31
+_MARGIN = 1.2  # a job needs some room over its mean
+_ENOUGH = 1.05  # twice as many reads at once that bring less than this more bring nothing
+_MOST_OBJECTS = 1000
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoreNeed:
+    """What a job takes out of a store.
+
+    Attributes:
+        samples_per_s: How many samples a second all its ranks take together.
+        run_bytes: Bytes that the order reads together.
+        shuffle_bytes: Bytes that it shuffles together.
+        get_price: What a million reads cost.
+    """
+
+    samples_per_s: float
+    run_bytes: int = 2 << 20
+    shuffle_bytes: int = 2 << 30
+    get_price: float = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Reads of whole runs.
+
+    Attributes:
+        at_once: Reads under way at one time.
+        mib_per_s: All of them together.
+        read_ms: Median of a read, from asking to its last byte.
+    """
+
+    at_once: int
+    mib_per_s: float
+    read_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDiagnosis:
+    """What a store gives, and what a job needs of it.
+
+    Attributes:
+        first_byte_ms: Median of a read of one byte on a connection that is open.
+        first_byte_p90_ms: Of ten such reads nine are as fast.
+        read_bytes: Bytes of one of the reads whose rates were measured, on average.
+        rates: By reads at once, until more bring nothing.
+        need_mib_per_s: Stored bytes that the job takes while nothing is cached.
+        need_gets_per_s: Reads that it takes them with.
+        price_per_hour: What these reads cost an hour.
+        cache_bytes: That a server needs so that each block is read once an epoch.
+        at_once: Fewest reads at once that feed the job with a fifth to spare, or `None`.
+        fits: Whether the store gives what the job needs.
+        verdict: The answer in a sentence.
+    """
+
+    first_byte_ms: float
+    first_byte_p90_ms: float
+    read_bytes: int
+    rates: tuple[Rate, ...]
+    need_mib_per_s: float
+    need_gets_per_s: float
+    price_per_hour: float
+    cache_bytes: int
+    at_once: int | None
+    fits: bool
+    verdict: str
+
+
+def diagnose_store(
+    url: str, need: StoreNeed, *, seconds: float, options: StoreOptions | None = None
+) -> StoreDiagnosis:
+    """Read parts of a dataset at random from where a server would, and compare with the need.
+
+    Args:
+        url: The url of the dataset.
+        need: What the job needs.
+        seconds: How long reads of each number at once are measured.
+        options: How to reach the store.
+
+    Raises:
+        HeadraceError: The dataset cannot be read.
+    """
+    with open_dataset(url, options=options) as dataset:
+        spec = OrderSpec(
+            seed=0, run_bytes=need.run_bytes, shuffle_bytes=need.shuffle_bytes, unit=256
+        )
+        order = Order(spec, table_of(dataset.stretches()))
+        store = open_store(url, options=options)
+        try:
+            parts = _parts(dataset, store, need.run_bytes)
+            first_byte = _first_bytes(store, parts)
+            rates = _rates(store, parts, seconds)
+        finally:
+            store.close()
+        share = need.samples_per_s / dataset.sample_count
+        return judge_store(
+            rates,
+            first_byte_ms=(statistics.median(first_byte), first_byte[len(first_byte) * 9 // 10]),
+            read_bytes=int(statistics.mean(length for _, _, length in parts)),
+            need_mib_per_s=share * dataset.stored_bytes / _MIB,
+            need_gets_per_s=share * order.run_count,
+            get_price=need.get_price,
+            cache_bytes=min(need.shuffle_bytes or dataset.raw_bytes, dataset.raw_bytes),
+        )
+
+
+def judge_store(
+    rates: Sequence[Rate],
+    *,
+    first_byte_ms: tuple[float, float],
+    read_bytes: int,
+    need_mib_per_s: float,
+    need_gets_per_s: float,
+    get_price: float,
+    cache_bytes: int,
+) -> StoreDiagnosis:
+    """Draw the conclusion: pure.
+
+    Args:
+        rates: By reads at once, rising.
+        first_byte_ms: Median and 90th percentile.
+        read_bytes: The average size of a read.
+        need_mib_per_s: Stored bytes that the job takes.
+        need_gets_per_s: Reads that it takes them with.
+        get_price: What a million reads cost.
+        cache_bytes: That a server needs.
+    """
+    best = max(rates, key=lambda rate: rate.mib_per_s)
+    enough = next((r.at_once for r in rates if r.mib_per_s >= need_mib_per_s * _MARGIN), None)
+    needs = f"the job needs {need_mib_per_s:,.1f} MiB/s of it"
+    fits = best.mib_per_s >= need_mib_per_s
+    if enough is not None:
+        verdict = f"this store feeds the job: {needs}, which {enough} reads at once give"
+    elif fits:
+        verdict = (
+            f"this store just about feeds the job: {needs}, and gets {best.mib_per_s:,.1f} at best"
+        )
+    else:
+        verdict = (
+            f"this store does not feed the job: {needs}, and gets {best.mib_per_s:,.1f} at best, "
+            f"with {best.at_once} reads at once; put the server nearer to the store, give it more "
+            "network, let several replicas read (lanes=), or keep the data on a disk (cache_dir)"
+        )
+    return StoreDiagnosis(
+        *first_byte_ms,
+        read_bytes,
+        tuple(rates),
+        need_mib_per_s,
+        need_gets_per_s,
+        need_gets_per_s * 3600 * get_price / 1e6,
+        cache_bytes,
+        enough,
+        fits,
+        verdict,
+    )
+
+
+_Part = tuple[str, int, int]
+"""Name of an object, offset, length."""
+
+
+def _parts(dataset: OpenDataset, store: Store, run_bytes: int) -> list[_Part]:
+    """Return parts of the data that are as long as a run, in a random order that is the same."""
+    found = list(
+        _parts_of_shards(dataset, run_bytes)
+        if isinstance(dataset, Dataset)
+        else _parts_of_files(store, run_bytes)
+    )
+    if not found:
+        raise BadArgumentError(f"there is nothing to read in {dataset.url}", field="url")
+    random.Random(0).shuffle(found)
+    return found
+
+
+def _parts_of_shards(dataset: Dataset, run_bytes: int) -> list[_Part]:
+    # Runs of neighbouring blocks, spread over the dataset.
+    each = dataset.run_blocks(run_bytes)
+    starts = range(0, dataset.block_count, each)
+    chosen = starts[:: max(1, len(starts) // _MOST_OBJECTS)]
+    parts: dict[_Part, None] = {}
+    for first in chosen:
+        place = dataset.block_place(first)
+        last = dataset.block_place(min(first + each, dataset.block_count) - 1)
+        if last.shard != place.shard:
+            last = place
+        parts[place.shard, place.offset, last.offset + last.stored_bytes - place.offset] = None
+    return list(parts)
+
+
+def _parts_of_files(store: Store, run_bytes: int) -> list[_Part]:
+    entries = itertools.islice(store.list_entries(""), _MOST_OBJECTS)
+    sizes = [(entry.name, entry.stored_bytes) for entry in entries if entry.stored_bytes]
+    most = max((size for _, size in sizes), default=0)
+    return [
+        (name, offset, min(run_bytes, size - offset))
+        for name, size in sizes
+        if size * 2 >= min(most, run_bytes)  # an index beside the data is not the data
+        for offset in range(0, max(1, size - run_bytes // 2), run_bytes)
+    ][: 4 * _MOST_OBJECTS]
+
+
+def _first_bytes(store: Store, parts: Sequence[_Part]) -> list[float]:
+    """Return milliseconds of reads of one byte, rising, without that which connects."""
+    taken = []
+    for name, offset, _ in itertools.islice(itertools.cycle(parts), _LATENCY_READS + 1):
+        began = time.perf_counter()
+        store.read(name, offset=offset, length=1)
+        taken.append((time.perf_counter() - began) * 1e3)
+    return sorted(taken[1:])
+
+
+def _rates(store: Store, parts: Sequence[_Part], seconds: float) -> list[Rate]:
+    """Measure until more reads at once bring nothing twice."""
+    rates: list[Rate] = []
+    best, without_gain = 0.0, 0
+    for at_once in CONCURRENCIES:
+        found = _rate(store, parts, at_once, seconds)
+        rates.append(found)
+        without_gain = 0 if found.mib_per_s > best * _ENOUGH else without_gain + 1
+        best = max(best, found.mib_per_s)
+        if without_gain == 2:  # noqa: PLR2004 - once may be chance
+            break
+    return rates
+
+
+def _rate(store: Store, parts: Sequence[_Part], at_once: int, seconds: float) -> Rate:
+    ahead = itertools.cycle(parts)
+    lock = threading.Lock()
+    taken: list[float] = []
+    failures: list[BaseException] = []
+    began = time.perf_counter()
+    read_bytes = 0
+
+    def read() -> None:
+        nonlocal read_bytes
+        try:
+            # Each thread reads once at least, even if it starts when the time is over.
+            is_over = False
+            while not is_over:
+                with lock:
+                    name, offset, length = next(ahead)
+                asked = time.perf_counter()
+                count = len(store.read(name, offset=offset, length=length))
+                with lock:
+                    taken.append(time.perf_counter() - asked)
+                    read_bytes += count
+                is_over = bool(failures) or time.perf_counter() - began >= seconds
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=read, name=f"headrace-doctor-{at}") for at in range(at_once)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    passed = time.perf_counter() - began
+    return Rate(at_once, read_bytes / _MIB / passed, statistics.median(taken) * 1e3)

@@ -1,0 +1,100 @@
+"""The four kinds of samples that a benchmark generates. They do not compress, as images do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.storage import ShardWriter, commit_dataset, open_store
+
+_SHARD_BYTES = 16 << 20
+_IMAGE_BYTES = 64 << 10
+_TEXT_BYTES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One kind of samples.
+
+    Attributes:
+        name: What it is called on the command line.
+        batch_size: Samples a batch, for batches of about 1 MiB or, for images, of 16 MiB.
+        sample_bytes: Raw bytes of a sample, about.
+        make: Returns a table of that many samples.
+    """
+
+    name: str
+    batch_size: int
+    sample_bytes: int
+    make: Callable[[int, np.random.Generator], pa.Table]
+
+    def write(self, url: str, *, raw_bytes: int) -> int:
+        """Write a dataset of at least 32 batches.
+
+        Args:
+            url: Where the dataset is to be.
+            raw_bytes: Raw bytes of it, about.
+
+        Returns:
+            Its samples.
+        """
+        count = max(32 * self.batch_size, raw_bytes // self.sample_bytes)
+        a_shard = max(1, min(count, _SHARD_BYTES // self.sample_bytes))
+        generator = np.random.default_rng(7)
+        store = open_store(url)
+        shards, schema = [], None
+        try:
+            for number, start in enumerate(range(0, count, a_shard)):
+                table = self.make(min(a_shard, count - start), generator)
+                schema = table.schema
+                with ShardWriter(store, f"{number:05d}.arrow", schema=schema) as writer:
+                    for batch in table.to_batches():
+                        writer.append(batch)
+                    shards.append(writer.close())
+            assert schema is not None
+            commit_dataset(store, schema, shards)
+        finally:
+            store.close()
+        return count
+
+
+def _rows(count: int, generator: np.random.Generator) -> pa.Table:
+    features = pa.array(generator.random(count * 40, dtype=np.float32))
+    labels = pa.array(generator.integers(0, 10, count))
+    return pa.table({"x": pa.FixedSizeListArray.from_arrays(features, 40), "label": labels})
+
+
+def _images(count: int, generator: np.random.Generator) -> pa.Table:
+    return pa.table({"image": _binaries([_IMAGE_BYTES] * count, generator, pa.binary())})
+
+
+def _tokens(count: int, generator: np.random.Generator) -> pa.Table:
+    tokens = pa.array(generator.integers(0, 50_000, count * 2048, dtype=np.int32))
+    return pa.table({"tokens": pa.FixedSizeListArray.from_arrays(tokens, 2048)})
+
+
+def _texts(count: int, generator: np.random.Generator) -> pa.Table:
+    lengths = generator.integers(_TEXT_BYTES // 2, _TEXT_BYTES * 3 // 2, count)
+    return pa.table({"text": _binaries(lengths.tolist(), generator, pa.string())})
+
+
+def _binaries(
+    lengths: list[int], generator: np.random.Generator, kind: pa.DataType
+) -> pa.Array[Any]:
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    low, high = (32, 127) if pa.types.is_string(kind) else (0, 256)
+    values = generator.integers(low, high, int(offsets[-1]), dtype=np.uint8)
+    buffers = [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(values.tobytes())]
+    return pa.Array.from_buffers(kind, len(lengths), buffers)
+
+
+WORKLOADS = (
+    Workload("rows", 4096, 168, _rows),
+    Workload("images", 256, _IMAGE_BYTES, _images),
+    Workload("tokens", 32, 8192, _tokens),
+    Workload("texts", 1024, _TEXT_BYTES, _texts),
+)

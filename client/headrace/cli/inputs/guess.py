@@ -1,0 +1,144 @@
+"""Tell what lies at a path or URL by the names there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path, PurePosixPath
+
+from headrace.errors import BadArgumentError, ObjectNotFoundError
+from headrace.storage import Store, open_store
+
+FORMATS = (
+    *("csv", "delta", "headrace", "huggingface", "images", "json"),
+    *("mds", "orc", "parquet", "text", "webdataset"),
+)
+
+_MARKS = {
+    "headrace.json": "headrace",
+    "index.json": "mds",
+    "dataset_dict.json": "huggingface",
+    "state.json": "huggingface",
+}
+_SUFFIXES = {
+    ".arrow": "huggingface",
+    ".bmp": "images",
+    ".csv": "csv",
+    ".gif": "images",
+    ".jpeg": "images",
+    ".jpg": "images",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".orc": "orc",
+    ".parq": "parquet",
+    ".parquet": "parquet",
+    ".png": "images",
+    ".pq": "parquet",
+    ".tab": "csv",
+    ".tar": "webdataset",
+    ".text": "text",
+    ".tif": "images",
+    ".tiff": "images",
+    ".tsv": "csv",
+    ".txt": "text",
+    ".webp": "images",
+}
+_PACKED = {".bz2", ".gz", ".zst"}
+_DOCUMENTS = {
+    *("authors", "changelog", "changes", "citation", "classes", "contributing", "copying"),
+    *("description", "labels", "licence", "license", "manifest", "notes", "notice", "readme"),
+    *("requirements", "version"),
+}
+"""Stems of files that stand beside data of any kind, and tell nothing of it."""
+
+_MOST_NAMES = 20_000  # arbitrary: 20 pages of an S3 listing, some 2 s
+_CLEAR_SHARE = 2 / 3  # arbitrary: twice as many as of all other kinds together
+
+
+def guess_format(source: str) -> str:
+    """Say what format a file or folder holds, by the names in it.
+
+    Raises:
+        BadArgumentError: Nothing is there, or its names tell nothing.
+        StoreRefusedError: The store refuses.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    with contextlib.closing(open_store(source)) as store:
+        local, is_local = Path(store.url), "://" not in store.url
+    if is_local and not local.exists():
+        raise _missing(source)
+    of_file = _format_of(PurePosixPath(source.rstrip("/")).name)
+    if of_file is not None and not (is_local and local.is_dir()):
+        return of_file
+    if is_local and local.is_file():
+        raise _untold(f"nothing in the name {source}")
+    with contextlib.closing(open_store(source)) as store:
+        marked = next((kind for mark, kind in _MARKS.items() if _holds(store, mark)), None)
+        names = [] if marked else sorted(islice(store.list(), _MOST_NAMES))
+    if marked is not None:
+        return marked
+    if any(name.startswith("_delta_log/") for name in names):
+        return "delta"
+    told = _most(source, names) or of_file
+    if told is not None:
+        return told
+    if not names:
+        raise _missing(source)
+    raise _untold(f"no name at {source}")
+
+
+def _most(source: str, names: Sequence[str]) -> str | None:
+    """Return the format that most files have; hidden ones and documents are left aside.
+
+    Raises:
+        BadArgumentError: No format has two thirds of those that tell one.
+    """
+    telling = [name for name in names if not _is_beside_the_data(name)]
+    counts = Counter(filter(None, map(_format_of, telling or names)))
+    if not counts:
+        return None
+    (most, count), total = counts.most_common(1)[0], counts.total()
+    if count < _CLEAR_SHARE * total:
+        found = ", ".join(f"{number:,} of {kind}" for kind, number in counts.most_common())
+        raise BadArgumentError(
+            f"the file names at {source} suggest several formats: {found}; pass --format, or move "
+            "files of other formats elsewhere",
+            field="format",
+        )
+    return most
+
+
+def _is_beside_the_data(name: str) -> bool:
+    path = PurePosixPath(name)
+    is_hidden = any(part.startswith((".", "__MACOSX")) for part in path.parts)
+    return is_hidden or path.name.split(".", 1)[0].lower() in _DOCUMENTS
+
+
+def _holds(store: Store, name: str) -> bool:
+    try:
+        store.read(name, offset=0, length=1)
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def _format_of(name: str) -> str | None:
+    path = PurePosixPath(name.lower())
+    if path.suffix in _PACKED:
+        path = path.with_suffix("")
+    return _SUFFIXES.get(path.suffix)
+
+
+def _untold(where: str) -> BadArgumentError:
+    return BadArgumentError(
+        f"{where} tells the format; pass --format, one of {', '.join(FORMATS)}", field="format"
+    )
+
+
+def _missing(source: str) -> BadArgumentError:
+    return BadArgumentError(
+        f"{source} does not exist, or is empty; expected a file or folder", field="SRC"
+    )

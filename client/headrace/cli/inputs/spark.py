@@ -1,0 +1,136 @@
+"""The Spark session of a command, and the frames that files make."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.errors import BadArgumentError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.converter import Progress
+    from headrace.converter.text import LeftOut
+    from headrace.converter.text.options import TextKind
+
+
+def start_spark(master: str, *, verbose: bool) -> SparkSession:
+    """Start a session.
+
+    Args:
+        master: Spark's master URL, such as ``local[*]``.
+        verbose: Whether Spark's own log goes to standard error, or nowhere.
+
+    Raises:
+        ConfigurationError: There is no Java that Spark can run on.
+    """
+    from headrace.converter.spark_java import provide_java  # noqa: PLC0415 - needs [converter]
+
+    java = provide_java()
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
+
+    # Workers must be this interpreter, or they lack our packages; and a local session must not
+    # listen on the machine's outer address.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = (
+        SparkSession.builder.appName("headrace convert")
+        .master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
+    if verbose:
+        return builder.getOrCreate()
+    if java.note:
+        click.echo(f"{java.note}.", err=True)  # what the JVM says of it goes nowhere
+    with _without_standard_error():
+        return builder.config("spark.log.level", "ERROR").getOrCreate()
+
+
+@contextmanager
+def _without_standard_error() -> Iterator[None]:
+    # The JVM takes the descriptor over when it is started. What matters of its words comes back
+    # in exceptions; the rest is noise before a session exists that could be told to be quiet.
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def text_rows(
+    spark: SparkSession,
+    source: str,
+    kind: TextKind,
+    text: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    progress: Callable[[Progress], None],
+) -> tuple[DataFrame, dict[str, Any], LeftOut]:
+    """Make a DataFrame for files of CSV, JSON or text, which tasks read as we do without Spark.
+
+    Spark's own readers have no options that give the same rows: they split quoted line ends, know
+    no difference between nothing and ``""``, and infer types that lose digits.
+
+    Args:
+        spark: The session.
+        source: The files, as this machine and all of Spark's see them.
+        kind: Their kind.
+        text: Fields of `headrace.converter.text.TextOptions`.
+        settings: The settings for `write_shards`.
+        progress: Told a few times a second how much is checked.
+
+    Returns:
+        What to give to `write_shards`, and what is left out.
+    """
+    from headrace.converter.spark.text_rows import rows_on_spark  # noqa: PLC0415 - as above
+    from headrace.converter.text import TextOptions  # noqa: PLC0415 - needs the [converter] extra
+
+    how = TextOptions(**text)
+    return rows_on_spark(spark, source, kind, how=how, settings=settings, progress=progress)
+
+
+def read_frame(spark: SparkSession, source: str, *, file_format: str) -> DataFrame:
+    """Make a DataFrame of files.
+
+    Raises:
+        BadArgumentError: Spark cannot read them.
+    """
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        # Spark must not take it for a path of Hadoop's default file system.
+        return spark.read.format(file_format).load(_absolute(source))
+    except (PySparkException, Py4JJavaError) as error:
+        raise BadArgumentError(_refusal(source, file_format, str(error)), field="SRC") from error
+
+
+def _refusal(source: str, file_format: str, text: str) -> str:
+    found = re.search(r"No FileSystem for scheme|ClassNotFoundException: .*FileSystem", text)
+    if found is None:
+        return f"Spark cannot read {source} as {file_format}: {text.splitlines()[0]}"
+    return (
+        f"this Spark cannot read {source}: it lacks the connector of that store, such as "
+        "hadoop-aws; copy the files to this machine, run where Spark has it (--master), or convert "
+        "Parquet files, which are read without Spark"
+    )
+
+
+def _absolute(source: str) -> str:
+    is_url = re.match(r"[a-z][a-z0-9+.-]*:", source) is not None
+    return source if is_url else Path(source).absolute().as_uri()

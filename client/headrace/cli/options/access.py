@@ -1,0 +1,98 @@
+"""Options for getting in at a server: TLS and a bearer token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, reduce, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from headrace.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from headrace.client import Access
+
+_Result = TypeVar("_Result")
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+_OPTIONS = (
+    click.option(
+        "--tls", is_flag=True, help="Use TLS, and trust gRPC's default certificate authorities."
+    ),
+    click.option(
+        "--tls-ca",
+        type=_FILE,
+        help="Use TLS, and trust the certificate authorities in this PEM file.",
+    ),
+    click.option(
+        "--tls-cert", type=_FILE, help="PEM file of a client certificate; requires --tls-key."
+    ),
+    click.option("--tls-key", type=_FILE, help="PEM file of its private key."),
+    click.option(
+        "--token-file",
+        type=_FILE,
+        envvar="HEADRACE_TOKEN_FILE",
+        help="File that contains only a bearer token; read again for each stream.",
+    ),
+)
+
+
+def access_options(command: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Add ``--tls``, ``--tls-ca``, ``--tls-cert``, ``--tls-key`` and ``--token-file``.
+
+    They arrive as one argument, ``access: Access``.
+
+    Raises:
+        ConfigurationError: When the command is called: the token cannot be read.
+        BadArgumentError: A certificate comes without its key, or the token is none.
+    """
+
+    @wraps(command)
+    def called(
+        *,
+        tls: bool,
+        tls_ca: Path | None,
+        tls_cert: Path | None,
+        tls_key: Path | None,
+        token_file: Path | None,
+        **others: Any,
+    ) -> _Result:
+        access = _access(
+            tls=tls, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
+        )
+        return command(access=access, **others)
+
+    return reduce(lambda decorated, option: option(decorated), reversed(_OPTIONS), called)
+
+
+def _access(
+    *,
+    tls: bool,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    token_file: Path | None,
+) -> Access:
+    from headrace.client import Access, TlsConfig  # noqa: PLC0415 - a command loads its layers
+
+    config = None
+    if tls or tls_ca or tls_cert or tls_key:
+        config = TlsConfig(ca=tls_ca, cert=tls_cert, key=tls_key)
+    if token_file is None:
+        return Access(config)
+    # Once now, so that a wrong name is told at once and not for each stream.
+    _token(token_file)
+    return Access(config, partial(_token, token_file))
+
+
+def _token(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigurationError(
+            f"cannot read the token in {path} ({why}); give a file that contains only a token"
+        ) from None

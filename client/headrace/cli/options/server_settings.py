@@ -1,0 +1,253 @@
+"""The settings of a server as options of the command line.
+
+None has a default here: a missing option is left to the environment, then to the file, and finally
+to `ServerConfig`. The help states the defaults of `ServerConfig`; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, TypeVar
+
+import click
+
+from headrace.cli.options.types import SIZE
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+_FILE = click.Path(dir_okay=False)
+_COUNT = click.IntRange(min=1)
+
+
+class OctalType(click.ParamType[int]):
+    """Permissions as `chmod` writes them."""
+
+    name = "octal"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return the permissions as a number."""
+        try:
+            return value if isinstance(value, int) else int(str(value), 8)
+        except ValueError:
+            self.fail(f"{value!r} is not an octal number, such as 660", param, ctx)
+
+
+_LISTEN = "listen"
+
+# Name, type, default as the help tells it, and what it is for.
+_SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
+    (
+        _LISTEN,
+        str,
+        "127.0.0.1:50051",
+        (
+            "HOST:PORT to listen on; port 0 picks a free one. Also unix:/PATH. Separate several "
+            "addresses by commas, or repeat the option."
+        ),
+    ),
+    (
+        "cache_bytes",
+        SIZE,
+        "2GiB",
+        (
+            "Memory for decoded blocks, such as 8GiB. The default is what one job shuffles "
+            "together by default; add as much for each further job with its own order, and for "
+            "each further lane."
+        ),
+    ),
+    (
+        "workers",
+        click.IntRange(min=0),
+        "0",
+        "Number of processes that serve from a shared cache; 0 serves in one process.",
+    ),
+    (
+        "cache_dir",
+        click.Path(file_okay=False),
+        "none",
+        "Folder on a local disk that keeps fetched blocks across restarts.",
+    ),
+    ("cache_dir_bytes", SIZE, "64GiB", "Maximum size of the files in that folder."),
+    ("prefetch_bytes", SIZE, "256MiB", "How many stored bytes one stream reads ahead."),
+    ("fetch_threads", _COUNT, "64", "Maximum number of simultaneous reads from each store."),
+    ("max_streams", _COUNT, "256", "Maximum number of open streams."),
+    (
+        "max_streams_per_peer",
+        click.IntRange(min=0),
+        "0",
+        "Maximum number of open streams from one address; 0 sets no limit besides --max-streams.",
+    ),
+    ("max_batch_bytes", SIZE, "1GiB", "Maximum payload of one batch."),
+    (
+        "payload_bytes",
+        SIZE,
+        "2GiB",
+        "Maximum memory for all batches and rings, including what is needed to make them.",
+    ),
+    (
+        "max_stream_s",
+        float,
+        "900",
+        "Seconds after which a stream is asked to reconnect, plus or minus 20 %; 0 for never.",
+    ),
+    ("drain_s", float, "30", "Seconds that streams get to end after SIGTERM."),
+    (
+        "request_timeout_s",
+        float,
+        "10",
+        "Seconds that a client may take to send a request, or to receive an answer.",
+    ),
+    ("heartbeat_s", float, "5", "Seconds between two heartbeats while a stream waits."),
+    (
+        "store_timeout_s",
+        float,
+        "120",
+        "Seconds without a block after which a stream fails with STORE_UNAVAILABLE.",
+    ),
+    (
+        "step_timeout_s",
+        float,
+        "60",
+        "Seconds that a step other than a transform may work on one batch.",
+    ),
+    (
+        "step_threads",
+        click.IntRange(min=0),
+        "0",
+        "Maximum number of threads that decode images and make tokens; 0 for one per processor.",
+    ),
+    (
+        "decoded_cache_bytes",
+        SIZE,
+        "0",
+        "Maximum memory for decoded images, kept for other ranks, jobs and epochs; 0 for none.",
+    ),
+    ("transform_workers", _COUNT, "2", "Maximum number of processes for each transform."),
+    ("transform_timeout_s", float, "30", "Seconds that a transform may work on one batch."),
+    ("metrics_listen", str, "none", "HOST:PORT for Prometheus metrics."),
+    ("page", str, "none", "HOST:PORT of a page for browsers: datasets, orders, runs and streams."),
+    (
+        "page_hosts",
+        str,
+        "none",
+        "Names by which browsers may address the page, beside localhost; with commas.",
+    ),
+    (
+        "otlp_endpoint",
+        str,
+        "none",
+        "http://HOST:PORT of an OpenTelemetry collector to send traces to.",
+    ),
+    ("tls_cert", _FILE, "none", "PEM file with a certificate; turns TLS on."),
+    ("tls_key", _FILE, "none", "PEM file with its private key."),
+    (
+        "tls_client_ca",
+        _FILE,
+        "none",
+        "PEM file with authorities; clients need a certificate from one of them.",
+    ),
+    (
+        "tokens",
+        _FILE,
+        "none",
+        "JSON file with tokens and certificates, and what each may read; reread when it changes.",
+    ),
+    ("unix_mode", OctalType(), "600", "Permissions of a unix socket, in octal."),
+    (
+        "ring_bytes",
+        SIZE,
+        "256MiB",
+        "Maximum shared memory for one client on a unix socket; 0 for none.",
+    ),
+    (
+        "ring_uids",
+        str,
+        "none",
+        "User ids that may have such memory, in addition to the server's own; separated by commas.",
+    ),
+    (
+        "log_level",
+        click.Choice(["debug", "info", "warning", "error"]),
+        "info",
+        "Lowest level to log, on standard error.",
+    ),
+    (
+        "log_format",
+        click.Choice(["console", "json"]),
+        "console",
+        "Format of the log: one line per event, or JSON.",
+    ),
+)
+
+
+_REPEATED = (
+    (
+        "--transform",
+        "NAME=MODULE:FUNCTION@VERSION",
+        "Function over Arrow batches that jobs may name",
+    ),
+    (
+        "--tokenizer",
+        "NAME=FILE",
+        "tokenizer.json that jobs may name and that lengths were counted with",
+    ),
+)
+
+
+def setting_options(command: _Decorated) -> _Decorated:
+    """Add an option for each setting of a server."""
+    options = [
+        click.option(
+            _flag(name),
+            name,
+            type=kind,
+            help=f"{text}  [default: {default}]",
+            # If it is given twice, both count.
+            multiple=name == _LISTEN,
+            callback=_joined if name == _LISTEN else None,
+        )
+        for name, kind, default, text in _SETTINGS
+    ]
+    options.append(
+        click.option(
+            "--item-nulls/--no-item-nulls",
+            default=None,
+            help="Send which items of lists are null; otherwise a null item is an error.",
+        )
+    )
+    options += [
+        click.option(
+            flag,
+            f"{flag[2:]}s",
+            multiple=True,
+            metavar=metavar,
+            # Nothing given leaves it to the environment and the file.
+            callback=lambda _context, _option, given: given or None,
+            help=f"{what}; can be given several times.",
+        )
+        for flag, metavar, what in _REPEATED
+    ]
+    # Help lists options in the order in which decorators stand, from the last applied on.
+    return reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+def default_texts() -> dict[str, object]:
+    """Return the default of each setting as the help tells it, converted to its type."""
+    return {
+        name: None if text == "none" else click.types.convert_type(kind).convert(text, None, None)
+        for name, kind, text, _ in _SETTINGS
+    }
+
+
+def _joined(
+    _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
+) -> str | None:
+    # Nothing given leaves it to the environment and the file.
+    return ",".join(given) or None
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

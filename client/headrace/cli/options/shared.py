@@ -1,0 +1,120 @@
+"""Options that commands share, as decorators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce, wraps
+from typing import Any, TypeVar
+
+import click
+
+from headrace.cli.options.types import SIZE
+
+where_option: Callable[[Any], Any] = click.option(
+    "--where",
+    default="",
+    metavar="EXPR",
+    help="Only the samples for which this is true, such as \"label < 10 and lang = 'en'\".",
+)
+
+_Result = TypeVar("_Result")
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+_Decorator = Callable[[Any], Any]
+
+_RANK: tuple[_Decorator, ...] = (
+    click.option(
+        "--rank", type=click.IntRange(min=0), default=0, show_default=True, help="The rank."
+    ),
+    click.option(
+        "--world-size",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Number of ranks.",
+    ),
+    click.option(
+        "--replication",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Consecutive ranks that get the same samples.",
+    ),
+    click.option(
+        "--end",
+        type=click.Choice(["drop_last", "uneven", "pad"]),
+        default="drop_last",
+        show_default=True,
+        help="What to do with an incomplete last batch.",
+    ),
+)
+
+_ORDER: tuple[_Decorator, ...] = (
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Seed of the order.",
+    ),
+    click.option("--shuffle/--no-shuffle", default=True, help="Shuffle, or read in storage order."),
+    click.option(
+        "--shuffle-bytes",
+        type=SIZE,
+        default="2GiB",
+        show_default=True,
+        help="How many bytes of samples to shuffle together; 0 for the whole epoch.",
+    ),
+    click.option(
+        "--shuffle-samples",
+        type=click.IntRange(min=0),
+        default=0,
+        help="The same limit in samples; 0, the default, sets none.",
+    ),
+    click.option(
+        "--run-bytes",
+        type=SIZE,
+        default="2MiB",
+        show_default=True,
+        help="How many bytes of neighbouring samples to read together.",
+    ),
+)
+
+
+def rank_options(command: _Decorated) -> _Decorated:
+    """Add ``--rank``, ``--world-size``, ``--replication`` and ``--end``."""
+    return _with(_RANK, command)
+
+
+def order_options(command: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Add ``--seed``, ``--shuffle``, and how far samples are shuffled.
+
+    They arrive as one argument, ``spec: OrderSpec``, of one lane and with the default unit.
+    """
+
+    @wraps(command)
+    def called(
+        *,
+        seed: int,
+        shuffle: bool,
+        shuffle_bytes: int,
+        shuffle_samples: int,
+        run_bytes: int,
+        **others: Any,
+    ) -> _Result:
+        from headrace.order import OrderSpec  # noqa: PLC0415 - a command loads its layers
+
+        spec = OrderSpec(
+            seed=seed,
+            shuffle=shuffle,
+            run_bytes=run_bytes,
+            shuffle_bytes=shuffle_bytes,
+            shuffle_samples=shuffle_samples,
+        )
+        return command(spec=spec, **others)
+
+    return _with(_ORDER, called)
+
+
+def _with(options: tuple[_Decorator, ...], command: _Decorated) -> _Decorated:
+    # Help lists options in the order in which decorators stand, that is from the last applied on.
+    return reduce(lambda decorated, option: option(decorated), reversed(options), command)

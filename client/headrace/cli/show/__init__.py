@@ -1,0 +1,1 @@
+"""What a terminal shows: numbers and samples as text, images, pages, and how far work is."""

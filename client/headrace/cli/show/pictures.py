@@ -1,0 +1,180 @@
+"""Images among the values of samples: files of common formats, and arrays of bytes.
+
+What a dataset holds is a stranger's. Files are decoded by Pillow, in four formats, after a look at
+their size; whatever comes of them is drawn again by us before it goes to a terminal or a picture.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.show.image_sides import image_sides
+from headrace.cli.show.texts import value_text
+from headrace.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from PIL import Image
+
+_MOST_PIXELS = 1 << 26
+"""Of a file that is decoded: 8,192 x 8,192, which takes 256 MiB. Arbitrary."""
+
+_MEDIA = (
+    (b"\x89PNG\r\n\x1a\n", 0, "PNG", "image/png"),
+    (b"\xff\xd8\xff", 0, "JPEG", "image/jpeg"),
+    (b"GIF8", 0, "GIF", "image/gif"),
+    (b"WEBP", 8, "WEBP", "image/webp"),
+)
+_CHANNELS = (1, 3, 4)
+_FLAT, _DEEP = 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A sample as it is shown.
+
+    Attributes:
+        sample_id: Its id.
+        values: By column, as Arrow gives them to Python.
+    """
+
+    sample_id: int
+    values: Mapping[str, Any]
+
+
+def picture_columns(schema: pa.Schema, samples: Sequence[Sample]) -> list[str]:
+    """Return the columns that hold images: by their type, or by some sample that is shown."""
+    names = [name for name in schema.names if samples and name in samples[0].values]
+    return [
+        name
+        for name in names
+        if _is_raster(schema.field(name).type)
+        or any(media_type(sample.values[name]) for sample in samples)
+    ]
+
+
+def media_type(value: object) -> str | None:
+    """Return the media type of an encoded image, by its first bytes; None for anything else."""
+    if not isinstance(value, bytes):
+        return None
+    return next((media for mark, at, _, media in _MEDIA if value.startswith(mark, at)), None)
+
+
+def picture(value: object, side: int) -> Image.Image | str:
+    """Draw an image no larger than a square; or say in some words why that cannot be.
+
+    Args:
+        value: The value of a column that `picture_columns` names.
+        side: The side of the square, in pixels; smaller images are drawn larger by whole numbers.
+
+    Raises:
+        ConfigurationError: Pillow is not installed.
+    """
+    if value is None:
+        return "null"
+    drawn = _decoded(value, side) if isinstance(value, bytes) else _raster(value)
+    if isinstance(drawn, str):
+        return drawn
+    drawn.thumbnail((side, side))
+    scale = side // max(drawn.size)
+    if scale > 1:
+        nearest = _pillow().Resampling.NEAREST
+        drawn = drawn.resize((drawn.width * scale, drawn.height * scale), nearest)
+    return drawn
+
+
+def has_pillow() -> bool:
+    """Say whether images can be drawn here."""
+    try:
+        _pillow()
+    except ConfigurationError:
+        return False
+    return True
+
+
+def png_of(drawn: Image.Image) -> bytes:
+    """Return an image as a PNG."""
+    sink = io.BytesIO()
+    drawn.save(sink, "PNG")
+    return sink.getvalue()
+
+
+def data_uri(content: bytes, media: str) -> str:
+    """Return a file as an address that holds it."""
+    return f"data:{media};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def _is_raster(kind: pa.DataType) -> bool:
+    """Say whether values are arrays of bytes, of two sides and maybe 1, 3 or 4 channels."""
+    shape, item = _shape_of(kind)
+    is_deep = len(shape) == _DEEP and shape[2] in _CHANNELS
+    return str(item) == "uint8" and (len(shape) == _FLAT or is_deep) and 0 not in shape
+
+
+def _shape_of(kind: pa.DataType) -> tuple[list[int], pa.DataType]:
+    import pyarrow as pa  # noqa: PLC0415 - needs the [storage] extra
+
+    shape: list[int] = []
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return list(kind.shape), kind.value_type
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    return shape, kind
+
+
+def _raster(value: Any) -> Image.Image | str:
+    import numpy as np  # noqa: PLC0415
+
+    try:
+        pixels = np.asarray(value, np.uint8)
+    except (TypeError, ValueError):
+        return "holds nulls"
+    if pixels.ndim == _DEEP and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    mode = "RGBA" if pixels.ndim == _DEEP and pixels.shape[2] == max(_CHANNELS) else "RGB"
+    drawn: Image.Image = _pillow().fromarray(pixels).convert(mode)
+    return drawn
+
+
+def _decoded(content: bytes, side: int) -> Image.Image | str:
+    if media_type(content) is None:
+        return value_text(content)
+    sides = image_sides(content)
+    if sides is not None and math.prod(sides) > _MOST_PIXELS:
+        return f"too large: {sides[0]} x {sides[1]}"
+    pillow = _pillow()
+    formats = [name for _, _, name, _ in _MEDIA]
+    bombs = (pillow.DecompressionBombError, pillow.DecompressionBombWarning)
+    try:
+        with pillow.open(io.BytesIO(content), formats=formats) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                return f"too large: {image.width} x {image.height}"
+            image.draft("RGB", (side, side))
+            drawn: Image.Image = image.convert("RGBA" if image.has_transparency_data else "RGB")
+            return drawn
+    except (OSError, SyntaxError, ValueError, MemoryError, *bombs) as error:
+        return f"cannot be decoded: {str(error)[:80]}"
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image  # noqa: PLC0415 - of the [images] extra
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            "drawing images needs Pillow, which is not installed here; install it with "
+            "pip install 'headrace[images]'"
+        ) from error
+    return Image
+
+
+def texts(
+    values: Mapping[str, object], names: Iterable[str], forms: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Return the values of some columns in a few words each."""
+    return [(name, value_text(values[name], forms.get(name, ""))) for name in names]

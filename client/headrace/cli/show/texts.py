@@ -1,0 +1,105 @@
+"""How numbers, samples and images read on a terminal."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from headrace.cli.show.image_sides import image_sides
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_STEP = 1024
+
+
+def size(count: int) -> str:
+    """Write a number of bytes with three digits and a binary unit."""
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < _STEP or unit == "TiB":
+            break
+        value /= _STEP
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Write how many there are of something whose plural ends in s."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def column_forms(schema: pa.Schema) -> dict[str, str]:
+    """Return what a dataset notes of its columns beside their types, such as ``bfloat16``."""
+    notes = {field.name: (field.metadata or {}).get(b"headrace.format") for field in schema}
+    return {name: note.decode() for name, note in notes.items() if note}
+
+
+_LONGEST = 60
+"""Characters of one value; a table of ten columns still fits on a wide terminal."""
+
+_IMAGE_MARKS = {
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"\xff\xd8\xff": "JPEG",
+    b"GIF8": "GIF",
+    b"RIFF": "WebP",
+}
+
+
+def value_text(value: object, form: str = "") -> str:
+    """Write one value of a sample in a few words.
+
+    Args:
+        value: As Arrow gives it to Python.
+        form: What the dataset notes of the column (`headrace.format`), or nothing.
+    """
+    if value is None:
+        return "null"
+    if form == "bfloat16":
+        value = _from_bfloat16(value)
+    if isinstance(value, bytes):
+        return _bytes_text(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list) and value:
+        return _list_text(value)
+    text = str(value) if value != "" else '""'
+    if len(text) <= _LONGEST:
+        return printable(text)
+    return f"{printable(text[:_LONGEST])}… ({len(text)} characters)"
+
+
+def printable(text: str) -> str:
+    """Write letters that would move a terminal's cursor, or worse, as Python writes them."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
+def _bytes_text(value: bytes) -> str:
+    for mark, name in _IMAGE_MARKS.items():
+        if value.startswith(mark):
+            return f"{name} {_sides_text(image_sides(value))}, {size(len(value))}"
+    shown = value[:8].hex(" ")
+    return f"{shown}{'…' if len(value) > 8 else ''} ({len(value)} bytes)".lstrip()  # noqa: PLR2004 - as shown
+
+
+def _sides_text(sides: tuple[int, int] | None) -> str:
+    return "image" if sides is None else f"{sides[0]} x {sides[1]}"
+
+
+def _from_bfloat16(value: object) -> object:
+    """Return the number whose upper half the bits are; of lists, the numbers."""
+    if isinstance(value, list):
+        return [_from_bfloat16(item) for item in value]
+    if not isinstance(value, int):
+        return value
+    number: float = struct.unpack("<f", struct.pack("<I", value << 16))[0]
+    return number
+
+
+def _list_text(value: list[object]) -> str:
+    sides: list[int] = []
+    inner: object = value
+    while isinstance(inner, list) and inner:
+        sides.append(len(inner))
+        inner = inner[0]
+    first = value_text(inner)
+    return f"[{first}, …] {' x '.join(map(str, sides))}"

@@ -1,0 +1,1 @@
+"""What commands work out from stored datasets: orders, labels and packed rows."""

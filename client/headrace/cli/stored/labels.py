@@ -1,0 +1,82 @@
+"""The labels of a dataset's samples in storage order, read from some of its blocks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from headrace.storage import OpenDataset
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredLabels:
+    """Labels by sample id.
+
+    Attributes:
+        labels: ``(samples,) int64``, numbers from 0 on without gaps.
+        read: Blocks that were read; samples of the others have the label of the last sample before
+            them that was read.
+        blocks: Blocks that there are.
+    """
+
+    labels: NDArray[np.int64]
+    read: int
+    blocks: int
+
+
+def _bar(blocks: list[int]) -> AbstractContextManager[Iterable[int]]:
+    return click.progressbar(blocks, label="reading labels", file=sys.stderr)
+
+
+def read_labels(
+    dataset: OpenDataset,
+    column: str,
+    *,
+    most_bytes: int,
+    progress: Callable[[list[int]], AbstractContextManager[Iterable[int]]] = _bar,
+) -> StoredLabels:
+    """Read the labels of a dataset.
+
+    Args:
+        dataset: The dataset.
+        column: The column of labels; of any type whose values can be told apart.
+        most_bytes: Stored bytes to read at most, but one block; blocks are evenly spaced.
+        progress: Gives the blocks one after another, and may show how far that is.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - comes with [storage]
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    if column not in dataset.schema.names:
+        raise click.UsageError(
+            f"--label: there is no column {column!r}; there are {', '.join(dataset.schema.names)}."
+        )
+    every = np.arange(dataset.block_count)
+    mean = max(int(dataset.stored_bytes) // max(dataset.block_count, 1), 1)
+    step = max(-(-dataset.block_count * mean // max(most_bytes, 1)), 1)
+    blocks: NDArray[np.int64] = every[::step]
+    firsts = dataset.block_first_samples(blocks)
+    values: list[pa.Array[Any]] = []
+    lengths: list[int] = []
+    numbers: list[int] = blocks.tolist()
+    with progress(numbers) as shown:
+        for block in shown:
+            found: pa.Array[Any] = dataset.read_block(block).column(column)
+            values.append(found)
+            lengths.append(len(found))
+    encoded = pc.dictionary_encode(pa.concat_arrays(values), null_encoding="encode")
+    codes = cast("pa.DictionaryArray[Any, Any]", encoded)
+    own = np.asarray(codes.indices).astype(np.int64)
+    # The next block that is read begins another stretch; until then the last label holds.
+    ends = np.append(firsts[1:], dataset.sample_count)
+    counts = np.ones(len(own), np.int64)
+    lasts = np.cumsum(lengths) - 1
+    counts[lasts] += ends - firsts - np.array(lengths)
+    return StoredLabels(np.repeat(own, counts), len(blocks), dataset.block_count)

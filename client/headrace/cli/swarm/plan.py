@@ -1,0 +1,198 @@
+"""What a load test is asked to do: its options, and the swarm that they describe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from headrace.errors import TokenDatasetChangedError
+
+if TYPE_CHECKING:
+    from headrace.client import Access, Mixture
+    from headrace.loadtest import Cut, Pause, Rescale, SwarmSpec
+    from headrace.order import AnyOrder, OrderSpec
+    from headrace.v1 import shard_service_pb2 as pb
+
+_PREFETCH_BYTES = 16 << 20  # of a rank: some batches
+_MOST_PREFETCH_BYTES = 1 << 30  # of all ranks: little beside the memory of a machine that tests
+_ENDLESS = 1 << 40  # steps; more than a run of bounded seconds has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says; the options' help has the meanings."""
+
+    targets: str
+    dataset: str
+    mixture: Path | None
+    ranks: int
+    jobs: int
+    batch_size: int
+    global_batch_size: int | None
+    epochs: int | None
+    steps: int | None
+    seconds: float | None
+    step_ms: float
+    spec: OrderSpec
+    end: str
+    columns: str | None
+    where: str
+    transport: Literal["auto", "ring", "grpc"]
+    processes: int | None
+    manifests: Sequence[str]
+    tokens: int
+    kills: Sequence[int]
+    restart: str | None
+    every: float
+    rescales: Sequence[tuple[int, Rescale]]
+    pauses: Sequence[Pause]
+    crashes: Sequence[float]
+    cuts: Sequence[Cut]
+    access: Access
+    give_up_s: float
+    min_samples_per_s: float | None
+    max_p99_ms: float | None
+    picture: Path | None
+    as_json: bool
+
+    def __post_init__(self) -> None:
+        if bool(self.dataset) == (self.mixture is not None):
+            raise click.UsageError("Give a DATASET, or a --mixture instead.")
+        if self.where and self.mixture is not None:
+            raise click.UsageError("--where: give each dataset of the --mixture its 'where'.")
+        if sum(given is not None for given in (self.epochs, self.steps, self.seconds)) > 1:
+            raise click.UsageError("--epochs, --steps and --seconds exclude one another.")
+        ranks = self.ranks
+        for old, rescale in self.rescales:
+            if old != ranks:
+                raise click.UsageError(
+                    f"--rescale: it begins with {old} ranks, there are {ranks} by then."
+                )
+            ranks = rescale.ranks
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The targets, one by one."""
+        return tuple(filter(None, self.targets.split(",")))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedOn:
+    """What the trainers read, as the first server has it.
+
+    Attributes:
+        datasets: The one dataset, or those of the mixture in its order.
+        mixture: The mixture with the version of each dataset, or None.
+    """
+
+    datasets: tuple[pb.Dataset, ...]
+    mixture: Mixture | None = None
+
+    @property
+    def sample_counts(self) -> list[int]:
+        """Samples of each dataset that are read."""
+        return [
+            dataset.filter.sample_count if dataset.HasField("filter") else dataset.sample_count
+            for dataset in self.datasets
+        ]
+
+    @property
+    def stored_counts(self) -> list[int]:
+        """Samples of each dataset."""
+        return [dataset.sample_count for dataset in self.datasets]
+
+
+def ask(options: Options) -> TrainedOn:
+    """Ask the first server for what is to be read."""
+    from headrace.client import Deadlines, fetch_dataset, read_mixture  # noqa: PLC0415
+
+    mixture = None
+    if options.mixture is not None:
+        mixture = read_mixture(options.mixture.read_text(encoding="utf-8"))
+        if any(entry.skips for entry in mixture.datasets):
+            raise click.UsageError("--mixture: a load test cannot leave samples out; drop 'skips'.")
+    wanted = [(options.dataset, options.where)]
+    if mixture is not None:
+        wanted = [(entry.name, entry.where or "") for entry in mixture.datasets]
+    deadlines = Deadlines(connect_s=options.give_up_s)
+    found = tuple(
+        fetch_dataset(
+            options.addresses[0], name, deadlines=deadlines, access=options.access, where=where
+        )
+        for name, where in wanted
+    )
+    if mixture is not None:
+        mixture = mixture.pinned([dataset.fingerprint for dataset in found])
+    return TrainedOn(found, mixture)
+
+
+def swarm_spec(options: Options, subject: TrainedOn) -> SwarmSpec:
+    """Return the swarm that the options describe."""
+    from headrace.client import Deadlines  # noqa: PLC0415
+    from headrace.loadtest import SwarmSpec  # noqa: PLC0415
+    from headrace.order import EndMode, epoch_positions  # noqa: PLC0415
+
+    size = options.global_batch_size or options.batch_size * options.ranks
+    trainers = options.ranks * options.jobs
+    order = replace(options.spec, unit=size)
+    mixture, counts = subject.mixture, subject.sample_counts
+    spec = SwarmSpec(
+        targets=options.addresses,
+        dataset=options.dataset,
+        mixture=mixture,
+        first_ids=tuple(accumulate(subject.stored_counts[:-1], initial=0)),
+        sample_count=(
+            counts[0] if mixture is None else epoch_positions(mixture.spec(order), counts)
+        ),
+        order=order,
+        global_batch_size=size,
+        ranks=options.ranks,
+        jobs=options.jobs,
+        steps=options.steps or 1,
+        end=EndMode(options.end),
+        columns=tuple(filter(None, (options.columns or "").split(","))),
+        where=options.where,
+        step_s=options.step_ms / 1e3,
+        seconds=options.seconds,
+        prefetch_bytes=min(_PREFETCH_BYTES, _MOST_PREFETCH_BYTES // trainers),
+        transport=options.transport,
+        processes=options.processes or min(os.cpu_count() or 1, trainers),
+        rescales=tuple(rescale for _, rescale in options.rescales),
+        pauses=tuple(options.pauses),
+        crashes=tuple(sorted(options.crashes)),
+        deadlines=Deadlines(connect_s=options.give_up_s, give_up_s=options.give_up_s),
+        access=options.access,
+    )
+    if options.steps is not None:
+        return spec
+    whole = spec.plan.batch_count * (options.epochs or 1)
+    return replace(spec, steps=whole if options.seconds is None else _ENDLESS)
+
+
+def orders(subject: TrainedOn, spec: SwarmSpec, urls: Sequence[str]) -> Sequence[AnyOrder]:
+    """Return the order of each job, from the manifests alone, and the columns of filters."""
+    from headrace.cli.stored.shard_tables import read_tables  # noqa: PLC0415 - needs the [storage] extra
+
+    if len(urls) != len(subject.datasets):
+        raise click.UsageError(
+            f"--manifest: {len(urls)} are given; expected {len(subject.datasets)}, one for each "
+            "dataset in the mixture's order."
+        )
+    tables = read_tables(urls, [dataset.filter.where for dataset in subject.datasets])
+    for dataset, fingerprint, url in zip(subject.datasets, tables.fingerprints, urls, strict=True):
+        if fingerprint != dataset.fingerprint:
+            raise TokenDatasetChangedError(
+                f"the server's dataset {dataset.name!r} has fingerprint {dataset.fingerprint}, the "
+                f"manifest at {url} has {fingerprint}; give --manifest the version that is served"
+            )
+    jobs = [replace(spec.order, seed=spec.order.seed + job) for job in range(spec.jobs)]
+    mixture = subject.mixture
+    if mixture is None:
+        return [tables.order(order) for order in jobs]
+    return [tables.mixture(mixture.spec(order)) for order in jobs]

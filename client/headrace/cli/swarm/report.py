@@ -1,0 +1,113 @@
+"""Show what a load test found: as tables, or as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from headrace.loadtest import Proof, Summary, TokenCheck
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """All that a load test found.
+
+    Attributes:
+        summary: How fast the ranks were fed.
+        proof: Whether they got what they should.
+        tokens: What resuming tokens showed.
+        kills: How often a process was killed.
+        limits: Limits of the command line that were missed, in words.
+    """
+
+    summary: Summary
+    proof: Proof
+    tokens: TokenCheck
+    kills: int
+    limits: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was lost, repeated, out of order, or slower than asked for."""
+        faults = self.tokens.wrong or self.limits or self.summary.failed
+        return self.proof.holds and bool(self.proof.batches) and not faults
+
+    def as_json(self) -> str:
+        """Return one JSON object."""
+        found = {
+            "passed": self.passed,
+            **dataclasses.asdict(self.summary),
+            "proof": {"holds": self.proof.holds, **dataclasses.asdict(self.proof)},
+            "tokens": dataclasses.asdict(self.tokens),
+            "kills": self.kills,
+            "missed_limits": self.limits,
+        }
+        return json.dumps(found)
+
+    def show(self) -> None:
+        """Print tables to standard output."""
+        from rich.console import Console  # noqa: PLC0415 - only where there is something to show
+
+        console = Console(highlight=False)
+        console.print(_table("speed", _speed_rows(self.summary)))
+        console.print(_table("proof", _proof_rows(self)))
+        for line in (*self.proof.examples, *self.tokens.examples, *self.summary.failed):
+            console.print(f"  {line}", markup=False)
+        for line in self.limits:
+            console.print(f"  {line}", markup=False)
+        console.print("PASSED" if self.passed else "FAILED", style="bold")
+
+
+def _table(title: str, rows: Sequence[tuple[str, str]]) -> Table:
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table("", "", title=title, title_justify="left", show_header=False)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _speed_rows(found: Summary) -> list[tuple[str, str]]:
+    waits = "  ".join(f"{name} {value:,.2f}" for name, value in found.wait_ms.items())
+    errors = ", ".join(f"{count} {reason}" for reason, count in found.errors.items())
+    return [
+        ("samples/s", f"{found.samples_per_s:,.0f}"),
+        ("MiB/s", f"{found.mib_per_s:,.1f}"),
+        ("batches/s", f"{found.batches_per_s:,.1f}"),
+        (
+            "first batch, ms",
+            f"{found.first_batch_ms:,.1f} (worst {found.first_batch_worst_ms:,.1f})",
+        ),
+        ("wait for a batch, ms", waits or "no rank got a second batch"),
+        ("time spent waiting", f"{found.stalled:.1%}"),
+        ("slowest rank / fastest", f"{found.fairness:.2f}"),
+        ("reconnects", f"{found.reconnects:,}{f' ({errors})' if errors else ''}"),
+        ("ranks that gave up", f"{len(found.failed):,}"),
+        ("seconds", f"{found.elapsed_s:,.1f} ({found.reading_s:,.1f} reading)"),
+    ]
+
+
+def _proof_rows(report: LoadReport) -> list[tuple[str, str]]:
+    proof, tokens = report.proof, report.tokens
+    if proof.wanted_digest:
+        samples = f"{proof.altered:,} batches with wrong samples or places"
+        digest = f"{proof.digest}, the manifest says {proof.wanted_digest}"
+    else:
+        samples = "places not compared: give --manifest URL"
+        digest = f"{proof.digest} (compare with another run's)"
+    rows = [
+        ("compared", f"{proof.batches:,} batches, {proof.samples:,} samples"),
+        ("lost, repeated", f"{proof.lost:,}, {proof.repeated:,} batches"),
+        ("out of order, foreign", f"{proof.out_of_order:,}, {proof.foreign:,} batches"),
+        ("samples", samples),
+        ("epochs exactly once", f"{proof.epochs_whole:,} of {proof.epochs_complete:,} whole ones"),
+        ("order digest", digest),
+        ("tokens resumed", f"{tokens.tokens:,}, {tokens.wrong:,} of them wrong"),
+    ]
+    return rows if not report.kills else [*rows, ("processes killed", f"{report.kills:,}")]

@@ -1,0 +1,28 @@
+"""Length buckets: how many batches are sorted by length together."""
+
+from __future__ import annotations
+
+from headrace.arguments import whole
+from headrace.errors import BadArgumentError
+from headrace.order import LEAST_BUCKETS, MOST_BUCKETS
+
+
+def buckets_of(buckets: int | None, *, is_mixture: bool = False) -> int:
+    """Return what an argument means; 0 for None.
+
+    Args:
+        buckets: As it was given.
+        is_mixture: Whether several datasets are read.
+
+    Raises:
+        BadArgumentError: It is out of range, or of a mixture.
+    """
+    if buckets is None:
+        return 0
+    if is_mixture:
+        raise BadArgumentError(
+            f"buckets is {buckets} for a mixture, and buckets sort the samples of one dataset; "
+            "leave buckets out, or read one dataset",
+            field="buckets",
+        )
+    return whole("buckets", buckets, low=LEAST_BUCKETS, high=MOST_BUCKETS + 1)

@@ -1,0 +1,117 @@
+"""Steps for labels, and for images and their labels together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.arguments import number, text, whole_or_none
+from headrace.v1 import shard_service_pb2 as pb
+
+_COLUMN = "the name of a column"
+_CLASS_LIMIT = (1 << 16) + 1
+_LEAST_ALPHA, _GREATEST_ALPHA = 0.01, 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class OneHot:
+    """Turn class indices into vectors of float32: 1 at the index, 0 elsewhere.
+
+    Attributes:
+        column: The column of class indices, integers in [0, `num_classes`).
+        num_classes: How many classes there are; None for as many as the dataset names.
+    """
+
+    column: str
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        text("OneHot.column", self.column, wanted=_COLUMN)
+        _check_classes("OneHot", self.num_classes)
+
+    def to_message(self) -> pb.BatchStep:
+        """Write the step down for the wire."""
+        return pb.BatchStep(
+            one_hot=pb.OneHot(column=self.column, class_count=self.num_classes or 0)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MixUp:
+    """Mix each image with the next one of the global batch, and their labels alike.
+
+    It is the last step, right behind the `DecodeImage` that makes the images, whose transforms must
+    end in floating point (`Normalize`). One share is drawn for a global batch, so that images and
+    labels are the same for every world size.
+
+    Attributes:
+        column: The column of images.
+        labels: The column of labels: class indices, or the vectors of an `OneHot` before it.
+            Vectors of float32 come out.
+        alpha: Both parameters of the beta distribution that the share is drawn from, in
+            [0.01, 100].
+        num_classes: How many classes there are; None for as many as the dataset names.
+    """
+
+    column: str
+    labels: str
+    alpha: float = 1.0
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        _check_mixing(self)
+
+    def to_message(self) -> pb.BatchStep:
+        """Write the step down for the wire."""
+        return pb.BatchStep(mix_up=pb.MixUp(**_fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class CutMix:
+    """Paste a box of the next image of the global batch into each one, and mix their labels.
+
+    It stands where `MixUp` does. One box is drawn for a global batch; labels are mixed by its area.
+
+    Attributes:
+        column: The column of images.
+        labels: See `MixUp`.
+        alpha: Both parameters of the beta distribution that the area is drawn from, in [0.01, 100].
+        num_classes: See `MixUp`.
+    """
+
+    column: str
+    labels: str
+    alpha: float = 1.0
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no server could do."""
+        _check_mixing(self)
+
+    def to_message(self) -> pb.BatchStep:
+        """Write the step down for the wire."""
+        return pb.BatchStep(cut_mix=pb.CutMix(**_fields(self)))
+
+
+def _check_mixing(step: MixUp | CutMix) -> None:
+    name = type(step).__name__
+    text(f"{name}.column", step.column, wanted=_COLUMN)
+    text(f"{name}.labels", step.labels, wanted=_COLUMN)
+    alpha = number(f"{name}.alpha", step.alpha, least=_LEAST_ALPHA, most=_GREATEST_ALPHA)
+    object.__setattr__(step, "alpha", alpha)
+    _check_classes(name, step.num_classes)
+
+
+def _fields(step: MixUp | CutMix) -> dict[str, Any]:
+    return {
+        "column": step.column,
+        "labels": step.labels,
+        "alpha": step.alpha,
+        "class_count": step.num_classes or 0,
+    }
+
+
+def _check_classes(name: str, count: int | None) -> None:
+    whole_or_none(f"{name}.num_classes", count, low=1, high=_CLASS_LIMIT)

@@ -1,0 +1,186 @@
+"""Faults on demand while a swarm runs: killed servers and a cut network."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from headrace.errors import ConfigurationError
+from headrace.loadtest.faults.proxy import Cut, FaultyProxy
+
+_JOIN_S = 30.0
+_LOOK_S = 0.1
+
+
+class Kill:
+    """Kill a process with SIGKILL, again and again if it can be started again."""
+
+    def __init__(self, pid: int, *, restart: Sequence[str] = ()) -> None:
+        """Name the victim.
+
+        Args:
+            pid: The process to kill first.
+            restart: The command that starts it again; its process is the next victim. Empty to
+                kill once.
+
+        Raises:
+            ConfigurationError: There is no such process, or it is another user's.
+        """
+        try:
+            os.kill(pid, 0)
+        except OSError as error:
+            raise ConfigurationError(
+                f"process {pid} cannot be killed ({error.strerror}); give the PID of a running "
+                "server of yours"
+            ) from error
+        self._pid: int | None = pid
+        self._restart = tuple(restart)
+        self._child: subprocess.Popen[bytes] | None = None
+        self.count = 0
+
+    @property
+    def last_pid(self) -> int | None:
+        """The process that was started last and is left running, if any."""
+        return None if self._child is None else self._child.pid
+
+    def end(self) -> None:
+        """Kill the process that was started last, if any, and do not start another."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait(_JOIN_S)
+        self._pid = self._child = None
+
+    def __call__(self) -> None:
+        """Kill, and start again."""
+        if self._pid is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+            self.count += 1
+        if self._child is not None:
+            self._child.wait(_JOIN_S)
+        self._pid = None
+        if self._restart:
+            # It outlives us, so it must not hold our output open for whoever reads that.
+            self._child = subprocess.Popen(  # noqa: S603 - the user's own command
+                self._restart,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            self._pid = self._child.pid
+
+
+@contextlib.contextmanager
+def run_faults(
+    kills: Sequence[Kill],
+    *,
+    proxies: Sequence[FaultyProxy],
+    cuts: Sequence[Cut],
+    every_s: float,
+    batches: Callable[[], int],
+    note: Callable[[str], None] | None = None,
+) -> Iterator[None]:
+    """Let faults happen until the block ends.
+
+    A fault waits until batches have come since the last one: a server that needs longer to start
+    than faults are apart would be killed again before it could serve anything, forever.
+
+    Args:
+        kills: Taken in turn, one every ``every_s``.
+        proxies: What the swarm connects through.
+        cuts: Those without an end begin at once; the others in turn, one every ``every_s``.
+        every_s: Seconds between two faults of a kind, at least.
+        batches: Tells how many batches the swarm has read so far.
+        note: Is told of each fault that happens while the swarm runs, in a word or two; from any
+            thread.
+    """
+    noted = note or _nobody
+    for cut in cuts:
+        if cut.kind != "reset" and not cut.seconds:
+            _apply(proxies, cut)
+    passing = [cut for cut in cuts if cut.kind == "reset" or cut.seconds]
+    stop = threading.Event()
+    threads = [
+        threading.Thread(
+            target=_loop, args=(actions, every_s, batches, stop), name="headrace-faults"
+        )
+        for actions in (
+            [_noted_kill(kill, noted) for kill in kills],
+            [_noted(_passing(proxies, cut, stop), _title(cut), noted) for cut in passing],
+        )
+        if actions
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(_JOIN_S)
+
+
+def _loop(
+    actions: Sequence[Callable[[], None]],
+    every_s: float,
+    batches: Callable[[], int],
+    stop: threading.Event,
+) -> None:
+    for action in itertools.cycle(actions):
+        before = batches()
+        if stop.wait(every_s):
+            return
+        while batches() <= before:
+            if stop.wait(_LOOK_S):
+                return
+        action()
+
+
+def _nobody(what: str) -> None:
+    del what
+
+
+def _noted(
+    action: Callable[[], None], what: str, note: Callable[[str], None]
+) -> Callable[[], None]:
+    def act() -> None:
+        note(what)
+        action()
+
+    return act
+
+
+def _noted_kill(kill: Kill, note: Callable[[str], None]) -> Callable[[], None]:
+    def act() -> None:
+        before = kill.count
+        kill()
+        if kill.count > before:
+            note("kill")
+
+    return act
+
+
+def _title(cut: Cut) -> str:
+    return cut.kind if not cut.seconds else f"{cut.kind} {cut.seconds:g} s"
+
+
+def _passing(proxies: Sequence[FaultyProxy], cut: Cut, stop: threading.Event) -> Callable[[], None]:
+    def act() -> None:
+        _apply(proxies, cut)
+        if cut.seconds:
+            stop.wait(cut.seconds)
+            _apply(proxies, None)
+
+    return act
+
+
+def _apply(proxies: Sequence[FaultyProxy], cut: Cut | None) -> None:
+    for proxy in proxies:
+        proxy.apply(cut)

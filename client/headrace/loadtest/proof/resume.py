@@ -1,0 +1,88 @@
+"""Resume some tokens of the ranks, and compare what follows with what followed in the run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from headrace.client import BatchEvent, BatchReader, BufferPool, Place
+from headrace.errors import HeadraceError
+from headrace.loadtest.swarm.rank import NextBatch
+from headrace.loadtest.swarm.records import order_sum
+from headrace.loadtest.swarm.spec import SwarmSpec
+from headrace.loadtest.swarm.swarm import SwarmResult
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCheck:
+    """What resuming tokens showed.
+
+    Attributes:
+        tokens: Tokens that a second reader resumed.
+        wrong: Those after which another batch came than in the run, or none.
+        examples: Some of those, in words.
+    """
+
+    tokens: int
+    wrong: int
+    examples: tuple[str, ...] = ()
+
+
+def check_tokens(
+    swarm: SwarmResult, *, targets: Sequence[str], most: int, seed: int = 0
+) -> TokenCheck:
+    """Resume a random choice of the tokens that ranks have kept.
+
+    Args:
+        swarm: What the ranks did.
+        targets: Where to resume them.
+        most: Tokens to resume at most.
+        seed: The seed of the choice.
+    """
+    known = [following for result in swarm.results for following in result.next_batches]
+    chosen = random.Random(seed).sample(known, min(most, len(known)))
+    sizes = [generation.world_size for generation in swarm.generations]
+    spec = replace(swarm.spec, targets=tuple(targets))
+    faults = [
+        fault
+        for following in chosen
+        if (fault := _fault(spec, following, sizes[following.seat.generation]))
+    ]
+    return TokenCheck(tokens=len(chosen), wrong=len(faults), examples=tuple(faults[:5]))
+
+
+def _fault(spec: SwarmSpec, wanted: NextBatch, size: int) -> str:
+    seat = wanted.seat
+    reader = BatchReader(
+        spec.targets,
+        spec.options(job=seat.job, rank=seat.rank, world_size=size),
+        place=Place(token=wanted.token),
+        deadlines=spec.deadlines,
+        allocate=BufferPool(idle_bytes=0).take,
+        access=spec.access,
+    )
+    where = (
+        f"the token before epoch {wanted.epoch} position {wanted.position} of job {seat.job} rank "
+        f"{seat.rank}"
+    )
+    try:
+        for event in reader.events():
+            if isinstance(event, BatchEvent):
+                return "" if _is_wanted(spec, event, wanted, size) else f"{where}: another batch"
+    except HeadraceError as error:
+        return f"{where}: {error}"
+    finally:
+        reader.close()
+    return f"{where}: the stream ended"
+
+
+def _is_wanted(spec: SwarmSpec, event: BatchEvent, wanted: NextBatch, world_size: int) -> bool:
+    header = event.header
+    sample_ids = spec.sample_ids(event)
+    place = (header.epoch, header.position, sample_ids.size)
+    if place != (wanted.epoch, wanted.position, wanted.sample_count):
+        return False
+    part = spec.part(header.position, rank=wanted.seat.rank, world_size=world_size)
+    digest = order_sum(sample_ids, epoch=header.epoch, start=part.start)
+    return digest == wanted.order_sum

@@ -1,0 +1,89 @@
+"""What happened when in a run: how long ranks waited, and what was done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.loadtest.swarm.rank import RankResult
+from headrace.loadtest.swarm.swarm import SwarmResult
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that was done to a run, or that it did.
+
+    Attributes:
+        at_s: When, as ``time.time()``.
+        what: What it is, in a word or two, such as ``kill`` or ``6 ranks``.
+    """
+
+    at_s: float
+    what: str
+
+
+def waiting_share(results: Sequence[RankResult], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return which part of their time ranks waited for batches, between one edge and the next.
+
+    The wait for a rank's first batch counts, and each wait lies where it was. Where no rank reads
+    there is nothing to be a part of: NaN.
+
+    Args:
+        results: The results of all ranks that got a batch.
+        edges: Rising times, as ``time.time()``.
+    """
+    heard = [result.records for result in results if result.records.size]
+    ends = np.concatenate([np.empty(0), *(records["at_s"] for records in heard)])
+    waits = np.concatenate([np.empty(0), *(records["wait_s"] for records in heard)])
+    first_begins = np.array([records["at_s"][0] - records["wait_s"][0] for records in heard])
+    last_ends = np.array([records["at_s"][-1] for records in heard])
+    waited = np.diff(_passed(ends - waits, waits, edges))
+    there = np.diff(_passed(first_begins, last_ends - first_begins, edges))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share: NDArray[np.float64] = np.where(there > 0, waited / there, np.nan)
+    return np.minimum(share, 1.0)
+
+
+def _passed(
+    begins: NDArray[np.float64], lengths: NDArray[np.float64], edges: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return how much of all stretches has passed at each edge."""
+    return np.array([np.clip(edge - begins, 0.0, lengths).sum() for edge in edges])
+
+
+def marks_of(swarm: SwarmResult) -> list[Mark]:
+    """Return what befell a run: rescales, crashes of all trainers and pauses of a rank."""
+    found = []
+    begins = [_begin_of(swarm, number) for number in range(len(swarm.generations))]
+    for number in range(1, len(swarm.generations)):
+        begin, before = begins[number], swarm.generations[number - 1].world_size
+        if begin is not None:
+            ranks = swarm.generations[number].world_size
+            found.append(Mark(begin, f"{ranks} ranks" if ranks != before else "crash"))
+    for pause in swarm.spec.pauses:
+        step = int(swarm.spec.steps * pause.share)
+        for number, generation in enumerate(swarm.generations):
+            if generation.first_step <= step < generation.end_step:
+                found += [
+                    Mark(float(result.records["at_s"][step - generation.first_step]), "pause")
+                    for result in swarm.results
+                    if result.seat.generation == number
+                    and (result.seat.rank, result.seat.job) == (pause.rank, 0)
+                    and result.records.size > step - generation.first_step
+                ]
+    return found
+
+
+def _begin_of(swarm: SwarmResult, generation: int) -> float | None:
+    """Return when the first rank of a generation began to wait for its first batch."""
+    return min(
+        (
+            float(result.records["at_s"][0] - result.records["wait_s"][0])
+            for result in swarm.results
+            if result.seat.generation == generation and result.records.size
+        ),
+        default=None,
+    )

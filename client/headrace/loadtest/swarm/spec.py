@@ -1,0 +1,199 @@
+"""What a load test does, as frozen values: pure, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.client import Access, BatchEvent, Deadlines, Mixture, ReadOptions
+from headrace.errors import BadArgumentError
+from headrace.order import EndMode, EpochPlan, OrderSpec, RankBatch
+
+SAMPLE_IDS = "headrace.sample_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """Stop all ranks at one step, and continue with another number of them.
+
+    Attributes:
+        ranks: World size from then on.
+        share: Share of the run's steps after which it happens, in (0, 1).
+    """
+
+    ranks: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Let one rank rest, as a straggler does.
+
+    Attributes:
+        rank: Which rank, of every job.
+        seconds: How long.
+        share: Share of the run's steps after which it happens, in [0, 1).
+    """
+
+    rank: int
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The ranks between two rescales.
+
+    Attributes:
+        world_size: Number of ranks.
+        first_step: First step of the generation, counted from the run's start.
+        end_step: Step after its last.
+    """
+
+    world_size: int
+    first_step: int
+    end_step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmSpec:
+    """A swarm of simulated trainers.
+
+    Attributes:
+        targets: gRPC addresses of servers that serve the same data.
+        dataset: Name of the dataset there; empty for a mixture.
+        mixture: The datasets to draw from in place of ``dataset``, each with its version.
+        first_ids: For each dataset of the mixture, the samples of those before it.
+        sample_count: Samples of an epoch.
+        order: The order of the first job; job j has the seed of this plus j.
+        global_batch_size: Samples of a batch over all ranks.
+        ranks: World size at the start.
+        jobs: Number of jobs, each with that many ranks and a seed of its own.
+        steps: Steps of each job, >= 1; epochs follow one another.
+        end: What becomes of an incomplete last batch.
+        columns: Columns to read; empty for all.
+        where: Which samples of ``dataset`` are read; empty for all.
+        step_s: Seconds that a simulated training step takes.
+        seconds: Seconds after which every rank stops where it is, or None.
+        prefetch_bytes: Bytes that one rank holds ready.
+        transport: How batches come: over gRPC, through a ring, or ``auto``, as for `RemoteDataset`.
+        processes: Processes that the ranks are spread over.
+        rescales: When the number of ranks changes, in order.
+        pauses: Which ranks rest.
+        crashes: Shares of the run's steps after which all processes of the swarm are killed with
+            SIGKILL; they continue from the last checkpoint.
+        checkpoint_steps: Steps between two checkpoints.
+        token_samples: Tokens that each rank keeps, to be resumed later.
+        deadlines: How long a rank waits before it gives up.
+        access: How to authenticate.
+    """
+
+    targets: tuple[str, ...]
+    dataset: str
+    mixture: Mixture | None = None
+    first_ids: tuple[int, ...] = ()
+    sample_count: int
+    order: OrderSpec
+    global_batch_size: int
+    ranks: int
+    jobs: int = 1
+    steps: int
+    end: EndMode = EndMode.DROP_LAST
+    columns: tuple[str, ...] = ()
+    where: str = ""
+    step_s: float = 0.0
+    seconds: float | None = None
+    prefetch_bytes: int = 16 << 20
+    transport: Literal["auto", "ring", "grpc"] = "grpc"
+    processes: int = 1
+    rescales: tuple[Rescale, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    crashes: tuple[float, ...] = ()
+    checkpoint_steps: int = 10
+    token_samples: int = 2
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    access: Access = field(default_factory=Access)
+
+    def __post_init__(self) -> None:
+        """Refuse swarms that cannot run."""
+        if self.plan.batch_count < 1:
+            raise BadArgumentError(
+                f"the dataset has {self.sample_count} samples, less than one global batch of "
+                f"{self.global_batch_size}; expected a smaller batch, or --end uneven",
+                field="global_batch_size",
+            )
+        if self.rescales and self.seconds is not None:
+            raise BadArgumentError(
+                "a run that is limited in seconds cannot be rescaled at a share of its steps; give "
+                "epochs or steps instead",
+                field="seconds",
+            )
+        if self.crashes and self.seconds is not None:
+            raise BadArgumentError(
+                "trainers of a run that is limited in seconds cannot crash at a share of its "
+                "steps; give epochs or steps instead",
+                field="seconds",
+            )
+        shares = [rescale.share for rescale in self.rescales]
+        if shares != sorted(set(shares)) or any(not 0 < share < 1 for share in shares):
+            raise BadArgumentError(
+                f"rescales happen at {shares} of the run; expected rising shares in (0, 1)",
+                field="rescales",
+            )
+
+    @property
+    def plan(self) -> EpochPlan:
+        """How an epoch is cut into global batches."""
+        return EpochPlan(
+            sample_count=self.sample_count,
+            base=0,
+            global_batch_size=self.global_batch_size,
+            end=self.end,
+        )
+
+    def generations(self) -> list[Generation]:
+        """Cut the run at its rescales."""
+        steps = [max(1, int(self.steps * rescale.share)) for rescale in self.rescales]
+        sizes = [self.ranks, *(rescale.ranks for rescale in self.rescales)]
+        cuts = zip(sizes, [0, *steps], [*steps, self.steps], strict=True)
+        return [Generation(size, first, end) for size, first, end in cuts if end > first]
+
+    def options(self, *, job: int, rank: int, world_size: int) -> ReadOptions:
+        """Return what one rank reads."""
+        return ReadOptions(
+            dataset=self.dataset,
+            mixture=self.mixture,
+            order=replace(self.order, seed=self.order.seed + job),
+            global_batch_size=self.global_batch_size,
+            rank=rank,
+            world_size=world_size,
+            end=self.end,
+            columns=self.columns,
+            where=self.where,
+            with_ids=True,
+        )
+
+    def part(self, position: int, *, rank: int, world_size: int) -> RankBatch:
+        """Return a rank's part of the global batch that starts at ``position``."""
+        index = position // self.global_batch_size
+        return self.plan.batch(index, rank=rank, world_size=world_size)
+
+    def sample_ids(self, event: BatchEvent) -> NDArray[np.int64]:
+        """Return the ids of a batch's samples, those that only fill it up left out.
+
+        A sample of a mixture has the id in its dataset plus the samples of the datasets before.
+        """
+        header = event.header
+        ids = np.asarray(event.columns[SAMPLE_IDS].values)[: header.sample_count - header.pad_count]
+        if self.mixture is None:
+            return ids
+        datasets, own = ids.T
+        joined: NDArray[np.int64] = np.asarray(self.first_ids, dtype=np.int64)[datasets] + own
+        return joined
+
+    def batch_at(self, step: int) -> tuple[int, int]:
+        """Return epoch and number of the global batch of a step of the run."""
+        return divmod(step, self.plan.batch_count)

@@ -1,0 +1,302 @@
+"""Run a swarm: processes full of ranks, generation after generation.
+
+Contract of `run_swarm`:
+
+1. Success: the results of every rank of every generation, whether or not the ranks failed; a rank
+   that failed names its error.
+2. A generation in which a rank failed is the last.
+3. Failure: a process that dies, or is silent for longer than its ranks may wait, is an error that
+   names it; the others are ended.
+4. Crash, where the spec asks for one: every process is killed with SIGKILL; what its ranks read
+   after the last checkpoint that all of them had passed is forgotten, and read again.
+5. Cancel: an interrupt ends every process before it goes on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for_any
+from multiprocessing.context import SpawnProcess
+
+from headrace.errors import ConfigurationError
+from headrace.loadtest.swarm.crash import Crash
+from headrace.loadtest.swarm.rank import RankResult, RankSeat
+from headrace.loadtest.swarm.spec import Generation, SwarmSpec
+from headrace.loadtest.swarm.worker import TICK_S, Finished, Tick, work
+
+_START_S = 120.0  # arbitrary: a process imports gRPC and NumPy, on a machine that is busy
+_END_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a swarm is.
+
+    Attributes:
+        elapsed_s: Seconds since the swarm began.
+        ranks: Ranks that run now, over all jobs.
+        batches: Batches read so far, over all ranks and generations.
+        batches_wanted: Batches that will have been read, if nothing stops the ranks.
+        samples: Samples read so far.
+        payload_bytes: Bytes of payload read so far.
+        waited_s: Seconds that ranks have waited for batches, added up.
+    """
+
+    elapsed_s: float
+    ranks: int
+    batches: int
+    batches_wanted: int
+    samples: int
+    payload_bytes: int
+    waited_s: float
+
+    @property
+    def share(self) -> float:
+        """Share of the run that is done, in [0, 1]."""
+        return self.batches / max(1, self.batches_wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmResult:
+    """What a swarm did.
+
+    Attributes:
+        spec: What it was asked to do.
+        generations: What it did: the ranks between two rescales or crashes. Steps that were lost
+            in a crash and done again count in the later generation.
+        results: One a rank and generation.
+        began_at_s: When it began, as ``time.time()``.
+        elapsed_s: Seconds from the start of the first rank to the end of the last.
+    """
+
+    spec: SwarmSpec
+    generations: tuple[Generation, ...]
+    results: tuple[RankResult, ...]
+    began_at_s: float
+    elapsed_s: float
+
+
+def run_swarm(
+    spec: SwarmSpec, *, progress: Callable[[Progress], None] | None = None
+) -> SwarmResult:
+    """Run simulated trainers; the module's head holds the contract.
+
+    Args:
+        spec: What to do.
+        progress: Called about twice a second, in the caller's thread.
+
+    Raises:
+        ConfigurationError: A process of the swarm died or hangs.
+    """
+    return _Swarm(spec, progress).run()
+
+
+class _Swarm:
+    def __init__(self, spec: SwarmSpec, progress: Callable[[Progress], None] | None) -> None:
+        self._spec = spec
+        self._progress = progress
+        self._began, self._began_at = time.monotonic(), time.time()
+        self._board = _Board(spec, self._began)
+        self._planned = deque(spec.generations())
+        self._crash_steps = deque(max(1, int(spec.steps * share)) for share in spec.crashes)
+        self._done: list[Generation] = []
+        self._results: list[RankResult] = []
+        self._tokens: list[bytes | None] = [None] * spec.jobs
+
+    def run(self) -> SwarmResult:
+        while self._planned:
+            if not self._run_next(self._planned.popleft()):
+                break
+        return SwarmResult(
+            spec=self._spec,
+            generations=tuple(self._done),
+            results=tuple(self._results),
+            began_at_s=self._began_at,
+            elapsed_s=time.monotonic() - self._began,
+        )
+
+    def _run_next(self, generation: Generation) -> bool:
+        """Run a generation; say whether another may follow."""
+        seats = [
+            RankSeat(job, len(self._done), rank, self._tokens[job])
+            for rank in range(generation.world_size)
+            for job in range(self._spec.jobs)
+        ]
+        crash = self._crash_of(generation, seats)
+        found = self._run_generation(generation, seats, crash)
+        if found is None:
+            assert crash is not None
+            self._go_on_after(crash, generation)
+            return True
+        self._done.append(generation)
+        self._results += found
+        if any(result.error for result in found):
+            return False
+        firsts = {result.seat.job: result for result in found if result.seat.rank == 0}
+        self._tokens = [firsts[job].last_token for job in range(self._spec.jobs)]
+        return True
+
+    def _crash_of(self, generation: Generation, seats: Sequence[RankSeat]) -> Crash | None:
+        if not self._crash_steps or self._crash_steps[0] >= generation.end_step:
+            return None
+        return Crash(self._crash_steps.popleft(), generation.first_step, seats)
+
+    def _go_on_after(self, crash: Crash, generation: Generation) -> None:
+        step, tokens, results = crash.checkpoint(self._spec)
+        if step > generation.first_step:
+            self._done.append(replace(generation, end_step=step))
+            self._results += results
+            self._tokens = [*tokens]
+        self._planned.appendleft(replace(generation, first_step=step))
+
+    def _run_generation(
+        self, generation: Generation, seats: Sequence[RankSeat], crash: Crash | None
+    ) -> list[RankResult] | None:
+        """Return the results of all ranks, or None if their processes were killed."""
+        results: list[RankResult] = []
+        with _processes(self._spec, generation, seats) as processes:
+            waiting = dict(enumerate(processes))
+            heard = dict.fromkeys(waiting, time.monotonic())
+            while waiting:
+                ends = {process.connection: number for number, process in waiting.items()}
+                for ready in wait_for_any(list(ends), timeout=TICK_S):
+                    assert isinstance(ready, Connection)
+                    number = ends[ready]
+                    heard[number] = time.monotonic()
+                    message = waiting[number].receive()
+                    self._board.note(number, _tick_of(message))
+                    if isinstance(message, Finished):
+                        results += message.results
+                        del waiting[number]
+                    if crash is not None:
+                        crash.note(message)
+                _check_alive(waiting, heard, silence_s=_START_S)
+                if self._progress is not None:
+                    self._progress(self._board.progress(len(seats)))
+                if crash is not None and waiting and crash.is_due():
+                    _kill(processes)
+                    return None
+            self._board.end_generation()
+        return results
+
+
+class _Board:
+    """Adds up what the processes tell."""
+
+    def __init__(self, spec: SwarmSpec, began: float) -> None:
+        self._began = began
+        self._past = Tick(0, 0, 0, 0.0)
+        self._ticks: dict[int, Tick] = {}
+        steps = [(part.end_step - part.first_step) * part.world_size for part in spec.generations()]
+        self._wanted = sum(steps) * spec.jobs
+
+    def note(self, process: int, tick: Tick) -> None:
+        self._ticks[process] = tick
+
+    def end_generation(self) -> None:
+        self._past = self._sum()
+        self._ticks.clear()
+
+    def progress(self, ranks: int) -> Progress:
+        now = self._sum()
+        return Progress(
+            elapsed_s=time.monotonic() - self._began,
+            ranks=ranks,
+            batches=now.batches,
+            batches_wanted=self._wanted,
+            samples=now.samples,
+            payload_bytes=now.payload_bytes,
+            waited_s=now.waited_s,
+        )
+
+    def _sum(self) -> Tick:
+        ticks = [self._past, *self._ticks.values()]
+        return Tick(
+            batches=sum(tick.batches for tick in ticks),
+            samples=sum(tick.samples for tick in ticks),
+            payload_bytes=sum(tick.payload_bytes for tick in ticks),
+            waited_s=sum(tick.waited_s for tick in ticks),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    process: SpawnProcess
+    connection: Connection
+
+    def receive(self) -> Tick | Finished:
+        try:
+            message = self.connection.recv()
+        except EOFError:
+            self.process.join(_END_S)
+            raise ConfigurationError(
+                f"a process of the load test died with exit code {self.process.exitcode}; its "
+                "message is above; too little memory for so many ranks is the usual cause"
+            ) from None
+        assert isinstance(message, Tick | Finished)
+        return message
+
+
+@contextmanager
+def _processes(
+    spec: SwarmSpec, generation: Generation, seats: Sequence[RankSeat]
+) -> Iterator[list[_Process]]:
+    context = multiprocessing.get_context("spawn")  # forked children of gRPC hang
+    started: list[_Process] = []
+    try:
+        for number in range(min(spec.processes, len(seats))):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=work,
+                args=(spec, generation, seats[number :: spec.processes], theirs),
+                name=f"headrace-loadtest-{number}",
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            started.append(_Process(process, ours))
+        yield started
+    finally:
+        for each in started:
+            each.connection.close()  # tells a process that still runs to stop
+        for each in started:
+            each.process.join(_END_S)
+            each.process.kill()
+            each.process.join(_END_S)
+
+
+def _check_alive(
+    waiting: dict[int, _Process], heard: dict[int, float], *, silence_s: float
+) -> None:
+    now = time.monotonic()
+    for number, process in waiting.items():
+        if now - heard[number] > silence_s:
+            raise ConfigurationError(
+                f"{process.process.name} has said nothing for {silence_s:.0f} s; the machine is "
+                "too busy for so many ranks: fewer --ranks, or more --processes"
+            )
+
+
+def _kill(processes: Sequence[_Process]) -> None:
+    for each in processes:
+        each.process.kill()
+    for each in processes:
+        each.process.join(_END_S)
+
+
+def _tick_of(message: Tick | Finished) -> Tick:
+    if isinstance(message, Tick):
+        return message
+    records = [result.records for result in message.results]
+    return Tick(
+        batches=sum(part.size for part in records),
+        samples=sum(int(part["sample_count"].sum()) for part in records),
+        payload_bytes=sum(int(part["payload_bytes"].sum()) for part in records),
+        waited_s=sum(float(part["wait_s"].sum()) for part in records),
+    )

@@ -1,0 +1,64 @@
+"""The page of a server, as the server starts it: `python -m headrace.page FD`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from headrace.page.listen import serve_page
+from headrace.page.live.watch import Watch
+from headrace.page.settings import PageSettings
+from headrace.server import DatasetConfig, ServerConfig, start_logging
+from headrace.server.access.callers import Access
+from headrace.server.process.reload import Reloader
+from headrace.server.steps.registered import load_tokenizers
+
+
+def main(fd: int) -> int:
+    """Serve the page until the server ends; return the exit code."""
+    connection = Connection(fd)
+    settings, source = connection.recv()
+    config = ServerConfig(**settings)
+    start_logging(config.log_level, config.log_format)
+    datasets: list[Mapping[str, DatasetConfig]] = [config.dataset_configs]
+
+    def apply(changed: ServerConfig) -> bool:
+        datasets[0] = changed.dataset_configs
+        return True
+
+    # The socket closes with the server, however that ends.
+    watch = Watch(connection, on_end=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with ExitStack() as stack:
+        if source is not None:
+            stack.enter_context(Reloader(source, apply))
+        watch.start()
+        serve_page(
+            settings_of(config),
+            configs=lambda: datasets[0],
+            access=Access(Path(config.tokens) if config.tokens else None),
+            on_ready=watch.tell,
+            watch=watch,
+            tokenizers=load_tokenizers(config.tokenizers),
+        )
+    return 0
+
+
+def settings_of(config: ServerConfig) -> PageSettings:
+    """Return the settings of the page of a server."""
+    return PageSettings(
+        listen=config.page,
+        hosts=tuple(filter(None, map(str.strip, config.page_hosts.split(",")))),
+        tokens=config.tokens,
+        tls_cert=config.tls_cert,
+        tls_key=config.tls_key,
+        request_s=config.request_timeout_s,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

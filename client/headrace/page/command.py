@@ -1,0 +1,99 @@
+"""`headrace view`: look at datasets in a browser, without a server."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from headrace.errors import ConfigurationError
+from headrace.server import DatasetConfig, start_logging
+from headrace.server.access.callers import Access
+
+
+@click.command(name="view")
+@click.argument("urls", metavar="URL...", nargs=-1, required=True)
+@click.option(
+    "--listen",
+    default="127.0.0.1:8080",
+    show_default=True,
+    help="HOST:PORT to listen on; port 0 picks a free one.",
+)
+@click.option(
+    "--page-hosts",
+    default="",
+    help="Names by which browsers may address the page, beside localhost; with commas.",
+)
+@click.option(
+    "--tokens",
+    type=click.Path(dir_okay=False, exists=True),
+    help="JSON file of tokens, as a server's: whoever looks logs in with one.",
+)
+@click.option("--tls-cert", type=click.Path(dir_okay=False), help="PEM file of a certificate.")
+@click.option("--tls-key", type=click.Path(dir_okay=False), help="PEM file of its private key.")
+@click.option(
+    "--tokenizer",
+    "tokenizers",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="tokenizer.json that makes texts of token ids again; can be given several times.",
+)
+def command(
+    *,
+    urls: tuple[str, ...],
+    listen: str,
+    page_hosts: str,
+    tokens: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tokenizers: tuple[str, ...],
+) -> None:
+    """Show the datasets at URLs as a page, until Ctrl-C: samples, columns, versions, orders, runs.
+
+    It needs no server. It prints one line with its address when a browser may come. Whoever can
+    open that address sees the data; beyond this machine it listens only with --tokens.
+
+    \b
+    headrace view s3://bucket/photos
+    headrace view /data/flights /data/digits --listen 127.0.0.1:0
+    """
+    from headrace.page.listen import serve_page  # noqa: PLC0415 - needs the [page] extra
+    from headrace.page.settings import PageSettings  # noqa: PLC0415
+    from headrace.server.steps.registered import load_tokenizers  # noqa: PLC0415
+
+    try:
+        settings = PageSettings(
+            listen=listen,
+            hosts=tuple(filter(None, map(str.strip, page_hosts.split(",")))),
+            tokens=tokens or "",
+            tls_cert=tls_cert or "",
+            tls_key=tls_key or "",
+        )
+    except ConfigurationError as error:
+        raise click.UsageError(error.message) from error
+    configs = _named(urls)
+    texts = load_tokenizers(tokenizers)
+    start_logging("warning", "console")
+    access = Access(Path(tokens) if tokens else None)
+    serve_page(
+        settings,
+        configs=lambda: configs,
+        access=access,
+        tokenizers=texts,
+        on_ready=lambda url: click.echo(f"headrace shows {', '.join(configs)} at {url}"),
+    )
+
+
+def _named(urls: tuple[str, ...]) -> dict[str, DatasetConfig]:
+    """Name each dataset by the end of its URL."""
+    configs: dict[str, DatasetConfig] = {}
+    for url in urls:
+        end = re.sub(r"[^A-Za-z0-9._-]+", "-", url.partition("#")[0].rstrip("/").rpartition("/")[2])
+        name = base = end.strip("-.")[:100] or "dataset"
+        number = 1
+        while name in configs:
+            number += 1
+            name = f"{base}-{number}"
+        configs[name] = DatasetConfig(url=url)
+    return configs

@@ -1,0 +1,55 @@
+"""Values that take long to make: the last ones that were asked for are kept."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+class Kept(Generic[_Key, _Value]):
+    """The values that were asked for last; safe for several threads.
+
+    Two threads that ask for the same new value both make it, and neither waits for the other.
+
+    Args:
+        most: How many are kept.
+        most_bytes: How many bytes they take together; one that takes more is kept alone.
+        size: Returns the bytes of a value.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        *,
+        most_bytes: int = 0,
+        size: Callable[[_Value], int] = lambda _: 0,
+    ) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._size = size
+        self._lock = threading.Lock()
+        self._values: OrderedDict[_Key, _Value] = OrderedDict()
+
+    def of(self, key: _Key, make: Callable[[], _Value]) -> _Value:
+        """Return the value of a key, made now if it is not kept; what ``make`` raises goes on."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        made = make()
+        with self._lock:
+            self._values[key] = made
+            while len(self._values) > 1 and self._is_too_much():
+                self._values.popitem(last=False)
+        return made
+
+    def _is_too_much(self) -> bool:
+        return (
+            len(self._values) > self._most
+            or sum(map(self._size, self._values.values())) > self._most_bytes
+        )

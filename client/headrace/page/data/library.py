@@ -1,0 +1,213 @@
+"""The datasets of a page: opened once, with the blocks that were looked at last.
+
+Contract:
+
+1. A caller gets only what it may read; of a name that it may not read it is told what it is told of
+   one that there is not.
+2. An open dataset is closed when it is neither kept any more nor in use.
+3. Blocks in memory are bounded by `_BLOCKS_BYTES`, and one of more than `MOST_BLOCK_BYTES` is
+   refused before it is read.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import BadArgumentError, DatasetNotFoundError, HeadraceError
+from headrace.order import Skips
+from headrace.server import DatasetConfig
+from headrace.server.access.callers import Caller
+from headrace.server.plan.skip_lists import read_skip_lists
+from headrace.storage import DatasetVersion, OpenDataset, list_versions, open_dataset
+
+_OPEN: Final = 32
+_BLOCKS_BYTES: Final = 128 << 20
+MOST_BLOCK_BYTES: Final = 256 << 20
+"""Raw bytes of a block that is read for a page; arbitrary."""
+
+_LIST_BYTES: Final = 8 << 20
+"""Of a file of skipped samples, a million of them; it is read again for each view."""
+
+_FRESH_S: Final = 10.0
+"""How long a dataset without a named version is taken to be the current one; longer where opening
+it takes longer, by `_PATIENCE`."""
+_PATIENCE: Final = 50.0
+
+
+@dataclass(slots=True, eq=False)
+class _Handle:
+    config: DatasetConfig
+    dataset: OpenDataset
+    fresh_until: float
+    users: int = 0
+    is_kept: bool = True
+
+
+class Library:
+    """Opens datasets for callers; safe for several threads.
+
+    Args:
+        configs: Returns the datasets by name, as they are now.
+    """
+
+    def __init__(self, configs: Callable[[], Mapping[str, DatasetConfig]]) -> None:
+        self._configs = configs
+        self._lock = threading.Lock()
+        self._opening = threading.Lock()
+        self._handles: OrderedDict[tuple[str, str], _Handle] = OrderedDict()
+        self._blocks: OrderedDict[tuple[str, int], pa.RecordBatch] = OrderedDict()
+        self._blocks_bytes = 0
+
+    def names(self, caller: Caller) -> list[str]:
+        """Return the names that a caller may read, sorted."""
+        return sorted(filter(caller.may_read, self._configs()))
+
+    def urls(self) -> list[str]:
+        """Return where all datasets lie."""
+        return [config.place[0] for config in self._configs().values()]
+
+    def config(self, caller: Caller, name: str) -> DatasetConfig:
+        """Return where a dataset lies.
+
+        Raises:
+            DatasetNotFoundError: There is none of that name, for this caller.
+        """
+        config = self._configs().get(name) if caller.may_read(name) else None
+        if config is None:
+            raise DatasetNotFoundError(f"there is no dataset {name[:128]!r} here", dataset=name)
+        return config
+
+    def versions(self, caller: Caller, name: str) -> list[DatasetVersion]:
+        """Return the versions of a dataset, the newest first."""
+        config = self.config(caller, name)
+        return list(reversed(list_versions(config.place[0], options=config.store)))
+
+    def stored_skips(self, caller: Caller, name: str, digest: str) -> Skips | None:
+        """Return a list of skipped samples that the server has; None if it has no such list.
+
+        Only files of up to `_LIST_BYTES` are looked at, and what is wrong with one is the
+        operator's to know.
+        """
+        for file in self.config(caller, name).skips:
+            try:
+                if Path(file).stat().st_size <= _LIST_BYTES:
+                    found = read_skip_lists([file]).get(digest)
+                    if found is not None:
+                        return found
+            except (HeadraceError, OSError):
+                continue
+        return None
+
+    @contextmanager
+    def opened(self, caller: Caller, name: str, fingerprint: str = "") -> Iterator[OpenDataset]:
+        """Give a dataset while the context lasts.
+
+        Args:
+            caller: Who looks.
+            name: The name of the dataset.
+            fingerprint: The fingerprint of the version; empty for the one that is served.
+
+        Raises:
+            DatasetNotFoundError: There is none of that name, for this caller.
+            HeadraceError: It cannot be opened.
+        """
+        config = self.config(caller, name)
+        handle = self._handle(name, config, fingerprint or config.place[1] or "")
+        try:
+            yield handle.dataset
+        finally:
+            with self._lock:
+                handle.users -= 1
+                self._close_unused(handle)
+
+    def block(self, dataset: OpenDataset, block: int) -> pa.RecordBatch:
+        """Return a block, from memory if it was looked at before.
+
+        Raises:
+            BadArgumentError: It is too large for a page.
+            HeadraceError: It cannot be read.
+        """
+        key = (dataset.fingerprint, block)
+        with self._lock:
+            if (found := self._blocks.get(key)) is not None:
+                self._blocks.move_to_end(key)
+                return found
+        size = int(dataset.block_raw_bytes(np.array([block], np.int64))[0])
+        if size > MOST_BLOCK_BYTES:
+            raise BadArgumentError(
+                f"block {block} has {size} bytes, and a page reads blocks of up to "
+                f"{MOST_BLOCK_BYTES}; `headrace cat` shows its samples",
+                field="block",
+            )
+        found = dataset.read_block(block)
+        with self._lock:
+            if key not in self._blocks:
+                self._blocks[key] = found
+                self._blocks_bytes += found.nbytes
+            while self._blocks_bytes > _BLOCKS_BYTES and len(self._blocks) > 1:
+                self._blocks_bytes -= self._blocks.popitem(last=False)[1].nbytes
+        return found
+
+    def close(self) -> None:
+        """Close what is open and not in use."""
+        with self._lock:
+            while self._handles:
+                self._forget(next(iter(self._handles)))
+
+    def _handle(self, name: str, config: DatasetConfig, fingerprint: str) -> _Handle:
+        key = (name, fingerprint)
+        if (found := self._known(key, config)) is not None:
+            return found
+        # One at a time: two that look at once would open it twice.
+        with self._opening:
+            if (found := self._known(key, config)) is not None:
+                return found
+            began = time.monotonic()
+            dataset = open_dataset(
+                config.place[0],
+                options=config.store,
+                fingerprint=fingerprint or None,
+                source_options=config.source,
+            )
+            now = time.monotonic()
+            fresh_s = max(_FRESH_S, _PATIENCE * (now - began))
+            made = _Handle(config, dataset, float("inf") if fingerprint else now + fresh_s, users=1)
+            with self._lock:
+                if key in self._handles:
+                    self._forget(key)
+                self._handles[key] = made
+                while len(self._handles) > _OPEN:
+                    self._forget(next(iter(self._handles)))
+            return made
+
+    def _known(self, key: tuple[str, str], config: DatasetConfig) -> _Handle | None:
+        with self._lock:
+            found = self._handles.get(key)
+            is_good = found is not None and found.config == config
+            if found is None or not is_good or time.monotonic() >= found.fresh_until:
+                return None
+            self._handles.move_to_end(key)
+            found.users += 1
+            return found
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        handle = self._handles.pop(key)
+        handle.is_kept = False
+        self._close_unused(handle)
+
+    @staticmethod
+    def _close_unused(handle: _Handle) -> None:
+        if not handle.is_kept and not handle.users:
+            handle.dataset.close()

@@ -1,0 +1,137 @@
+"""Files among the values: which of them a browser is shown, and under what type.
+
+The type is told by the first bytes and by nothing else, and is one of this list: nothing in it is
+run. HTML, SVG, PDF and all else are bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.cli.show.image_sides import image_sides
+from headrace.cli.show.pictures import media_type, picture, png_of
+
+_SOUNDS: Final = (
+    (b"WAVE", 8, "audio/wav"),
+    (b"fLaC", 0, "audio/flac"),
+    (b"OggS", 0, "audio/ogg"),
+    (b"ID3", 0, "audio/mpeg"),
+    (b"\xff\xfb", 0, "audio/mpeg"),
+    (b"\xff\xf3", 0, "audio/mpeg"),
+)
+TYPES: Final = frozenset(
+    {
+        "image/png",
+        "image/jpeg",
+        "image/gif",
+        "image/webp",
+        *(media for _, _, media in _SOUNDS),
+    }
+)
+
+MOST_FILE_BYTES: Final = 16 << 20
+_MOST_AS_IT_IS_BYTES: Final = 1 << 20
+_MOST_AS_IT_IS_PIXELS: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file for a browser.
+
+    Attributes:
+        content: Its bytes.
+        media: Its type, one of `TYPES`.
+    """
+
+    content: bytes
+    media: str
+
+
+def sound_type(value: bytes) -> str | None:
+    """Return the media type of a sound, by its first bytes; None for anything else."""
+    return next((media for mark, at, media in _SOUNDS if value.startswith(mark, at)), None)
+
+
+def sound(value: bytes) -> File | str:
+    """Return a sound as a file; or say why not."""
+    media = sound_type(value)
+    if media is None:
+        return "no image and no sound"
+    return _too_large(value) if len(value) > MOST_FILE_BYTES else File(value, media)
+
+
+def image(value: bytes, side: int) -> File | str:
+    """Return an image as a file: as it is if it is small, else drawn again; or say why not.
+
+    An image that says it has many pixels is decoded neither here nor in the browser.
+
+    Args:
+        value: Bytes of a file.
+        side: The side of the square that a larger image is fitted into, in pixels.
+    """
+    media, sides = media_type(value), image_sides(value)
+    if media is None:
+        return "no image and no sound"
+    if len(value) > MOST_FILE_BYTES:
+        return _too_large(value)
+    is_small = len(value) <= _MOST_AS_IT_IS_BYTES
+    if sides is not None and is_small and math.prod(sides) <= _MOST_AS_IT_IS_PIXELS:
+        return File(value, media)
+    drawn = picture(value, side)
+    return drawn if isinstance(drawn, str) else File(png_of(drawn), "image/png")
+
+
+def raster(pixels: NDArray[np.uint8]) -> File:
+    """Return pixels as a file.
+
+    Args:
+        pixels: ``(height, width) uint8``, or with 1, 3 or 4 channels behind.
+    """
+    from PIL import Image  # noqa: PLC0415 - only where a picture is drawn
+
+    flat = pixels[:, :, 0] if pixels.shape[2:] == (1,) else pixels
+    return File(png_of(Image.fromarray(np.ascontiguousarray(flat))), "image/png")
+
+
+def mask_classes(value: bytes) -> NDArray[np.int64] | str:
+    """Return the classes of a mask's pixels, ``(height, width) int64``; or say why not."""
+    from PIL import Image  # noqa: PLC0415
+
+    # For what it refuses: other formats, many pixels, damage.
+    checked = picture(value, 1)
+    if isinstance(checked, str):
+        return checked
+    with Image.open(io.BytesIO(value)) as opened:
+        flat = opened if opened.mode in {"L", "P", "I", "I;16", "1"} else opened.convert("L")
+        return np.asarray(flat).astype(np.int64)
+
+
+def coloured(classes: NDArray[Any]) -> File | str:
+    """Return a mask as a picture to lie over an image: a colour a class, nothing where it is 0.
+
+    Args:
+        classes: ``(height, width)``, of integers.
+    """
+    flat = classes[:, :, 0] if classes.shape[2:] == (1,) else classes
+    if flat.ndim != 2 or flat.dtype.kind not in "biu":  # noqa: PLR2004 - rows and columns
+        return "no mask: a mask has two sides and whole numbers"
+    return raster(_palette()[flat.astype(np.int64) % 256])
+
+
+def _too_large(value: bytes) -> str:
+    return f"too large for a page: {len(value):,} bytes, and {MOST_FILE_BYTES:,} is the most"
+
+
+def _palette() -> NDArray[np.uint8]:
+    """Return 256 colours, ``(256, 4) uint8``; neighbours differ much, and the first is nothing."""
+    hues = np.arange(256) * 0.618033988749895 % 1
+    waves = (np.cos((hues[:, None] + np.array([0, 1 / 3, 2 / 3])) * 2 * np.pi) + 1) / 2
+    colours = np.column_stack([waves * 255, np.full(256, 150)]).astype(np.uint8)
+    colours[0] = 0
+    return colours

@@ -1,0 +1,220 @@
+"""Look at a part of a dataset: blocks spread over all of it, up to a limit in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from headrace.page.data.library import Library
+from headrace.page.data.values import Column
+from headrace.storage import Filter, OpenDataset
+
+MOST_BYTES: Final = 64 << 20
+_MOST_BLOCKS: Final = 256
+"""Each takes half a millisecond to read and check, and a view is to be there in 200 ms."""
+_BINS: Final = 32
+_MOST_VALUES: Final = 32
+_LETTERS: Final = 80
+
+_compute: Any = pc
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The blocks of a dataset that are looked at.
+
+    Attributes:
+        blocks: Their ordinals, rising.
+        of: How many there are.
+        raw_bytes: What they take in memory.
+    """
+
+    blocks: tuple[int, ...]
+    of: int
+    raw_bytes: int
+
+    @property
+    def is_all(self) -> bool:
+        """Say whether nothing is left out."""
+        return len(self.blocks) == self.of
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of a histogram."""
+
+    label: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How often values come.
+
+    Attributes:
+        bars: By value, or by range of values.
+        of: What was counted, in words.
+        samples: That were looked at, and that a filter kept.
+        nulls: Samples without a value.
+        zeros: Samples whose value is 0 or empty.
+        others: Values that no bar has.
+    """
+
+    bars: tuple[Bar, ...]
+    of: str
+    samples: int
+    nulls: int
+    zeros: int
+    others: int
+
+
+def spread_part(dataset: OpenDataset, *, most_bytes: int = MOST_BYTES) -> Part:
+    """Return blocks that lie evenly over a dataset and take so much at most, or the first one."""
+    count = dataset.block_count
+    if not count:
+        return Part((), 0, 0)
+    mean = max(dataset.raw_bytes, dataset.stored_bytes, 1) / count
+    wanted = min(max(int(most_bytes // mean), 1), count, _MOST_BLOCKS)
+    chosen = np.unique(np.linspace(0, count - 1, wanted).astype(np.int64))
+    ends = np.cumsum(dataset.block_raw_bytes(chosen))
+    # Sizes differ: a mean is not a bound. Kept are as many as fit, spread as before.
+    while len(chosen) > 1 and ends[-1] > most_bytes:
+        chosen = chosen[np.linspace(0, len(chosen) - 1, len(chosen) * 3 // 4).astype(np.int64)]
+        ends = np.cumsum(dataset.block_raw_bytes(chosen))
+    return Part(tuple(chosen.tolist()), count, int(ends[-1]))
+
+
+def matching(
+    library: Library, dataset: OpenDataset, filtered: Filter, *, first: int, most: int
+) -> tuple[list[int], int]:
+    """Find samples that a filter keeps, from one on, in at most `MOST_BYTES`.
+
+    Returns:
+        Their ids, ``most`` at most, and the sample before which the look ended.
+    """
+    if first >= dataset.sample_count:
+        return [], dataset.sample_count
+    block = int(dataset.locate(np.array([first], np.int64))[0][0])
+    found: list[int] = []
+    left = MOST_BYTES
+    while block < dataset.block_count:
+        begin, end = dataset.block_sample_range(block)
+        left -= int(dataset.block_raw_bytes(np.array([block], np.int64))[0])
+        if left < 0 and begin > first:
+            return found, begin
+        kept = np.flatnonzero(filtered.mask(library.block(dataset, block))) + begin
+        kept = kept[kept >= first]
+        found += kept[: most - len(found)].tolist()
+        if len(found) == most:
+            return found, found[-1] + 1
+        first, block = end, block + 1
+    return found, dataset.sample_count
+
+
+def histogram(
+    library: Library, dataset: OpenDataset, part: Part, column: Column, kept: Filter | None
+) -> Histogram:
+    """Count the values of a column in a part of a dataset."""
+    arrays = list(_arrays(library, dataset, part, column, kept))
+    if not arrays:
+        return Histogram((), "no samples", 0, 0, 0, 0)
+    # Chunks keep texts of more than 2 GiB apart, which one array could not hold.
+    values: Any = pa.chunked_array(arrays)
+    samples, nulls = len(values), values.null_count
+    values = values.drop_null()
+    if column.shape:
+        return _by_range(_flat(arrays, column), "all elements", samples, nulls)
+    of, counted = _countable(values, column)
+    if isinstance(counted, np.ndarray):
+        return _by_range(counted, of, samples, nulls)
+    return _by_value(counted, column, of, samples, nulls)
+
+
+def _countable(values: Any, column: Column) -> tuple[str, Any]:
+    """Return what is counted of values, and it: numbers as an array, all else as Arrow has it."""
+    kind = values.type
+    found: tuple[str, Any] = ("values", None)
+    if column.classes is not None or pa.types.is_boolean(kind):
+        found = "values", values
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        found = "values", _numbers(values, column.form)
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        letters = _compute.utf8_slice_codeunits(values, 0, _LETTERS)
+        found = f"values, by their first {_LETTERS} letters,", letters
+    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        found = "sizes in bytes", _numbers(_compute.binary_length(values))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        found = "lengths", _numbers(_compute.list_value_length(values))
+    elif pa.types.is_struct(kind):
+        found = "values", pa.array([str(each) for each in values.to_pylist()])
+    else:
+        found = "values", _compute.cast(values, pa.string())
+    return found
+
+
+def _arrays(
+    library: Library, dataset: OpenDataset, part: Part, column: Column, kept: Filter | None
+) -> Iterator[Any]:
+    for block in part.blocks:
+        batch = library.block(dataset, block)
+        values = batch.column(column.name)
+        yield values if kept is None else values.filter(pa.array(kept.mask(batch)))
+
+
+def _numbers(values: Any, form: str = "") -> NDArray[np.float64]:
+    found = values.to_numpy()
+    if form == "bfloat16":
+        found = (found.astype(np.uint32) << 16).view(np.float32)
+    return np.asarray(found, np.float64)
+
+
+def _flat(arrays: list[Any], column: Column) -> NDArray[np.float64]:
+    parts = []
+    for array in arrays:
+        flat = array.storage if hasattr(array, "storage") else array
+        for _ in column.shape if flat is array else (0,):
+            flat = flat.flatten()
+        parts.append(_numbers(flat.drop_null(), column.form))
+    return np.concatenate(parts)
+
+
+def _by_value(values: Any, column: Column, of: str, samples: int, nulls: int) -> Histogram:
+    counted = _compute.value_counts(values)
+    counts = counted.field("counts").to_numpy()
+    order = np.argsort(-counts, kind="stable")
+    shown = order[:_MOST_VALUES]
+    keys = counted.field("values").take(pa.array(shown)).to_pylist()
+    bars = tuple(
+        Bar(_named(key, column), int(counts[at])) for key, at in zip(keys, shown, strict=True)
+    )
+    zeros = sum(bar.count for key, bar in zip(keys, bars, strict=True) if not key)
+    return Histogram(bars, of, samples, nulls, zeros, int(counts[order[_MOST_VALUES:]].sum()))
+
+
+def _named(key: object, column: Column) -> str:
+    names = column.classes
+    if names is not None and isinstance(key, int) and 0 <= key < len(names):
+        return f"{key} {names[key][:_LETTERS]}"
+    return str(key) or "(empty)"
+
+
+def _by_range(numbers: NDArray[np.float64], of: str, samples: int, nulls: int) -> Histogram:
+    finite = numbers[np.isfinite(numbers)]
+    zeros, others = int((numbers == 0).sum()), len(numbers) - len(finite)
+    if not len(finite):
+        return Histogram((), of, samples, nulls, zeros, others)
+    low, high = float(finite.min()), float(finite.max())
+    if low == high:
+        return Histogram((Bar(f"{low:.6g}", len(finite)),), of, samples, nulls, zeros, others)
+    counts, edges = np.histogram(finite / 2, bins=_BINS, range=(low / 2, high / 2))
+    bars = tuple(
+        Bar(f"{2 * begin:.4g} to {2 * end:.4g}", int(count))
+        for begin, end, count in zip(edges, edges[1:], counts, strict=False)
+    )
+    return Histogram(bars, of, samples, nulls, zeros, others)

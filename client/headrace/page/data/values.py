@@ -1,0 +1,226 @@
+"""Values as they are shown: what kind of thing each is, in words that fit on a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.cli.show.pictures import media_type
+from headrace.cli.show.texts import value_text
+from headrace.page.data.media import sound_type
+from headrace.storage import FORMAT_KEY, Tokenizer, classes_of
+
+Kind = Literal["null", "text", "number", "image", "sound", "numbers", "bytes", "class"]
+
+MOST_LETTERS: Final = 16_384
+"""Of a text on a page of its own; of 10 MB a browser is shown no more."""
+_MOST_NUMBERS: Final = 1024
+_SHORT: Final = 240
+_SHORT_NUMBERS: Final = 24
+_MOST_TOKENS: Final = 4096
+_SHORT_TOKENS: Final = 64
+_LEAST_SIDE: Final = 4
+_CHANNELS: Final = (1, 3, 4)
+_FLAT, _DEEP = 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A value on a page.
+
+    Attributes:
+        column: Whose it is.
+        kind: Decides how it is drawn.
+        text: It in words; what was cut off is told in `note`.
+        note: What there is besides, such as a shape or a length.
+    """
+
+    column: str
+    kind: Kind
+    text: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, and how its values are shown.
+
+    Attributes:
+        name: Its name.
+        type: Its Arrow type.
+        is_nullable: Whether a value may be null.
+        form: What the dataset notes of it, such as ``bfloat16``; or nothing.
+        classes: Names of the classes that its values number; None where it has none.
+    """
+
+    name: str
+    type: pa.DataType
+    is_nullable: bool
+    form: str
+    classes: tuple[str, ...] | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape that every value has; () for other columns."""
+        return _shape(self.type)
+
+    @property
+    def is_raster(self) -> bool:
+        """Say whether values are drawn as pictures: two sides, and 1, 3 or 4 channels if any."""
+        shape = self.shape
+        is_deep = len(shape) == _DEEP and shape[2] in _CHANNELS
+        return (len(shape) == _FLAT or is_deep) and min(shape[:2]) >= _LEAST_SIDE
+
+    def shown(self, scalar: Any, *, is_whole: bool = False) -> Shown:
+        """Return a value as it is shown.
+
+        Args:
+            scalar: The value, of Arrow.
+            is_whole: Whether there is room for long ones.
+        """
+        if not scalar.is_valid:
+            return Shown(self.name, "null", "null", "no value: neither 0 nor empty")
+        if self.is_raster:
+            return Shown(self.name, "image", " x ".join(map(str, self.shape)), str(self.type))
+        if _is_list(self.type):
+            return _numbers(self, scalar, _MOST_NUMBERS if is_whole else _SHORT_NUMBERS)
+        return self._shown(scalar.as_py(), is_whole=is_whole)
+
+    def _shown(self, value: object, *, is_whole: bool) -> Shown:
+        if self.classes is not None and isinstance(value, int):
+            return _class(self.name, value, self.classes)
+        if isinstance(value, str | dict):
+            return _text(self.name, str(value), MOST_LETTERS if is_whole else _SHORT)
+        if isinstance(value, bytes):
+            return _bytes(self.name, value)
+        return Shown(self.name, "number", value_text(value, self.form))
+
+
+def columns_of(schema: pa.Schema) -> list[Column]:
+    """Return the columns of a dataset."""
+    return [_column(schema.field(index)) for index in range(len(schema))]
+
+
+def text_of_tokens(
+    scalar: Any, shown: Shown, tokenizer: Tokenizer, *, is_whole: bool = False
+) -> Shown:
+    """Return a list of token ids as their text, with what was shown of them beside it.
+
+    Where they are no tokens of that tokenizer it says so, and shows the ids as before.
+    """
+    if shown.kind != "numbers" or not shown.text:
+        return shown
+    values = scalar.value.values if hasattr(scalar, "value") else scalar.values
+    most = _MOST_TOKENS if is_whole else _SHORT_TOKENS
+    ids = values.slice(0, most).to_pylist()
+    text = tokenizer.decode(ids) if all(isinstance(one, int) for one in ids) else None
+    if text is None:
+        return Shown(shown.column, shown.kind, shown.text, f"{shown.note}, not of the tokenizer")
+    more = f"; the first {most:,} as text" if len(values) > most else ""
+    return Shown(shown.column, "text", text[:MOST_LETTERS], f"{shown.note}: {shown.text}{more}")
+
+
+def array_of(scalar: Any, shape: Sequence[int]) -> NDArray[Any] | None:
+    """Return a value of a column with a shape as an array; None if it holds nulls."""
+    flat: Any = scalar.value if hasattr(scalar, "value") else scalar
+    flat = flat.values
+    while _is_list(flat.type):
+        if flat.null_count:
+            return None
+        flat = flat.flatten()
+    if flat.null_count or len(flat) != math.prod(shape):
+        return None
+    found: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
+    return found.reshape(shape)
+
+
+def pixels_of(values: NDArray[Any]) -> tuple[NDArray[np.uint8], str]:
+    """Return an array as pixels, and how: bytes as they are, others from black to white."""
+    if values.dtype == np.uint8:
+        return values, "bytes as they are"
+    numbers = values.astype(np.float64)
+    finite = np.isfinite(numbers)
+    if not finite.any():
+        return np.zeros(values.shape, np.uint8), "no finite number"
+    low, high = float(numbers[finite].min()), float(numbers[finite].max())
+    scaled = (np.where(finite, numbers, low) - low) / ((high - low) or 1.0)
+    return (scaled * 255).astype(np.uint8), f"black is {low:.4g}, white is {high:.4g}"
+
+
+def _column(field: Any) -> Column:
+    form = (field.metadata or {}).get(FORMAT_KEY, b"").decode(errors="replace")
+    try:
+        classes = classes_of(field)
+    except ValueError:
+        # A stranger's metadata: then it is a column of numbers.
+        classes = None
+    return Column(field.name, field.type, field.nullable, form, classes)
+
+
+def _shape(kind: Any) -> tuple[int, ...]:
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return tuple(kind.shape)
+    shape: list[int] = []
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    return tuple(shape) if pa.types.is_primitive(kind) else ()
+
+
+def _is_list(kind: Any) -> bool:
+    return isinstance(
+        kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType | pa.FixedShapeTensorType
+    )
+
+
+def _class(column: str, value: int, classes: Sequence[str]) -> Shown:
+    # A negative number is none of the classes, and Python would take it for one from the end.
+    if 0 <= value < len(classes):
+        return Shown(column, "class", classes[value][:_SHORT], f"class {value}")
+    return Shown(column, "number", str(value), "none of the classes")
+
+
+def _text(column: str, value: str, most: int) -> Shown:
+    if not value:
+        return Shown(column, "text", "", "empty text")
+    note = f"{len(value):,} characters, the first {most:,} shown" if len(value) > most else ""
+    return Shown(column, "text", value[:most], note)
+
+
+def _bytes(column: str, value: bytes) -> Shown:
+    text = value_text(value)
+    if media_type(value) is not None:
+        return Shown(column, "image", text)
+    if (media := sound_type(value)) is not None:
+        return Shown(column, "sound", text, media)
+    return Shown(column, "bytes", text)
+
+
+def _numbers(column: Column, scalar: Any, most: int) -> Shown:
+    values = scalar.value.values if hasattr(scalar, "value") else scalar.values
+    if not len(values):
+        return Shown(column.name, "numbers", "", "an empty list")
+    items = values.slice(0, most).to_pylist()
+    texts = [_item(item, column.form, column.classes) for item in items]
+    more = " …" if len(values) > most else ""
+    shape = " x ".join(map(str, column.shape)) or _items(len(values))
+    return Shown(column.name, "numbers", " ".join(texts) + more, shape)
+
+
+def _items(count: int) -> str:
+    return "1 item" if count == 1 else f"{count:,} items"
+
+
+def _item(item: object, form: str, classes: Sequence[str] | None) -> str:
+    if classes is not None and isinstance(item, int) and 0 <= item < len(classes):
+        return f"{item} {classes[item][:_SHORT]}"
+    if isinstance(item, list):
+        inner = ", ".join(value_text(each, form) for each in item[:_SHORT_NUMBERS])
+        return f"[{inner}{', …' if len(item) > _SHORT_NUMBERS else ''}]"
+    return value_text(item, form)

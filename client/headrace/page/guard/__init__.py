@@ -1,0 +1,1 @@
+"""Who is let in, and what no request may do: hosts, headers, sessions, deadlines, sizes."""

@@ -1,0 +1,45 @@
+"""Connections: a browser that sends no request is not waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class PageProtocol(H11Protocol):
+    """HTTP/1.1 as uvicorn speaks it; connections that send no whole request are cut.
+
+    Args:
+        request_s: How long a request's line and headers may take.
+        uvicorns: What uvicorn gives its protocols.
+    """
+
+    def __init__(self, *, request_s: float, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self._request_s = request_s
+        self._asked: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._asked = self.loop.call_later(self._request_s, self._cut_if_silent)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        if self._asked is not None:
+            self._asked.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next request; without a byte of it `timeout_keep_alive` is less."""
+        super().on_response_complete()
+        if self._asked is not None:
+            self._asked.cancel()
+        self._asked = self.loop.call_later(self._request_s, self._cut_if_silent)
+
+    def _cut_if_silent(self) -> None:
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if not is_answering and not self.transport.is_closing():
+            self.transport.abort()

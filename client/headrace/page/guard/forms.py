@@ -1,0 +1,33 @@
+"""Forms as browsers send them; no files, no other encodings."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+_MOST_FIELDS: Final = 32
+BODY_S: Final = 10.0
+"""How long a browser may take to send a form; as for the headers of a request."""
+_KIND: Final = "application/x-www-form-urlencoded"
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form, the last value of each name; none of what is no form.
+
+    Raises:
+        TimeoutError: The browser takes longer than `BODY_S` to send it.
+        ClientDisconnect: It has gone.
+    """
+    async with asyncio.timeout(BODY_S):
+        body = await request.body()
+    if request.headers.get("content-type", "").partition(";")[0].strip() != _KIND:
+        return {}
+    try:
+        return dict(
+            parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+        )
+    except ValueError:
+        return {}

@@ -1,0 +1,42 @@
+"""Which hosts a browser may name.
+
+Against DNS rebinding: a site whose name is made to lead here is refused by that name. An address
+in digits is not a name that anybody could lead anywhere, so it is let through.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+
+
+def is_known_host(header: str, names: Collection[str]) -> bool:
+    """Say whether a ``Host`` header names this page.
+
+    Args:
+        header: The header as it came.
+        names: Names of the page in lower case, beside ``localhost``.
+    """
+    found = _HOST.fullmatch(header)
+    if found is None:
+        return False
+    name = found["name"].strip("[]").lower()
+    return name == "localhost" or name in names or _is_address(name)
+
+
+def is_own_origin(origin: str, host: str) -> bool:
+    """Say whether an ``Origin`` header is that of a page at a host, port included."""
+    parts = urlsplit(origin)
+    return parts.scheme in {"http", "https"} and parts.netloc.lower() == host.lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,157 @@
+"""What holds for every request, before anything looks at what it asks for.
+
+1. The host is one of the page's, the method GET, HEAD or POST, the target and the body short.
+2. A POST comes from a page of ours, if the browser says where it comes from.
+3. A request is answered within `DEADLINE_S`, or its connection is cut.
+4. Every answer has the headers of `HEADERS`; one that shows a file has those of `FILE_POLICY`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.page.guard.hosts import is_known_host, is_own_origin
+
+DEADLINE_S: Final = 60.0
+"""A file of 16 MiB passes at 2 Mbit/s."""
+
+MOST_TARGET_BYTES: Final = 8 << 10
+MOST_HEAD_BYTES: Final = 16 << 10
+MOST_BODY_BYTES: Final = 1 << 20
+"""Of a checkpoint's state with a mixture of some thousand datasets."""
+
+_TOO_LATE: Final = "It took too long.\n"
+_TOO_LARGE: Final = f"The body is longer than {MOST_BODY_BYTES} bytes.\n"
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+FILE_POLICY: Final = "default-src 'none'; sandbox; frame-ancestors 'none'"
+
+HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": POLICY,
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+
+class Guard:
+    """Refuses what no request may do, and puts headers on every answer.
+
+    Args:
+        app: What answers.
+        names: The names of the page, in lower case.
+    """
+
+    def __init__(self, app: ASGIApp, *, names: Collection[str]) -> None:
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            return
+
+        has_begun = False
+
+        async def send_guarded(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refused = _refusal(scope, self._names)
+        app = self._app if refused is None else _said(*refused)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await app(scope, _bounded(receive), send_guarded)
+        except TimeoutError:
+            # Of an answer that has begun the rest is missing, so that its connection is cut.
+            if has_begun:
+                raise
+            await _said(504, _TOO_LATE)(scope, receive, send_guarded)
+
+
+def _said(status: int, text: str) -> ASGIApp:
+    return PlainTextResponse(text, status, headers={"connection": "close"})
+
+
+class TooLargeError(Exception):
+    """A body is longer than any that is meant, whatever its headers said."""
+
+
+def too_large(_request: Request, _error: Exception) -> Response:
+    """Say so."""
+    return PlainTextResponse(_TOO_LARGE, 413, headers={"connection": "close"})
+
+
+def gone(_request: Request, _error: Exception) -> Response:
+    """Answer a browser that went away before it had sent its form, which nobody reads."""
+    return PlainTextResponse("", 400, headers={"connection": "close"})
+
+
+def late(_request: Request, _error: Exception) -> Response:
+    """Say to a browser that it takes too long to send its form."""
+    return PlainTextResponse(_TOO_LATE, 504, headers={"connection": "close"})
+
+
+def _refusal(scope: Scope, names: Collection[str]) -> tuple[int, str] | None:
+    """Return a status and a reason, or None for a request that may pass."""
+    headers = Headers(scope=scope)
+    hosts = headers.getlist("host")
+    if len(hosts) != 1 or not is_known_host(hosts[0], names):
+        return 421, (
+            "This page does not go by that name. Use localhost or an address, or let it be "
+            "started with --page-hosts NAME.\n"
+        )
+    if scope["method"] not in {"GET", "HEAD", "POST"}:
+        return 405, "GET, HEAD and POST are all that there is here.\n"
+    if scope["method"] == "POST" and not _is_ours(headers, hosts[0]):
+        return 403, "Forms of other sites are not taken.\n"
+    return _too_long(scope, headers)
+
+
+def _too_long(scope: Scope, headers: Headers) -> tuple[int, str] | None:
+    if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_TARGET_BYTES:
+        return 414, f"The address is longer than {MOST_TARGET_BYTES} bytes.\n"
+    if sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEAD_BYTES:
+        return 431, f"The headers are longer than {MOST_HEAD_BYTES} bytes.\n"
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > MOST_BODY_BYTES:
+        return 413, _TOO_LARGE
+    return None
+
+
+def _is_ours(headers: Headers, host: str) -> bool:
+    """Say whether a form was sent by a page of ours, as far as the browser says it."""
+    site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
+    return site in {"none", "same-origin"} and (origin is None or is_own_origin(origin, host))
+
+
+def _bounded(receive: Receive) -> Receive:
+    left = MOST_BODY_BYTES
+
+    async def bounded() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise TooLargeError
+        return message
+
+    return bounded

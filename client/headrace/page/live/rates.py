@@ -1,0 +1,121 @@
+"""From answers to rates: what streams did and waited for, and what happened when."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.page.live.watch import Answer
+
+RECENT_S: Final = 30.0
+"""What a rate is taken over: messages of small batches hold many."""
+WAITS_S: Final = 120.0
+"""What waits are taken over."""
+
+_ENDINGS: Final = "headrace_ended_streams_total"
+_FAULTS: Final = ("headrace_store_fetch_errors_total", "headrace_failed_calls_total")
+_QUIET: Final = frozenset({"OK", "CANCELLED", ""})
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRate:
+    """One open stream as it is shown.
+
+    Attributes:
+        row: What it has counted.
+        samples_per_s: Over the last seconds.
+        store: Share of the last minutes that it waited for the store.
+        making: Share in which its batches were made.
+        reader: Share in which it waited for its reader.
+        progress: Share of the epoch that lies behind it; None where that is not known.
+    """
+
+    row: dict[str, Any]
+    samples_per_s: float
+    store: float
+    making: float
+    reader: float
+    progress: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened.
+
+    Attributes:
+        ago_s: How long ago.
+        what: What it is, in a word.
+        count: How often.
+    """
+
+    ago_s: float
+    what: str
+    count: int
+
+
+def stream_rates(
+    answers: Sequence[Answer], is_shown: Callable[[dict[str, Any]], bool]
+) -> list[StreamRate]:
+    """Return the open streams that are shown, by caller, dataset and rank."""
+    if not answers:
+        return []
+    last = answers[-1]
+    found = [
+        _stream_rate(number, row, answers) for number, row in last.streams.items() if is_shown(row)
+    ]
+    return sorted(found, key=lambda one: (one.row["caller"], one.row["dataset"], one.row["rank"]))
+
+
+def _stream_rate(number: object, row: dict[str, Any], answers: Sequence[Answer]) -> StreamRate:
+    at = answers[-1].at
+    recent = _before(number, answers, at - RECENT_S)
+    lately = _before(number, answers, at - WAITS_S)
+
+    def share(name: str) -> float:
+        if lately is None:
+            return 0.0
+        old, began = lately
+        gone = float(row[name]) - float(old[name])
+        return min(max(gone / max(at - began, 1e-9), 0.0), 1.0)
+
+    rate = 0.0 if recent is None else (row["samples"] - recent[0]["samples"]) / (at - recent[1])
+    store = share("store_wait_s")
+    making = max(share("made_s") - store, 0.0)
+    total = row["epoch_samples"]
+    progress = min(row["position"] / total, 1.0) if total else None
+    return StreamRate(row, rate, store, making, share("client_wait_s"), progress)
+
+
+def _before(
+    number: object, answers: Sequence[Answer], since: float
+) -> tuple[dict[str, Any], float] | None:
+    """Return what a stream had counted at the first answer since a time that knew of it."""
+    for answer in answers[:-1]:
+        if answer.at >= since and number in answer.streams:
+            return answer.streams[number], answer.at
+    return None
+
+
+def totals(answers: Sequence[Answer], name: str) -> list[tuple[float, float]]:
+    """Return how fast a sum has grown: seconds ago, and a rate, for each two answers."""
+    if not answers:
+        return []
+    at = answers[-1].at
+    return [
+        (at - later.at, max(later.total(name) - one.total(name), 0.0) / (later.at - one.at))
+        for one, later in itertools.pairwise(answers)
+        if later.at > one.at
+    ]
+
+
+def marks(answers: Sequence[Answer]) -> list[Mark]:
+    """Return faults, drains and rebalances between two answers each, the last one first."""
+    found = []
+    for one, later in itertools.pairwise(answers):
+        for (name, reason), value in later.counted.items():
+            grown = value - one.counted.get((name, reason), 0.0)
+            if grown > 0 and reason not in _QUIET and (name == _ENDINGS or name in _FAULTS):
+                found.append(Mark(answers[-1].at - later.at, reason, int(grown)))
+    return found[::-1]

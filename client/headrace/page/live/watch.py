@@ -1,0 +1,124 @@
+"""Ask the server what it does, when somebody looks, and once a second at most.
+
+Contract:
+
+1. Who looks within a second of an answer is given that answer; nobody looks, nothing is asked.
+2. A question waits for `_ANSWER_S`; then the last answer is given, with its age.
+3. Answers of the last `KEPT_S` are kept, so that rates and marks in time can be told.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+KEPT_S: Final = 300.0
+_EVERY_S: Final = 1.0
+_ANSWER_S: Final = 3.0
+_MOST_ANSWERS: Final = 320
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server did at one time.
+
+    Attributes:
+        at: When, of a monotonic clock.
+        streams: Rows of its open streams, by their number.
+        counted: Sums of what was counted, by name and reason.
+    """
+
+    at: float
+    streams: dict[Any, dict[str, Any]]
+    counted: dict[tuple[str, str], float]
+
+    def total(self, name: str) -> float:
+        """Return the sum over all reasons."""
+        return sum(value for (found, _), value in self.counted.items() if found == name)
+
+
+class Watch:
+    """Asks, keeps answers; safe for several threads.
+
+    Args:
+        connection: A connection to the server.
+        on_end: Is called when the server has ended.
+        now: Seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        on_end: Callable[[], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connection = connection
+        self._on_end = on_end
+        self._now = now
+        self._changed = threading.Condition()
+        self._asked_at = float("-inf")
+        self._answers: deque[Answer] = deque(maxlen=_MOST_ANSWERS)
+        self._has_ended = False
+        self._thread = threading.Thread(target=self._listen, name="headrace-watch", daemon=True)
+
+    def start(self) -> None:
+        """Listen to the server, in a thread."""
+        self._thread.start()
+
+    def tell(self, url: str) -> None:
+        """Tell the server where the page is."""
+        with self._changed:
+            self._connection.send_bytes(url.encode("ascii"))
+
+    def answers(self) -> Sequence[Answer]:
+        """Return the answers of the last minutes, the last one fresh; none if there was none."""
+        with self._changed:
+            now = self._now()
+            if now - self._asked_at >= _EVERY_S and not self._has_ended:
+                self._asked_at = now
+                try:
+                    self._connection.send_bytes(b"?")
+                except OSError:
+                    return tuple(self._answers)
+            asked_at = self._asked_at
+            self._changed.wait_for(
+                lambda: self._has_ended or (self._answers and self._answers[-1].at >= asked_at),
+                _ANSWER_S,
+            )
+            while self._answers and now - self._answers[0].at > KEPT_S:
+                self._answers.popleft()
+            return tuple(self._answers)
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                told = json.loads(self._connection.recv_bytes())
+                answer = Answer(
+                    self._now(),
+                    {row["number"]: row for row in told["streams"]},
+                    _summed(told["counted"]),
+                )
+                with self._changed:
+                    self._answers.append(answer)
+                    self._changed.notify_all()
+        except (EOFError, OSError):
+            with self._changed:
+                self._has_ended = True
+                self._changed.notify_all()
+            self._on_end()
+
+
+def _summed(counted: Sequence[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
+    sums: dict[tuple[str, str], float] = {}
+    for name, reason, value in counted:
+        sums[name, reason] = sums.get((name, reason), 0.0) + value
+    return sums

@@ -1,0 +1,144 @@
+"""The datasets of a run among those that somebody may read, with what is told of each."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import BadArgumentError, HeadraceError, TokenSpecChangedError
+from headrace.order import MixtureSpec, Skips, Token
+from headrace.page.data.filtered import Filtered
+from headrace.page.data.library import Library
+from headrace.page.runs.run_order import Member
+from headrace.page.runs.told import Told, read_mixture_text, read_skips
+from headrace.server.access.callers import Caller
+from headrace.storage import OpenDataset
+
+if TYPE_CHECKING:
+    from headrace.client.options.mixture import MixtureEntry
+
+MOST_MEMBERS: Final = 64
+"""Datasets of a mixture that are opened for one view."""
+
+
+class UnknownRunError(Exception):
+    """What a run reads is not known; the message completes "its next samples are not shown: "."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finder:
+    """Finds the datasets of runs.
+
+    Args:
+        library: The datasets.
+        filtered: What filters keep.
+        caller: Who looks.
+        stack: Holds the datasets open.
+    """
+
+    library: Library
+    filtered: Filtered
+    caller: Caller
+    stack: ExitStack
+
+    def members(self, token: Token, told: Told) -> tuple[list[Member], MixtureSpec | None]:
+        """Return the datasets of a run, and the mixture if it is one.
+
+        Raises:
+            UnknownRunError: A dataset is not here, or something is not told.
+            HeadraceError: What is told cannot be read, or is of another run.
+        """
+        if token.mixture:
+            return self._mixture(token, told)
+        if told.mixture:
+            raise TokenSpecChangedError(
+                "a mixture was given, and the token is of one dataset; leave the mixture empty",
+                field="mixture",
+            )
+        name, dataset = self._version(token.fingerprint)
+        if token.kept and not told.where:
+            raise UnknownRunError(
+                "it reads what a filter keeps, of which the token holds the digest alone; give the "
+                "filter above, or paste the state of the run"
+            )
+        kept = self.filtered.of(dataset, told.where) if told.where else None
+        skips = self._skips(name, told.skips or token.skips)
+        return [Member(name, dataset, kept, skips)], None
+
+    def _mixture(self, token: Token, told: Told) -> tuple[list[Member], MixtureSpec]:
+        if told.where or told.skips:
+            raise TokenSpecChangedError(
+                "a filter or skipped samples were given beside a mixture; they stand in the "
+                "mixture, as where and skips of each dataset",
+                field="where" if told.where else "skips",
+            )
+        if not told.mixture:
+            raise UnknownRunError(
+                "it reads a mixture, of which the token holds the digest alone; give the mixture "
+                "above, or paste the state of the run"
+            )
+        mixture = read_mixture_text(told.mixture)
+        if len(mixture.datasets) > MOST_MEMBERS:
+            raise BadArgumentError(
+                f"the mixture has {len(mixture.datasets)} datasets, and a page opens "
+                f"{MOST_MEMBERS} for a view; `headrace order` shows its samples",
+                field="mixture",
+            )
+        # Before anything is opened or looked at for it.
+        if mixture.spec(token.spec).digest != token.mixture:
+            raise TokenSpecChangedError(
+                f"this mixture has the digest {mixture.spec(token.spec).digest}, the token "
+                f"{token.mixture}: it is not this run's; give what the run was started with, with "
+                "the same names and weights, or paste its state, which holds it",
+                field="mixture",
+            )
+        members = [self._member(entry) for entry in mixture.datasets]
+        pinned = mixture.pinned([member.dataset.fingerprint for member in members])
+        return members, pinned.spec(token.spec)
+
+    def _member(self, entry: MixtureEntry) -> Member:
+        if entry.fingerprint:
+            name, dataset = self._version(entry.fingerprint)
+        else:
+            name = entry.name
+            dataset = self.stack.enter_context(self.library.opened(self.caller, name))
+        kept = self.filtered.of(dataset, entry.where) if entry.where else None
+        if isinstance(entry.skips, str) or entry.skips is None:
+            return Member(name, dataset, kept, self._skips(name, entry.skips or ""))
+        return Member(name, dataset, kept, Skips(entry.skips) if len(entry.skips) else None)
+
+    def _skips(self, name: str, text: str) -> Skips | None:
+        choice = read_skips(text)
+        if choice is None or not choice.digest:
+            return None
+        if choice.sample_ids:
+            return Skips(choice.sample_ids)
+        found = self.library.stored_skips(self.caller, name, choice.digest)
+        if found is None:
+            raise UnknownRunError(
+                f"it leaves out a list of samples with the digest {choice.digest}, which is not "
+                "here; give their ids above, or paste the state of the run"
+            )
+        return found
+
+    def _version(self, fingerprint: str) -> tuple[str, OpenDataset]:
+        """Return the dataset that has a version, and its name."""
+        for name in self.library.names(self.caller):
+            try:
+                found = self._opened(name, fingerprint)
+            except HeadraceError:
+                # Another may be whole.
+                continue
+            if found is not None:
+                return name, found
+        raise UnknownRunError(f"no dataset that you may read has the version {fingerprint}")
+
+    def _opened(self, name: str, fingerprint: str) -> OpenDataset | None:
+        opened = self.stack.enter_context(self.library.opened(self.caller, name))
+        if opened.fingerprint == fingerprint:
+            return opened
+        versions = self.library.versions(self.caller, name)
+        if not any(one.fingerprint == fingerprint for one in versions):
+            return None
+        return self.stack.enter_context(self.library.opened(self.caller, name, fingerprint))

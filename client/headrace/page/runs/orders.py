@@ -1,0 +1,109 @@
+"""Orders as somebody chooses them, and the batches that they deal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError
+from headrace.order import (
+    EndMode,
+    EpochPlan,
+    Order,
+    OrderSpec,
+    RankBatch,
+    batch_sample_ids,
+    table_of,
+)
+from headrace.storage import OpenDataset
+
+MOST_RANKS: Final = 1024
+MOST_SHOWN: Final = 1 << 16
+"""Samples of a global batch that are worked out for a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """How an epoch is cut into batches, and these are dealt.
+
+    Attributes:
+        epoch: The epoch.
+        step: The batch, counted from the start of the epoch.
+        global_batch_size: Samples of a batch over all ranks.
+        world_size: Ranks.
+        end: What becomes of the last samples of an epoch.
+    """
+
+    epoch: int
+    step: int
+    global_batch_size: int
+    world_size: int
+    end: EndMode = EndMode.DROP_LAST
+
+    def __post_init__(self) -> None:
+        if self.world_size > min(MOST_RANKS, self.global_batch_size):
+            raise BadArgumentError(
+                f"{self.world_size} ranks share a batch of {self.global_batch_size}; expected "
+                f"{MOST_RANKS} ranks at most, and a sample for each",
+                field="world_size",
+            )
+        if self.global_batch_size > MOST_SHOWN:
+            raise BadArgumentError(
+                f"a page shows batches of {MOST_SHOWN} samples at most", field="batch"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankPart:
+    """What one rank gets of a batch.
+
+    Attributes:
+        rank: The rank.
+        batch: Its part.
+        sample_ids: ``(samples,) int64``.
+        shards: Shards that hold them.
+        blocks: Blocks that hold them.
+    """
+
+    rank: int
+    batch: RankBatch
+    sample_ids: NDArray[np.int64]
+    shards: int
+    blocks: int
+
+
+def order_of(dataset: OpenDataset, spec: OrderSpec) -> Order:
+    """Return the order of a dataset by some options.
+
+    Raises:
+        BadArgumentError: The dataset has no samples.
+    """
+    if not dataset.sample_count:
+        raise BadArgumentError("the dataset has no samples, and so no order", field="dataset")
+    return Order(spec, table_of(dataset.stretches()))
+
+
+def dealt(dataset: OpenDataset, order: Order, deal: Deal) -> list[RankPart]:
+    """Return what each rank gets of a batch.
+
+    Raises:
+        PositionPastEndError: The epoch has no such batch.
+    """
+    plan = plan_of(order, deal)
+    ends = np.cumsum(dataset.shard_sample_counts)
+    parts = []
+    for rank in range(deal.world_size):
+        batch = plan.batch(deal.step, rank=rank, world_size=deal.world_size)
+        ids = batch_sample_ids(order, deal.epoch, batch)
+        blocks, _ = dataset.locate(ids)
+        shards = np.unique(np.searchsorted(ends, ids, side="right"))
+        parts.append(RankPart(rank, batch, ids, shards.size, np.unique(blocks).size))
+    return parts
+
+
+def plan_of(order: Order, deal: Deal) -> EpochPlan:
+    """Return how an epoch is cut into batches."""
+    return EpochPlan(order.sample_count, 0, deal.global_batch_size, deal.end)

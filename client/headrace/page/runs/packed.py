@@ -1,0 +1,87 @@
+"""Packed rows: which documents lie in each, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from headrace.order import Order, OrderSpec
+from headrace.order.packing import PackedRows, Packing, packing_key
+from headrace.storage import (
+    OpenDataset,
+    RowTable,
+    Store,
+    StoredLengths,
+    read_packing,
+    read_row_counts,
+)
+
+MOST_ROWS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A document, or a part of one, in a row.
+
+    Attributes:
+        sample_id: The document.
+        begin: Where it lies in the row, in elements.
+        length: Its elements there.
+        is_part: Whether the rest of the document lies in another row.
+    """
+
+    sample_id: int
+    begin: int
+    length: int
+    is_part: bool
+
+
+def row_lengths(store: Store, fingerprint: str) -> list[int]:
+    """Return the lengths of rows that a version was indexed for."""
+    pointer = read_packing(store, fingerprint)
+    return [] if pointer is None else sorted(table.options.length for table in pointer.rows)
+
+
+def rows_of_batch(
+    store: Store, dataset: OpenDataset, *, length: int, spec: OrderSpec, epoch: int, rows: range
+) -> list[Sequence[Piece]]:
+    """Return the documents of some rows of an epoch, in the order in which they come.
+
+    Raises:
+        HeadraceError: What is stored cannot be read.
+    """
+    pointer = read_packing(store, dataset.fingerprint)
+    assert pointer is not None
+    table = next(each for each in pointer.rows if each.options.length == length)
+    packed = _packed(store, StoredLengths(store, pointer), table)
+    order = Order(spec, packed.table)
+    chosen = order.sample_ids(epoch, rows.start, min(rows.stop, order.sample_count))
+    pieces = packed.pieces(packing_key(spec.seed, epoch), chosen[:MOST_ROWS])
+    found: list[Sequence[Piece]] = []
+    ends = np.cumsum(pieces.counts).tolist()
+    for begin, end in zip([0, *ends], ends, strict=False):
+        found.append(
+            [
+                Piece(int(sample), int(place), int(count), bool(count < whole))
+                for sample, (_, count, whole, place) in zip(
+                    pieces.sample_ids[begin:end].tolist(),
+                    pieces.table[begin:end].tolist(),
+                    strict=True,
+                )
+            ]
+        )
+    return found
+
+
+def _packed(store: Store, lengths: StoredLengths, table: RowTable) -> PackedRows:
+    groups, options = lengths.groups, table.options
+    return PackedRows(
+        Packing(options.length, options.cut, options.marks),
+        document_counts=groups["sample_count"].astype(np.int64),
+        row_counts=read_row_counts(store, table, group_count=len(groups)),
+        raw_bytes=groups["raw_bytes"].astype(np.int64),
+        lengths=lengths.of_group,
+    )

@@ -1,0 +1,95 @@
+"""Tokens as people have them: base64, or a checkpoint's state that was written as JSON.
+
+Nothing is unpickled: a checkpoint's file is opened by those who trust it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.errors import TokenMalformedError
+from headrace.order import Token, decode_token
+from headrace.page.runs.told import Told, told_in
+
+_DEEPEST: Final = 6
+_MOST_ITEMS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pasted:
+    """What was pasted.
+
+    Attributes:
+        raw: A token's bytes.
+        token: What they hold.
+        told: What a state says beside its token.
+    """
+
+    raw: bytes
+    token: Token
+    told: Told
+
+
+def read_pasted(text: str) -> Pasted:
+    """Read a token in base64 or hexadecimal, or the first state in some JSON.
+
+    Raises:
+        TokenMalformedError: There is none.
+    """
+    stripped = text.strip()
+    told = Told()
+    if stripped.startswith(("{", "[")):
+        stripped, told = _in_json(stripped)
+    compact = "".join(stripped.split())
+    # Hexadecimal first: its digits are letters of base64 too.
+    for decode in (bytes.fromhex, _base64):
+        try:
+            raw = decode(compact)
+        except ValueError:
+            continue
+        return Pasted(raw, decode_token(raw), told)
+    raise TokenMalformedError(
+        f"these {len(text)} characters are no token; expected base64 as `headrace read` prints it, "
+        "or the JSON of what state_dict() returned"
+    )
+
+
+def written(token: bytes) -> str:
+    """Write a token so that it can stand in an address."""
+    return base64.urlsafe_b64encode(token).decode().rstrip("=")
+
+
+def _base64(text: str) -> bytes:
+    padded = text.rstrip("=").replace("-", "+").replace("_", "/")
+    return base64.b64decode(padded + "=" * (-len(padded) % 4), validate=True)
+
+
+def _in_json(text: str) -> tuple[str, Told]:
+    try:
+        top = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TokenMalformedError(
+            "what was pasted begins like JSON and cannot be read; expected a token"
+        ) from error
+    for number, item in enumerate(_mappings(top, _DEEPEST)):
+        if number >= _MOST_ITEMS:
+            break
+        token = item.get("token")
+        if isinstance(token, str):
+            return token, told_in(item)
+    raise TokenMalformedError(
+        "the JSON has no token; expected what state_dict() returned, alone or inside of a state"
+    )
+
+
+def _mappings(item: Any, deepest: int) -> Iterator[Mapping[str, Any]]:
+    if deepest and isinstance(item, dict):
+        yield item
+    inner = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+    if deepest:
+        for each in inner:
+            yield from _mappings(each, deepest - 1)

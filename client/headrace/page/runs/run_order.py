@@ -1,0 +1,146 @@
+"""What a run reads: its datasets and its order, held to the digests of its token.
+
+A filter, a list of skipped samples and a mixture that are not those of the token are refused, so
+nobody is shown the samples of another run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError, TokenSpecChangedError
+from headrace.order import (
+    AnyOrder,
+    Kept,
+    MixtureSpec,
+    ShardTable,
+    Skips,
+    Token,
+    check_within,
+    join_skips,
+    joined_digest,
+    mixture_order_of,
+    order_of,
+    table_of,
+)
+from headrace.storage import OpenDataset
+
+_Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Member:
+    """One dataset of a run.
+
+    Attributes:
+        name: Its name here.
+        dataset: In the version of the run.
+        kept: What a filter keeps of it; None for all.
+        skips: Samples of it that are left out.
+    """
+
+    name: str
+    dataset: OpenDataset
+    kept: Kept | None = None
+    skips: Skips | None = None
+
+    @property
+    def table(self) -> ShardTable:
+        """What an order reads of it."""
+        table = table_of(self.dataset.stretches())
+        return table if self.kept is None else self.kept.table(table)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunOrder:
+    """A run, as far as it takes to tell its samples.
+
+    Attributes:
+        members: Its datasets.
+        order: Of their samples, whose ids lie end to end.
+    """
+
+    members: tuple[Member, ...]
+    order: AnyOrder
+
+    @property
+    def first_ids(self) -> _Ids:
+        """The id of each dataset's first sample, and the one after the last: ``(members + 1,)``."""
+        return first_ids_of(self.members)
+
+    def split(self, ids: _Ids) -> tuple[_Ids, _Ids]:
+        """Return the index of each sample's dataset, and its id there."""
+        firsts = self.first_ids
+        owners = np.searchsorted(firsts, ids, side="right") - 1
+        return owners, ids - firsts[owners]
+
+
+def first_ids_of(members: Sequence[Member]) -> _Ids:
+    """Return where the ids of datasets begin that lie end to end, and where the last ones end."""
+    counts = [member.dataset.sample_count for member in members]
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def check_members(token: Token, members: Sequence[Member], mixture: MixtureSpec | None) -> None:
+    """Refuse what is not what a token says.
+
+    Args:
+        token: Of the run.
+        members: Its datasets.
+        mixture: The mixture, if it is one.
+
+    Raises:
+        BadArgumentError: A list has ids that its dataset lacks.
+        TokenSpecChangedError: The filter, the list or the mixture is another one.
+    """
+    if not any(member.dataset.sample_count for member in members):
+        raise BadArgumentError("the dataset has no samples, and so no order", field="dataset")
+    for member in members:
+        check_within(member.skips, member.dataset.sample_count, dataset=member.name)
+    if mixture is not None:
+        _check("mixture", mixture.digest, token.mixture, "this mixture")
+        _check("versions", mixture.fingerprint, token.fingerprint, "these versions of its datasets")
+    kepts = ["" if member.kept is None else member.kept.digest for member in members]
+    counts = ", ".join(
+        f"{member.kept.count:,} of {member.kept.sample_count:,} samples of {member.name}"
+        for member in members
+        if member.kept is not None
+    )
+    found = joined_digest(kepts) if mixture is not None else kepts[0]
+    _check("filter", found, token.kept, f"the filter, which keeps {counts},")
+    joined = join_skips([member.skips for member in members], first_ids_of(members))
+    digest, count = ("", 0) if joined is None else (joined.digest, len(joined))
+    _check("list of skipped samples", digest, token.skips, f"the list of {count:,} skipped samples")
+
+
+def order_of_run(token: Token, members: Sequence[Member], mixture: MixtureSpec | None) -> AnyOrder:
+    """Return the order of a run, of which `check_members` found nothing wrong.
+
+    Raises:
+        BadArgumentError: There is no such order.
+    """
+    kept = [member.kept for member in members]
+    skips = [member.skips for member in members]
+    tables = [member.table for member in members]
+    if mixture is not None:
+        return mixture_order_of(mixture, tables, kept, skips=skips)
+    return order_of(token.spec, tables[0], kept[0], skips=skips[0])
+
+
+def _check(what: str, given: str, wanted: str, title: str) -> None:
+    if given == wanted:
+        return
+    if not given:
+        found = f"the token has a {what} of digest {wanted}, and none was given"
+    elif not wanted:
+        found = f"{title} has the digest {given}, and the token has no {what}"
+    else:
+        found = f"{title} has the digest {given}, the token {wanted}: it is not this run's"
+    raise TokenSpecChangedError(
+        f"{found}; give what the run was started with, or paste its state, which holds it",
+        field=what,
+    )

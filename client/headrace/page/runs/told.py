@@ -1,0 +1,129 @@
+"""What a run reads beyond what its token says: a filter, skipped samples, a mixture; as text.
+
+Tokens hold digests of these. A checkpoint's state holds them in full, and people have them in the
+code of their jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import BadArgumentError
+
+if TYPE_CHECKING:
+    from headrace.client.options.mixture import Mixture
+    from headrace.client.options.skips import SkipChoice
+
+_DIGEST: Final = re.compile("[0-9a-f]{32}")
+_ID: Final = re.compile("[0-9]{1,18}")
+_COMMENT: Final = re.compile("#[^\n]*")
+_MIXTURE: Final = (
+    "the JSON of a mixture, as a state has it and `headrace order --print-mixture` prints it, or "
+    "NAME=WEIGHT for each dataset"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What somebody says that a run reads.
+
+    Attributes:
+        where: The filter of one dataset.
+        skips: The skipped samples of one dataset: ids, or the digest of a list of the server.
+        mixture: The mixture, with the filters and the skipped samples of its datasets.
+    """
+
+    where: str = ""
+    skips: str = ""
+    mixture: str = ""
+
+    def over(self, other: Told) -> Told:
+        """Return what is said here, and for what is not what ``other`` says."""
+        return Told(
+            self.where or other.where, self.skips or other.skips, self.mixture or other.mixture
+        )
+
+
+def told_in(state: Mapping[str, Any]) -> Told:
+    """Return what a checkpoint's state says, as somebody would type it."""
+    spec = state.get("spec")
+    if not isinstance(spec, Mapping):
+        return Told()
+    where, skips, mixture = (spec.get(name) for name in ("where", "skips", "mixture"))
+    if isinstance(skips, list):
+        skips = " ".join(str(each) for each in skips)
+    return Told(
+        where if isinstance(where, str) else "",
+        skips if isinstance(skips, str) else "",
+        json.dumps(mixture, separators=(",", ":")) if isinstance(mixture, Mapping) else "",
+    )
+
+
+def read_skips(text: str) -> SkipChoice | None:
+    """Read ids with commas, spaces or lines between them, or the digest of a list.
+
+    What follows a ``#`` is a comment, as in the files of a server.
+
+    Raises:
+        BadArgumentError: The argument is neither.
+    """
+    from headrace.client.options.skips import skip_choice  # noqa: PLC0415 - few views need it
+
+    stripped = text.strip()
+    if not stripped or _DIGEST.fullmatch(stripped):
+        return skip_choice(stripped or None)
+    words = _COMMENT.sub("", stripped).strip("[] \r\n\t").replace(",", " ").split()
+    for word in words:
+        if not _ID.fullmatch(word):
+            raise BadArgumentError(
+                f"{word[:40]!r} is no sample id; expected ids with commas, spaces or lines between "
+                "them, or the 32 digits of a list that the server has",
+                field="skips",
+            )
+    return skip_choice([int(word) for word in words])
+
+
+def read_mixture_text(text: str) -> Mixture:
+    """Read a mixture: JSON, or ``NAME=WEIGHT`` for each of its datasets.
+
+    Raises:
+        BadArgumentError: It is neither, or a mixture that cannot be drawn from.
+    """
+    from headrace.client.options.mixture import (  # noqa: PLC0415 - few views need it
+        Mixture,
+        MixtureEntry,
+        mixture_from,
+    )
+
+    stripped = text.strip()
+    if not stripped.startswith("{"):
+        pairs = [word.rpartition("=") for word in stripped.split()]
+        return Mixture(
+            tuple(
+                MixtureEntry(name, proportion=_weight(weight)) if equals else MixtureEntry(weight)
+                for name, equals, weight in pairs
+            )
+        )
+    try:
+        fields = json.loads(stripped)
+    except (ValueError, RecursionError) as error:
+        raise BadArgumentError(
+            f"the mixture begins like JSON and cannot be read; expected {_MIXTURE}",
+            field="mixture",
+        ) from error
+    # `headrace order --print-mixture` has the order's options too, which the token says.
+    fields.pop("order", None)
+    return mixture_from(fields)
+
+
+def _weight(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise BadArgumentError(
+            f"{text[:40]!r} is no weight; expected {_MIXTURE}", field="mixture"
+        ) from error

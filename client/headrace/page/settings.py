@@ -1,0 +1,41 @@
+"""The settings of a page: where it listens, and who may look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.errors import ConfigurationError
+from headrace.server.settings.server_config import is_reached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageSettings:
+    """Where a page listens, and who may look.
+
+    Attributes:
+        listen: ``host:port``; port 0 takes a free one.
+        hosts: Names by which browsers may address it, beside localhost and plain IP addresses.
+        tokens: JSON file of the callers, as the server's; empty lets everybody see everything.
+        tls_cert: PEM file of a certificate chain, with ``tls_key``; empty for plain HTTP.
+        tls_key: PEM file of its private key.
+        request_s: How long a browser may take to send a request; as the server's default.
+
+    Raises:
+        ConfigurationError: It would listen beyond this machine and let everybody in.
+    """
+
+    listen: str = "127.0.0.1:8080"
+    hosts: tuple[str, ...] = ()
+    tokens: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    request_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.tokens and is_reached(self.listen):
+            raise ConfigurationError(
+                f"the page would listen on {self.listen} and let everybody in who reaches it; give "
+                "a file of tokens, or listen on 127.0.0.1 and come through a tunnel"
+            )
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ConfigurationError("tls_cert and tls_key need each other; give both or neither")

@@ -1,0 +1,31 @@
+"""What each address shows."""
+
+from collections.abc import Callable, Mapping
+
+from starlette.responses import Response
+
+from headrace.page.site import Ask
+from headrace.page.views.datasets import column, dataset, datasets, versions
+from headrace.page.views.live import live
+from headrace.page.views.orders import batch, order, order_picture
+from headrace.page.views.runs import run
+from headrace.page.views.samples import sample, sample_file, samples
+
+View = Callable[[Ask], Response]
+
+VIEWS: Mapping[str, View] = {
+    "/": datasets,
+    "/d/{name}": dataset,
+    "/d/{name}/column/{number}": column,
+    "/d/{name}/order": order,
+    "/d/{name}/order.png": order_picture,
+    "/d/{name}/batch": batch,
+    "/live": live,
+    "/run": run,
+    "/d/{name}/versions": versions,
+    "/d/{name}/samples": samples,
+    "/d/{name}/sample/{id}": sample,
+    "/d/{name}/file/{id}/{number}": sample_file,
+}
+
+__all__ = ["VIEWS", "View"]

@@ -1,0 +1,105 @@
+"""Live: who reads what, how fast, and what each waits for."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from headrace.errors import DatasetNotFoundError
+from headrace.page.live.rates import WAITS_S, Mark, StreamRate, marks, stream_rates, totals
+from headrace.page.live.watch import KEPT_S, Answer
+from headrace.page.site import Ask
+
+_WIDE, _HIGH = 900, 70
+_MOST_MARKS: Final = 50
+_ORDERS: Final = {
+    "": lambda one: (one.row["caller"], one.row["dataset"], one.row["rank"]),
+    "rate": lambda one: one.samples_per_s,
+    "store": lambda one: -one.store,
+    "making": lambda one: -one.making,
+    "reader": lambda one: -one.reader,
+    "position": lambda one: (one.row["epoch"], one.row["position"]),
+}
+
+
+def live(ask: Ask) -> Response:
+    """Show the open streams: all of them to an operator, their own to others."""
+    if ask.site.watch is None:
+        raise DatasetNotFoundError("there is no server here: `headrace serve --page` has this view")
+    answers = ask.site.watch.answers()
+    caller = ask.caller
+
+    def is_shown(row: dict[str, Any]) -> bool:
+        return caller.is_operator or (
+            row["caller"] == caller.name and caller.may_read(row["dataset"])
+        )
+
+    streams = stream_rates(answers, is_shown)
+    order = ask.query["sort"] if ask.query["sort"] in _ORDERS else ""
+    streams.sort(key=_ORDERS[order])
+    happened = marks(answers)[:_MOST_MARKS] if caller.is_operator else []
+    return ask.html(
+        "live.html",
+        title="Live",
+        streams=streams,
+        sort=order,
+        sorts=list(_ORDERS),
+        window=WAITS_S,
+        facts=_facts(answers) if caller.is_operator and answers else None,
+        chart=_points(answers) if caller.is_operator else "",
+        most=_greatest(answers),
+        marks=happened,
+        lines=[_across(one) for one in happened],
+        size=(_WIDE, _HIGH),
+        callers=_callers(streams),
+        kept=KEPT_S,
+    )
+
+
+def _facts(answers: tuple[Answer, ...] | Any) -> list[tuple[str, str, float]]:
+    """Return sums that an operator looks at: a name, how it is written, and it."""
+    last = answers[-1]
+    hits, misses = (last.total(f"headrace_cache_{each}_total") for each in ("hits", "misses"))
+    reads = last.total("headrace_store_fetch_seconds_count")
+    took = last.total("headrace_store_fetch_seconds_sum")
+    rates = {
+        name: (totals(answers, name) or [(0.0, 0.0)])[-1][1]
+        for name in ("headrace_sent_payload_bytes_total", "headrace_store_fetch_seconds_count")
+    }
+    return [
+        ("Streams", "count", last.total("headrace_open_streams")),
+        ("Sent per second", "bytes", rates["headrace_sent_payload_bytes_total"]),
+        ("Cache", "bytes", last.total("headrace_cache_bytes")),
+        ("Found in the cache", "share", hits / max(hits + misses, 1)),
+        ("Reads of the store per second", "rate", rates["headrace_store_fetch_seconds_count"]),
+        ("A read takes", "ms", 1000 * took / max(reads, 1)),
+        ("Batches in memory", "bytes", last.total("headrace_payload_bytes")),
+        ("Failed reads", "count", last.total("headrace_store_fetch_errors_total")),
+    ]
+
+
+def _greatest(answers: Any) -> float:
+    return max((rate for _, rate in totals(answers, "headrace_sent_samples_total")), default=0.0)
+
+
+def _points(answers: Any) -> str:
+    """Return the points of a line: samples sent a second, the last one rightmost."""
+    most = _greatest(answers) or 1.0
+    return " ".join(
+        f"{_WIDE - ago / KEPT_S * _WIDE:.1f},{_HIGH - rate / most * (_HIGH - 8):.1f}"
+        for ago, rate in totals(answers, "headrace_sent_samples_total")
+    )
+
+
+def _across(mark: Mark) -> float:
+    return _WIDE - mark.ago_s / KEPT_S * _WIDE
+
+
+def _callers(streams: list[StreamRate]) -> list[tuple[str, int, float]]:
+    """Return each caller, its streams, and their samples a second."""
+    sums: dict[str, tuple[int, float]] = {}
+    for one in streams:
+        count, rate = sums.get(one.row["caller"], (0, 0.0))
+        sums[one.row["caller"]] = count + 1, rate + one.samples_per_s
+    return [(name, count, rate) for name, (count, rate) in sorted(sums.items())]

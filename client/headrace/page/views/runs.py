@@ -1,0 +1,190 @@
+"""A run: where its token stands; two runs: where they first differ, and why."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.responses import RedirectResponse, Response
+
+from headrace.errors import HeadraceError
+from headrace.order import Token
+from headrace.page.guard.middleware import MOST_TARGET_BYTES
+from headrace.page.runs.compared import Comparison, compare
+from headrace.page.runs.members import Finder, UnknownRunError
+from headrace.page.runs.orders import MOST_SHOWN
+from headrace.page.runs.pasted import Pasted, read_pasted, written
+from headrace.page.runs.run_order import (
+    Member,
+    RunOrder,
+    check_members,
+    order_of_run,
+)
+from headrace.page.runs.told import Told
+from headrace.page.site import Ask, query_of
+from headrace.page.views.asked import kept_order
+
+_MOST_IDS: Final = 256
+_MOST_LINKED: Final = 100
+_RUNS: Final = ("one", "two")
+_TOLD: Final = ("where", "skips", "mixture")
+_REFUSED: Final = 409
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one dataset gives to the next global batch.
+
+    Attributes:
+        name: The dataset.
+        fingerprint: Its version.
+        count: Its samples in the batch.
+        ids: The first of their ids.
+        shards: Shards that hold them, with the number of samples in each.
+        blocks: Blocks that hold them.
+    """
+
+    name: str
+    fingerprint: str
+    count: int
+    ids: list[int]
+    shards: list[tuple[int, int]]
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a run stands.
+
+    Attributes:
+        key: ``one`` or ``two``.
+        text: Its token, as addresses have it.
+        token: What it holds.
+        told: What is said of the run beside its token.
+        names: Its datasets and their versions, as far as they are here.
+        total: Samples of an epoch; 0 where that is not known.
+        ids: The first samples of the global batch that comes next; of mixtures with the dataset.
+        parts: What each dataset gives to that batch.
+        why: Why more is not known.
+        is_refused: Whether what is said is of another run, or cannot be read.
+    """
+
+    key: str
+    text: str
+    token: Token
+    told: Told
+    names: tuple[tuple[str, str], ...] = ()
+    total: int = 0
+    ids: tuple[str, ...] = ()
+    parts: tuple[_Part, ...] = ()
+    why: str = ""
+    is_refused: bool = False
+
+
+def run(ask: Ask) -> Response:
+    """Show where one or two tokens stand; what a form holds becomes an address to share."""
+    pasted = {key: _pasted(ask, key) for key in _RUNS if ask.query[key].strip()}
+    is_too_long = False
+    if ask.is_form:
+        address = f"/run?{_query(pasted)}"
+        is_too_long = len(address) > MOST_TARGET_BYTES
+        if not is_too_long:
+            return RedirectResponse(address, 303)
+    with ExitStack() as stack:
+        finder = Finder(ask.site.library, ask.site.filtered, ask.caller, stack)
+        found = [_placed(ask, key, one, finder) for key, one in pasted.items()]
+        compared: Comparison | None = None
+        if len(found) > 1:
+            (one, first), (two, second) = found
+            compared = compare((one.token, first), (two.token, second))
+        return ask.html(
+            "run.html",
+            status=_REFUSED if any(place.is_refused for place, _ in found) else 200,
+            title="Runs",
+            places={place.key: place for place, _ in found},
+            compared=compared,
+            is_too_long=is_too_long,
+            most=MOST_SHOWN,
+        )
+
+
+def _pasted(ask: Ask, key: str) -> Pasted:
+    """Return what the fields of a run hold; what somebody typed goes before what a state says."""
+    found = read_pasted(ask.query[key].strip())
+    typed = Told(*(ask.query[f"{what}_{key}"].strip() for what in _TOLD))
+    return Pasted(found.raw, found.token, typed.over(found.told))
+
+
+def _query(pasted: dict[str, Pasted]) -> str:
+    fields: dict[str, str | None] = {}
+    for key, one in pasted.items():
+        fields[key] = written(one.raw)
+        for what in _TOLD:
+            fields[f"{what}_{key}"] = getattr(one.told, what) or None
+    return query_of(fields)
+
+
+def _placed(ask: Ask, key: str, pasted: Pasted, finder: Finder) -> tuple[_Place, RunOrder | None]:
+    def place(**known: object) -> _Place:
+        return _Place(key, written(pasted.raw), pasted.token, pasted.told, **known)  # type: ignore[arg-type]
+
+    try:
+        made = _run_order(ask, pasted, finder)
+    except UnknownRunError as error:
+        return place(why=str(error)), None
+    except HeadraceError as error:
+        return place(why=ask.site.told(error).message, is_refused=True), None
+    names = tuple((member.name, member.dataset.fingerprint) for member in made.members)
+    token, total = pasted.token, made.order.sample_count
+    shown = min(token.global_batch_size, MOST_SHOWN)
+    last = min(token.position + shown, total)
+    if token.position >= last:
+        why = "the epoch is over: the next batch is the first of the next epoch"
+        return place(names=names, total=total, why=why), made
+    ids = made.order.sample_ids(token.epoch, token.position, last)
+    owners, own = made.split(ids)
+    pairs = zip(owners[:_MOST_IDS].tolist(), own[:_MOST_IDS].tolist(), strict=True)
+    return place(
+        names=names,
+        total=total,
+        ids=tuple(f"{owner}:{one}" if len(names) > 1 else str(one) for owner, one in pairs),
+        parts=tuple(
+            _part(member, own[owners == number])
+            for number, member in enumerate(made.members)
+            if (owners == number).any()
+        ),
+    ), made
+
+
+def _run_order(ask: Ask, pasted: Pasted, finder: Finder) -> RunOrder:
+    token = pasted.token
+    if token.buckets:
+        raise UnknownRunError(
+            "its batches are buckets of like length, and only a server reads the lengths"
+        )
+    members, mixture = finder.members(token, pasted.told)
+    check_members(token, members, mixture)
+    if not (token.mixture or token.kept or token.skips):
+        return RunOrder(tuple(members), kept_order(ask, members[0].dataset, token.spec))
+    # The digests, which were checked, settle the order; the members are open for this view alone.
+    key = (token.fingerprint, token.spec, token.mixture, token.kept, token.skips)
+    return RunOrder(
+        tuple(members), ask.site.runs.of(key, lambda: order_of_run(token, members, mixture))
+    )
+
+
+def _part(member: Member, ids: NDArray[np.int64]) -> _Part:
+    blocks, _ = member.dataset.locate(ids)
+    ends = np.cumsum(member.dataset.shard_sample_counts)
+    shards, counts = np.unique(np.searchsorted(ends, ids, side="right"), return_counts=True)
+    return _Part(
+        member.name,
+        member.dataset.fingerprint,
+        ids.size,
+        ids[:_MOST_LINKED].tolist(),
+        list(zip(shards.tolist(), counts.tolist(), strict=True)),
+        int(np.unique(blocks).size),
+    )

@@ -1,0 +1,235 @@
+"""Samples as a person wants to see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from starlette.responses import Response
+
+from headrace.cli.show.image_sides import image_sides
+from headrace.errors import BadArgumentError
+from headrace.page.data.media import File
+from headrace.page.data.sampled import matching
+from headrace.page.data.samples import Box, boxes_of, column_named, file_of, look_alike, rows_of
+from headrace.page.data.values import (
+    Column,
+    Shown,
+    array_of,
+    columns_of,
+    pixels_of,
+    text_of_tokens,
+)
+from headrace.page.guard.middleware import FILE_POLICY
+from headrace.page.site import Ask
+from headrace.page.views.asked import MOST_IDS, chosen, column_at, filter_of, sample_ids_of
+from headrace.storage import OpenDataset, Tokenizer
+
+_A_PAGE: Final = 24
+_MOST_COLUMNS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A value, and how to get at it.
+
+    Attributes:
+        number: The number of its column.
+        shown: It in words.
+        width: The width of an image, in its own pixels; 0 where that is not known.
+        height: The height of an image.
+        boxes: Over the image.
+        mask: Number of the column of the mask over it; None for none.
+    """
+
+    number: int
+    shown: Shown
+    width: int = 0
+    height: int = 0
+    boxes: Sequence[Box] = ()
+    mask: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Card:
+    """A sample."""
+
+    sample_id: int
+    cells: Sequence[_Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Which columns are shown, and which of them lie over images.
+
+    Attributes:
+        columns: All columns.
+        mask: Name of the column of masks; nothing for none.
+        boxes: Name of the column of boxes; nothing for none.
+        form: What a box's numbers are.
+        tokens: Name of the column of token ids that are shown as text; nothing for none.
+        tokenizer: Name of what makes texts of them; nothing for none.
+        texts: It.
+    """
+
+    columns: Sequence[Column]
+    mask: str
+    boxes: str
+    form: str
+    tokens: str = ""
+    tokenizer: str = ""
+    texts: Tokenizer | None = None
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.numbers.update({one.name: number for number, one in enumerate(self.columns)})
+
+
+def samples(ask: Ask) -> Response:
+    """Show a page of samples: from an id on, some ids, at random, or those that a filter keeps."""
+    with chosen(ask) as (name, opened):
+        ids, following = _chosen_ids(ask, opened)
+        look = _look(ask, columns_of(opened.schema))
+        rows = rows_of(ask.site.library, opened, ids)
+        shown = look.columns[:_MOST_COLUMNS]
+        cards = [
+            _Card(sample, _cells(look, shown, row, is_whole=False))
+            for sample, row in zip(ids, rows, strict=True)
+        ]
+        return ask.html(
+            "samples.html",
+            title=f"{name}: samples",
+            name=name,
+            cards=cards,
+            look=look,
+            tokenizers=list(ask.site.tokenizers),
+            count=opened.sample_count,
+            fingerprint=opened.fingerprint,
+            following=following,
+            at=ask.number("at", 0),
+            page=_page_size(ask),
+        )
+
+
+def sample(ask: Ask) -> Response:
+    """Show one sample, with all that there is room for."""
+    with chosen(ask) as (name, opened):
+        (sample_id,) = sample_ids_of(ask.path["id"])[:1]
+        look = _look(ask, columns_of(opened.schema))
+        (row,) = rows_of(ask.site.library, opened, [sample_id])
+        blocks, offsets = opened.locate(np.array([sample_id], np.int64))
+        ends = np.cumsum(opened.shard_sample_counts)
+        return ask.html(
+            "sample.html",
+            title=f"{name}: sample {sample_id}",
+            name=name,
+            card=_Card(sample_id, _cells(look, look.columns, row, is_whole=True)),
+            look=look,
+            count=opened.sample_count,
+            fingerprint=opened.fingerprint,
+            place=(
+                int(np.searchsorted(ends, sample_id, side="right")),
+                int(blocks[0]),
+                int(offsets[0]),
+            ),
+        )
+
+
+def sample_file(ask: Ask) -> Response:
+    """Send a value as a file, of a type that a browser only shows."""
+    with chosen(ask) as (_, opened):
+        _, column = column_at(ask, columns_of(opened.schema))
+        (row,) = rows_of(ask.site.library, opened, sample_ids_of(ask.path["id"])[:1])
+        found = file_of(column, row, as_mask=ask.query.get("as") == "mask")
+    headers = {"content-security-policy": FILE_POLICY, "content-disposition": "inline"}
+    if isinstance(found, File):
+        if ask.query.get("v"):
+            # A version never changes; and only this browser may keep it.
+            headers["cache-control"] = "private, max-age=600"
+        return Response(found.content, media_type=found.media, headers=headers)
+    return Response(f"{found}\n", 415, media_type="text/plain", headers=headers)
+
+
+def _page_size(ask: Ask) -> int:
+    return ask.number("n", _A_PAGE, low=1, high=MOST_IDS)
+
+
+def _chosen_ids(ask: Ask, opened: OpenDataset) -> tuple[list[int], int | None]:
+    """Return the ids of a page, and where the next page begins; None where there is none."""
+    count, most = opened.sample_count, _page_size(ask)
+    if ask.query["ids"].strip():
+        return sample_ids_of(ask.query["ids"]), None
+    if "random" in ask.query and count:
+        random = np.random.default_rng(ask.number("random", 0))
+        return random.integers(0, count, min(most, count)).tolist(), None
+    first = ask.number("at", 0)
+    if (kept := filter_of(ask, opened)) is not None:
+        ids, ended = matching(ask.site.library, opened, kept, first=first, most=most)
+        return ids, ended if ended < count else None
+    last = min(first + most, count)
+    return list(range(first, last)), last if last < count else None
+
+
+def _look(ask: Ask, columns: Sequence[Column]) -> _Look:
+    """Return how samples are shown: as the query says, else as names of columns suggest."""
+
+    def asked(key: str, words: Sequence[str]) -> str:
+        if key not in ask.query:
+            return look_alike(columns, words)
+        name = ask.query[key]
+        return column_named(columns, name).name if name else ""
+
+    known = ask.site.tokenizers
+    name = ask.query.get("tokenizer", next(iter(known), ""))
+    if name and name not in known:
+        raise BadArgumentError(f"there is no tokenizer {name[:40]!r} here", field="tokenizer")
+    return _Look(
+        columns,
+        asked("mask", ("mask", "segment")),
+        asked("boxes", ("bbox", "boxes")),
+        "xywh" if ask.query.get("form") == "xywh" else "xyxy",
+        asked("tokens", ("token", "input_ids")),
+        name,
+        known.get(name),
+    )
+
+
+def _cells(
+    look: _Look, columns: Sequence[Column], row: pa.RecordBatch, *, is_whole: bool
+) -> list[_Cell]:
+    """Return the values of a sample; the mask and the boxes lie over its first image."""
+    cells = [_cell(look, one, row, is_whole=is_whole) for one in columns]
+    for at, cell in enumerate(cells):
+        if cell.shown.kind == "image" and cell.shown.column != look.mask:
+            cells[at] = _covered(look, cell, row)
+            break
+    return cells
+
+
+def _cell(look: _Look, column: Column, row: pa.RecordBatch, *, is_whole: bool) -> _Cell:
+    scalar: Any = row.column(column.name)[0]
+    shown, number = column.shown(scalar, is_whole=is_whole), look.numbers[column.name]
+    if column.name == look.tokens and look.texts is not None:
+        shown = text_of_tokens(scalar, shown, look.texts, is_whole=is_whole)
+    if shown.kind != "image":
+        return _Cell(number, shown)
+    if not column.is_raster:
+        return _Cell(number, shown, *(image_sides(scalar.as_py()) or (0, 0)))
+    values = array_of(scalar, column.shape)
+    if values is None:
+        return _Cell(number, Shown(column.name, "bytes", shown.text, "it holds nulls"))
+    if is_whole:
+        shown = Shown(column.name, "image", shown.text, pixels_of(values)[1])
+    height, width = column.shape[:2]
+    return _Cell(number, shown, width, height)
+
+
+def _covered(look: _Look, cell: _Cell, row: pa.RecordBatch) -> _Cell:
+    boxes: Sequence[Box] = ()
+    if look.boxes and cell.width:
+        boxes = boxes_of(column_named(look.columns, look.boxes), row, form=look.form)
+    has_mask = look.mask and row.column(look.mask)[0].is_valid
+    return replace(cell, boxes=boxes, mask=look.numbers[look.mask] if has_mask else None)

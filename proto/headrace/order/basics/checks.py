@@ -1,0 +1,56 @@
+"""Checks that several modules share: of options, and of positions of an epoch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headrace.errors import BadArgumentError, PositionPastEndError
+
+_EPOCH_LIMIT: Final = 1 << 62
+
+
+def check_range(field: str, value: int, *, low: int, high: int) -> None:
+    """Refuse a value outside [low, high).
+
+    Raises:
+        BadArgumentError: With the field, the value and the range.
+    """
+    if not low <= value < high:
+        raise BadArgumentError(f"{field} is {value}, must be in [{low}, {high})", field=field)
+
+
+def check_lanes(lanes: int, unit: int) -> None:
+    """Refuse numbers of lanes and samples of a unit that cannot be.
+
+    Raises:
+        BadArgumentError: If one is out of range, or a unit has fewer samples than lanes.
+    """
+    check_range("lanes", lanes, low=1, high=(1 << 20) + 1)
+    check_range("unit", unit, low=1, high=1 << 42)
+    if unit < lanes:
+        raise BadArgumentError(
+            f"unit is {unit}, but {lanes} lanes need a unit of at least as many samples: use "
+            "the global batch size",
+            field="unit",
+        )
+
+
+def check_positions(epoch: int, start: int, stop: int, *, sample_count: int) -> None:
+    """Refuse what are no positions of an epoch.
+
+    Raises:
+        BadArgumentError: If the epoch or the range is none.
+        PositionPastEndError: If the range passes the end of the epoch.
+    """
+    if not 0 <= epoch < _EPOCH_LIMIT:
+        raise BadArgumentError(f"epoch is {epoch}, must be in [0, 2**62)", field="epoch")
+    if not 0 <= start <= stop:
+        raise BadArgumentError(
+            f"the positions [{start}, {stop}) are not a range from 0 up", field="position"
+        )
+    if stop > sample_count:
+        raise PositionPastEndError(
+            f"positions up to {stop} were asked for, an epoch has {sample_count} samples",
+            position=stop,
+            sample_count=sample_count,
+        )

@@ -1,0 +1,489 @@
+"""The order of one dataset: from positions of an epoch to sample ids, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError
+from headrace.order.basics.bounded_cache import BoundedCache
+from headrace.order.basics.checks import check_positions
+from headrace.order.basics.hash import Stream, derive, second_keys_of
+from headrace.order.basics.permutation import (
+    NETWORK_LIMIT,
+    Network,
+    Walk,
+    permutations,
+    permute,
+    unpermute,
+)
+from headrace.order.basics.segments import spread, starts_of
+from headrace.order.dataset.step import Step
+from headrace.order.dealing.cohorts import DealtSteps, LaneDeal
+from headrace.order.dealing.dealing import Dealings
+from headrace.order.dealing.lanes import LaneSplit
+from headrace.order.samples.runs import make_pieces, make_runs
+from headrace.order.samples.shard_table import ShardTable
+from headrace.order.samples.skips import Skipper, Skips, skipper_of
+from headrace.order.samples.spec import OrderSpec
+from headrace.order.spread.spread import Spread, StoredLayout
+
+_Array = NDArray[np.int64]
+
+# Steps of more samples are permuted by a network: finding one sample sorts its whole step.
+SORT_LIMIT: Final = 1 << 12
+# Small steps are worked out together, and large ones in parts, of about this many samples.
+_CHUNK_SAMPLES: Final = 1 << 14
+_CHUNK_BYTES: Final = 16 << 20
+_LAYOUT_BYTES: Final = 96 << 20
+_NETWORK_BYTES: Final = 4 << 20
+_DEALT_BYTES: Final = 24 << 20
+
+
+class Order:
+    """The order of one dataset; safe to call from several threads.
+
+    An epoch is opened by the first call for it. Layouts and samples near to those read last stay
+    in caches bounded in bytes.
+
+    Args:
+        spec: The options.
+        table: The dataset's shards.
+        skips: Samples to leave out; others of their runs come in their place.
+        walk: Does what `headrace.order.walk_tables` does, if something does it faster.
+
+    Raises:
+        BadArgumentError: If all samples are skipped, or some that the dataset lacks.
+
+    Examples:
+        >>> import numpy as np
+        >>> counts = np.array([5, 5])
+        >>> order = Order(OrderSpec(seed=1), ShardTable(counts, counts * 8))
+        >>> order.sample_ids(0, 0, 4)
+        array([3, 1, 7, 2])
+        >>> order.find(0, 7)
+        array([2])
+    """
+
+    def __init__(
+        self,
+        spec: OrderSpec,
+        table: ShardTable,
+        *,
+        skips: Skips | None = None,
+        walk: Walk | None = None,
+    ) -> None:
+        self.spec: Final = spec
+        self.table: Final = table
+        self._runs = make_runs(spec, table)
+        self.sample_count: Final = self._runs.sample_count
+        self.memory_samples: Final = _memory(spec, table)
+        self._skipper = Skipper(skips, self._runs) if skips is not None and len(skips) else None
+        self._walk = walk
+        self._split = LaneSplit(self.sample_count, spec.lanes, spec.unit)
+        self.stretches: Final = self._split.stretches
+        self.runs_of: Final = self._runs.around
+        alone = spec.lanes == 1 and self.memory_samples >= self.sample_count
+        self._is_stored = alone or not spec.shuffle
+        self._pieces = None if self._is_stored else make_pieces(self._runs)
+        self._root_key = derive(0, spec.seed)
+        self._dealings: dict[int, Dealings] = {}
+        self._layouts: BoundedCache[int, Spread | StoredLayout] = BoundedCache(_LAYOUT_BYTES)
+        self._chunks: BoundedCache[tuple[int, ...], _Array] = BoundedCache(_CHUNK_BYTES)
+        self._dealt = DealtSteps(self.sample_count, _DEALT_BYTES)
+        self._networks: BoundedCache[tuple[int, int], Network] = BoundedCache(_NETWORK_BYTES)
+
+    def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
+        """Return the sample ids at the positions [start, stop) of an epoch.
+
+        Args:
+            epoch: In [0, 2**62).
+            start: First position, >= 0.
+            stop: Position after the last, in [`start`, `sample_count`].
+
+        Returns:
+            (stop - start,) int64, owned by the caller.
+
+        Raises:
+            BadArgumentError: If the epoch or the range is none.
+            PositionPastEndError: If the range passes the end of the epoch.
+        """
+        check_positions(epoch, start, stop, sample_count=self.sample_count)
+        return self._fill(epoch, self._stored_ids(epoch, start, stop))
+
+    def skipped(self, epoch: int, start: int, stop: int) -> NDArray[np.bool_]:
+        """Return at which of the positions [start, stop) a substitute stands for a skipped sample.
+
+        Args and errors are those of `sample_ids`.
+
+        Returns:
+            (stop - start,) bool.
+        """
+        check_positions(epoch, start, stop, sample_count=self.sample_count)
+        if self._skipper is None:
+            return np.zeros(stop - start, np.bool_)
+        return self._skipper.skips.contains(self._stored_ids(epoch, start, stop))
+
+    def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
+        """Return the sample that stands in for one that turned out to be damaged.
+
+        Args:
+            epoch: In [0, 2**62).
+            damaged: The sample, and then the substitutes before this one, damaged as well.
+
+        Raises:
+            BadArgumentError: If the dataset has no other sample.
+        """
+        skips = None if self._skipper is None else self._skipper.skips
+        skipper = skipper_of(skips, self._runs, damaged)
+        return int(skipper.fill(self._skip_key(epoch), np.array(damaged[:1], np.int64))[0])
+
+    @property
+    def run_count(self) -> int:
+        """Runs of the dataset, each of which is read once an epoch."""
+        return self._runs.count
+
+    def step(self, epoch: int, lane: int, place: int) -> Step | None:
+        """Return the step that holds a place of a lane, for who reads its places alone.
+
+        Args:
+            epoch: In [0, 2**62).
+            lane: In [0, `spec.lanes`).
+            place: A place of the lane.
+
+        Returns:
+            The step; None where only `sample_ids` will do: without shuffling, with skips, or if
+            the step has more than `NETWORK_LIMIT` samples or too many runs.
+        """
+        if self._skipper is not None or not self.spec.shuffle:
+            return None
+        dealing = self._dealing(lane)
+        numbers = dealing.steps_of(0, np.array([place]))
+        number, count = int(numbers[0]), int(dealing.step_length(0, numbers)[0])
+        if count > NETWORK_LIMIT:
+            return None
+        low, high = dealing.stretch(0, number)
+        start = self._split.start(lane)
+        runs = self._layout(epoch).stretch(start + low, start + high)
+        if runs is None:
+            return None
+        keys = self._step_keys(epoch, lane, numbers)
+        deal_keys, deal_second_keys = self._deal_keys(epoch, lane)
+        return Step(
+            start=int(dealing.step_start(0, numbers)[0]),
+            count=count,
+            key=int(keys[0]),
+            second_key=int(second_keys_of(keys)[0]),
+            is_small=count <= SORT_LIMIT,
+            deal_key=int(deal_keys[0]),
+            deal_second_key=int(deal_second_keys[0]),
+            entries=dealing.entries(0, number),
+            low=low,
+            high=high,
+            first_ids=runs[0],
+            lengths=runs[1],
+        )
+
+    def lane_place(self, lane: int, position: int) -> int:
+        """Return how many of the positions before one, in [0, `sample_count`], a lane fills."""
+        return self._split.offset(lane, position)
+
+    def lane_length(self, lane: int) -> int:
+        """Return how many samples of an epoch a lane has."""
+        return self._split.length(lane)
+
+    def at(self, epoch: int, positions: _Array) -> _Array:
+        """Return the sample ids at some positions of an epoch, in any order.
+
+        Args:
+            epoch: In [0, 2**62).
+            positions: (n,) int64, each in [0, `sample_count`).
+
+        Returns:
+            (n,) int64, owned by the caller.
+
+        Raises:
+            BadArgumentError: If the epoch or a position is none.
+            PositionPastEndError: If a position is past the end of the epoch.
+        """
+        low, high = int(positions.min(initial=0)), int(positions.max(initial=-1))
+        check_positions(epoch, low, max(high + 1, low), sample_count=self.sample_count)
+        return self._fill(epoch, self._unfilled(epoch, positions))
+
+    def positions(self, epoch: int, sample_ids: _Array) -> _Array:
+        """Return the position of each sample in an epoch: the inverse of `at` without skips.
+
+        At the position of a skipped sample comes its substitute.
+
+        Args:
+            epoch: In [0, 2**62).
+            sample_ids: (n,) int64, each in [0, `sample_count`).
+
+        Returns:
+            (n,) int64, owned by the caller.
+
+        Raises:
+            BadArgumentError: If the epoch is none or the dataset lacks a sample.
+        """
+        check_positions(epoch, 0, 0, sample_count=self.sample_count)
+        outside = (sample_ids < 0) | (sample_ids >= self.sample_count)
+        if outside.any():
+            raise BadArgumentError(
+                f"sample id {int(sample_ids[outside.argmax()])} is none of the dataset, which has"
+                f" {self.sample_count} samples",
+                field="sample_ids",
+            )
+        offsets = self._layout(epoch).offsets(sample_ids)
+        starts = np.array([self._split.start(lane) for lane in range(1, self.spec.lanes)])
+        lanes = np.searchsorted(starts, offsets, side="right")
+        positions = np.empty_like(sample_ids)
+        for lane in np.unique(lanes).tolist():
+            (members,) = np.nonzero(lanes == lane)
+            places = self._places(epoch, lane, offsets[members] - self._split.start(lane))
+            positions[members] = self._split.positions(lane, places)
+        return positions
+
+    def find(self, epoch: int, sample_id: int) -> _Array:
+        """Return all positions of an epoch at which a sample comes, as a substitute too.
+
+        Args:
+            epoch: In [0, 2**62).
+            sample_id: In [0, `sample_count`).
+
+        Returns:
+            (n,) int64, rising; empty if the sample is skipped.
+
+        Raises:
+            BadArgumentError: If the epoch is none or the dataset lacks the sample.
+        """
+        return self.find_each(epoch, np.array([sample_id]))[0]
+
+    def find_each(self, epoch: int, sample_ids: _Array) -> list[_Array]:
+        """Return for each of some samples what `find` returns.
+
+        Args:
+            epoch: In [0, 2**62).
+            sample_ids: (n,) int64, each in [0, `sample_count`).
+
+        Raises:
+            BadArgumentError: If the epoch is none or the dataset lacks a sample.
+        """
+        # Refuses what is none before it is looked up.
+        own = np.split(self.positions(epoch, sample_ids), len(sample_ids))
+        if self._skipper is None:
+            return own
+        key, skipped = self._skip_key(epoch), self._skipper.skips.contains(sample_ids)
+        replaced = [
+            sample_ids[:0] if is_skipped else self._skipper.replaced_by(key, sample_id)
+            for sample_id, is_skipped in zip(sample_ids.tolist(), skipped.tolist(), strict=True)
+        ]
+        ends = np.cumsum([len(each) for each in replaced])[:-1]
+        others = np.split(self.positions(epoch, np.concatenate(replaced)), ends)
+        return [
+            position[:0] if is_skipped else np.sort(np.append(position, more))
+            for position, more, is_skipped in zip(own, others, skipped.tolist(), strict=True)
+        ]
+
+    def _stored_ids(self, epoch: int, start: int, stop: int) -> _Array:
+        # Skipped samples among them.
+        if self.spec.lanes == 1:
+            return self._read(epoch, 0, start, stop)
+        return self._unfilled(epoch, np.arange(start, stop))
+
+    def _unfilled(self, epoch: int, positions: _Array) -> _Array:
+        sample_ids = np.empty_like(positions)
+        lanes = self._split.lane_of(positions)
+        for lane in np.unique(lanes).tolist():
+            (members,) = np.nonzero(lanes == lane)
+            places = self._split.offsets(lane, positions[members])
+            sample_ids[members] = self._at(epoch, lane, places)
+        return sample_ids
+
+    def _fill(self, epoch: int, sample_ids: _Array) -> _Array:
+        if self._skipper is None:
+            return sample_ids
+        return self._skipper.fill(self._skip_key(epoch), sample_ids)
+
+    def _skip_key(self, epoch: int) -> int:
+        return derive(self._root_key, epoch, Stream.SKIPS)
+
+    def _read(self, epoch: int, lane: int, start: int, stop: int) -> _Array:
+        # The places [start, stop) of a lane.
+        found, place = np.empty(stop - start, np.int64), start
+        while place < stop:
+            first, chunk = self._chunk(epoch, lane, place)
+            count = min(stop - place, first + len(chunk) - place)
+            found[place - start : place - start + count] = chunk[place - first :][:count]
+            place += count
+        return found
+
+    def _at(self, epoch: int, lane: int, places: _Array) -> _Array:
+        sample_ids = np.empty_like(places)
+        order = np.argsort(places, kind="stable")
+        rising, done = places[order], 0
+        while done < len(places):
+            first, chunk = self._chunk(epoch, lane, int(rising[done]))
+            stop = int(np.searchsorted(rising, first + len(chunk)))
+            sample_ids[order[done:stop]] = chunk[rising[done:stop] - first]
+            done = stop
+        return sample_ids
+
+    def _chunk(self, epoch: int, lane: int, place: int) -> tuple[int, _Array]:
+        # The samples around a place that are worked out with it, and the first one's place.
+        if not self.spec.shuffle:
+            start = self._split.start(lane)
+            first = place - place % _CHUNK_SAMPLES
+            stop = min(first + _CHUNK_SAMPLES, self._split.length(lane))
+            return first, np.arange(start + first, start + stop)
+        dealing = self._dealing(lane)
+        step, start, length = dealing.step_at(0, place)
+        if length > SORT_LIMIT:
+            first = (place - start) // _CHUNK_SAMPLES * _CHUNK_SAMPLES
+            part = (first, min(first + _CHUNK_SAMPLES, length))
+            return start + first, self._part(epoch, lane, step, length, part)
+        together = max(_CHUNK_SAMPLES // int(dealing.step_samples[0]), 1)
+        last = int(dealing.cohorts[0])
+        first = step if step == last else step - step % together
+        stop = min(first + together, max(last, first + 1))
+        if first != step:
+            start = int(dealing.step_start(0, np.array([first]))[0])
+
+        def make() -> _Array:
+            steps = np.arange(first, stop)
+            counts = dealing.step_length(0, steps)
+            owners, slots = spread(counts)
+            sample_ids = self._whole(epoch, lane, first, stop)
+            if sample_ids is None:
+                # In the order of slots neighbours are near in the layout, and found faster so.
+                sample_ids = self._deal(epoch, lane, steps[owners], slots)
+            slots = permutations(self._step_keys(epoch, lane, steps), counts)
+            slots += starts_of(counts)[owners]
+            return sample_ids.take(slots).astype(np.int64, copy=False)
+
+        return start, self._chunks.get((epoch, lane, first, 0), make)
+
+    def _part(self, epoch: int, lane: int, step: int, length: int, part: tuple[int, int]) -> _Array:
+        # A part of a step too large to be sorted.
+        def make() -> _Array:
+            slots = self._permuter(epoch, lane, step, length)(np.arange(*part))
+            whole = self._whole(epoch, lane, step, step + 1)
+            if whole is not None:
+                return whole.take(slots).astype(np.int64, copy=False)
+            return self._deal(epoch, lane, np.full_like(slots, step), slots)
+
+        return self._chunks.get((epoch, lane, step, part[1]), make)
+
+    def _permuter(
+        self, epoch: int, lane: int, step: int, length: int
+    ) -> Callable[[_Array], _Array]:
+        keys = self._step_keys(epoch, lane, np.array([step]))
+        if length <= NETWORK_LIMIT:
+            key = int(keys[0])
+            return self._networks.get(
+                (key, length), lambda: Network(key, length, walk=self._walk)
+            ).at
+        counts = np.array([length])
+        return lambda places: permute(keys, counts, places)
+
+    def _deal(self, epoch: int, lane: int, steps: _Array, slots: _Array) -> _Array:
+        keys = self._deal_keys(epoch, lane)
+        offsets = self._dealing(lane).offsets(*keys, 0, steps, slots)
+        offsets += self._split.start(lane)
+        return self._layout(epoch).sample_ids(offsets)
+
+    def _whole(
+        self, epoch: int, lane: int, first: int, stop: int
+    ) -> NDArray[np.int32] | NDArray[np.int64] | None:
+        # The samples of some steps by slot, where whole cohorts are worked out for them.
+        dealing = self._dealing(lane)
+        first_full, stop_full = dealing.full_steps(0)
+        held = self.memory_samples * self.spec.lanes
+        if not (first_full <= first and stop <= stop_full and self._dealt.has_room_for(held)):
+            return None
+        start, layout = self._split.start(lane), self._layout(epoch)
+        deal = LaneDeal(
+            (epoch, lane),
+            dealing.full_cohorts(0),
+            *self._deal_keys(epoch, lane),
+            lambda low, high: layout.between(start + low, start + high),
+        )
+        return self._dealt.read(deal, first, stop)
+
+    def _places(self, epoch: int, lane: int, offsets: _Array) -> _Array:
+        # Places in a lane from offsets in its layout.
+        if not self.spec.shuffle:
+            return offsets
+        dealing = self._dealing(lane)
+        steps, slots = dealing.slots(*self._deal_keys(epoch, lane), 0, offsets)
+        places = np.empty_like(slots)
+        numbers, owners = np.unique(steps, return_inverse=True)
+        lengths = dealing.step_length(0, numbers)
+        keys = self._step_keys(epoch, lane, numbers)
+        large = (lengths > SORT_LIMIT)[owners]
+        (members,) = np.nonzero(large)
+        own = owners[members]
+        places[members] = unpermute(keys[own], lengths[own], slots[members])
+        self._sorted_places(places, slots, owners, keys, lengths)
+        result: _Array = places + dealing.step_start(0, steps)
+        return result
+
+    def _sorted_places(
+        self,
+        places: _Array,
+        slots: _Array,
+        owners: _Array,
+        keys: NDArray[np.uint64],
+        lengths: _Array,
+    ) -> None:
+        # Fill the places of those in steps that are sorted, some steps at a time.
+        order = np.argsort(owners, kind="stable")
+        bounds = np.searchsorted(owners[order], np.arange(len(keys) + 1))
+        first = 0
+        while first < len(keys):
+            stop = first + max(int(np.searchsorted(np.cumsum(lengths[first:]), SORT_LIMIT)), 1)
+            small = np.flatnonzero(lengths[first:stop] <= SORT_LIMIT) + first
+            members = order[bounds[first] : bounds[stop]]
+            members = members[lengths[owners[members]] <= SORT_LIMIT]
+            if len(small):
+                starts = starts_of(lengths[small])
+                inverse = np.empty(starts[-1], np.int64)
+                within, numbers = spread(lengths[small])
+                inverse[permutations(keys[small], lengths[small]) + starts[within]] = numbers
+                begin = starts[np.searchsorted(small, owners[members])]
+                places[members] = inverse[begin + slots[members]]
+            first = stop
+
+    def _step_keys(self, epoch: int, lane: int, steps: _Array) -> NDArray[np.uint64]:
+        key = derive(self._root_key, epoch, Stream.STEP, lane)
+        return np.array([derive(key, step) for step in steps.tolist()], np.uint64)
+
+    def _deal_keys(self, epoch: int, lane: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        keys = np.array([derive(self._root_key, epoch, Stream.DEAL, lane)], np.uint64)
+        return keys, second_keys_of(keys)
+
+    def _dealing(self, lane: int) -> Dealings:
+        length = self._split.length(lane)
+        if length not in self._dealings:
+            # Two lengths differ by a unit's rounding, so there are few.
+            self._dealings[length] = Dealings(np.array([length]), np.array([self.memory_samples]))
+        return self._dealings[length]
+
+    def _layout(self, epoch: int) -> Spread | StoredLayout:
+        pieces = self._pieces
+        if pieces is None:
+            return self._layouts.get(0, StoredLayout)
+        key = derive(self._root_key, epoch)
+        return self._layouts.get(epoch, lambda: Spread(self._runs, pieces, key))
+
+
+def _memory(spec: OrderSpec, table: ShardTable) -> int:
+    count, raw = table.sample_count, int(table.raw_bytes.sum())
+    limits = [count]
+    if spec.shuffle_bytes:
+        limits.append(spec.shuffle_bytes * count // max(raw, 1))
+    if spec.shuffle_samples:
+        limits.append(spec.shuffle_samples)
+    return max(min(limits), 1)

@@ -1,0 +1,1 @@
+"""Orders of the samples that a filter keeps, as if datasets held nothing else."""

@@ -1,0 +1,266 @@
+"""Orders of the samples that filters keep: as those of datasets that hold nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError
+from headrace.order.basics.permutation import Walk
+from headrace.order.basics.segments import spread, starts_of
+from headrace.order.dataset.dataset_order import Order
+from headrace.order.filters.kept import Kept
+from headrace.order.mixture.mixture import MixtureSpec
+from headrace.order.mixture.mixture_order import MixtureOrder
+from headrace.order.samples.shard_table import ShardTable
+from headrace.order.samples.skips import Skips, join_skips
+from headrace.order.samples.spec import OrderSpec
+
+_Array = NDArray[np.int64]
+
+
+class KeptOrder:
+    """The order of those samples of a dataset that are kept; safe to call from several threads.
+
+    It is the order of a dataset that holds them alone, and their ids are those in the whole
+    dataset.
+
+    Args:
+        spec: The options.
+        table: `Kept.table` of the dataset's shards.
+        kept: Which samples are kept; some are.
+        skips: Samples to leave out, by their ids in the whole dataset.
+        walk: See `Order`.
+
+    Raises:
+        BadArgumentError: If none is kept, or all that are kept are skipped.
+
+    Example:
+        >>> import numpy as np
+        >>> counts = np.array([5, 5])
+        >>> kept = Kept(np.packbits([0, 1] * 5, bitorder="little"), 10)
+        >>> table = kept.table(ShardTable(counts, counts * 8))
+        >>> order = KeptOrder(OrderSpec(seed=1), table, kept)
+        >>> sorted(order.sample_ids(0, 0, 5).tolist())
+        [1, 3, 5, 7, 9]
+    """
+
+    def __init__(
+        self,
+        spec: OrderSpec,
+        table: ShardTable,
+        kept: Kept,
+        *,
+        skips: Skips | None = None,
+        walk: Walk | None = None,
+    ) -> None:
+        self.spec: Final = spec
+        self.table: Final = table
+        self.kept: Final = kept
+        own = kept.skips(skips)
+        self._order = Order(spec, self.table, skips=own, walk=walk)
+        self.sample_count: Final = self._order.sample_count
+        self.memory_samples: Final = self._order.memory_samples
+        self.skipped = self._order.skipped
+
+    def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
+        """Return the sample ids at the positions [start, stop) of an epoch, as `Order` does."""
+        return self.kept.sample_ids(self._order.sample_ids(epoch, start, stop))
+
+    def at(self, epoch: int, positions: _Array) -> _Array:
+        """Return the sample ids at some positions of an epoch, as `Order` does."""
+        return self.kept.sample_ids(self._order.at(epoch, positions))
+
+    def find_each(self, epoch: int, sample_ids: _Array) -> list[_Array]:
+        """Return all positions of an epoch at which each of some samples comes.
+
+        Args:
+            epoch: In [0, 2**62).
+            sample_ids: (n,) int64, each in [0, samples of the whole dataset); those that are not
+                kept come nowhere.
+
+        Raises:
+            BadArgumentError: If the epoch is none or the dataset lacks a sample.
+        """
+        _check_ids(sample_ids, self.kept.sample_count)
+        return _find_kept(self._order, epoch, self.kept.numbers(sample_ids))
+
+    def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
+        """Return the kept sample that stands in for a damaged one, as `Order` does."""
+        numbers = self.kept.numbers(np.array(damaged, np.int64)).tolist()
+        return int(self.kept.sample_ids(np.array([self._order.substitute(epoch, numbers)]))[0])
+
+    def runs_of(self, sample_ids: _Array) -> tuple[_Array, _Array]:
+        """Return the first kept sample of each one's run, and the one after its last."""
+        firsts, stops = self._order.runs_of(self.kept.numbers(sample_ids))
+        return self.kept.sample_ids(firsts), self.kept.sample_ids(stops - 1) + 1
+
+    def run_members(self, sample_ids: _Array) -> _Array:
+        """Return all kept samples of the runs that some samples are in, rising."""
+        return _members(self._order.runs_of(self.kept.numbers(sample_ids)), self.kept.sample_ids)
+
+
+class KeptMixtureOrder:
+    """The order of a mixture of datasets of some of which filters keep a part.
+
+    Args:
+        spec: The options.
+        tables: The shards of each dataset, `Kept.table` of them where samples are kept.
+        kept: Which samples of each are kept; None for all.
+        skips: Samples to leave out of each dataset, by their ids in it.
+
+    Raises:
+        BadArgumentError: As `MixtureOrder`.
+    """
+
+    def __init__(
+        self,
+        spec: MixtureSpec,
+        tables: Sequence[ShardTable],
+        kept: Sequence[Kept | None],
+        *,
+        skips: Sequence[Skips | None] | None = None,
+    ) -> None:
+        self.spec: Final = spec
+        self._kept = tuple(kept)
+        lists = [
+            each if one is None else one.skips(each)
+            for each, one in zip(skips or [None] * len(self._kept), self._kept, strict=True)
+        ]
+        self._order = MixtureOrder(spec, tables, skips=lists)
+        counts = [
+            table.sample_count if one is None else one.sample_count
+            for table, one in zip(tables, self._kept, strict=True)
+        ]
+        self.first_ids: Final = starts_of(np.array(counts, np.int64))
+        self.skips: Final = join_skips(skips, self.first_ids)
+        self.sample_count: Final = self._order.sample_count
+        self.memory_samples: Final = self._order.memory_samples
+        self.check_global_batch_size = self._order.check_global_batch_size
+        self.skipped = self._order.skipped
+
+    def sample_ids(self, epoch: int, start: int, stop: int) -> _Array:
+        """Return sample ids in the mixture at the positions [start, stop) of an epoch."""
+        return self._whole(self._order.sample_ids(epoch, start, stop))
+
+    def find_each(self, epoch: int, sample_ids: _Array) -> list[_Array]:
+        """Return all positions of an epoch at which each of some samples comes.
+
+        Args:
+            epoch: See `MixtureOrder.find`.
+            sample_ids: (n,) int64, ids in the mixture; those that are not kept come nowhere.
+
+        Raises:
+            BadArgumentError: If the epoch is none or no dataset has a sample.
+        """
+        _check_ids(sample_ids, int(self.first_ids[-1]))
+        return _find_kept(self._order, epoch, self._numbers(sample_ids))
+
+    def substitute(self, epoch: int, damaged: Sequence[int]) -> int:
+        """Return the kept sample that stands in for a damaged one, as `MixtureOrder` does."""
+        numbers = self._numbers(np.array(damaged, np.int64)).tolist()
+        return int(self._whole(np.array([self._order.substitute(epoch, numbers)]))[0])
+
+    def runs_of(self, sample_ids: _Array) -> tuple[_Array, _Array]:
+        """Return the first kept sample of each one's run, and the one after its last."""
+        firsts, stops = self._order.runs_of(self._numbers(sample_ids))
+        return self._whole(firsts), self._whole(stops - 1) + 1
+
+    def run_members(self, sample_ids: _Array) -> _Array:
+        """Return all kept samples of the runs that some samples are in, rising."""
+        return _members(self._order.runs_of(self._numbers(sample_ids)), self._whole)
+
+    def _whole(self, numbers: _Array) -> _Array:
+        inner, outer = self._order.first_ids, self.first_ids
+        owners = np.searchsorted(inner, numbers, side="right") - 1
+        ids = numbers - inner[owners]
+        for dataset in np.unique(owners).tolist():
+            kept = self._kept[dataset]
+            if kept is not None:
+                own = owners == dataset
+                ids[own] = kept.sample_ids(ids[own])
+        ids += outer[owners]
+        return ids
+
+    def _numbers(self, sample_ids: _Array) -> _Array:
+        inner, outer = self._order.first_ids, self.first_ids
+        owners = np.searchsorted(outer, sample_ids, side="right") - 1
+        numbers = sample_ids - outer[owners]
+        for dataset in np.unique(owners).tolist():
+            kept = self._kept[dataset]
+            if kept is not None:
+                own = owners == dataset
+                numbers[own] = kept.numbers(numbers[own])
+        return np.where(numbers >= 0, numbers + inner[owners], -1)
+
+
+def _find_kept(order: Order | MixtureOrder, epoch: int, numbers: _Array) -> list[_Array]:
+    (places,) = np.nonzero(numbers >= 0)
+    found = order.find_each(epoch, numbers[places]) if len(places) else []
+    positions = [np.empty(0, np.int64)] * len(numbers)
+    for place, own in zip(places.tolist(), found, strict=True):
+        positions[place] = own
+    return positions
+
+
+def _members(runs: tuple[_Array, _Array], ids_of: Callable[[_Array], _Array]) -> _Array:
+    firsts, chosen = np.unique(runs[0], return_index=True)
+    owners, offsets = spread(runs[1][chosen] - firsts)
+    return ids_of(firsts[owners] + offsets)
+
+
+def _check_ids(sample_ids: _Array, count: int) -> None:
+    outside = sample_ids[(sample_ids < 0) | (sample_ids >= count)]
+    if outside.size:
+        raise BadArgumentError(
+            f"sample id {int(outside[0])} is none of the {count} samples", field="sample_ids"
+        )
+
+
+AnyOrder: TypeAlias = Order | KeptOrder | MixtureOrder | KeptMixtureOrder
+"""An order of a dataset or of a mixture, with filters or without."""
+
+
+def order_of(
+    spec: OrderSpec, table: ShardTable, kept: Kept | None, *, skips: Skips | None = None
+) -> Order | KeptOrder:
+    """Return the order of a dataset, of which a filter may keep a part.
+
+    Args:
+        spec: The options.
+        table: Of the samples that are kept.
+        kept: Which those are; None for all.
+        skips: Samples to leave out, by their ids in the whole dataset.
+
+    Raises:
+        BadArgumentError: As the orders.
+    """
+    if kept is None:
+        return Order(spec, table, skips=skips)
+    return KeptOrder(spec, table, kept, skips=skips)
+
+
+def mixture_order_of(
+    spec: MixtureSpec,
+    tables: Sequence[ShardTable],
+    kept: Sequence[Kept | None],
+    *,
+    skips: Sequence[Skips | None] | None = None,
+) -> MixtureOrder | KeptMixtureOrder:
+    """Return the order of a mixture, of whose datasets filters may keep a part.
+
+    Args:
+        spec: The mixture.
+        tables: Of the samples that are kept, for each dataset.
+        kept: Which those are; None for all.
+        skips: Samples of each dataset to leave out.
+
+    Raises:
+        BadArgumentError: As the orders.
+    """
+    if all(each is None for each in kept):
+        return MixtureOrder(spec, tables, skips=skips)
+    return KeptMixtureOrder(spec, tables, kept, skips=skips)

@@ -1,0 +1,122 @@
+"""Timelines: how many draws of each dataset lie in each stretch of a mixture's run."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.order.dealing.lanes import LaneSplit
+from headrace.order.mixture.schedule import Schedule, apportion
+
+# Longer spans are split, so that times in a span are exact to a quarter of a step.
+SPAN_LIMIT: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """A stretch of one lane of one epoch in which the weights are constant.
+
+    Attributes:
+        words: What tells it from all other spans, for keys: epoch, piece, number of the split.
+        start: First place of the epoch's lane.
+        length: Places.
+        counts: (datasets,) int64, draws of each dataset; all together `length`.
+        base: (datasets,) int64, draws of each dataset in this lane before.
+    """
+
+    words: tuple[int, int, int]
+    start: int
+    length: int
+    counts: NDArray[np.int64]
+    base: NDArray[np.int64]
+
+
+class EpochTimeline:
+    """Every epoch draws the same number of each dataset.
+
+    Args:
+        counts: (datasets,) int64, draws of an epoch in this lane.
+    """
+
+    def __init__(self, counts: NDArray[np.int64]) -> None:
+        self._counts = counts
+        self._length = int(counts.sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the table."""
+        return self._counts.nbytes
+
+    def span(self, epoch: int, place: int) -> Span:
+        """Return the span that holds a place of an epoch's lane."""
+        span = Span((epoch, 0, 0), 0, self._length, self._counts, epoch * self._counts)
+        return split_span(span, place)
+
+
+class ScheduledTimeline:
+    """Weights by a schedule.
+
+    Args:
+        schedule: The weights.
+        starts: For each piece the epoch that it starts in and the place in the epoch's lane.
+        length: Places of an epoch's lane, >= 1.
+    """
+
+    def __init__(self, schedule: Schedule, starts: list[tuple[int, int]], length: int) -> None:
+        self._shares = [schedule.shares(piece) for piece in range(len(starts))]
+        self._starts = starts
+        self._length = length
+        self._base = np.zeros((len(starts), schedule.weights.shape[1]), np.int64)
+        for piece, stop in enumerate(starts[1:]):
+            self._base[piece + 1] = self._base[piece] + self._draws(piece, stop)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables."""
+        return 2 * self._base.nbytes
+
+    def span(self, epoch: int, place: int) -> Span:
+        """Return the span that holds a place of an epoch's lane."""
+        piece = bisect_right(self._starts, (epoch, place)) - 1
+        start = self._starts[piece][1] if self._starts[piece][0] == epoch else 0
+        stop = self._length
+        if piece + 1 < len(self._starts) and self._starts[piece + 1][0] == epoch:
+            stop = self._starts[piece + 1][1]
+        base = self._base[piece] + self._draws(piece, (epoch, start))
+        counts = apportion(stop - start, self._shares[piece])
+        return split_span(Span((epoch, piece, 0), start, stop - start, counts, base), place)
+
+    def _draws(self, piece: int, stop: tuple[int, int]) -> NDArray[np.int64]:
+        # Draws from the start of a piece up to a place of a later epoch or the same.
+        (first_epoch, first), (epoch, place) = self._starts[piece], stop
+        shares = self._shares[piece]
+        if epoch == first_epoch:
+            return apportion(place - first, shares)
+        draws = apportion(self._length - first, shares) + apportion(place, shares)
+        if epoch > first_epoch + 1:
+            draws += (epoch - first_epoch - 1) * apportion(self._length, shares)
+        return draws
+
+
+def split_span(span: Span, place: int) -> Span:
+    """Return the part of a long span that holds a place, with its exact share of the draws."""
+    splits = -(-span.length // SPAN_LIMIT)
+    if splits <= 1:
+        return span
+    # Draw i of all, dataset after dataset, goes to split i modulo splits.
+    split = LaneSplit(span.length, splits, splits)
+    starts = [split.start(number) for number in range(splits + 1)]
+    number = bisect_right(starts, place - span.start) - 1
+    sums = np.zeros(len(span.counts) + 1, np.int64)
+    np.cumsum(span.counts, out=sums[1:])
+    return Span(
+        words=(span.words[0], span.words[1], number),
+        start=span.start + starts[number],
+        length=starts[number + 1] - starts[number],
+        counts=np.diff(split.offsets(number, sums)),
+        base=span.base + np.diff(split.starts(number, sums)),
+    )

@@ -1,0 +1,262 @@
+"""Skips: samples that no run may see again, without moving any position."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError, TokenSpecChangedError
+from headrace.order.basics.hash import draw
+from headrace.order.samples.runs import Runs
+
+_Array = NDArray[np.int64]
+
+
+class Skips:
+    """A list of sample ids to leave out.
+
+    At the position of a skipped sample comes another of its run that is not skipped; if the whole
+    run is skipped, one of its shard, or of the whole dataset (docs/order.md).
+
+    Args:
+        sample_ids: Sample ids, in any order; repeats count once.
+
+    Raises:
+        BadArgumentError: If an id is negative.
+
+    Examples:
+        >>> skips = Skips([7, 3, 7])
+        >>> skips.sample_ids
+        array([3, 7])
+    """
+
+    def __init__(self, sample_ids: NDArray[np.int64] | Sequence[int]) -> None:
+        self._sample_ids = np.unique(np.asarray(sample_ids, np.int64))
+        if len(self._sample_ids) and self._sample_ids[0] < 0:
+            raise BadArgumentError(
+                f"skips hold the sample id {int(self._sample_ids[0])}, ids start at 0",
+                field="skips",
+            )
+        self._sample_ids.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self._sample_ids)
+
+    @property
+    def sample_ids(self) -> NDArray[np.int64]:
+        """The ids, rising: (n,) int64, not writeable."""
+        return self._sample_ids
+
+    @property
+    def digest(self) -> str:
+        """BLAKE2b-128 of the ids as little-endian int64: 32 hexadecimal digits."""
+        little_endian = self._sample_ids.astype("<i8").tobytes()
+        return hashlib.blake2b(little_endian, digest_size=16, person=b"headrace-skips").hexdigest()
+
+    def contains(self, sample_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of some sample ids are skipped."""
+        if not len(self._sample_ids):
+            return np.zeros(len(sample_ids), np.bool_)
+        places = np.searchsorted(self._sample_ids, sample_ids)
+        places[places == len(self._sample_ids)] = 0
+        skipped: NDArray[np.bool_] = self._sample_ids[places] == sample_ids
+        return skipped
+
+    def count_in(self, first: int, stop: int) -> int:
+        """Return how many ids of [first, stop) are skipped."""
+        begin, end = np.searchsorted(self._sample_ids, (first, stop)).tolist()
+        return int(end - begin)
+
+
+class Skipper:
+    """Finds the substitutes of one dataset's skipped samples; each in a logarithm of the list.
+
+    Args:
+        skips: The list.
+        runs: The dataset's runs.
+        title: Names the dataset in errors.
+
+    Raises:
+        BadArgumentError: If the list has ids that the dataset lacks, or all it has.
+    """
+
+    def __init__(self, skips: Skips, runs: Runs, *, title: str = "the dataset") -> None:
+        check_within(skips, runs.sample_count, dataset=title)
+        if len(skips) >= runs.sample_count:
+            raise BadArgumentError(
+                f"skips hold all {runs.sample_count} samples that {title} gives: skip fewer, or"
+                " leave it out",
+                field="skips",
+            )
+        self.skips, self._runs = skips, runs
+        # How many samples that are kept come before each skipped one.
+        self._kept_before = skips.sample_ids - np.arange(len(skips))
+        (first, stop), _ = self._ranges(skips.sample_ids)
+        alone = self._kept_until(first) == self._kept_until(stop)
+        # Skipped samples of runs that are skipped as a whole.
+        self._homeless = skips.sample_ids[alone]
+
+    def fill(self, key: int, sample_ids: _Array) -> _Array:
+        """Return sample ids with substitutes in place of those skipped.
+
+        Args:
+            key: The key of the epoch's substitutes.
+            sample_ids: (n,) int64; left as they are.
+        """
+        (lost,) = np.nonzero(self.skips.contains(sample_ids))
+        if not len(lost):
+            return sample_ids
+        filled = sample_ids.copy()
+        filled[lost] = self._substitutes(key, sample_ids[lost])
+        return filled
+
+    def replaced_by(self, key: int, sample_id: int) -> _Array:
+        """Return the skipped samples in whose place a kept one comes, rising: (n,) int64."""
+        only = np.array([sample_id])
+        # Those of its run, and those of runs and shards that are skipped as a whole.
+        (first, stop), _ = self._ranges(only)
+        skipped = self.skips.sample_ids
+        begin, end = np.searchsorted(skipped, (int(first[0]), int(stop[0])))
+        candidates = np.union1d(skipped[begin:end], self._homeless)
+        result: _Array = candidates[self._substitutes(key, candidates) == sample_id]
+        return result
+
+    def _substitutes(self, key: int, sample_ids: _Array) -> _Array:
+        drawn = draw(key, sample_ids.view(np.uint64))
+        first = np.zeros_like(sample_ids)
+        kept = np.zeros_like(sample_ids)
+        whole = (np.zeros_like(sample_ids), np.full_like(sample_ids, self._runs.sample_count))
+        for begin, stop in (*self._ranges(sample_ids), whole):
+            before = self._kept_until(begin)
+            count = self._kept_until(stop) - before
+            open_ = kept == 0
+            first = np.where(open_, before, first)
+            kept = np.where(open_, count, kept)
+        rank = first + (drawn % kept.view(np.uint64)).view(np.int64)
+        result: _Array = rank + np.searchsorted(self._kept_before, rank, side="right")
+        return result
+
+    def _ranges(self, sample_ids: _Array) -> tuple[tuple[_Array, _Array], ...]:
+        # The run and the shard of each sample.
+        runs = self._runs
+        shards = np.searchsorted(runs.first_ids, sample_ids, side="right") - 1
+        begin, count = runs.first_ids[shards], runs.sample_counts[shards]
+        size = runs.run_samples[shards]
+        first = begin + (sample_ids - begin) // size * size
+        return (first, np.minimum(first + size, begin + count)), (begin, begin + count)
+
+    def _kept_until(self, sample_ids: _Array) -> _Array:
+        result: _Array = sample_ids - np.searchsorted(self.skips.sample_ids, sample_ids)
+        return result
+
+
+def skipper_of(skips: Skips | None, runs: Runs, sample_ids: Sequence[int]) -> Skipper:
+    """Return what finds substitutes of samples that are skipped, and of some more.
+
+    Args:
+        skips: The list; None for nothing.
+        runs: The dataset's runs.
+        sample_ids: What is left out besides.
+
+    Raises:
+        BadArgumentError: None would be left.
+    """
+    before = () if skips is None else skips.sample_ids
+    return Skipper(Skips(np.concatenate([before, np.array(sample_ids, np.int64)])), runs)
+
+
+def check_within(skips: Skips | None, sample_count: int, *, dataset: str) -> None:
+    """Refuse a list with ids that a dataset does not have.
+
+    Such a list is of another dataset or version, and in a mixture it would mean samples of the
+    next dataset.
+
+    Args:
+        skips: The list, or None.
+        sample_count: Samples of the dataset, in the version that is read.
+        dataset: Its name, for the message.
+
+    Raises:
+        BadArgumentError: If an id is `sample_count` or more.
+    """
+    if skips is None or not len(skips) or int(skips.sample_ids[-1]) < sample_count:
+        return
+    beyond = len(skips) - int(np.searchsorted(skips.sample_ids, sample_count))
+    raise BadArgumentError(
+        f"skips hold the sample id {int(skips.sample_ids[-1])}, and {beyond - 1} more that"
+        f" {dataset!r} does not have: its ids are [0, {sample_count}); leave them out, or give the"
+        " list of this dataset and version",
+        field="skips",
+    )
+
+
+def check_skips(wanted: Skips, found: Skips, *, allow_new_skips: bool = False) -> None:
+    """Refuse to go on with another list of skips than a token was made with.
+
+    Args:
+        wanted: The list that was asked for.
+        found: The list that the token's digest names.
+        allow_new_skips: Whether a list that skips more may be adopted.
+
+    Raises:
+        TokenSpecChangedError: If the lists differ, or `wanted` lacks some of `found`.
+    """
+    if wanted.digest == found.digest:
+        return
+    lost = int((~wanted.contains(found.sample_ids)).sum())
+    if lost or not allow_new_skips:
+        raise TokenSpecChangedError(
+            f"skips: {len(wanted)} samples requested ({wanted.digest}), the token has {len(found)}"
+            f" ({found.digest}), of which {lost} are not among those requested; a "
+            "list that holds all"
+            " of the token's may be adopted with allow_new_skips",
+            field="skips",
+        )
+
+
+def join_skips(skips: Sequence[Skips | None] | None, first_ids: NDArray[np.int64]) -> Skips | None:
+    """Return what is skipped of each dataset of a mixture as one list; None for nothing.
+
+    Args:
+        skips: The skips of each dataset; None for nothing.
+        first_ids: ``(datasets + 1,) int64``: the id in the mixture of each dataset's first sample,
+            and how many samples the mixture has.
+
+    Raises:
+        BadArgumentError: There are not as many lists as datasets.
+    """
+    if skips is None or all(each is None for each in skips):
+        return None
+    if len(skips) != len(first_ids) - 1:
+        raise BadArgumentError(
+            f"skips are given for {len(skips)} datasets, the mixture has {len(first_ids) - 1}",
+            field="skips",
+        )
+    joined = [
+        each.sample_ids + first
+        for each, first in zip(skips, first_ids[:-1].tolist(), strict=True)
+        if each is not None
+    ]
+    return Skips(np.concatenate(joined))
+
+
+def check_some_kept(skips: Skips, first: int, stop: int, *, title: str) -> None:
+    """Refuse to leave out all samples of a dataset that has some.
+
+    Args:
+        skips: The skips.
+        first: The dataset's first sample id.
+        stop: The one after its last.
+        title: Names the dataset in the error.
+
+    Raises:
+        BadArgumentError: They are all skipped.
+    """
+    if first < stop and skips.count_in(first, stop) == stop - first:
+        raise BadArgumentError(
+            f"all {stop - first} samples of {title} are skipped; skip fewer, or leave it out",
+            field="skips",
+        )

@@ -1,0 +1,1 @@
+"""Which positions of an epoch each rank reads at each step."""

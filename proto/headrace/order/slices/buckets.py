@@ -1,0 +1,101 @@
+"""Length buckets: batches of samples of like length, in shuffled order.
+
+Windows of an epoch are sorted by length and cut into units again, so that the positions of an order
+are rearranged within windows, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.order.basics.hash import Stream, derive
+from headrace.order.basics.permutation import permutation
+
+LEAST_BUCKETS: Final = 2
+MOST_BUCKETS: Final = 1 << 16
+"""Units of a window, at most."""
+MOST_BUCKET_SAMPLES: Final = 1 << 18
+"""Samples of a window, at most: it is found and sorted at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Positions of an epoch that are rearranged among themselves.
+
+    Attributes:
+        number: Of the windows of the epoch, from 0.
+        start: Its first position.
+        stop: The position after its last.
+    """
+
+    number: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """The windows of an order, and how each is rearranged.
+
+    Attributes:
+        seed: Of the order.
+        shuffle: Whether it is shuffled; otherwise units come by rising length in each window.
+        lanes: Of the order; each is rearranged for itself.
+        unit: Of the order: positions of a bucket.
+        sample_count: Positions of an epoch.
+        units: Buckets of a window, at most.
+    """
+
+    seed: int
+    shuffle: bool
+    lanes: int
+    unit: int
+    sample_count: int
+    units: int
+
+    @property
+    def window_count(self) -> int:
+        """Return how many windows an epoch has."""
+        return -(-(self.sample_count // self.unit) // self.units)
+
+    def window(self, position: int) -> Window | None:
+        """Return the window that holds a position; None for the last, incomplete unit."""
+        full, count = self.sample_count // self.unit, self.window_count
+        unit = position // self.unit
+        if unit >= full:
+            return None
+        number = ((unit + 1) * count - 1) // full
+        first, end = number * full // count, (number + 1) * full // count
+        return Window(number, first * self.unit, end * self.unit)
+
+    def arrangement(
+        self, epoch: int, window: Window, lengths: NDArray[np.int64] | NDArray[np.uint16]
+    ) -> NDArray[np.int64]:
+        """Return which place of the order comes at each place of a window.
+
+        Args:
+            epoch: The epoch.
+            window: The window.
+            lengths: ``(places,)``: of the samples of the window, in the order.
+
+        Returns:
+            ``(places,) int64``: places of the window, from 0.
+        """
+        unit, lanes = self.unit, self.lanes
+        count = len(lengths) // unit
+        units = np.arange(count)
+        if self.shuffle:
+            key = derive(0, self.seed, epoch, Stream.BUCKETS, window.number)
+            units = permutation(key, count)
+        places = np.arange(count * unit).reshape(count, unit)
+        arranged = np.empty((count, unit), np.int64)
+        for lane in range(lanes):
+            slots = slice(lane * unit // lanes, (lane + 1) * unit // lanes)
+            own = places[:, slots].ravel()
+            sorted_own = own[np.argsort(lengths[own], kind="stable")].reshape(count, -1)
+            arranged[:, slots] = np.sort(sorted_own, axis=1)[units]
+        return arranged.ravel()

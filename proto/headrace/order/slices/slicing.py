@@ -1,0 +1,262 @@
+"""Slicing: which positions of an epoch a rank gets in each global batch. Pure arithmetic."""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from headrace.errors import BadArgumentError, PositionPastEndError
+from headrace.order.basics.checks import check_range
+
+
+class EndMode(enum.Enum):
+    """What becomes of the last positions of an epoch, if they fill no global batch."""
+
+    DROP_LAST = "drop_last"
+    """They are left out, and counted in `EpochPlan.dropped`."""
+    UNEVEN = "uneven"
+    """They make a smaller last batch; some ranks may get one sample less, or none."""
+    PAD = "pad"
+    """As uneven, and each rank's part is filled up to its full size with repeats of that batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankBatch:
+    """One rank's part of one global batch.
+
+    Attributes:
+        index: Number of the global batch, counted from the plan's base.
+        position: First position of the global batch.
+        next_position: Position after the global batch: what the token after it holds.
+        global_sample_count: Samples of the global batch, pads left out, replicas counted once.
+        start: This rank's first position.
+        stop: Position after this rank's last.
+        pad_positions: Positions whose samples follow as repeats.
+        loss_scale: n * W / samples of the global batch, with n this rank's samples without pads:
+            the mean over ranks of each rank's mean loss times this is the mean over the batch.
+    """
+
+    index: int
+    position: int
+    next_position: int
+    global_sample_count: int
+    start: int
+    stop: int
+    pad_positions: tuple[int, ...]
+    loss_scale: float
+
+    @property
+    def sample_count(self) -> int:
+        """Rows of this rank's batch, pads included."""
+        return self.stop - self.start + len(self.pad_positions)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan:
+    """How the positions [base, sample_count) of an epoch are cut into global batches.
+
+    The global batches depend on these fields alone, so they are the same for every world size.
+
+    Attributes:
+        sample_count: Positions of the epoch, >= 0.
+        base: First position: the token's in the epoch that a stream starts in, else 0.
+        global_batch_size: Samples of a global batch, >= 1.
+        end: What becomes of the last positions.
+    """
+
+    sample_count: int
+    base: int
+    global_batch_size: int
+    end: EndMode = EndMode.DROP_LAST
+
+    def __post_init__(self) -> None:
+        check_range("sample_count", self.sample_count, low=0, high=1 << 62)
+        check_range("global_batch_size", self.global_batch_size, low=1, high=1 << 62)
+        check_range("position", self.base, low=0, high=1 << 62)
+        if self.base > self.sample_count:
+            raise PositionPastEndError(
+                f"position {self.base} is past the end: an epoch has {self.sample_count} samples",
+                position=self.base,
+                sample_count=self.sample_count,
+            )
+
+    @property
+    def batch_count(self) -> int:
+        """Global batches of the plan; every rank gets a part of each."""
+        rest = self.sample_count - self.base
+        if self.end is EndMode.DROP_LAST:
+            return rest // self.global_batch_size
+        return -(-rest // self.global_batch_size)
+
+    @property
+    def dropped(self) -> int:
+        """Positions at the end that no rank gets."""
+        if self.end is not EndMode.DROP_LAST:
+            return 0
+        return (self.sample_count - self.base) % self.global_batch_size
+
+    def batch(self, index: int, *, rank: int, world_size: int, replication: int = 1) -> RankBatch:
+        """Return a rank's part of a global batch.
+
+        Args:
+            index: Number of the global batch, in [0, `batch_count`).
+            rank: In [0, `world_size`).
+            world_size: Number of ranks; divided by `replication` at most `global_batch_size`.
+            replication: How many consecutive ranks get the same samples; divides `world_size`.
+
+        Raises:
+            BadArgumentError: If the rank's coordinates do not fit together.
+            PositionPastEndError: If there is no such batch.
+        """
+        (batch,) = self.batches(
+            range(index, index + 1), rank=rank, world_size=world_size, replication=replication
+        )
+        return batch
+
+    def batches(
+        self, indices: range, *, rank: int, world_size: int, replication: int = 1
+    ) -> list[RankBatch]:
+        """Return a rank's parts of several global batches, as `batch` would each.
+
+        Args:
+            indices: Numbers of the global batches, at least one.
+            rank: See `batch`.
+            world_size: See `batch`.
+            replication: See `batch`.
+        """
+        part, parts = self._part(rank, world_size, replication)
+        for index in (indices[0], indices[-1]):
+            if not 0 <= index < self.batch_count:
+                raise PositionPastEndError(
+                    f"batch {index} was asked for, the epoch has {self.batch_count} from position"
+                    f" {self.base}",
+                    position=index,
+                )
+        size = self.global_batch_size
+        full = _share(part, parts, size)
+        batches = []
+        for index in indices:
+            position = self.base + index * size
+            count = min(size, self.sample_count - position)
+            is_full = count == size
+            start, stop = full if is_full else self._rank_share(part, parts, count)
+            batches.append(
+                RankBatch(
+                    index=index,
+                    position=position,
+                    next_position=position + count,
+                    global_sample_count=count,
+                    start=position + start,
+                    stop=position + stop,
+                    pad_positions=() if is_full else self._pads(position, count, part, parts),
+                    loss_scale=(stop - start) * parts / count,
+                )
+            )
+        return batches
+
+    def _part(self, rank: int, world_size: int, replication: int) -> tuple[int, int]:
+        check_range("world_size", world_size, low=1, high=1 << 31)
+        check_range("rank", rank, low=0, high=world_size)
+        check_range("replication", replication, low=1, high=world_size + 1)
+        if world_size % replication:
+            raise BadArgumentError(
+                f"replication is {replication}, must divide the world size {world_size}",
+                field="replication",
+            )
+        parts = world_size // replication
+        if parts > self.global_batch_size:
+            raise BadArgumentError(
+                f"world size {world_size} with replication {replication} needs a global batch of"
+                f" {parts} samples at least, global_batch_size is {self.global_batch_size}",
+                field="global_batch_size",
+            )
+        return rank // replication, parts
+
+    def _rank_share(self, part: int, parts: int, count: int) -> tuple[int, int]:
+        if self.end is not EndMode.PAD or count == self.global_batch_size:
+            return _share(part, parts, count)
+        # Taken from the full batch's borders, so that no rank gets more than in a full batch.
+        start, stop = _share(part, parts, self.global_batch_size)
+        return start * count // self.global_batch_size, stop * count // self.global_batch_size
+
+    def _pads(self, position: int, count: int, part: int, parts: int) -> tuple[int, ...]:
+        if self.end is not EndMode.PAD or count == self.global_batch_size:
+            return ()
+        start, stop = self._rank_share(part, parts, count)
+        full_start, full_stop = _share(part, parts, self.global_batch_size)
+        first = full_start - start
+        pads = full_stop - full_start - (stop - start)
+        return tuple(position + pad % count for pad in range(first, first + pads))
+
+
+def _share(part: int, parts: int, count: int) -> tuple[int, int]:
+    return part * count // parts, (part + 1) * count // parts
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Row:
+    """Where a position comes.
+
+    Attributes:
+        index: Number of the global batch, counted from the plan's base.
+        rank: The rank that gets it.
+        row: Its row in the rank's batch; rows that fill a batch up come last.
+    """
+
+    index: int
+    rank: int
+    row: int
+
+
+def find_rows(
+    plan: EpochPlan, position: int, *, world_size: int, replication: int = 1
+) -> tuple[Row, ...]:
+    """Return all rows that hold a position, repeats that fill up the last batch included.
+
+    Args:
+        plan: How the epoch is cut.
+        position: In [0, `plan.sample_count`).
+        world_size: Number of ranks.
+        replication: How many consecutive ranks get the same samples.
+
+    Returns:
+        The rows, rising; none for a position before the base, and for one that is dropped.
+
+    Raises:
+        BadArgumentError: If the coordinates do not fit together.
+    """
+    index, slot = divmod(position - plan.base, plan.global_batch_size)
+    if not 0 <= index < plan.batch_count:
+        return ()
+    # Rank 0's batch is asked for so that replication is checked before it divides.
+    plan.batch(index, rank=0, world_size=world_size, replication=replication)
+    parts = world_size // replication
+
+    def batch_of(part: int) -> RankBatch:
+        return plan.batch(
+            index, rank=part * replication, world_size=world_size, replication=replication
+        )
+
+    def start(part: int) -> int:
+        return batch_of(part).start
+
+    def pads_before(part: int) -> int:
+        batch = batch_of(part)
+        return part * plan.global_batch_size // parts - (batch.start - batch.position)
+
+    part = bisect_right(range(parts), position, key=start) - 1
+    found = [(part, position - start(part))]
+    if plan.end is EndMode.PAD:
+        count = batch_of(0).global_sample_count
+        for pad in range(slot, plan.global_batch_size - count, count):
+            part = bisect_right(range(parts), pad, key=pads_before) - 1
+            batch = batch_of(part)
+            found.append((part, batch.stop - batch.start + pad - pads_before(part)))
+    return tuple(
+        sorted(
+            Row(index, part * replication + copy, row)
+            for part, row in found
+            for copy in range(replication)
+        )
+    )

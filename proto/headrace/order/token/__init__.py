@@ -1,0 +1,1 @@
+"""Resume tokens: all that a checkpoint needs to go on with the same samples."""

@@ -1,0 +1,83 @@
+"""Where the buffers of a payload lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and what Arrow asks for; a view of any dtype into a payload is aligned."""
+
+OFFSET_BYTES = 8
+"""Bytes of each offset, an int64."""
+
+
+class PayloadColumn(Protocol):
+    """What of a column decides which buffers it has."""
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether every row has the same shape."""
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one row of a tensor."""
+
+    @property
+    def nullable(self) -> bool:
+        """Whether a buffer of one byte a row comes before the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadLayout:
+    """The buffers of one batch.
+
+    Attributes:
+        lengths: Bytes of each buffer: for each column in order [validity,] [offsets,] values.
+        begins: Where each begins in the payload, at multiples of `ALIGNMENT`.
+        size: Bytes of the payload: the end of its last buffer.
+    """
+
+    lengths: tuple[int, ...]
+    begins: tuple[int, ...]
+    size: int
+
+
+def layout_of(
+    columns: Iterable[PayloadColumn], row_count: int, ragged_bytes: Iterable[int]
+) -> PayloadLayout:
+    """Lay out a batch.
+
+    Args:
+        columns: The columns in the order wanted.
+        row_count: Rows of the batch.
+        ragged_bytes: Bytes of all values of each column that is not a tensor, in the same order.
+    """
+    lengths: list[int] = []
+    sizes = iter(ragged_bytes)
+    for column in columns:
+        if column.nullable:
+            lengths.append(row_count)
+        if column.is_tensor:
+            lengths.append(row_count * column.item_bytes)
+        else:
+            lengths += ((row_count + 1) * OFFSET_BYTES, next(sizes))
+    begins, size = place_buffers(lengths)
+    return PayloadLayout(tuple(lengths), tuple(begins), size)
+
+
+def place_buffers(lengths: Sequence[int]) -> tuple[list[int], int]:
+    """Return where buffers of these lengths in bytes begin, and where the last of them ends."""
+    begins: list[int] = []
+    end = 0
+    for length in lengths:
+        begin = aligned(end)
+        begins.append(begin)
+        end = begin + length
+    return begins, end
+
+
+def aligned(end: int) -> int:
+    """Return where the buffer starts that follows one which ends at ``end``."""
+    return end + -end % ALIGNMENT

@@ -1,0 +1,108 @@
+"""Records: what server and client tell each other over the ring's socket, 24 bytes each."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from headrace.errors import StreamCorruptError
+
+# Kind in 32 bits and as many zeros, where the slot starts, its generation; little-endian.
+_LAYOUT = struct.Struct("<QQQ")
+RECORD_BYTES = _LAYOUT.size
+
+
+class RecordKind(IntEnum):
+    """What a record says; `docs/ring.md` has the rules."""
+
+    SLOT = 1
+    """Server: the next event of the stream is the batch in this slot."""
+    WIRE = 2
+    """Server: the next event, or part of one, is the next message of the call."""
+    FULL = 3
+    """Server: there is no room for the next batch; what do you need?"""
+    RELEASE = 17
+    """Client: this slot may be written again."""
+    HUNGRY = 18
+    """Client: all before that ``FULL`` is taken; send the next batch over the call if need be."""
+
+
+_KINDS = {int(kind): kind for kind in RecordKind}
+# Of a named tuple's own way, half of the time goes to its arguments' names.
+_new = tuple.__new__
+
+
+class Record(NamedTuple):
+    """One record.
+
+    Attributes:
+        kind: What it says.
+        begin: Where the slot starts in the ring, in bytes; 0 without a slot.
+        generation: The generation of the slot; 0 if there is no slot.
+    """
+
+    kind: RecordKind
+    begin: int = 0
+    generation: int = 0
+
+
+def record(kind: RecordKind, begin: int = 0, generation: int = 0) -> bytes:
+    """Return a record as it travels."""
+    return _LAYOUT.pack(kind, begin, generation)
+
+
+def releases(slots: Iterable[tuple[int, int]]) -> bytes:
+    """Return records that release slots.
+
+    Args:
+        slots: Begin and generation of each.
+    """
+    kind = int(RecordKind.RELEASE)
+    return b"".join([_LAYOUT.pack(kind, begin, generation) for begin, generation in slots])
+
+
+class RecordReader:
+    """Cuts what a socket gives into records."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, received: bytes) -> list[Record]:
+        """Return the records that are complete now.
+
+        Raises:
+            StreamCorruptError: Something else than a record came.
+        """
+        return [
+            _new(Record, (_KINDS.get(kind) or kind_of(kind), begin, generation))
+            for kind, begin, generation in self.cut(received)
+        ]
+
+    def cut(self, received: bytes) -> list[tuple[int, int, int]]:
+        """Return the numbers of the same records; nobody has looked at their kinds.
+
+        What a record takes that is made of them is a fourth of what a slot takes to be opened.
+        """
+        if self._rest:
+            received = self._rest + received
+        end = len(received) - len(received) % RECORD_BYTES
+        self._rest = received[end:]
+        return list(_LAYOUT.iter_unpack(received[:end]))
+
+
+def kind_of(number: int) -> RecordKind:
+    """Return the kind that a record's first number stands for.
+
+    Raises:
+        StreamCorruptError: It stands for none.
+    """
+    kind = _KINDS.get(number)
+    if kind is None:
+        zeros, low = divmod(number, 1 << 32)
+        raise StreamCorruptError(
+            f"the ring's socket gave a record of kind {low} with {zeros} in place of zeros; "
+            f"expected a kind of {', '.join(str(int(kind)) for kind in RecordKind)}"
+        )
+    return kind

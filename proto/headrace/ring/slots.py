@@ -1,0 +1,137 @@
+"""Slots: one batch in the ring: a header, the message of the batch, and its payload."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from headrace.errors import StreamCorruptError
+
+# Magic, generation, where the payload starts in the slot, its bytes, the message's bytes, number of
+# the layout, zeros; then the checksum.
+_FIELDS = struct.Struct("<8sQQQQQ8x")
+_CHECKSUM = struct.Struct("<Q")
+_HEADER = struct.Struct("<8sQQQQQ8xQ")
+_FIELDS_BYTES = _FIELDS.size
+_MAGIC = b"HRSLOT\x00\x01"
+
+SLOT_HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
+SLOT_ALIGNMENT = 64
+"""Slots, and payloads in them, begin at multiples of it."""
+
+_new = tuple.__new__
+
+_LIKELY_BYTES = 384
+"""Header and message of most batches: what is read at once."""
+
+_MOST_MESSAGE_BYTES = 4 << 20
+"""As gRPC takes: a message is copied before its checksum is known."""
+
+
+# Made for each batch: a frozen dataclass would take three times as long.
+class OpenSlot(NamedTuple):
+    """What a slot holds.
+
+    Attributes:
+        begin: Where the slot starts, in bytes from the beginning of the ring.
+        generation: Its generation.
+        message: A serialised ``ReadBatchesResponse`` with the batch's header and no payload.
+        payload_begin: Where the payload starts, in bytes from the beginning of the ring.
+        payload_end: Where it ends.
+        layout: Number of the layout; 0 for none. Two batches of a stream with the same have equal
+            counts of samples and rows, and equal lengths of all buffers.
+    """
+
+    begin: int
+    generation: int
+    message: bytes
+    payload_begin: int
+    payload_end: int
+    layout: int
+
+
+def payload_begin(message_bytes: int) -> int:
+    """Return where the payload starts in a slot whose message has that many bytes."""
+    end = SLOT_HEADER_BYTES + message_bytes
+    return end + -end % SLOT_ALIGNMENT
+
+
+def void_slot(slot: NDArray[np.uint8]) -> None:
+    """Make a slot one that nobody can take for a batch, before it is written again."""
+    slot[:SLOT_HEADER_BYTES] = 0
+
+
+def seal_slot(
+    slot: NDArray[np.uint8],
+    *,
+    generation: int,
+    message: bytes,
+    begin: int,
+    payload_bytes: int,
+    layout: int = 0,
+) -> None:
+    """Write the message and the header of a slot whose payload is written.
+
+    Args:
+        slot: ``(slot_bytes,) uint8``.
+        generation: The generation of the slot, > 0; each slot of a stream has one more than the one
+            before.
+        message: The batch's.
+        begin: Where its payload starts in the slot; at least `payload_begin` of the message.
+        payload_bytes: How long it is.
+        layout: Number of its layout, or 0.
+    """
+    fields = _FIELDS.pack(_MAGIC, generation, begin, payload_bytes, len(message), layout)
+    digest = _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields + message))
+    head = fields + digest + message
+    slot[: len(head)] = np.frombuffer(head, np.uint8)
+
+
+def open_slot(ring: memoryview, *, begin: int, generation: int) -> OpenSlot:
+    """Read the slot that was announced.
+
+    Args:
+        ring: Its bytes.
+        begin: Where the slot starts.
+        generation: What it must have.
+
+    Raises:
+        StreamCorruptError: It does not lie in the ring, is stale or torn, or was never written.
+    """
+    head = ring[begin : begin + _LIKELY_BYTES].tobytes()
+    if begin % SLOT_ALIGNMENT or len(head) < SLOT_HEADER_BYTES:
+        raise _bad(begin, f"{len(head)} bytes of header", "a slot inside", ring.nbytes)
+    magic, found, payload, payload_bytes, message_bytes, layout, checksum = _HEADER.unpack_from(
+        head
+    )
+    if magic != _MAGIC:
+        raise _bad(begin, f"{magic.hex()} first", _MAGIC.hex(), ring.nbytes)
+    if found != generation:
+        raise _bad(begin, f"generation {found}", f"{generation}", ring.nbytes)
+    end = SLOT_HEADER_BYTES + message_bytes
+    if message_bytes > _MOST_MESSAGE_BYTES:
+        raise _bad(begin, f"a message of {message_bytes} bytes", "4 MiB at most", ring.nbytes)
+    if end > _LIKELY_BYTES:
+        head = ring[begin : begin + end].tobytes()
+    message = head[SLOT_HEADER_BYTES:end]
+    digest = xxhash.xxh3_64_intdigest(head[:_FIELDS_BYTES] + message)
+    if checksum != digest:
+        raise _bad(begin, f"checksum {checksum:016x}", f"{digest:016x}", ring.nbytes)
+    if payload % SLOT_ALIGNMENT or payload < end:
+        raise _bad(begin, f"a payload at {payload}", "one behind the message", ring.nbytes)
+    first = begin + payload
+    last = first + payload_bytes
+    if last > ring.nbytes:
+        raise _bad(begin, f"a payload up to {last}", "one inside", ring.nbytes)
+    # As the named tuple itself would, in half of the time.
+    return _new(OpenSlot, (begin, generation, message, first, last, layout))
+
+
+def _bad(begin: int, found: str, wanted: str, ring_bytes: int) -> StreamCorruptError:
+    return StreamCorruptError(
+        f"the slot at byte {begin} of a ring of {ring_bytes} has {found}; expected {wanted}"
+    )

@@ -1,0 +1,194 @@
+"""Write batches of packed rows by compiled loops, as `packed_writer` does with NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import InternalError
+from headrace.payload import OFFSET_BYTES, SAMPLE_ID_COLUMN
+from headrace.server.batch.batch_writer import Measured
+from headrace.server.batch.compiled_writer import hash_short, placed
+from headrace.server.batch.packed_writer import NO_PIECES, check_lengths
+from headrace.server.batch.payload_out import PartsOut
+from headrace.server.batch.targets import Parts, Target
+from headrace.server.cache.gather import Rows, spans
+from headrace.server.cache.source import BlockRows
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from headrace.order.packing import Pieces
+    from headrace.server.batch.packed_writer import Title
+    from headrace.server.layout.block_layout import Projection
+    from headrace.server.layout.packed_columns import PackedColumns
+    from headrace.server.layout.wire_columns import WireColumn
+
+_IDS, _ELEMENTS, _LABELS, _POSITIONS, _DOCUMENTS = range(5)
+_BOUNDARY_OFFSETS, _BOUNDARIES, _SAMPLE_OFFSETS, _SAMPLES = range(5, 9)
+_INT32_BYTES = 4
+_INT64_BYTES = 8
+_TABLES = "the tables of the cache point outside of it; restart the server"
+
+# What a buffer holds, of which source, and its bytes: of each row, of each segment, and besides.
+_Buffer = tuple[int, int, int, int, int]
+
+
+class CompiledRows:
+    """Writes the batches of one stream of rows.
+
+    Args:
+        kernels: The compiled functions.
+        columns: The columns in the order wanted, the server's own included.
+        projection: The dataset's columns that they are made of, the one of documents among them.
+        packed: What rows hold.
+    """
+
+    def __init__(
+        self,
+        kernels: ModuleType,
+        columns: Sequence[WireColumn],
+        projection: Projection,
+        packed: PackedColumns,
+    ) -> None:
+        self._kernels = kernels
+        self._packed = packed
+        self._row_bytes = projection.layout.parts[0].row_bytes
+        by_name = {entry.column.name: entry for entry in projection.fields}
+        self._fields = [by_name[each.name] for each in packed.sources if each.name in by_name]
+        names = [entry.column.name for entry in self._fields]
+        ragged = [(entry.offset, entry.column.dtype.itemsize, 0) for entry in self._fields]
+        self._ragged = np.array(ragged, np.int64)
+        # Marks and what fills rows up are tokens; of columns alike they are 0.
+        marks = [-1 if mark is None else mark for mark in (packed.bos, packed.eos)]
+        sources = [
+            (
+                entry.column.dtype.itemsize,
+                int(entry.column.dtype.kind == "i"),
+                *(marks if entry is self._fields[0] else [min(mark, 0) for mark in marks]),
+                packed.fill if entry is self._fields[0] else 0,
+            )
+            for entry in self._fields
+        ]
+        self._sources = np.array(sources, np.int64)
+        buffers = [each for column in columns for each in _buffers_of(column, packed, names)]
+        self._made = np.array([each[:2] for each in buffers], np.int64)
+        self._buffers = np.array([each[2:] for each in buffers], np.int64)
+        self._spans = np.empty((len(self._fields), 3, 0), np.int64)
+        self._places = NO_PIECES
+        self._title: Title = str
+
+    def expect(self, places: Pieces, title: Title) -> None:
+        """Note what the next batches consist of, and how to name their documents."""
+        self._places, self._title = places, title
+
+    def measure(self, rows: Rows, row_count: int, batch_count: int) -> Measured:
+        """Lay out batches of equally many rows.
+
+        Args:
+            rows: The documents of their pieces, one batch after the other.
+            row_count: Pieces of all of them.
+            batch_count: How many batches there are.
+
+        Raises:
+            StepFailedError: A document is not as long as it was packed.
+            InternalError: The tables of the cache point outside of it.
+        """
+        self._find(rows, row_count)
+        begins, lengths = np.empty((2, batch_count, len(self._buffers)), np.int64)
+        if not self._kernels.measure_rows(
+            *self._tables(), self._packed.marks, self._buffers, begins, lengths
+        ):
+            for entry, found in zip(self._fields, self._spans[:, 1, :-1], strict=True):
+                check_lengths(
+                    self._places,
+                    entry.column,
+                    found,
+                    marks=self._packed.marks,
+                    title=self._title,
+                )
+            raise InternalError(_TABLES)
+        sizes = (begins[:, -1] + lengths[:, -1]).tolist()
+        return Measured(begins, lengths, list(map(tuple, lengths.tolist())), sizes)
+
+    def write(
+        self,
+        rows: Rows,
+        sample_ids: NDArray[np.int64],
+        measured: Measured,
+        targets: Sequence[Target],
+    ) -> None:
+        """Write the batches that were measured last, with their headers and hashes."""
+        if isinstance(targets[0], Parts):
+            # It is a single batch: batches that are made together have room in one message each.
+            whole = np.empty(measured.sizes[0], np.uint8)
+            self.write(rows, sample_ids, measured, [(b"", whole.ctypes.data, whole.size, 0)])
+            out = PartsOut(targets[0])
+            out.put(0, whole)
+            out.end()
+            return
+        heads, table, short = placed(targets, measured.sizes)
+        if not self._kernels.write_rows(
+            *self._tables(),
+            rows.memory.array,
+            self._places.sample_ids,
+            self._made,
+            measured.begins,
+            measured.lengths,
+            np.ascontiguousarray(sample_ids).reshape(-1).view(np.uint8),
+            heads,
+            table,
+        ):
+            raise InternalError(_TABLES)
+        if short:
+            hash_short(short)
+
+    def _tables(self) -> tuple[object, ...]:
+        places = self._places
+        return places.counts, places.table, self._packed.length, self._spans, self._sources
+
+    def _find(self, rows: Rows, count: int) -> None:
+        """Find where the documents lie."""
+        if self._spans.shape[2] != count + 1:
+            self._spans = np.empty((len(self._fields), 3, count + 1), np.int64)
+        if not isinstance(rows, BlockRows):
+            gathered = np.empty((count, self._row_bytes), np.uint8)
+            rows.packed(gathered)
+            for entry, into in zip(self._fields, self._spans, strict=True):
+                into[0, :-1], into[1, :-1] = spans(gathered, entry)
+        elif not self._kernels.find_ragged(
+            rows.memory.array,
+            rows.slot_of,
+            rows.bases,
+            rows.blocks,
+            rows.offsets,
+            self._row_bytes,
+            self._ragged,
+            self._spans,
+        ):
+            raise InternalError(_TABLES)
+
+
+def _buffers_of(
+    column: WireColumn, packed: PackedColumns, sources: Sequence[str]
+) -> Iterator[_Buffer]:
+    """Yield the buffers of a column."""
+    if column.name == SAMPLE_ID_COLUMN:
+        yield _IDS, 0, column.item_bytes, 0, 0
+    elif column.name in sources:
+        yield _ELEMENTS, sources.index(column.name), column.item_bytes, 0, 0
+    elif column.is_tensor:
+        part = column.name.removeprefix(f"{packed.name}.")
+        yield _CELLS[part], 0, column.item_bytes, 0, 0
+    elif column.name.endswith(".samples"):
+        yield _SAMPLE_OFFSETS, 0, OFFSET_BYTES, 0, OFFSET_BYTES
+        yield _SAMPLES, 0, 0, _INT64_BYTES, 0
+    else:
+        yield _BOUNDARY_OFFSETS, 0, OFFSET_BYTES, 0, OFFSET_BYTES
+        yield _BOUNDARIES, 0, _INT32_BYTES, _INT32_BYTES, 0
+
+
+_CELLS = {"labels": _LABELS, "positions": _POSITIONS, "documents": _DOCUMENTS}

@@ -1,0 +1,283 @@
+"""The packed rows of several datasets that are drawn from together.
+
+Contract:
+
+1. All have rows of one length, made with the same marks and filling, of documents of one type: so
+   weights by rows are weights by tokens.
+2. Weights, repeats and choices count rows. Each pass over a dataset packs its documents again, and
+   holds each of them once (`plan.packed_mixture`).
+3. A batch shows pairs of a dataset's index and a row's id; its rows show the ids that documents
+   have in their own dataset.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError
+from headrace.order import DealSpec, MixtureOrder, MixtureSpec, OrderSpec, Skips, Token, join_skips
+from headrace.order.packing import shared_groups
+from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.source import Blocks
+from headrace.server.datasets.common_columns import SAMPLE_PAIRS
+from headrace.server.datasets.joined_datasets import JoinedDatasets
+from headrace.server.datasets.served import Part
+from headrace.server.datasets.served_mixture import (
+    ServedMixture,
+    dataset_counts,
+    id_pairs,
+    no_buckets,
+)
+from headrace.server.datasets.served_rows import ServedRows
+from headrace.server.layout.packed_columns import PackedColumns, packed_columns
+from headrace.server.plan.dealing import Dealer, Dealers, Ranks, dealer_of_rows
+from headrace.server.plan.find_samples import Finder, table_bytes
+from headrace.server.plan.packed_mixture import PackedMixtureFinder
+from headrace.server.plan.stream_request import BatchesRequest, Readable
+from headrace.v1 import shard_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from headrace.server.datasets.served_dataset import Retirement, ServedDataset
+
+
+class ServedRowMixture:
+    """The rows of several datasets as those of one.
+
+    Args:
+        members: The rows of each; the same ones may not come twice in a mixture.
+        spec: How they are ordered.
+        skips: The documents that are left out of each.
+
+    Attributes:
+        members: The members as they were given.
+        dataset: Where the documents of all lie.
+        readable: What requests are checked against.
+        packed: What rows hold.
+        samples_an_item: About how many documents a row has, of the dataset with the most.
+
+    Raises:
+        BadArgumentError: Their rows are not alike, or the order cannot be.
+    """
+
+    name = "mixture"
+
+    def __init__(
+        self, members: Sequence[ServedRows], spec: MixtureSpec, skips: Sequence[Skips | None]
+    ) -> None:
+        self.members: Final = tuple(members)
+        self._documents = ServedMixture([member.base for member in members], None)
+        self.dataset: Final[JoinedDatasets] = self._documents.dataset
+        self.packed: Final = _packed_alike(self.members, self._documents.readable)
+        self.samples_an_item: Final = max(member.samples_an_item for member in members)
+        self._skips = join_skips(skips, self.dataset.first_ids)
+        self._order = MixtureOrder(spec, [member.table for member in members])
+        self._finder = PackedMixtureFinder(
+            self._order,
+            shared_groups([member.rows for member in members]),
+            self.dataset,
+            first_ids=self.dataset.first_ids,
+            fingerprint=spec.fingerprint,
+            lane_bytes=sum(
+                map(
+                    partial(table_bytes, spec.order),
+                    [member.table for member in members],
+                    self._order.memory_samples.tolist(),
+                )
+            ),
+            skips=self._skips,
+        )
+        self._dealers = Dealers()
+        self.readable: Final = Readable(
+            fingerprint=spec.fingerprint,
+            sample_count=self._order.sample_count,
+            columns=self.packed.columns,
+            refused=_refused(self.members, self.packed, self._documents.readable),
+            max_batch_bytes=members[0].readable.max_batch_bytes,
+            id_column=SAMPLE_PAIRS,
+            mixture=spec.digest,
+        )
+
+    @property
+    def retirements(self) -> tuple[Retirement, ...]:
+        """Return the retirement of each dataset."""
+        return self._documents.retirements
+
+    def check_global_batch_size(self, global_batch_size: int) -> None:
+        """Refuse a global batch that does not fit how units are composed.
+
+        Raises:
+            BadArgumentError: It is one.
+        """
+        self._order.check_global_batch_size(global_batch_size)
+
+    def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
+        """Return the documents that are left out, which the mixture was made with."""
+        del request, token
+        return self._skips
+
+    def finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
+        """Return what finds rows by their positions in the order, which has this spec."""
+        assert self._skips is skips
+        assert self._order.spec.order == spec
+        return self._finder
+
+    def lengths_digest(self) -> str:
+        """Refuse: buckets are of one dataset.
+
+        Raises:
+            BadArgumentError: Always.
+        """
+        raise no_buckets()
+
+    def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
+        """Return what deals rows to ranks so that costs are even; the ranks of a job share it."""
+        return dealer_of_rows(self._dealers, deal, order, ranks, finder)
+
+    def blocks(self, cache: BlockCache) -> Blocks:
+        """Return the blocks of the documents of all datasets for a stream."""
+        return self._documents.blocks(cache)
+
+    def describe(self, start: pb.StreamStart) -> None:
+        """Name the rows; their columns are those of the stream."""
+        for member in self.members:
+            described = member.to_proto()
+            described.ClearField("columns")
+            start.datasets.append(described)
+
+    def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
+        """Tell the documents of a batch apart by dataset."""
+        yield from self._documents.parts(sample_ids)
+
+    def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return pairs of a dataset's index and a row's id in it: ``(rows, 2) int64``."""
+        return id_pairs(self._order.first_ids, sample_ids)
+
+    def shown_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return pairs of a dataset's index and a document's id in it: ``(n, 2) int64``."""
+        return id_pairs(self.dataset.first_ids, sample_ids)
+
+    def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Count rows by dataset: ``(datasets,) int64``."""
+        return dataset_counts(self._order.first_ids, sample_ids)
+
+    def joined_ids(
+        self, indices: NDArray[np.int64], sample_ids: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return ids of documents for pairs of a dataset's index and an id in it.
+
+        Raises:
+            BadArgumentError: A pair names no document.
+        """
+        return self._documents.joined_ids(indices, sample_ids)
+
+
+def only_rows(members: Sequence[ServedDataset | ServedRows]) -> list[ServedRows]:
+    """Return the members of a mixture of rows; none if it is one of samples.
+
+    Raises:
+        BadArgumentError: Some are rows, and others are not.
+    """
+    rows = [member for member in members if isinstance(member, ServedRows)]
+    if rows and len(rows) < len(members):
+        other = next(member for member in members if not isinstance(member, ServedRows))
+        length = rows[0].packed.length
+        raise BadArgumentError(
+            f"the mixture has packed rows, {rows[0].name!r}, and samples, {other.name!r}; name "
+            f"the rows of one length of every dataset, such as '{other.name}:{length}', or of none",
+            field="mixture.datasets",
+        )
+    return rows
+
+
+def _packed_alike(members: Sequence[ServedRows], documents: Readable) -> PackedColumns:
+    """Return what the rows of all members hold.
+
+    Raises:
+        BadArgumentError: Their rows are not alike.
+    """
+    first = members[0].packed
+    for member in members[1:]:
+        ours, theirs = _described(first), _described(member.packed)
+        for what, advice in _ALIKE.items():
+            if ours[what] != theirs[what]:
+                raise BadArgumentError(
+                    f"the rows of {members[0].name!r} have {ours[what]}, and those of "
+                    f"{member.name!r} {theirs[what]}; {advice}",
+                    field="mixture.datasets",
+                )
+    agreed = [column.name for column in documents.columns]
+    if first.name not in agreed:
+        raise BadArgumentError(
+            f"{documents.refused[first.name]}; documents that are mixed have one type",
+            field="mixture.datasets",
+        )
+    common = [
+        source.name
+        for source in first.sources
+        if source.name in agreed and all(source.name in _sources(member) for member in members)
+    ]
+    return packed_columns(
+        documents.columns,
+        common,
+        length=first.length,
+        bos=first.bos,
+        eos=first.eos,
+        fill=first.fill,
+        tokenizer=first.tokenizer,
+    )
+
+
+_ALIKE = {
+    "length": "all rows of a mixture have one length, so that weights by rows are weights by "
+    "tokens: name the rows of the same length of each dataset",
+    "marks": "rows that are mixed are made alike: store their lengths again with the same --bos, "
+    "--eos and --fill",
+    "tokenizer": "rows that are mixed have tokens of one vocabulary: store their lengths again "
+    "with the same --tokenizer, or write datasets that hold the tokens",
+    "column": "documents that are mixed lie in columns of one name: convert one dataset again",
+}
+
+
+def _described(packed: PackedColumns) -> dict[str, str]:
+    marks = ((packed.bos, "bos"), (packed.eos, "eos"), (packed.fill, "fill"))
+    return {
+        "length": f"{packed.length} elements",
+        "marks": ", ".join(
+            f"no {name}" if mark is None else f"{name} {mark}" for mark, name in marks
+        ),
+        "tokenizer": (
+            f"tokens of the tokenizer {packed.tokenizer}"
+            if packed.tokenizer
+            else "the tokens that are stored"
+        ),
+        "column": f"their documents in the column {packed.name!r}",
+    }
+
+
+def _sources(member: ServedRows) -> set[str]:
+    return {source.name for source in member.packed.sources}
+
+
+def _refused(
+    members: Sequence[ServedRows], packed: PackedColumns, documents: Readable
+) -> dict[str, str]:
+    """Return why columns that some rows have cannot be sent of all."""
+    known = {source.name for source in packed.sources}
+    refused: dict[str, str] = {}
+    for member in members:
+        for name in sorted(_sources(member) - known - refused.keys()):
+            lacking = [other.name for other in members if name not in _sources(other)]
+            refused[name] = (
+                f"column {name!r} is packed in {member.name!r} and not in {lacking[0]!r}; store "
+                "the lengths of both with --alike"
+                if lacking
+                else documents.refused[name]
+            )
+    return refused

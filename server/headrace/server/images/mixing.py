@@ -1,0 +1,119 @@
+"""Mix each image of a global batch with the next one: the draws, and what becomes of pixels.
+
+docs/augmentation.md specifies both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.payload import BFLOAT16
+from headrace.server.images.bfloat16 import bfloat16_bits, from_bfloat16
+from headrace.server.images.exact import exp, log
+
+Box = tuple[int, int, int, int]
+"""Top, left, bottom and right; the last two are not included."""
+
+_TRIES = 64
+DRAW_COUNT = 2 + 2 * _TRIES
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """How the images of one global batch are mixed.
+
+    Attributes:
+        share: What is left of each label, in [0, 1]; the rest is the next one's.
+        box: What is pasted of the next image; None where all pixels are mixed.
+    """
+
+    share: float
+    box: Box | None = None
+
+    def mix(
+        self, own: NDArray[np.generic], other: NDArray[np.generic], out: NDArray[np.generic]
+    ) -> None:
+        """Write a mixed image.
+
+        Args:
+            own: ``(..., height, width)``, contiguous.
+            other: The next image, alike.
+            out: Where the result goes; it is written once, and not read.
+        """
+        if self.box is None and own.dtype == BFLOAT16:
+            one, next_one = (from_bfloat16(np.ascontiguousarray(each)) for each in (own, other))
+            out[...] = bfloat16_bits(mixed(one, next_one, self.share)).view(BFLOAT16)
+            return
+        if self.box is None:
+            out[...] = mixed(own, other, self.share)
+            return
+        top, left, bottom, right = self.box
+        out[...] = own
+        out[..., top:bottom, left:right] = other[..., top:bottom, left:right]
+
+
+def mixed(
+    own: NDArray[np.generic], other: NDArray[np.generic], share: float
+) -> NDArray[np.float32]:
+    """Return the weighed sum of two arrays of floating point, each product rounded to float32."""
+    made: NDArray[np.float32] = np.multiply(own, np.float32(share), dtype=np.float32)
+    made += np.multiply(other, np.float32(1.0 - share), dtype=np.float32)
+    return made
+
+
+def mix_up(alpha: float, draws: Sequence[float]) -> Mix:
+    """Return how `MixUp` mixes a global batch."""
+    return Mix(beta_draw(alpha, draws[2:]))
+
+
+def cut_mix(alpha: float, height: int, width: int, draws: Sequence[float]) -> Mix:
+    """Return how `CutMix` mixes a global batch of images of one size."""
+    reach = 0.5 * math.sqrt(1.0 - beta_draw(alpha, draws[2:]))
+    x, y = int(draws[0] * width), int(draws[1] * height)
+    half_width, half_height = int(reach * width), int(reach * height)
+    top, bottom = max(y - half_height, 0), min(y + half_height, height)
+    left, right = max(x - half_width, 0), min(x + half_width, width)
+    share = 1.0 - (bottom - top) * (right - left) / (width * height)
+    return Mix(share, (top, left, bottom, right))
+
+
+def beta_draw(alpha: float, draws: Sequence[float]) -> float:
+    """Return a number of the beta distribution whose parameters are both `alpha`.
+
+    Up to 1 it is drawn as M. D. Jöhnk has it (Metrika 8, 1964), above 1 by R. C. H. Cheng's
+    algorithm BB (Communications of the ACM 21, 1978).
+
+    Args:
+        alpha: In [0.01, 100].
+        draws: Two for each try; after the last one it is 0.5.
+    """
+    if alpha == 1.0:
+        return draws[0]
+    attempt = _try_small if alpha < 1.0 else _try_large
+    for at in range(0, 2 * _TRIES, 2):
+        if draws[at] and draws[at + 1]:
+            found = attempt(alpha, draws[at], draws[at + 1])
+            if found is not None:
+                return found
+    return 0.5
+
+
+def _try_small(alpha: float, first: float, second: float) -> float | None:
+    x, y = exp(log(first) / alpha), exp(log(second) / alpha)
+    return x / (x + y) if 0.0 < x + y <= 1.0 else None
+
+
+def _try_large(alpha: float, first: float, second: float) -> float | None:
+    beta = 1.0 / math.sqrt(alpha)
+    v = beta * (log(first) - log(1.0 - first))
+    w = alpha * exp(v)
+    z = first * first * second
+    r = (alpha + math.sqrt(alpha)) * v - log(4.0)
+    if r + 2.0 * alpha * log(2.0 * alpha / (alpha + w)) < log(z):
+        return None
+    return w / (alpha + w)

@@ -1,0 +1,32 @@
+"""Samples that turned out to be damaged, remembered for all streams of an order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+# Some megabytes; who has more damaged samples finds some of them again in each epoch.
+_MOST = 1 << 16
+
+
+class DamagedSamples:
+    """Remembers samples by what they are read for; safe for several threads.
+
+    It only saves work: a sample that is not remembered is found to be damaged again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[bytes, frozenset[int]] = {}
+
+    def known(self, use: bytes) -> frozenset[int]:
+        """Return the samples that are damaged for a use."""
+        return self._known.get(use, frozenset())
+
+    def add(self, use: bytes, sample_ids: Iterable[int]) -> None:
+        """Remember samples, as long as there is room."""
+        with self._lock:
+            known = self.known(use).union(sample_ids)
+            others = sum(len(each) for key, each in self._known.items() if key != use)
+            if others + len(known) <= _MOST:
+                self._known[use] = known

@@ -1,0 +1,271 @@
+"""Ask for the blocks of a stream's batches ahead of need, and hand the batches out in turn."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.server.cache.source import Blocks, Waiter
+from headrace.server.plan.find_samples import Found
+from headrace.server.plan.planned_batches import Planned, PlannedBatch, PlannedEnd
+from headrace.server.plan.steps_ahead import StepsAhead
+
+# A plan holds some 30 bytes a sample; these bound what a stream keeps of them (arbitrary).
+_MAX_PLANS = 64
+_MAX_SAMPLES = 1 << 17
+
+# Plans worked out for each one taken while all goes well: enough to get ahead, few enough that no
+# batch waits for them.
+_STEADY_PLANS = 2
+
+# A first batch that waits for more than this has the store for itself: nothing is asked for beside
+# it. Some 50 ms of a fast store, so that little time is lost where it needs less.
+_ALONE_BYTES = 32 << 20
+
+BlocksOfRuns: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+
+FORESEEN_SAMPLES = _MAX_SAMPLES
+"""Samples that a job looks ahead, so that the cache knows which blocks are done with: of a block
+that is not, some sixty are among them in a cache of 2 GiB, or all that are left of it. It takes the
+time that planning takes in any case."""
+FORESEEN_WINDOWS = 1.5
+"""Or as many times what is shuffled together, where that is less: a block is read for the last time
+one such window after it was for the first time, and what is asked for ahead comes half of one
+earlier."""
+# And batches, each of which takes some memory besides.
+_MAX_FORESEEN = 1 << 10
+# Batches that are foreseen for one taken, until it is far enough: so that it is before a cache is
+# full that was half full when it began.
+_FORESEEN_PLANS = 3
+
+_Entry: TypeAlias = tuple[PlannedBatch | PlannedEnd, int, int]
+"""A plan, its samples, and the bytes that were asked for because of it."""
+
+# What a stream has for its plans and its tables without asking for it.
+_FREE_BYTES = 4 << 20
+_PLAN_BYTES = 32
+# While a batch is planned it takes some arrays of each of its samples.
+_PLANNING_BYTES = 200
+
+
+def plan_bytes(sample_count: int) -> int:
+    """Return the bytes that plans of batches of this size take, beyond what each stream has.
+
+    Only batches of very many samples take any.
+    """
+    planned = min(_MAX_PLANS * sample_count, max(_MAX_SAMPLES, 2 * sample_count))
+    return max(0, _PLAN_BYTES * planned + _PLANNING_BYTES * sample_count - _FREE_BYTES)
+
+
+class Lookahead:
+    """The plans of one stream, and the fetches that they call for.
+
+    Not safe for several threads.
+
+    Args:
+        plans: What the stream sends.
+        blocks: Fetches them.
+        waiter: The stream in the cache.
+        budget_bytes: Returns how many bytes of blocks to prefetch at most, at the moment.
+        blocks_of_runs: Returns the blocks that are read together with those of some samples; None
+            where each block is read for itself.
+        foreseen_samples: How many samples to look ahead once blocks may have to go, for the cache
+            to know which it still needs; those that are asked for count.
+        steps: Makes what asks for the steps of the order that follow, if there are any; called once
+            a first batch is out.
+    """
+
+    def __init__(
+        self,
+        plans: Iterator[Planned],
+        *,
+        blocks: Blocks,
+        waiter: Waiter,
+        budget_bytes: Callable[[], int],
+        blocks_of_runs: BlocksOfRuns | None = None,
+        foreseen_samples: int = 0,
+        steps: Callable[[], StepsAhead] | None = None,
+    ) -> None:
+        self._plans = plans
+        self._make_steps = steps
+        self._steps: StepsAhead | None = None
+        self._most_foreseen = foreseen_samples
+        self._foreseen: deque[Planned] = deque()
+        self._foreseen_samples = self._foreseen_batches = self._foreseeable = 0
+        self._blocks = blocks
+        self._waiter = waiter
+        self._budget_bytes = budget_bytes
+        self._blocks_of_runs = blocks_of_runs
+        self._unasked: deque[PlannedBatch] = deque()
+        self._entries: deque[_Entry] = deque()
+        self._samples = 0
+        self._taken = 0
+        self._first_bytes = 0
+
+    def take(self, most: int = 1) -> list[PlannedBatch] | PlannedEnd | None:
+        """Return the next plan, or None at the end of the stream.
+
+        Args:
+            most: Batches to return; fewer if those that follow are not alike.
+        """
+        self._first_bytes = 0
+        self.advance(_STEADY_PLANS * most if self._taken else 1)
+        if not self._entries:
+            return None
+        planned, samples, asked_bytes = self._entries.popleft()
+        if not self._taken:
+            self._first_bytes = asked_bytes
+        if isinstance(planned, PlannedEnd):
+            self._took(1, 0, asked_bytes)
+            return planned
+        followers = self._followers(planned, most - 1) if most > 1 else []
+        for _ in followers:
+            asked_bytes += self._entries.popleft()[2]
+        count = 1 + len(followers)
+        self._took(count, samples * count, asked_bytes)
+        if self._waiter.filling.is_filling:
+            self._foresee(count)
+        if self._make_steps is not None and self._taken > 1:
+            self._advance_steps(self._make_steps, followers[-1] if followers else planned)
+        return [planned, *followers]
+
+    def _advance_steps(self, make: Callable[[], StepsAhead], last: PlannedBatch) -> None:
+        if self._steps is None:
+            self._steps = make()
+        self._steps.advance(
+            self._blocks, self._waiter, epoch=last.epoch, position=last.part.next_position
+        )
+
+    def advance(self, count: int = _MAX_PLANS) -> None:
+        """Plan some ``count`` further batches, as far as the budget allows, but always one.
+
+        None while a first batch waits for much.
+        """
+        if self._first_bytes > _ALONE_BYTES:
+            return
+        budget_bytes, ahead = self._budget_bytes(), self._waiter.ahead
+        while count > 0:
+            is_full = (
+                self._waiter.asked_bytes >= budget_bytes
+                or ahead.asked_bytes >= budget_bytes * ahead.streams
+                or self._samples >= _MAX_SAMPLES
+                or len(self._entries) >= _MAX_PLANS
+            )
+            if self._entries and is_full:
+                return
+            added = self._add_some()
+            if not added:
+                return
+            count -= added
+
+    def _followers(self, planned: PlannedBatch, most: int) -> list[PlannedBatch]:
+        """Return batches that follow and are made with a first one, if all they need is there.
+
+        Otherwise they wait separately, and until then what they need must count as needed.
+        """
+        followers: list[PlannedBatch] = []
+        for follower, _, _ in itertools.islice(self._entries, most):
+            if isinstance(follower, PlannedEnd) or not planned.is_alike(follower):
+                break
+            followers.append(follower)
+        if followers:
+            found = planned.found.up_to(followers[-1].found)
+            if not self._blocks.is_cached(found.touched).all():
+                return []
+        return followers
+
+    def _took(self, count: int, samples: int, asked_bytes: int) -> None:
+        self._taken += count
+        self._waiter.begin_batch(count)
+        self._samples -= samples
+        if asked_bytes:
+            self._waiter.ask_bytes(-asked_bytes)
+
+    def _foresee(self, count: int) -> None:
+        """Look further ahead, by some more batches than were taken; not while a first one waits."""
+        if self._first_bytes > _ALONE_BYTES:
+            return
+        self._foreseeable += _FORESEEN_PLANS * count
+        while (
+            self._foreseeable > 0
+            and self._samples + self._foreseen_samples < self._most_foreseen
+            and self._foreseen_batches < _MAX_FORESEEN
+            and (planned := next(self._plans, None)) is not None
+        ):
+            batches = [] if isinstance(planned, PlannedEnd) else planned
+            for batch in batches:
+                self._waiter.foresee_batch()
+                self._blocks.foresee(batch.found.touched, self._waiter)
+                self._foreseen_samples += batch.sample_count
+            if not batches:
+                self._waiter.foresee_batch()
+            self._foreseen_batches += len(batches)
+            self._foreseen.append(planned)
+            self._foreseeable -= max(1, len(batches))
+        # What could not be foreseen is not made up for later.
+        self._foreseeable = min(self._foreseeable, 0)
+
+    def _next_foreseen(self) -> Planned:
+        planned = self._foreseen.popleft()
+        if not isinstance(planned, PlannedEnd):
+            self._foreseen_samples -= sum([batch.sample_count for batch in planned])
+            self._foreseen_batches -= len(planned)
+        return planned
+
+    def _add_some(self) -> int:
+        """Ask for what a next batch needs, or what several need that is all there."""
+        if not self._unasked:
+            planned = self._next_foreseen() if self._foreseen else next(self._plans, None)
+            if planned is None:
+                return 0
+            if isinstance(planned, PlannedEnd):
+                self._waiter.plan_batch()
+                self._entries.append((planned, 0, 0))
+                return 1
+            if len(planned) > 1 and self._are_there(planned):
+                return len(planned)
+            self._unasked.extend(planned)
+        planned_batch = self._unasked.popleft()
+        self._waiter.plan_batch()
+        asked_bytes = 0
+        asked = self._blocks.prefetch(self._with_runs(planned_batch.found), self._waiter)
+        if asked.size:
+            asked_bytes = int(self._blocks.stored_bytes(asked).sum())
+        self._entries.append((planned_batch, planned_batch.sample_count, asked_bytes))
+        self._samples += planned_batch.sample_count
+        if asked_bytes:
+            self._waiter.ask_bytes(asked_bytes)
+        return 1
+
+    def _with_runs(self, found: Found) -> NDArray[np.int64]:
+        """Return the blocks of a batch, and those that are read together with the absent ones.
+
+        One read brings them, and batches that follow need them; but somebody waits for the first.
+        """
+        if self._blocks_of_runs is None or not self._taken:
+            return found.touched
+        absent = ~self._blocks.is_cached(found.touched)
+        if not absent.any():
+            return found.touched
+        lacking = np.isin(found.blocks, found.touched[absent])
+        runs = self._blocks_of_runs(found.sample_ids[lacking])
+        return np.union1d(found.touched, runs)
+
+    def _are_there(self, batches: list[PlannedBatch]) -> bool:
+        """Add batches if none of them has to be fetched for; their blocks count as the last's."""
+        if batches[0].found.together is not batches[-1].found.together:
+            return False
+        found = batches[0].found.up_to(batches[-1].found)
+        if not self._blocks.is_cached(found.touched).all():
+            return False
+        self._waiter.plan_batch(len(batches))
+        # One that goes in between is fetched again.
+        self._blocks.prefetch(found.touched, self._waiter)
+        self._entries.extend([(batch, batch.sample_count, 0) for batch in batches])
+        self._samples += found.end - found.begin
+        return True

@@ -1,0 +1,106 @@
+"""Put others in the place of samples that turned out to be damaged, as docs/order.md says.
+
+Contract:
+
+1. What stands in a sample's place follows from the sample, the epoch, the skips and which samples
+   are damaged: not from the world size, nor from when the damage was found.
+2. A sample whose substitutes are damaged too, as many as `MOST_TRIES`, is an error.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Final
+
+import numpy as np
+
+from headrace.errors import BadArgumentError, StepFailedError
+from headrace.server.plan.find_in_steps import StepFinder
+from headrace.server.plan.find_samples import PlainFinder
+from headrace.server.plan.planned_batches import PlannedBatch
+
+_log = logging.getLogger(__name__)
+
+MOST_TRIES: Final = 16
+"""How many substitutes of a sample are looked at."""
+
+
+class Substitutes:
+    """Replaces damaged samples of planned batches; the contract is above.
+
+    Args:
+        finder: The finder of the stream's samples.
+        use: What they are read for: the same bytes for streams to which the same are damaged.
+        title: Names the stream in the log.
+    """
+
+    def __init__(self, finder: PlainFinder | StepFinder, use: bytes, *, title: str) -> None:
+        self._finder = finder
+        self._use = use
+        self._title = title
+
+    def known(self) -> set[int]:
+        """Return what is known to be damaged."""
+        return set(self._finder.damaged.known(self._use))
+
+    def note(self, planned: PlannedBatch, rows: Collection[int], known: set[int]) -> None:
+        """Note that rows of a batch are damaged.
+
+        Args:
+            planned: The batch.
+            rows: Which.
+            known: What is known; more after the call.
+        """
+        found = set(planned.found.item_ids[sorted(rows)].tolist())
+        for sample_id in sorted(found - self._finder.damaged.known(self._use)):
+            _log.warning(
+                "the image of sample %d of the %s cannot be decoded; others stand in for it",
+                sample_id,
+                self._title,
+            )
+        known |= found
+        self._finder.damaged.add(self._use, found)
+
+    def replaced(self, planned: PlannedBatch, known: Collection[int]) -> PlannedBatch:
+        """Return a batch with other samples in the place of damaged ones.
+
+        Args:
+            planned: The batch as it was planned.
+            known: The samples that are damaged.
+
+        Raises:
+            StepFailedError: There are no others, or they are damaged too.
+        """
+        if not known:
+            return planned
+        sample_ids = planned.found.item_ids
+        is_damaged = np.array([each in known for each in sample_ids.tolist()], np.bool_)
+        if not is_damaged.any():
+            return planned
+        filled = sample_ids.copy()
+        for row in np.flatnonzero(is_damaged).tolist():
+            filled[row] = self._substitute(planned.epoch, int(sample_ids[row]), known)
+        own = planned.sample_count - len(planned.part.pad_positions)
+        return planned._replace(
+            found=self._finder.found(filled), damaged=sample_ids[:own][is_damaged[:own]]
+        )
+
+    def _substitute(self, epoch: int, sample_id: int, known: Collection[int]) -> int:
+        damaged = [sample_id]
+        try:
+            while damaged[-1] in known and len(damaged) <= MOST_TRIES:
+                damaged.append(self._finder.substitute(epoch, damaged))
+        except BadArgumentError:
+            why = "there is no other one"
+        else:
+            if damaged[-1] not in known:
+                return damaged[-1]
+            why = f"{MOST_TRIES} samples that would stand in for it cannot either"
+        raise StepFailedError(
+            f"decode_image: the image of sample {sample_id} cannot be decoded, and {why}; list "
+            "damaged samples as skips, or convert the images once more",
+            sample_id=sample_id,
+        )

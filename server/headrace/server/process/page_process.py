@@ -1,0 +1,137 @@
+"""The page of a server: a process of its own, which asks over a socket that nobody else has.
+
+Contract:
+
+1. The page is told nothing unless it asks, and is answered once in `_PAUSE_S` at most.
+2. It ends when the server does, however that ends: its socket closes.
+3. A page that ends without being told to is started again, later each time; streams do not notice.
+
+If the code differs, the code is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from multiprocessing.connection import Connection
+from typing import Final
+
+from headrace.server.settings.config_layers import ConfigSource
+from headrace.server.settings.server_config import ServerConfig
+from headrace.server.telemetry.status import Status
+
+_PAUSE_S: Final = 0.5
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
+_END_S: Final = 2.0
+_MOST_QUESTION_BYTES: Final = 64
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def running_page(
+    config: ServerConfig, source: ConfigSource | None, status: Callable[[], Status]
+) -> Iterator[None]:
+    """Run the page of a server while the context lasts, if its settings ask for one.
+
+    Args:
+        config: The server's settings.
+        source: Where they are read again.
+        status: Says what the server does.
+    """
+    if not config.page:
+        yield
+        return
+    page = _Page(config, source, status)
+    page.start()
+    try:
+        yield
+    finally:
+        page.close()
+
+
+class _Page:
+    """Keeps a page running; one thread."""
+
+    def __init__(
+        self, config: ServerConfig, source: ConfigSource | None, status: Callable[[], Status]
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._status = status
+        self._ending = threading.Event()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._keep, name="headrace-page", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ending.set()
+        with self._lock:
+            if self._process is not None:
+                self._process.terminate()
+        self._thread.join(2 * _END_S)
+
+    def _keep(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._ending.is_set():
+            try:
+                code = self._run()
+            except OSError:
+                _log.exception("the page cannot be started; it is tried again in %.0f s", pause_s)
+            else:
+                if not self._ending.is_set():
+                    _log.error("the page ended with %d; again in %.0f s", code, pause_s)
+            self._ending.wait(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _run(self) -> int:
+        """Run one process to its end; return its exit code."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(  # noqa: S603 - a part of this program
+                [sys.executable, "-m", "headrace.page", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                # Ctrl-C is for the server, which ends the page.
+                start_new_session=True,
+            )
+        with self._lock:
+            self._process = process
+            if self._ending.is_set():
+                process.terminate()
+        with Connection(ours.detach()) as connection, suppress(EOFError, OSError):
+            connection.send((_settings(self._config), self._source))
+            self._answer(connection)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+        process.kill()
+        code = process.wait()
+        with self._lock:
+            self._process = None
+        return code
+
+    def _answer(self, connection: Connection) -> None:
+        """Answer questions until the page has ended; they are bytes, and nothing is unpickled."""
+        while not self._ending.is_set():
+            told = connection.recv_bytes(_MOST_QUESTION_BYTES).decode("ascii", "replace")
+            if told.startswith("http"):
+                _log.info("the page is at %s", told)
+                continue
+            connection.send_bytes(json.dumps(self._status()).encode())
+            self._ending.wait(_PAUSE_S)
+
+
+def _settings(config: ServerConfig) -> dict[str, object]:
+    settings = {one.name: getattr(config, one.name) for one in fields(config)}
+    return {**settings, "datasets": dict(config.datasets)}

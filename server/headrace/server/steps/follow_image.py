@@ -1,0 +1,245 @@
+"""The columns that follow their images: masks and boxes, with the labels of boxes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import BadArgumentError
+from headrace.payload import BFLOAT16, SAMPLE_ID_COLUMN
+from headrace.server.batch.batch_values import Batch, Values
+from headrace.server.images.files import head_of, mask_pixels
+from headrace.server.images.frame import Frame
+from headrace.server.images.placement import NUMBERS, follow_boxes, follow_pixels
+from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.steps.column_steps import Columns, tensor_of, wanted_column
+from headrace.server.steps.image_work import decode_work
+from headrace.v1 import shard_service_pb2 as pb
+
+_FLOAT32 = np.dtype("<f4")
+_BYTE = np.dtype(np.uint8)
+_MOST = 16
+# What boxes and labels take for each of their numbers.
+_NUMBER_BYTES = 96
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Followed:
+    """What has followed the images of a batch, so far.
+
+    Attributes:
+        masks: By column: ``(rows, height, width) uint8``.
+        boxes: By column of boxes: of each row the boxes and which of them are kept.
+    """
+
+    masks: dict[str, NDArray[np.uint8]]
+    boxes: dict[str, list[tuple[NDArray[np.float32], NDArray[np.bool_]]]]
+
+
+class Followers:
+    """The masks and boxes of one column of images.
+
+    Args:
+        message: What was asked for.
+        height: The height of the images that are made.
+        width: Their width.
+
+    Raises:
+        BadArgumentError: It cannot be done.
+    """
+
+    def __init__(self, message: pb.DecodeImage, *, height: int, width: int) -> None:
+        self._masks = tuple(message.masks)
+        self._boxes = tuple(message.boxes)
+        self._size = height, width
+        names = [message.column, *self._masks]
+        for boxes in self._boxes:
+            names += [boxes.column, *boxes.labels]
+            if boxes.format not in pb.BoxFormat.values() or not (
+                boxes.min_size >= 0 and math.isfinite(boxes.min_size)
+            ):
+                raise _refusal(
+                    f"boxes of column {boxes.column!r} have the format {boxes.format} and the "
+                    f"min_size {boxes.min_size:g}; they must be a BoxFormat, and 0 or more"
+                )
+        if len(names) > _MOST:
+            raise _refusal(f"{len(names) - 1} columns follow the images; {_MOST - 1} are the most")
+        twice = [name for at, name in enumerate(names) if name in names[:at]]
+        if twice or SAMPLE_ID_COLUMN in names:
+            raise _refusal(
+                f"column {(twice or [SAMPLE_ID_COLUMN])[0]!r} cannot follow the images; name each "
+                "column of masks, boxes and labels once"
+            )
+
+    def columns(self, before: Columns) -> dict[str, WireColumn]:
+        """Return the columns that are made of others.
+
+        Raises:
+            BadArgumentError: They are not of the kinds that masks, boxes and labels have.
+        """
+        made = {}
+        for name in self._masks:
+            column = wanted_column(before, name, "decode_image", (pb.COLUMN_KIND_BYTES,))
+            made[name] = self._mask(column)
+        for boxes in self._boxes:
+            column = _ragged(before, boxes.column)
+            if column.dtype == BFLOAT16 or column.element_type == pb.ELEMENT_TYPE_BOOL:
+                raise _refusal(f"column {boxes.column!r} does not hold numbers")
+            made[boxes.column] = _box(column)
+            for label in boxes.labels:
+                made[label] = _ragged(before, label)
+        return made
+
+    def cost(self, batch: Batch) -> int:
+        """Return the bytes of memory that it takes.
+
+        A mask is as large as its image, whose pixels take more and are decoded after it.
+        """
+        masks = len(self._masks) * batch.row_count * math.prod(self._size)
+        names = [name for boxes in self._boxes for name in (boxes.column, *boxes.labels)]
+        return masks + _NUMBER_BYTES * sum(batch.columns[name].values.size for name in names)
+
+    def begin(self, batch: Batch) -> Followed:
+        """Return where to note what follows the images of a batch: zeros, and no boxes."""
+        nothing = np.empty((0, NUMBERS), np.float32), np.empty(0, np.bool_)
+        return Followed(
+            {name: np.zeros((batch.row_count, *self._size), np.uint8) for name in self._masks},
+            {boxes.column: [nothing] * batch.row_count for boxes in self._boxes},
+        )
+
+    def work(self, batch: Batch, row: int) -> int:
+        """Return how much work it is to decode the masks of a row.
+
+        Raises:
+            ValueError: It is too much, or one is no image; or an OSError or SyntaxError.
+        """
+        total = 0
+        for name in self._masks:
+            content = _file(batch.columns[name], row)
+            if content is not None:
+                head = head_of(content)
+                total += decode_work(head.width, head.height, content)
+        return total
+
+    def follow(
+        self,
+        batch: Batch,
+        row: int,
+        followed: Followed,
+        place: Callable[[], tuple[Frame, int, int]],
+    ) -> None:
+        """Make the masks and boxes of a row.
+
+        Args:
+            batch: The batch.
+            row: The row of an image that is there.
+            followed: Takes them.
+            place: Gives what becomes of the image, and its height and width.
+
+        Raises:
+            ValueError: A mask has another size than its image, boxes are not four numbers each, or
+                have not as many labels; or what `mask_pixels` raises.
+        """
+        frame, height, width = place()
+        for name in self._masks:
+            content = _file(batch.columns[name], row)
+            if content is not None:
+                pixels = mask_pixels(content, (height, width))
+                follow_pixels(frame, pixels, followed.masks[name][row])
+        for boxes in self._boxes:
+            found_boxes = batch.columns[boxes.column]
+            if found_boxes.valid is not None and not found_boxes.valid[row]:
+                # No boxes, whatever labels there are.
+                continue
+            numbers = _row(found_boxes, row)
+            if numbers.size % NUMBERS or not np.isfinite(numbers).all():
+                raise ValueError(
+                    f"its boxes in column {boxes.column!r} are {numbers.size} numbers; each takes "
+                    f"{NUMBERS}, none of them NaN or infinite"
+                )
+            count = numbers.size // NUMBERS
+            for label in boxes.labels:
+                if _row(batch.columns[label], row).size != count:
+                    raise ValueError(
+                        f"it has {count} boxes in column {boxes.column!r} and "
+                        f"{_row(batch.columns[label], row).size} labels in column {label!r}"
+                    )
+            found = follow_boxes(
+                frame, numbers.reshape(count, NUMBERS), boxes.format, boxes.min_size
+            )
+            followed.boxes[boxes.column][row] = found
+
+    def values(self, batch: Batch, followed: Followed) -> dict[str, Values]:
+        """Return the columns of a batch that has followed its images."""
+        made: dict[str, Values] = {}
+        for name, pixels in followed.masks.items():
+            found = batch.columns[name]
+            made[name] = Values(self._mask(found.column), pixels, None, found.valid)
+        for boxes in self._boxes:
+            rows = followed.boxes[boxes.column]
+            found = batch.columns[boxes.column]
+            numbers = [each.reshape(-1) for each, _ in rows]
+            made[boxes.column] = _joined(replace(found, column=_box(found.column)), numbers)
+            for label in boxes.labels:
+                column = batch.columns[label]
+                kept = [
+                    # A row without an image has no boxes, and so no labels.
+                    own[is_kept] if is_kept.size == own.size else own[:0]
+                    for own, (_, is_kept) in (
+                        (_row(column, row), each) for row, each in enumerate(rows)
+                    )
+                ]
+                made[label] = _joined(column, kept)
+        return made
+
+    def _mask(self, column: WireColumn) -> WireColumn:
+        made = tensor_of(column, self._size)
+        return replace(made, element_type=pb.ELEMENT_TYPE_UINT8, dtype=_BYTE, logical_type="")
+
+
+def followers_of(message: pb.DecodeImage, *, height: int, width: int) -> Followers | None:
+    """Return the masks and boxes of a column of images; None without any.
+
+    Raises:
+        BadArgumentError: It cannot be done.
+    """
+    if not message.masks and not message.boxes:
+        return None
+    return Followers(message, height=height, width=width)
+
+
+def _ragged(columns: Mapping[str, WireColumn], name: str) -> WireColumn:
+    return wanted_column(columns, name, "decode_image", (pb.COLUMN_KIND_RAGGED,))
+
+
+def _box(column: WireColumn) -> WireColumn:
+    return replace(column, element_type=pb.ELEMENT_TYPE_FLOAT32, dtype=_FLOAT32, logical_type="")
+
+
+def _row(found: Values, row: int) -> NDArray[Any]:
+    assert found.offsets is not None
+    begin, end = found.offsets[row : row + 2].tolist()
+    return found.values[begin:end]
+
+
+def _file(found: Values, row: int) -> memoryview | None:
+    """Return a file; None for null."""
+    if found.valid is not None and not found.valid[row]:
+        return None
+    return np.ascontiguousarray(_row(found, row)).view(np.uint8).data.toreadonly()
+
+
+def _joined(found: Values, rows: Sequence[NDArray[np.generic]]) -> Values:
+    offsets = np.array([0, *accumulate(each.size for each in rows)], np.int64)
+    empty = np.empty(0, found.column.dtype)
+    return replace(found, values=np.concatenate([empty, *rows]), offsets=offsets)
+
+
+def _refusal(why: str) -> BadArgumentError:
+    return BadArgumentError(f"decode_image: {why}", field="steps")

@@ -1,0 +1,165 @@
+"""The step that makes tokens of texts, on all processors.
+
+A text's tokens depend on that text and the tokenizer alone, not on which texts go to the library
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import StepFailedError, TokenSpecChangedError
+from headrace.server.batch.batch_values import Batch, Claim, Values
+from headrace.server.layout.packed_columns import token_column
+from headrace.server.layout.wire_columns import WireColumn
+from headrace.server.steps.column_steps import Columns, wanted_column
+from headrace.server.steps.registered import Tokenizers
+from headrace.server.steps.row_pool import Waits, Workers
+from headrace.storage import Tokenizer
+from headrace.storage.tokenizer.tokenizer import TOKEN_BYTES, TextRefusedError, text_chunks
+from headrace.v1 import shard_service_pb2 as pb
+
+INT32 = np.dtype("<i4")
+# Of a text: its view, and the array of its tokens beside them.
+_TEXT_BYTES = 512
+
+
+class Tokenize:
+    """Makes a column of texts one of lists of tokens.
+
+    Args:
+        message: What was asked for.
+        tokenizers: Those that are registered.
+
+    Raises:
+        BadArgumentError: There is no such tokenizer.
+        TokenSpecChangedError: It is another than the one asked for.
+    """
+
+    def __init__(self, message: pb.Tokenize, tokenizers: Tokenizers) -> None:
+        self._name = message.column
+        self._tokenizer = wanted_tokenizer(message, tokenizers)
+        self._special_tokens = message.special_tokens
+
+    def columns(self, before: Columns) -> dict[str, WireColumn]:
+        """Return the columns that it makes of others.
+
+        Raises:
+            BadArgumentError: It cannot be done with them.
+        """
+        column = wanted_column(before, self._name, "tokenize", (pb.COLUMN_KIND_STRING,))
+        return {**before, self._name: token_column(column)}
+
+    def run(self, batch: Batch, *, workers: Workers, claim: Claim) -> Waits[Batch]:
+        """Make the tokens of a batch.
+
+        Args:
+            batch: Its columns.
+            workers: Make them.
+            claim: Is told how much memory that takes, before it takes it.
+
+        Raises:
+            StepFailedError: A text cannot be tokenized, or they take too long.
+        """
+        found = batch.columns[self._name]
+        texts = texts_of(found)
+        tokens = yield from tokens_of(
+            self._tokenizer,
+            texts,
+            workers=workers,
+            claim=claim,
+            special_tokens=self._special_tokens,
+            fail=self._failure,
+        )
+        offsets = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum([each.size for each in tokens], out=offsets[1:])
+        values = np.concatenate([*tokens, np.empty(0, INT32)])
+        made = Values(token_column(found.column), values, offsets, found.valid)
+        return replace(batch, columns={**batch.columns, self._name: made})
+
+    def _failure(self, row: int, reason: str) -> StepFailedError:
+        return StepFailedError(
+            f"tokenize: row {row} of column {self._name!r} cannot be tokenized: {reason}",
+            column=self._name,
+            row=row,
+        )
+
+
+def wanted_tokenizer(message: pb.Tokenize, tokenizers: Tokenizers) -> Tokenizer:
+    """Return the tokenizer of a step.
+
+    Raises:
+        BadArgumentError: There is none of its name.
+        TokenSpecChangedError: It is another than the one asked for.
+    """
+    found = tokenizers.named(message.tokenizer)
+    if message.digest not in {"", found.digest}:
+        raise TokenSpecChangedError(
+            f"the tokenizer {message.tokenizer} has the digest {found.digest} here, and "
+            f"{message.digest[:100]!r} is requested; ask a server that has it",
+            field="steps",
+        )
+    return found
+
+
+def texts_of(found: Values) -> list[memoryview]:
+    """Return the bytes of each text; those that are null have none."""
+    assert found.offsets is not None
+    content = np.ascontiguousarray(found.values).view(np.uint8).data.toreadonly()
+    edges = found.offsets.tolist()
+    return [content[begin:end] for begin, end in pairwise(edges)]
+
+
+class Fail(Protocol):
+    """Returns the error about a text that cannot be tokenized."""
+
+    def __call__(self, row: int, reason: str) -> StepFailedError: ...
+
+
+def tokens_of(
+    tokenizer: Tokenizer,
+    texts: Sequence[memoryview],
+    *,
+    workers: Workers,
+    claim: Claim,
+    fail: Fail,
+    special_tokens: bool = False,
+) -> Waits[list[NDArray[np.int32]]]:
+    """Return the tokens of each text.
+
+    Args:
+        tokenizer: Makes them.
+        texts: UTF-8.
+        workers: Call it, each with some texts at a time.
+        claim: Is told how much memory that takes, before it takes it.
+        fail: Returns the error about one that cannot be tokenized.
+        special_tokens: Whether the tokenizer adds its special tokens.
+
+    Raises:
+        StepFailedError: As ``fail`` says, or they take too long.
+    """
+    chunks = list(text_chunks([len(text) for text in texts]))
+    sizes = [sum(len(text) for text in texts[begin:end]) for begin, end in chunks]
+    # A token has seldom less than a byte of text; they lie in arrays, and then together.
+    made = 2 * INT32.itemsize * sum(sizes) + _TEXT_BYTES * len(texts)
+    claim(made + workers.pool.threads * TOKEN_BYTES * max(sizes, default=0))
+    tokens: list[NDArray[np.int32]] = [_NOTHING] * len(texts)
+
+    def encode(chunk: int) -> None:
+        begin, end = chunks[chunk]
+        try:
+            tokens[begin:end] = tokenizer.encode(texts[begin:end], special_tokens=special_tokens)
+        except TextRefusedError as error:
+            raise fail(begin + error.row, error.reason) from error
+
+    yield from workers.work(len(chunks), encode)
+    return tokens
+
+
+_NOTHING = np.empty(0, INT32)

@@ -1,0 +1,1 @@
+"""Tokenizers of Hugging Face's library: loaded from files, named by digests."""

@@ -1,0 +1,142 @@
+"""Claims about ``buckets=``: padded batches of like length, resumed on any number of ranks.
+
+How it could go wrong: lengths that stand beside a converted dataset and are not used; a state that
+resumes without its buckets, or in others, without a word; an older server that sends any lengths.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from headrace.client import Batch, NumpyDataset, RaggedColumn, RemoteDataset
+from headrace.client.wire.bounds import Bounds
+from headrace.converter import WriteOptions, convert_files
+from headrace.errors import BadArgumentError, CallerError, TokenSpecChangedError
+from headrace.order import decode_token
+from headrace.server import Server, ServerConfig, start_server
+from headrace.v1 import shard_service_pb2 as pb
+
+_COUNT, _GLOBAL = 500, 24
+_LENGTHS = np.random.default_rng(4).integers(1, 400, _COUNT)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Documents whose lengths were stored as they were converted, and by nothing else."""
+    folder = tmp_path_factory.mktemp("d")
+    lists = pa.array([np.full(each, each % 100) for each in _LENGTHS], pa.list_(pa.int32()))
+    pq.write_table(pa.table({"tokens": lists}), folder / "a.parquet")
+    url = str(folder / "out")
+    source = str(folder / "a.parquet")
+    convert_files(source, url, source_format="parquet", write=WriteOptions(lengths="tokens"))
+    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as running:
+        yield running
+
+
+def _run(server: Server, rank: int, world: int, **more: Any) -> RemoteDataset:
+    fields = {"global_batch_size": _GLOBAL, "buckets": 10, "end": "uneven", "epochs": 2, **more}
+    return RemoteDataset(
+        server.address, "d", seed=5, rank=rank, world_size=world, with_ids=True, **fields
+    )
+
+
+def _ids(batch: Batch) -> list[int]:
+    assert batch.sample_ids is not None
+    return cast("list[int]", batch.sample_ids.tolist())
+
+
+def _epochs(runs: list[RemoteDataset]) -> list[list[int]]:
+    """Return the samples of each global batch that runs have left."""
+    # Each loop is an epoch, and the state of a run may lie in the first of two.
+    ranks = [[_ids(batch) for _ in range(2) for batch in run] for run in runs]
+    return [sorted(itertools.chain(*parts)) for parts in zip(*ranks, strict=True)]
+
+
+def test_padded_batches_are_mostly_real(server: Server) -> None:
+    """All ranks of a step have like lengths, and padding is little, to few shapes."""
+    steps = zip(*(list(_run(server, rank, 3, buckets=20)) for rank in range(3)), strict=True)
+    real = padded = 0
+    for parts in list(steps)[:-1]:
+        shapes = set()
+        for batch in parts:
+            column = batch["tokens"]
+            assert isinstance(column, RaggedColumn)
+            tokens = column.to_padded(multiple_of=16)
+            assert torch.equal(tokens[:, 0], torch.tensor(_LENGTHS[_ids(batch)] % 100).int())
+            real += int(_LENGTHS[_ids(batch)].sum())
+            padded += tokens.numel()
+            shapes.add(tokens.shape[1])
+        assert max(shapes) - min(shapes) <= 48
+    assert real > 0.88 * padded
+
+
+def test_a_state_holds_its_buckets(server: Server) -> None:
+    """Two ranks, killed in the first epoch, continue on three and in a dataset without buckets."""
+    wanted = _epochs([_run(server, 0, 1)])
+    assert sorted(itertools.chain(*wanted[: len(wanted) // 2])) == list(range(_COUNT))
+
+    first = _run(server, 1, 2)
+    for _ in itertools.islice(first, 7):
+        pass
+    state = json.loads(json.dumps(first.state_dict()))
+    rest = [_run(server, rank, 3, buckets=None) for rank in range(3)]
+    for run in rest:
+        run.load_state_dict(state)
+    assert _epochs(rest) == wanted[7:]
+
+    for other in (_run(server, 0, 2, buckets=11), _run(server, 0, 2, buckets=9)):
+        with pytest.raises(TokenSpecChangedError, match="the state has 10"):
+            other.load_state_dict(state)
+
+
+def test_a_state_from_before_the_first_batch_has_buckets_too(server: Server) -> None:
+    """It holds no lengths yet."""
+    run = _run(server, 0, 1)
+    state = run.state_dict()
+    other = _run(server, 0, 1, buckets=None)
+    other.load_state_dict(state)
+    assert _epochs([other]) == _epochs([run])
+
+
+def test_numpy_reads_the_same_batches(server: Server) -> None:
+    """And a token of theirs says which buckets they are."""
+    wanted = [_LENGTHS[_ids(batch)].tolist() for batch in _run(server, 0, 1, end="drop_last")]
+    found = NumpyDataset(server.address, "d", batch_size=_GLOBAL, seed=5, buckets=10, epochs=1)
+    assert [[len(each) for each in arrays["tokens"]] for arrays in found] == wanted
+    assert found.token is not None
+    assert decode_token(found.token).buckets == 10
+
+
+def test_what_has_no_buckets_is_refused_before_anything_is_asked() -> None:
+    """Mixtures, and numbers out of range."""
+    for dataset, buckets, words in (
+        ([("a", 0.5), ("b", 0.5)], 10, "for a mixture"),
+        ("a", 1, r"buckets is 1"),
+        ("a", True, r"buckets is True"),
+        ("a", 1 << 17, r"buckets is 131072"),
+    ):
+        with pytest.raises(BadArgumentError, match=words):
+            RemoteDataset("localhost:1", cast("Any", dataset), batch_size=2, buckets=buckets)
+
+
+def test_a_server_that_knows_no_buckets_is_refused() -> None:
+    """It says nothing of them in its first message."""
+    with pytest.raises(CallerError, match="older than buckets="):
+        Bounds(buckets=10).check_start(pb.StreamStart())
+
+
+def test_an_old_state_has_none(server: Server) -> None:
+    """A run without buckets does not continue with some."""
+    plain = _run(server, 0, 1, buckets=None)
+    next(iter(plain))
+    with pytest.raises(TokenSpecChangedError, match="the state has none"):
+        _run(server, 0, 1).load_state_dict(plain.state_dict())

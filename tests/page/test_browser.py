@@ -1,0 +1,228 @@
+"""The page in a real Chromium: views that a person can use, and samples that run nothing.
+
+Where no Chromium is installed these tests are skipped; Debian has one (`apt-get install chromium`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.client import NumpyDataset
+from support.datasets import write_dataset
+from support.page_samples import NAME, hostile_table, shapes_table
+from support.paged import Paged, paged, served_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+pytestmark = pytest.mark.skipif(
+    not CHROMIUM, reason="there is no Chromium here: apt-get install chromium"
+)
+playwright_api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Run one Chromium for the module."""
+    with playwright_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-quic", "--disable-gpu"]
+        )
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paged]:
+    """Show samples that are nice to look at, and some that are not."""
+    folder = tmp_path_factory.mktemp("shown")
+    write_dataset(str(folder / "shapes"), shapes_table(300), shard_samples=[150, 150])
+    write_dataset(str(folder / "hostile"), hostile_table(), shard_samples=[7])
+    urls = {name: str(folder / name) for name in ("shapes", "hostile")}
+    with paged(urls) as running:
+        yield running
+
+
+@pytest.fixture
+def tab(browser: Browser, shown: Paged) -> Iterator[Page]:
+    """Open a tab that fails the test at an error of a script, and at a request to anywhere else."""
+    context = browser.new_context(viewport={"width": 1100, "height": 700})
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: wrong.append(dialog.message))
+    page.on("console", lambda line: wrong.append(line.text) if _is_refusal(page, line) else None)
+    page.on(
+        "request",
+        lambda sent: None if sent.url.startswith(shown.url) else wrong.append(sent.url),
+    )
+    yield page
+    context.close()
+    assert [] == wrong
+
+
+def _is_refusal(page: Page, line: ConsoleMessage) -> bool:
+    """Say whether the policy stopped something; what Chromium adds to a bare file is left out."""
+    return "Content Security Policy" in line.text and "/file/" not in page.url
+
+
+VIEWS = (
+    "/",
+    "/d/shapes",
+    "/d/shapes/samples",
+    "/d/shapes/sample/7",
+    "/d/shapes/column/1",
+    "/d/shapes/versions",
+    "/d/shapes/order?label=label",
+    "/d/shapes/batch?batch=64&ranks=4",
+    "/run",
+)
+HOSTILE = (
+    "",
+    "/samples",
+    "/sample/0",
+    "/sample/1",
+    "/sample/2",
+    "/column/0",
+    "/column/3",
+    "/order",
+)
+
+
+def test_samples_are_seen_and_walked_through_by_keys(tab: Page, shown: Paged) -> None:
+    """Images load, masks and boxes lie over them, and keys lead from view to view."""
+    tab.goto(f"{shown.url}/d/shapes/samples?n=12")
+    tab.wait_for_load_state("networkidle")
+    loaded = """() => [...document.images]
+        .filter(image => image.loading !== 'lazy' || image.complete)
+        .every(image => image.naturalWidth > 0)"""
+    assert tab.evaluate(loaded)
+    assert tab.locator("article").count() >= 12
+    assert tab.locator("article svg rect").count() >= 12
+
+    tab.goto(f"{shown.url}/d/shapes/sample/7")
+    tab.keyboard.press("n")
+    tab.wait_for_url("**/sample/8?*")
+    tab.keyboard.press("p")
+    tab.wait_for_url("**/sample/7?*")
+    tab.keyboard.press("g")
+    tab.keyboard.press("d")
+    tab.wait_for_url(f"{shown.url}/")
+    tab.keyboard.press("?")
+    assert tab.locator("dialog").is_visible()
+
+
+def test_hostile_samples_run_no_script(tab: Page, shown: Paged) -> None:
+    """No title changes, no dialog opens, nobody is asked, and the policy has nothing to stop."""
+    for what in HOSTILE:
+        answer = tab.goto(f"{shown.url}/d/hostile{what}")
+        assert answer is not None
+        tab.wait_for_load_state("networkidle")
+
+        assert tab.title().endswith("headrace"), what
+        assert 1 == tab.locator("script").count()
+    # Opened by itself a file is no page either.
+    for number in range(7):
+        answer = tab.goto(f"{shown.url}/d/hostile/file/{number}/1")
+        assert answer is not None
+        assert "" == tab.title() or tab.title().startswith("1 "), tab.title()
+        assert 0 == tab.locator("script").count()
+
+
+def test_names_do_not_turn_the_page_around(tab: Page, shown: Paged) -> None:
+    """A name with an override stands spelled out, and what follows it reads from left to right."""
+    tab.goto(f"{shown.url}/d/hostile")
+
+    cell = tab.locator("th[scope=row]", has_text='a"b').first
+    assert "\\u202e" in cell.inner_text()
+    assert "\u202e" not in tab.content()
+    assert NAME not in tab.content()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1100])
+def test_each_view_fits_and_is_labelled(tab: Page, shown: Paged, width: int, scheme: str) -> None:
+    """No view is wider than the screen, every field has a name, and text stands out enough."""
+    tab.set_viewport_size({"width": width, "height": 700})
+    tab.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    for view in VIEWS:
+        tab.goto(shown.url + view)
+        _check_fits(tab, width, view)
+
+
+def _check_fits(tab: Page, width: int, view: str) -> None:
+    wide = tab.evaluate("document.documentElement.scrollWidth")
+    assert wide <= width, view
+    assert [] == tab.evaluate(_UNNAMED), view
+    assert tab.evaluate(_CONTRAST) >= 4.5, view
+    assert 1 == tab.locator("h1").count(), view
+    tab.keyboard.press("Tab")
+    assert "Skip" in tab.evaluate("document.activeElement.textContent"), view
+
+
+_UNNAMED = """() => {
+  const named = 'input:not([type=hidden]), select, textarea, img, svg';
+  return [...document.querySelectorAll(named)]
+    .filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.alt))
+    .map(e => e.outerHTML);
+}"""
+
+_CONTRAST = """() => {
+  const light = (c) => {
+    const [r, g, b] = c.match(/[\\d.]+/g).map(Number).map(v => v / 255)
+      .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const paper = light(getComputedStyle(document.body).backgroundColor);
+  const ratios = [...document.querySelectorAll('p, th, td, dt, dd, a, small, h1')]
+    .map(e => light(getComputedStyle(e).color))
+    .map(t => (Math.max(t, paper) + 0.05) / (Math.min(t, paper) + 0.05));
+  return Math.min(...ratios);
+}"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1100])
+def test_the_live_view_fits_and_is_labelled(
+    browser: Browser, tmp_path: Path, width: int, scheme: str
+) -> None:
+    """As the other views, while streams are open; and it renews itself while one looks."""
+    dark = browser.new_context(
+        viewport={"width": width, "height": 700},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    with served_page(tmp_path) as (server, page), dark as context:
+        with NumpyDataset(server.address, "red", batch_size=10) as dataset:
+            batches = iter(dataset)
+            next(batches)
+            tab = context.new_page()
+            tab.goto(f"{page.url}/live")
+            tab.wait_for_selector("table.streams tbody tr")
+            _check_fits(tab, width, "/live")
+        # The stream is over: nobody has to load the view again to see it.
+        tab.wait_for_selector("table.streams tbody tr", state="detached", timeout=30_000)
+
+
+@pytest.mark.long
+def test_samples_are_added_as_one_scrolls(tab: Page, shown: Paged) -> None:
+    """All of them come, each once, in order."""
+    tab.goto(f"{shown.url}/d/shapes/samples?n=60")
+    tab.wait_for_function(
+        """() => {
+          window.scrollTo(0, document.body.scrollHeight);
+          return !document.querySelector('[data-more]');
+        }""",
+        polling=100,
+    )
+
+    names = tab.locator("article").evaluate_all("all => all.map(e => e.ariaLabel)")
+    assert [f"Sample {number}" for number in range(300)] == names
