@@ -30,12 +30,19 @@ def wait_until(holds: Callable[[], bool], *, timeout_s: float = _GONE_S) -> bool
 
 
 def is_over(pid: int) -> bool:
-    """Return whether a process holds nothing any more: it is gone, or waits for its parent."""
+    """Return whether a process holds nothing any more: it is gone, or waits for its parent.
+
+    A killed process counts as dead from its first thread's end on, while other threads may still
+    hold its sockets and locks.
+    """
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        states = [
+            (thread / "stat").read_text().rpartition(")")[2].split()[0]
+            for thread in Path(f"/proc/{pid}/task").iterdir()
+        ]
     except OSError:
-        return True
-    return state in ("Z", "X")
+        return not Path(f"/proc/{pid}").exists()
+    return all(state in ("Z", "X") for state in states)
 
 
 def end_servers(runtime: Path) -> None:
