@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import xxhash
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from headrace.server.stream.stream_setup import stream_contents
 from headrace.server.telemetry.metrics import Metrics
 from headrace.server.telemetry.stream_tally import StreamTally
 from headrace.v1 import shard_service_pb2 as pb
+from support.datasets import write_dataset
 from support.loops import compiled_loops
 from support.streams import Streams, streams_of
 
@@ -177,6 +180,23 @@ def test_several_batches_are_made_together(streams: Streams) -> None:
     alone = max(map(len, _alone(streams, _request(32))))
     assert 4 * alone < max(made) <= TOGETHER_BYTES
     assert min(made - {0}) < alone
+
+
+def test_eight_batches_of_a_quarter_mebibyte_and_their_ids_are_made_together(
+    tmp_path: Path,
+) -> None:
+    """What is planned together is one pass, not a pass of seven and one of what is left."""
+    numbers = pa.array(np.zeros(1 << 19, np.int32))
+    table = pa.table({"row": pa.FixedSizeListArray.from_arrays(numbers, 1 << 13)})
+    write_dataset(str(tmp_path / "d"), table, shard_samples=[64], block_bytes=1 << 18)
+    request = _request(8, epoch_count=9)
+    with streams_of(str(tmp_path / "d")) as opened:
+        for _ in opened.open(request).messages():
+            pass
+        stream = opened.open(request)
+        made = {stream.batch_bytes for _ in stream.messages()}
+
+    assert 8 * (1 << 18) < max(made) <= TOGETHER_BYTES
 
 
 def test_a_stream_ends_between_two_batches_that_were_made_together(streams: Streams) -> None:

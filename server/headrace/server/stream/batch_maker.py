@@ -39,9 +39,10 @@ from headrace.server.plan.packed_rows import FoundRows
 from headrace.server.plan.planned_batches import PlannedBatch
 from headrace.server.stream.stream_setup import Contents, batch_header, sample_title
 
-TOGETHER_BYTES = 2 << 20
-"""Payload that is made together: from there on what is shared is little (measured), and each stream
-holds as much twice."""
+TOGETHER_BYTES = 9 << 18
+"""Payload that is made together: from 2 MiB on what is shared is little (measured), and each stream
+holds as much twice. An eighth more is for ids and boundaries: eight batches of 256 KiB and what
+comes beside them are one pass of eight, as they are planned, and not one of seven and one more."""
 
 # What a row takes beyond its own bytes while a batch is gathered: ids, places, column spans.
 _ROW_BYTES = 64

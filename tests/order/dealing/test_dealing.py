@@ -1,0 +1,34 @@
+"""Claims about the steps of lanes.
+
+How they could give a wrong sample: a step that is remembered from the place asked for before, and
+taken for that of another place or lane.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.order.dealing.dealing import Dealings
+
+
+@given(
+    lengths=st.lists(st.integers(1, 3000), min_size=1, max_size=3),
+    memory=st.integers(1, 400),
+    asked=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2999)), min_size=1, max_size=30),
+)
+def test_the_step_of_a_place_does_not_depend_on_what_was_asked_before(
+    lengths: list[int], memory: int, asked: list[tuple[int, int]]
+) -> None:
+    """Whichever places of whichever lanes come in whichever order, and the place is in its step."""
+    counts, memories = np.array(lengths), np.full(len(lengths), memory)
+    dealings = Dealings(counts, memories)
+    for number, wanted in asked:
+        lane = number % len(lengths)
+        place = wanted % lengths[lane]
+
+        step, start, length = dealings.step_at(lane, place)
+
+        assert (step, start, length) == Dealings(counts, memories).step_at(lane, place)
+        assert start <= place < start + length
