@@ -21,6 +21,7 @@ from headrace.client import Batch, BatchLoader, RemoteDataset
 from headrace.errors import BadArgumentError, TokenMalformedError
 from support.command import serving
 from support.datasets import small_table, write_dataset
+from support.private import is_over, wait_until
 
 pytestmark = [
     # What torchdata 0.11 calls at import of its loader.
@@ -103,6 +104,20 @@ def test_spawned_workers_do_so_too(address: str, epochs: list[list[Seen]]) -> No
     loader = _loader(_dataset(address), 2, context="spawn")
 
     assert epochs[:2] == [_seen(loader) for _ in range(2)]
+
+
+def test_a_closed_loader_keeps_no_worker_and_continues(
+    address: str, epochs: list[list[Seen]]
+) -> None:
+    """Leaving it ends the workers that it keeps; another ``for`` starts new ones."""
+    with BatchLoader(_dataset(address), num_workers=2, persistent_workers=True) as loader:
+        found = _seen(itertools.islice(loader, 5))
+        workers = [child.pid for child in multiprocessing.active_children()]
+    assert 2 <= len(workers)
+    assert wait_until(lambda: all(pid is not None and is_over(pid) for pid in workers))
+
+    assert epochs[0] == found + _seen(loader)
+    loader.close()
 
 
 @pytest.mark.parametrize("persistent", [False, True])

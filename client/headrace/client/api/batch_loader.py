@@ -6,7 +6,7 @@ import multiprocessing
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import forkserver
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 from torch.utils.data import DataLoader
 
@@ -27,10 +27,12 @@ class BatchLoader(DataLoader[Batch]):
     that of the last batch handed over, whatever the workers have read ahead, and is loaded by any
     number of workers and ranks, also by a dataset without a loader.
 
+    It is a context manager: leaving it ends the workers and closes the dataset's connection.
+
     Examples:
         >>> dataset = RemoteDataset(address, "numbers", batch_size=5, shuffle=False, epochs=1)
-        >>> loader = BatchLoader(dataset, num_workers=0)
-        >>> [batch["x"].sum().item() for batch in loader]
+        >>> with BatchLoader(dataset, num_workers=0) as loader:
+        ...     [batch["x"].sum().item() for batch in loader]
         [10, 35]
     """
 
@@ -121,6 +123,18 @@ class BatchLoader(DataLoader[Batch]):
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continue after that batch with the next ``for``; see `RemoteDataset.load_state_dict`."""
         self._remote.load_state_dict(state)
+
+    def close(self) -> None:
+        """End kept workers and drop the dataset's connection; the next ``for`` still continues."""
+        # Torch ends the workers of the iterator that it keeps as soon as nothing refers to it.
+        self._iterator = None
+        self._remote.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 def _as_it_is(result: object) -> object:
