@@ -2,9 +2,10 @@
 
     PYTHONPATH=tests:examples python -m exam --json docs/exam/answers.json
 
-Each library is asked every question, in processes of its own environment. Answers are written after
-each question, so that a run can be interrupted; ``--only ours --questions same kills`` asks again
-for these and keeps the others. `exam.page` makes docs/exam.md of them.
+Each library is asked every question, in processes of its own environment, several libraries at a
+time. Answers are written after each question, so that a run can be interrupted; ``--only ours
+--questions same kills`` asks again for these and keeps the others. `exam.page` makes docs/exam.md
+of them, and `exam.compare` says whether two runs agree.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ import argparse
 import json
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from exam.candidate import Candidate
 from exam.libraries import LIBRARIES, Library
 from exam.questions import QUESTIONS, Question
 
+_AT_ONCE = 2  # what waits for one library's timeouts is the other's processor
 _KILLS = ("kills", "server")  # questions that kill several times
 
 
@@ -35,35 +40,65 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=names, default=names, help="libraries")
     parser.add_argument("--questions", nargs="*", choices=keys, default=keys)
     parser.add_argument("--kills", type=int, default=20, help="of trainers, and of servers")
+    parser.add_argument("--at-once", type=int, default=_AT_ONCE, help="libraries")
     parser.add_argument("--json", type=Path, metavar="FILE", help="answers; those in it are kept")
     given = parser.parse_args()
-    found = _read(given.json)
-    for library, name in zip(LIBRARIES, names, strict=True):
-        if name in given.only:
-            answers = found.setdefault(name, {"answers": {}})
-            for question in QUESTIONS:
-                if question.key in given.questions:
-                    answers["answers"].pop(question.key, None)
-            for fields in _examine(library, given.questions, given.kills, answers):
-                found[name] = fields
-                _write(given.json, found)
+    began = time.monotonic()
+    book = _Book(given.json)
+    chosen = [each for each in zip(LIBRARIES, names, strict=True) if each[1] in given.only]
+    # Those that take longest begin first, so that none of them is left alone at the end.
+    chosen.sort(key=lambda each: -each[0].minutes)
+    with ThreadPoolExecutor(given.at_once) as pool:
+        asked = [
+            pool.submit(_examine, library, name, given.questions, given.kills, book)
+            for library, name in chosen
+        ]
+        for each in asked:
+            each.result()
+    _show(f"all questions: {(time.monotonic() - began) / 60:.1f} minutes")
 
 
-def _examine(library: Library, keys: list[str], kills: int, known: dict[str, Any]) -> Any:
+class _Book:
+    """The answers so far, in a file."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._found: dict[str, Any] = {}
+        if path is not None and path.exists():
+            self._found = json.loads(path.read_text())
+        self._lock = threading.Lock()
+
+    def forget(self, name: str, keys: Sequence[str]) -> None:
+        """Drop what is asked again."""
+        for key in keys:
+            self._found.get(name, {"answers": {}})["answers"].pop(key, None)
+
+    def keep(self, name: str, version: str, answers: dict[str, Any], error: str = "") -> None:
+        """Put answers beside those that are there."""
+        with self._lock:
+            known = self._found.get(name, {}).get("answers", {})
+            self._found[name] = {"version": version, "answers": {**known, **answers}}
+            if error:
+                self._found[name]["error"] = error
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._path.write_text(json.dumps(self._found, indent=1) + "\n")
+
+
+def _examine(library: Library, name: str, keys: Sequence[str], kills: int, book: _Book) -> None:
+    book.forget(name, keys)
     try:
         version = library.version()
     except Exception as error:  # noqa: BLE001 - what does not install is listed with the message
-        yield {"version": "", "error": f"{type(error).__name__}: {error}", "answers": {}}
+        book.keep(name, "", {}, f"{type(error).__name__}: {error}")
         return
-    answers = dict(known["answers"])
     with (
         tempfile.TemporaryDirectory(prefix="exam-") as folder,
         Candidate(library, Path(folder), kills=kills) as candidate,
     ):
         for question in QUESTIONS:
             if question.key in keys:
-                answers[question.key] = _asked(question, candidate)
-                yield {"version": version, "answers": answers}
+                book.keep(name, version, {question.key: _asked(question, candidate)})
 
 
 def _asked(question: Question, candidate: Candidate) -> dict[str, Any]:
@@ -77,20 +112,7 @@ def _asked(question: Question, candidate: Candidate) -> dict[str, Any]:
     if answer.message:
         _show(f"    {answer.message[:600]}")
     tried = {"kills": candidate.kills} if question.key in _KILLS else {}
-    return {**answer.to_json(), **tried}
-
-
-def _read(path: Path | None) -> dict[str, Any]:
-    if path is None or not path.exists():
-        return {}
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
-
-
-def _write(path: Path | None, found: dict[str, Any]) -> None:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1) + "\n")
+    return {**answer.to_json(), **tried, "spent_s": round(spent, 1)}
 
 
 def _show(line: str) -> None:

@@ -20,6 +20,7 @@ Kind = Literal[
 ]
 Lines = Sequence[Sequence[dict[str, Any]]]
 
+_COUNTS = ("lost", "repeated", "new", "altered")
 _MESSAGE = 300  # characters that are kept of what a library says; tracebacks follow in some
 _ACCIDENTS = {
     *("AttributeError", "IndexError", "KeyError", "NameError", "RecursionError", "StopIteration"),
@@ -56,16 +57,7 @@ class Answer:
         found = self.difference
         if found is None:
             return self.kind
-        parts = [
-            f"{count:,} {what}"
-            for count, what in (
-                (found.lost, "lost"),
-                (found.repeated, "repeated"),
-                (found.new, "new"),
-                (found.altered, "altered"),
-            )
-            if count
-        ]
+        parts = [f"{count:,} {what}" for what, count in _counted(found).items() if count]
         if parts:
             return ", ".join(parts)
         return "same" if found.same_order else "other order"
@@ -80,6 +72,31 @@ class Answer:
         known = {name: fields[name] for name in ("kind", "message", "first_s")}
         found = fields["difference"]
         return cls(**known, difference=Difference(**found) if found else None)
+
+
+def together(answers: Sequence[Answer]) -> str:
+    """Return the cell of a question that several runs were asked, in which they may differ.
+
+    What depends on the moment of a kill differs, so counts become ranges, and the rest is said to
+    be so sometimes.
+    """
+    texts = list(dict.fromkeys(answer.text for answer in answers))
+    if len(texts) == 1:
+        return texts[0]
+    found = [answer.difference for answer in answers if answer.difference is not None]
+    parts = []
+    for what in _COUNTS:
+        counts = [_counted(each)[what] for each in found]
+        if max(counts, default=0):
+            spread = f"{min(counts):,} to {max(counts):,}"
+            parts.append(f"{spread if len({*counts}) > 1 else f'{counts[0]:,}'} {what}")
+    if len(found) == len(answers) and parts:
+        return ", ".join(parts)
+    return ", ".join(f"sometimes {text}" for text in texts)
+
+
+def _counted(found: Difference) -> dict[str, int]:
+    return {what: getattr(found, what) for what in _COUNTS}
 
 
 def stopped(lines: Lines, *, hung: bool, errors_refuse: bool = False) -> Answer | None:

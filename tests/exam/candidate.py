@@ -50,7 +50,7 @@ class Candidate:
         self.library = library
         self.folder = folder
         self.seed = 1
-        self.kills = min(kills, library.most_kills)
+        self.kills = kills
         self._workers = workers
         self._hung_s = hung_s
         self._undisturbed: dict[str, tuple[Path, list[Step] | Answer]] = {}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from benchmarks.peers.libraries import EXAM_PACKAGES, library_of
 from support.environments import environment
 
-_ENERGON = ("torch==2.13.0", "megatron-energon==7.4.1")
-_RAY = ("torch==2.13.0", "ray[data]==2.60.0")
+_ENERGON = ("torch==2.13.0", "megatron-energon==7.4.1", "pillow==13.0.0")
+_RAY = ("torch==2.13.0", "ray[data]==2.60.0", "pillow==13.0.0")
 _VERSION = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
 
 
@@ -34,7 +34,7 @@ class Library:
         packs: Whether it packs documents into rows.
         reads_s3: Whether its entry reads from an S3 store too.
         stateless: Why a run cannot be resumed, of libraries without states.
-        most_kills: How many kills are affordable, where starts are slow.
+        minutes: About how long its questions take.
         save_every: Steps between two states; odd, so that two workers are not at the same batch.
     """
 
@@ -51,7 +51,7 @@ class Library:
     packs: bool = False
     reads_s3: bool = False
     stateless: str = ""
-    most_kills: int = 20
+    minutes: float = 3.0
     save_every: int = 7
 
     def version(self) -> str:
@@ -178,7 +178,7 @@ LIBRARIES = (
         "steps are defined by splits: with one batch of one worker a step, global batches would "
         "depend on the number of workers.",
         imports=("torch", "pyarrow"),  # its threads do not survive a fork
-        most_kills=5,
+        minutes=12.0,
         packs=True,
     ),
     Library(
@@ -205,7 +205,7 @@ LIBRARIES = (
         "fault-tolerant mode recovers from restarts. Nothing about resuming a consumer.",
         files="*.tfrecord",
         stateless="a dataset that the service distributes has no state",
-        most_kills=3,  # it takes half a minute after each
+        minutes=11.0,  # it takes half a minute after each kill
         has_service=True,
     ),
     Library(

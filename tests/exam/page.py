@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from exam.answers import Answer
+from exam.answers import Answer, together
 from exam.libraries import LIBRARIES, Library
 from exam.questions import QUESTIONS
 
@@ -56,10 +56,11 @@ def _cell(about: Mapping[str, Any], key: str) -> str:
     fields = about["answers"].get(key)
     if fields is None:
         return _NOT_ASKED
-    answer = Answer.from_json(fields)
-    if answer.difference is not None and fields.get("kills"):
-        return f"{answer.text} ({fields['kills']} kills)"
-    return answer.text
+    answers = [Answer.from_json(each) for each in (fields, *fields.get("others", []))]
+    text = together(answers)
+    if answers[0].difference is not None and fields.get("kills"):
+        return f"{text} ({fields['kills']} kills)"
+    return text
 
 
 def _first_s(about: Mapping[str, Any]) -> str:

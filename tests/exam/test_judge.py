@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exam.answers import Kind, complaint, stopped
+from exam.answers import Answer, Kind, complaint, stopped, together
+from exam.compare import compared, merged
 from exam.judge import Difference, Step, compare, complete, joined, resumed
+from exam.page import written
 from exam.ranks import Line
 
 _RUN = [
@@ -147,3 +149,49 @@ def test_an_error_in_the_middle_is_a_failure_but_for_damage() -> None:
     assert early is not None
     assert late is not None
     assert ("failed", "refused") == (early.kind, late.kind)
+
+
+def _read(lost: int = 0, *, same_order: bool = True) -> Answer:
+    found = Difference(lost=lost, repeated=lost, same_order=same_order)
+    return Answer(kind="read", difference=found)
+
+
+@pytest.mark.parametrize(
+    ("answers", "cell"),
+    [
+        ((_read(3), _read(3)), "3 lost, 3 repeated"),
+        ((_read(3), _read()), "0 to 3 lost, 0 to 3 repeated"),
+        ((_read(1), _read(2), _read(1)), "1 to 2 lost, 1 to 2 repeated"),
+        ((_read(), _read(same_order=False)), "sometimes same, sometimes other order"),
+        ((_read(4), Answer(kind="hung")), "sometimes 4 lost, 4 repeated, sometimes hung"),
+    ],
+)
+def test_answers_of_two_runs_become_one_cell(answers: tuple[Answer, ...], cell: str) -> None:
+    """What depends on a moment is a range, or something that is so sometimes."""
+    assert cell == together(answers)
+
+
+def test_two_runs_are_compared() -> None:
+    """Counts differ, seconds may; what only one run was asked is not compared."""
+    one, other = (
+        {
+            "ours": {
+                "version": "1",
+                "answers": {
+                    "same": {**_read().to_json(), "first_s": seconds, "spent_s": 60.0},
+                    "kills": _read(lost).to_json(),
+                },
+            }
+        }
+        for seconds, lost in ((1.0, 3), (2.0, 5))
+    )
+    other["ours"]["answers"]["seed"] = _read().to_json()  # type: ignore[index] # a mapping
+
+    text = compared(one, other)
+
+    assert "1 of 2 answers were the same in both" in text
+    assert (
+        "| headrace | trainers killed again and again | 3 lost, 3 repeated | "
+        "5 lost, 5 repeated |" in text
+    )
+    assert "3 to 5 lost, 3 to 5 repeated" in written(merged(one, other))
