@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.peers.__main__ import together
 from benchmarks.peers.kinds import SAMPLE_COUNTS, make
 from benchmarks.peers.libraries import LIBRARIES, Child, Library, library_of
 from benchmarks.peers.page import page, tables
@@ -94,6 +95,21 @@ def test_a_digest_tells_samples_apart_and_not_their_order() -> None:
 
     assert batch == digest({"x": x[::-1], "label": [8, 7]})
     assert batch != digest({"x": x[::-1], "label": [7, 8]})
+
+
+def test_short_runs_are_put_together(figures: Mapping[str, Any]) -> None:
+    """A run of one kind replaces its rows, and those of other kinds and parts stay."""
+    row = {"kind": "tokens", "library": "headrace", "workers": 0, "rate": [1.0]}
+    about = {"tokens": figures["kinds"]["tokens"]}
+    found = together(figures, {"rounds": 1, "kinds": about, "local": [row]})
+
+    assert [each for each in found["local"] if each["kind"] == "tokens"] == [row]
+    assert [each for each in found["local"] if each["kind"] == "rows"] == [
+        each for each in figures["local"] if each["kind"] == "rows"
+    ]
+    assert found["s3"] == figures["s3"]
+    assert found["order"] == figures["order"]
+    assert [*found["kinds"]] == [*figures["kinds"]]
 
 
 @pytest.mark.long

@@ -41,6 +41,9 @@ def main() -> None:
     parser.add_argument("--questions", nargs="*", choices=keys, default=keys)
     parser.add_argument("--kills", type=int, default=20, help="of trainers, and of servers")
     parser.add_argument("--at-once", type=int, default=_AT_ONCE, help="libraries")
+    parser.add_argument(
+        "--hung-s", type=float, default=60.0, help="without a batch; more for a busy machine"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="answers; those in it are kept")
     given = parser.parse_args()
     began = time.monotonic()
@@ -49,10 +52,7 @@ def main() -> None:
     # Those that take longest begin first, so that none of them is left alone at the end.
     chosen.sort(key=lambda each: -each[0].minutes)
     with ThreadPoolExecutor(given.at_once) as pool:
-        asked = [
-            pool.submit(_examine, library, name, given.questions, given.kills, book)
-            for library, name in chosen
-        ]
+        asked = [pool.submit(_examine, library, name, given, book) for library, name in chosen]
         for each in asked:
             each.result()
     _show(f"all questions: {(time.monotonic() - began) / 60:.1f} minutes")
@@ -85,8 +85,8 @@ class _Book:
                 self._path.write_text(json.dumps(self._found, indent=1) + "\n")
 
 
-def _examine(library: Library, name: str, keys: Sequence[str], kills: int, book: _Book) -> None:
-    book.forget(name, keys)
+def _examine(library: Library, name: str, given: argparse.Namespace, book: _Book) -> None:
+    book.forget(name, given.questions)
     try:
         version = library.version()
     except Exception as error:  # noqa: BLE001 - what does not install is listed with the message
@@ -94,10 +94,10 @@ def _examine(library: Library, name: str, keys: Sequence[str], kills: int, book:
         return
     with (
         tempfile.TemporaryDirectory(prefix="exam-") as folder,
-        Candidate(library, Path(folder), kills=kills) as candidate,
+        Candidate(library, Path(folder), kills=given.kills, hung_s=given.hung_s) as candidate,
     ):
         for question in QUESTIONS:
-            if question.key in keys:
+            if question.key in given.questions:
                 book.keep(name, version, {question.key: _asked(question, candidate)})
 
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from exam.job import Job
 
-Batch = tuple[Sequence[int], Sequence[bytes]]
-"""The ids of a batch's samples, and their bytes."""
+Batch = tuple[Sequence[int], Sequence[Any]]
+"""The ids of a batch's samples, and their bytes; of images, which are decoded, their pixels."""
 
 Shards = Iterable[list[tuple[int, bytes]]]
 """Samples as `exam.job.shards` yields them."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Self
 
 KIND = os.environ.get("EXAM_KIND", "")
 """Of the samples of `exam.waits`; empty for those of the questions."""
 
 _KINDS = {"": (50, 4096, 24), "rows": (250, 4096, 48), "tokens": (250, 8192, 48)}
-_KINDS["images"] = (125, 65536, 48)
+_KINDS["images"] = (125, 65536, 8)  # which take their time to decode
 
 SHARDS = 48
 SHARD_SAMPLES, PAYLOAD_BYTES, GLOBAL_BATCH = _KINDS[KIND]
@@ -51,6 +54,7 @@ class Job:
         step_s: Seconds that a step takes.
         is_packed: Whether it reads rows of packed documents instead of samples.
         also: Process groups of a service, whose memory and processor time count too.
+        names: Of the files in a folder that is in a store, which gives no lists.
         store: Environment variables of the S3 store that folders are in, if they are.
     """
 
@@ -72,6 +76,7 @@ class Job:
     step_s: float = 0.0
     is_packed: bool = False
     also: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
     store: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -82,11 +87,29 @@ class Job:
     def from_json(cls, text: str) -> Self:
         """Read such a line."""
         fields = json.loads(text)
-        return cls(**{**fields, "folders": tuple(fields["folders"]), "also": tuple(fields["also"])})
+        lists = {key: tuple(fields[key]) for key in ("folders", "also", "names")}
+        return cls(**{**fields, **lists})
+
+    def files(self, folder: str, pattern: str) -> list[str]:
+        """Return the files of a folder, in a store by the names that are known."""
+        if self.names:
+            return [f"{folder}/{name}" for name in fnmatch.filter(self.names, pattern)]
+        return sorted(str(path) for path in Path(folder).glob(pattern))
+
+
+PICTURES = 16
+"""How many different ones the images are; their folder is ``EXAM_PICTURES``."""
+
+
+@cache
+def _picture(number: int) -> bytes:
+    return Path(os.environ["EXAM_PICTURES"], f"{number}.jpg").read_bytes()
 
 
 def payload(sample_id: int) -> bytes:
     """Return the bytes that belong to an id, so that an altered sample shows."""
+    if KIND == "images":
+        return _picture(sample_id % PICTURES).ljust(PAYLOAD_BYTES, b"\0")
     return hashlib.shake_128(sample_id.to_bytes(8, "little")).digest(PAYLOAD_BYTES)
 
 

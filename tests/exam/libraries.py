@@ -12,7 +12,10 @@ from benchmarks.peers.libraries import EXAM_PACKAGES, library_of
 from support.environments import environment
 
 _ENERGON = ("torch==2.13.0", "megatron-energon==7.4.1", "pillow==13.0.0")
-_RAY = ("torch==2.13.0", "ray[data]==2.60.0", "pillow==13.0.0")
+_RAY = (
+    *("torch==2.13.0", "ray[data]==2.60.0", "pillow==13.0.0"),
+    *("aiohttp==3.14.5", "requests==2.34.2"),
+)
 _VERSION = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
 
 
@@ -33,6 +36,7 @@ class Library:
         files: Which of the files that it writes hold samples, as a pattern.
         packs: Whether it packs documents into rows.
         reads_s3: Whether its entry reads from an S3 store too.
+        cold: How it reads a store that gives no lists, ``s3`` or ``http``, or why it does not.
         stateless: Why a run cannot be resumed, of libraries without states.
         minutes: About how long its questions take.
         save_every: Steps between two states; odd, so that two workers are not at the same batch.
@@ -50,6 +54,7 @@ class Library:
     imports: tuple[str, ...] = ()
     packs: bool = False
     reads_s3: bool = False
+    cold: str = "its entry reads local files"
     stateless: str = ""
     minutes: float = 3.0
     save_every: int = 7
@@ -96,6 +101,7 @@ LIBRARIES = (
         promise="The same global batches after a resume with any number of ranks and workers, "
         "also after kills of trainers or servers; another seed or shuffle is refused.",
         files="*.arrow",
+        cold="s3",
         has_service=True,
         reads_s3=True,
         packs=True,
@@ -109,6 +115,7 @@ LIBRARIES = (
         promise="Immediate, deterministic resumption in mid-epoch; samples in the same order "
         "whatever the number of GPUs, nodes and workers.",
         files="*.mds",
+        cold="s3",
         reads_s3=True,
     ),
     Library(
@@ -119,6 +126,7 @@ LIBRARIES = (
         page="https://meta-pytorch.org/data/0.11/stateful_dataloader_tutorial.html",
         promise="Mid-epoch checkpoints of a loader, across its workers but not across ranks.",
         files="*.rows",
+        cold="it reads what a user can index",
     ),
     Library(
         name="LitData",
@@ -129,6 +137,7 @@ LIBRARIES = (
         promise="Pause and resume; the numbers of workers and ranks may change without duplicates, "
         "with the same seed and shuffle. Combined datasets resume on the same topology alone.",
         files="*.bin",
+        cold="its client refuses plain HTTP",
         remark="It is asked with drop_last=True, as its pages recommend for several ranks: what is "
         "lost with other workers or ranks is the remainder after the rest was dealt again.",
     ),
@@ -140,6 +149,7 @@ LIBRARIES = (
         page="https://webdataset.github.io/webdataset/",
         promise="Nothing about resuming.",
         files="*.tar",
+        cold="http",
         stateless="pipelines have no state",
     ),
     Library(
@@ -151,6 +161,7 @@ LIBRARIES = (
         promise="A state resumes where it was saved, but for the samples in shuffle buffers, "
         "which are lost.",
         files="*.parquet",
+        cold="http",
         remark="The buffer is of 100 samples here; the default is 1,000. A resume logs that it "
         "will be filled again.",
     ),
@@ -163,6 +174,7 @@ LIBRARIES = (
         promise="Checkpoints of iterators; with ElasticIterator, of any shard for all shards after "
         "a change in their number.",
         files="*.rows",
+        cold="it reads what a user can index",
         packs=True,
     ),
     Library(
@@ -174,6 +186,7 @@ LIBRARIES = (
         promise="Exact resume on the same or another number of ranks and workers, with the same "
         "splits and seed; the same samples at each step for any of them.",
         files="*.lance",
+        cold="it asks for lists of objects",
         remark="A rank's step is a batch of each of its workers, one sample of each split, since "
         "steps are defined by splits: with one batch of one worker a step, global batches would "
         "depend on the number of workers.",
@@ -217,6 +230,7 @@ LIBRARIES = (
         promise="Disjoint splits for the workers of a job; nothing about resuming in mid-epoch, "
         "which Anyscale's runtime offers.",
         files="*.parquet",
+        cold="s3",
         imports=("torch", "pyarrow"),  # its threads do not survive a fork
         stateless="splits have no state in open-source Ray",
         reads_s3=True,

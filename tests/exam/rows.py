@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from exam.entry import Shards
+from exam.entry import Batch, Shards
 from exam.job import PAYLOAD_BYTES, SHARD_SAMPLES
+from exam.pictures import stacked
 
 _ROW = 8 + PAYLOAD_BYTES
 
@@ -35,6 +36,6 @@ class Rows:
         return int.from_bytes(found[:8], "little"), found[8:]
 
 
-def columns(samples: list[tuple[int, bytes]]) -> tuple[list[int], list[bytes]]:
+def columns(samples: list[tuple[int, bytes]]) -> Batch:
     """Return a batch of samples as columns."""
-    return [sample_id for sample_id, _ in samples], [value for _, value in samples]
+    return [sample_id for sample_id, _ in samples], stacked([value for _, value in samples])

@@ -2,29 +2,33 @@
 
     EXAM_KIND=rows PYTHONPATH=tests:examples python -m exam.waits --json docs/exam/waits.json
 
-One rank with two workers (``--workers``) reads batches of 48 by the library's entry, the same that
-answers the questions, in steps of 20 ms in which the processor is free. ``EXAM_KIND`` is ``rows``
-(4 KiB a sample), ``tokens`` (8 KiB) or ``images`` (64 KiB, as of JPEG files; no entry decodes
-anything). ``warm`` reads from local files, and from servers, that were read before. ``cold`` reads
-from a store with the latencies of S3 (`support.slow_store`), through empty caches, for libraries
-whose entry reads S3.
-Rows of other runs in the file are kept, so that short runs can be put together.
+One rank with two workers, headrace also without, reads batches of 48 by the library's entry, the
+same that answers the questions, in steps of 20 ms in which the processor is free. ``EXAM_KIND`` is
+``rows`` (4 KiB a sample), ``tokens`` (8 KiB) or ``images`` (JPEG files of 64 KiB, batches of 8,
+which are decoded).
+
+``warm`` reads from local files, and from servers, that were read before. ``cold`` reads from a
+store with the latencies of S3 (`support.slow_store`), through empty caches, where a library reads
+S3 or HTTP and asks for no lists of objects. Rounds of all libraries are interleaved. Rows of other
+runs in the file are kept, so that short runs can be put together.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.reader import touch
+from exam import pictures
 from exam.candidate import Candidate
 from exam.job import KIND, Job
 from exam.libraries import LIBRARIES, Library
@@ -46,48 +50,116 @@ def main() -> None:
     )
     parser.add_argument("--only", nargs="*", choices=names, default=names, help="libraries")
     parser.add_argument("--stores", nargs="*", choices=["warm", "cold"], default=["warm", "cold"])
-    parser.add_argument("--workers", type=int, default=_WORKERS)
     parser.add_argument("--rounds", type=int, default=3, help="of which the median counts")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no round begins after them")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     given = parser.parse_args()
     if not KIND:
         parser.error("EXAM_KIND is not set; expected rows, tokens or images")
-    for library, name in zip(LIBRARIES, names, strict=True):
-        if name in given.only:
-            found = _measured(library, given)
-            named = name if given.workers == _WORKERS else f"{name}, {given.workers} workers"
-            _keep(given.json, named, found)
-
-
-def _measured(library: Library, given: argparse.Namespace) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="exam-") as folder,
-        Candidate(library, Path(folder)) as candidate,
-    ):
-        for store in given.stores:
-            if store == "cold" and not library.reads_s3:
-                continue
-            try:
-                runs = [
-                    _run(candidate, given.workers, is_cold=store == "cold")
-                    for _ in range(given.rounds)
-                ]
-                found[store] = {key: [run[key] for run in runs] for key in runs[0]}
-            except RuntimeError as error:
-                found[store] = {"error": str(error)[:300]}
-            print(f"{time.strftime('%X')} {library.name} {KIND} {store}: {found[store]}")
-            sys.stdout.flush()
-    return {"version": library.version(), **found}
-
-
-def _run(candidate: Candidate, workers: int, *, is_cold: bool) -> dict[str, float]:
-    """Read some steps, and return what they cost."""
-    job = replace(candidate.job(world=1), workers=workers, save_every=_STEPS, step_s=_STEP_S)
-    data = candidate.data("a")
-    touch(data)
+    end_at = time.monotonic() + 60 * given.minutes
     with ExitStack() as stack:
-        if is_cold:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="exam-")))
+        os.environ["EXAM_PICTURES"] = str(folder / "pictures")
+        if KIND == "images":
+            pictures.make(folder / "pictures")
+        loops = [
+            loop
+            for library, name in zip(LIBRARIES, names, strict=True)
+            if name in given.only
+            for loop in _loops(library, name, folder, given.stores, stack)
+        ]
+        for number in range(given.rounds):
+            if time.monotonic() > end_at:
+                _show(f"out of time after {number} rounds")
+                break
+            for loop in [*loops[number % len(loops) :], *loops[: number % len(loops)]]:
+                loop.run()
+            for loop in loops:
+                _keep(given.json, loop)
+
+
+def _loops(
+    library: Library, name: str, folder: Path, stores: Sequence[str], stack: ExitStack
+) -> Iterator[_Loop]:
+    """Yield the loops over one library, each read once where it is to be warm."""
+    (folder / name).mkdir()
+    candidate = stack.enter_context(Candidate(library, folder / name))
+    for store in stores:
+        for workers in (_WORKERS, 0) if name == "ours" else (_WORKERS,):
+            named = name if workers == _WORKERS else f"{name}, {workers} workers"
+            loop = _Loop(candidate, named, store, workers)
+            if store == "cold" and library.cold not in ("s3", "http"):
+                loop.not_read = library.cold
+            elif store == "warm":
+                loop.warm(stack)
+            yield loop
+
+
+class _Loop:
+    """One training loop that is measured again and again.
+
+    Attributes:
+        candidate: Of the library.
+        name: Of its row.
+        store: ``warm`` or ``cold``.
+        not_read: Why it cannot be measured.
+        error: What ended a run.
+        runs: The figures of each round.
+    """
+
+    def __init__(self, candidate: Candidate, name: str, store: str, workers: int) -> None:
+        self.candidate, self.name, self.store = candidate, name, store
+        self.not_read = self.error = ""
+        self.runs: list[dict[str, float]] = []
+        self._workers = workers
+        self._job: Job | None = None
+
+    def warm(self, stack: ExitStack) -> None:
+        """Read once, so that files and what serves have been read."""
+        try:
+            touch(self.candidate.data("a"))
+            self._job = self._served(self._plain(), stack)
+            figures(self.candidate, self._job)
+        except RuntimeError as error:
+            self.error = str(error)[:300]
+
+    def run(self) -> None:
+        """Measure a round, unless an earlier one failed."""
+        if self.not_read or self.error:
+            return
+        try:
+            found = figures(self.candidate, self._job) if self._job else self._cold()
+        except RuntimeError as error:
+            self.error = str(error)[:300]
+            _show(f"{self.name} {KIND} {self.store}: {self.error}")
+            return
+        self.runs.append(found)
+        _show(f"{self.name} {KIND} {self.store}: {found}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its row."""
+        if self.not_read:
+            return {"not_read": self.not_read}
+        if self.error or not self.runs:
+            return {"error": self.error or "there was no time for it"}
+        return {key: [run[key] for run in self.runs] for key in self.runs[0]}
+
+    def _plain(self) -> Job:
+        job = self.candidate.job(world=1)
+        return replace(job, workers=self._workers, save_every=_STEPS, step_s=_STEP_S)
+
+    def _served(self, job: Job, stack: ExitStack) -> Job:
+        if not self.candidate.library.has_service:
+            return job
+        port = free_port()
+        service = stack.enter_context(self.candidate.service(job, port))
+        return replace(job, address=f"127.0.0.1:{port}", also=(service.pid,))
+
+    def _cold(self) -> dict[str, float]:
+        """Read from a new store, by a new server, into empty caches."""
+        data = self.candidate.data("a")
+        touch(data)
+        with ExitStack() as stack:
             store = stack.enter_context(
                 slow_store(data.parent, median_ms=20.0, p99_ms=150.0, mb_per_s=80.0)
             )
@@ -96,19 +168,14 @@ def _run(candidate: Candidate, workers: int, *, is_cold: bool) -> dict[str, floa
                 "S3_ENDPOINT_URL": store.endpoint,
                 "AWS_ALLOW_HTTP": "true",
             }
+            over = "s3://bucket" if self.candidate.library.cold == "s3" else store.endpoint
             job = replace(
-                job,
-                folders=(f"s3://bucket/{data.name}",),
+                self._plain(),
+                folders=(f"{over}{'' if over.startswith('s3') else '/bucket'}/{data.name}",),
+                names=tuple(sorted(path.name for path in data.rglob("*") if path.is_file())),
                 store={**store.environment, **variables},
             )
-        if candidate.library.has_service:
-            port = free_port()
-            service = stack.enter_context(candidate.service(job, port))
-            job = replace(job, address=f"127.0.0.1:{port}", also=(service.pid,))
-        if not is_cold:
-            # What serves has read the samples then, too.
-            figures(candidate, job)
-        return figures(candidate, job)
+            return figures(self.candidate, self._served(job, stack))
 
 
 def figures(candidate: Candidate, job: Job) -> dict[str, float]:
@@ -133,13 +200,18 @@ def figures(candidate: Candidate, job: Job) -> dict[str, float]:
     }
 
 
-def _keep(path: Path, name: str, found: Mapping[str, Any]) -> None:
-    """Put rows into a file, beside those that are there."""
+def _keep(path: Path, loop: _Loop) -> None:
+    """Put a row into a file, beside those that are there."""
     all_rows = json.loads(path.read_text()) if path.exists() else {}
     kind = all_rows.setdefault(KIND, {})
-    kind[name] = {**kind.get(name, {}), **found}
+    row = {"version": loop.candidate.library.version(), loop.store: loop.to_json()}
+    kind[loop.name] = {**kind.get(loop.name, {}), **row}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_rounded(all_rows), indent=1) + "\n")
+
+
+def _show(line: str) -> None:
+    print(f"{time.strftime('%X')} {line}", file=sys.stderr, flush=True)
 
 
 def _rounded(value: Any) -> Any:

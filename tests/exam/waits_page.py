@@ -44,6 +44,11 @@ def written(found: Found) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for kind, title, row in _rows(found):
+        if "not_read" in row:
+            lines.append(
+                f"| {_TITLES[kind]} | {title} | not measured: {row['not_read']} |  |  |  |  |"
+            )
+            continue
         if "error" in row:
             lines.append(f"| {_TITLES[kind]} | {title} | failed: {row['error']} |  |  |  |  |")
             continue
@@ -63,6 +68,8 @@ def drawn(found: Found) -> str:
     parts: list[str] = []
     y, last = 0, ""
     for kind, title, row in _rows(found):
+        if "not_read" in row:
+            continue
         if kind != last:
             y += _HEAD
             parts.append(f'<text x="0" y="{y - 8}" font-weight="bold">{_TITLES[kind]}</text>')

@@ -10,7 +10,8 @@ number of them. Rounds are interleaved, the first library of each is the next on
 medians count. A second part reads an epoch through empty caches from a real S3 server on the same
 machine, a third opens the order of large epochs. With ``--photos FOLDER`` of JPEG files, readers
 that can do it read those too, and decode, crop and flip them. ``--share 0.05 --rounds 1`` shows in
-a minute or two that all of it runs; the first run also installs the libraries.
+a minute or two that all of it runs; the first run also installs the libraries. A file of figures
+keeps those of kinds and parts that a run does not measure, so that short runs can be put together.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers.compare import Effort, compare
 from benchmarks.peers.kinds import PHOTOS, SAMPLE_COUNTS
@@ -58,9 +61,28 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = compare(kinds, given.parts, effort, Path(folder), show=_show)
     if given.json is not None:
+        if given.json.exists():
+            found = together(json.loads(given.json.read_text()), found)
         given.json.parent.mkdir(parents=True, exist_ok=True)
         given.json.write_text(json.dumps(found, indent=1) + "\n")
     print(tables(found))
+
+
+def together(known: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a run, and those of earlier runs of what it did not measure."""
+    parts: dict[str, Any] = {}
+    for part in _PARTS:
+        rows = found.get(part) or []
+        # Kinds of samples, or numbers of them where orders are opened.
+        measured = [row.get("kind", row.get("samples")) for row in rows]
+        kept = [
+            row
+            for row in known.get(part, [])
+            if row.get("kind", row.get("samples")) not in measured
+        ]
+        parts[part] = [*kept, *rows]
+    kinds = {**known.get("kinds", {}), **found["kinds"]}
+    return {**known, **found, "kinds": kinds, **parts}
 
 
 def _show(line: str) -> None:

@@ -32,6 +32,9 @@ EXAM_PACKAGES = (
     "datasets==5.2.0",
     "grain==0.2.18",
     "lancedb==0.40.0",
+    "pillow==13.0.0",
+    "aiohttp==3.14.5",
+    "requests==2.34.2",
 )
 """Of libraries that one environment of the exam holds; some of them are readers here, too."""
 _TENSORFLOW_PACKAGES = ("tensorflow-cpu==2.21.0",)

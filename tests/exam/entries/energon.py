@@ -32,6 +32,7 @@ from megatron.energon.flavors.webdataset.prepare import (  # type: ignore[import
 
 from exam.entry import Batch, NotOffered, Shards
 from exam.job import GLOBAL_BATCH, ROW_TOKENS, SAMPLES, SHARD_SAMPLES, Job, document
+from exam.pictures import decoded
 
 _SHUFFLED = 100
 _PACKED_AT_ONCE = 48  # documents
@@ -61,12 +62,14 @@ write_documents = write  # a document is made of its sample's number
 @dataclass
 class _Bytes(Sample):  # type: ignore[misc]
     number: int
-    value: bytes
+    value: Any  # bytes, or pixels
 
 
 @stateless  # type: ignore[untyped-decorator]
 def _cook(sample: dict[str, Any]) -> _Bytes:
-    return _Bytes(**basic_sample_keys(sample), number=int(sample["id"]), value=sample["bin"])
+    return _Bytes(
+        **basic_sample_keys(sample), number=int(sample["id"]), value=decoded(sample["bin"])
+    )
 
 
 class _Encoder(DefaultTaskEncoder):  # type: ignore[misc]

@@ -14,7 +14,8 @@ import numpy as np
 from grain import experimental
 
 from exam.entry import Batch, NotOffered
-from exam.job import ROW_TOKENS, Job, document
+from exam.job import KIND, ROW_TOKENS, Job, document
+from exam.pictures import decoded
 from exam.rows import Rows, write_rows
 
 write = append = write_documents = write_rows
@@ -70,7 +71,8 @@ def _tokens(sample: tuple[int, bytes]) -> dict[str, Any]:
 
 
 def _arrays(sample: tuple[int, bytes]) -> dict[str, Any]:
-    return {"id": np.int64(sample[0]), "x": np.frombuffer(sample[1], np.uint8)}
+    value = decoded(sample[1]) if KIND == "images" else np.frombuffer(sample[1], np.uint8)
+    return {"id": np.int64(sample[0]), "x": value}
 
 
 class _Stream:
@@ -85,7 +87,11 @@ class _Stream:
             batch = next(self._iterator, None)
             if batch is None:
                 return
-            yield batch["id"].tolist(), [row.tobytes() for row in batch["x"]]
+            rows = batch["x"]
+            yield (
+                batch["id"].tolist(),
+                rows if KIND == "images" else [row.tobytes() for row in rows],
+            )
 
     def state(self) -> Any:
         return self._iterator.get_state()

@@ -20,6 +20,7 @@ from torchdata.stateful_dataloader import (  # type: ignore[import-untyped] # no
 
 from exam.entry import Batch, NotOffered, Shards
 from exam.job import Job
+from exam.pictures import stacked
 
 _SHUFFLED = 100  # samples; the default of 1,000 is nearly half of an epoch here
 
@@ -40,7 +41,7 @@ def open_stream(job: Job, epoch: int, states: Sequence[Any]) -> _Stream:
     """Open a dataset and a loader, with the state of the same rank."""
     if states and len(states) != job.world:
         raise NotOffered("a state is of its rank and of its share of the files")
-    parts = [_part(folder) for folder in job.folders]
+    parts = [_part(job, folder) for folder in job.folders]
     dataset = parts[0] if len(parts) == 1 else interleave_datasets(parts)
     if job.shuffle:
         dataset = dataset.shuffle(seed=job.seed, buffer_size=_SHUFFLED)
@@ -58,13 +59,13 @@ def open_stream(job: Job, epoch: int, states: Sequence[Any]) -> _Stream:
     return _Stream(loader, dataset)
 
 
-def _part(folder: str) -> Any:
-    files = sorted(str(path) for path in Path(folder).glob("*.parquet"))
+def _part(job: Job, folder: str) -> Any:
+    files = job.files(folder, "*.parquet")
     return load_dataset("parquet", data_files=files, split="train", streaming=True)
 
 
 def _columns(samples: list[dict[str, Any]]) -> Batch:
-    return [each["id"] for each in samples], [each["x"] for each in samples]
+    return [each["id"] for each in samples], stacked([each["x"] for each in samples])
 
 
 class _Stream:

@@ -18,6 +18,7 @@ from lancedb.streaming import StreamingDataLoader, StreamingDataset
 
 from exam.entry import Batch, NotOffered, Shards
 from exam.job import GLOBAL_BATCH, ROW_TOKENS, Job, document
+from exam.pictures import stacked
 
 _TABLE = "samples"
 _END = 10_000_000  # the token that ends a document
@@ -127,7 +128,7 @@ class _Stream:
 
 def columns(samples: list[dict[str, Any]]) -> Batch:
     """Return samples as a batch."""
-    return [each["id"] for each in samples], [each["x"] for each in samples]
+    return [each["id"] for each in samples], stacked([each["x"] for each in samples])
 
 
 def tokens(rows: list[dict[str, Any]]) -> Batch:

@@ -21,6 +21,7 @@ from litdata import (  # type: ignore[import-not-found]
 
 from exam.entry import Batch, Shards
 from exam.job import SHARD_SAMPLES, Job
+from exam.pictures import stacked
 
 
 def write(folder: Path, shards: Shards) -> None:
@@ -74,7 +75,7 @@ def open_stream(job: Job, epoch: int, states: Sequence[Any]) -> _Stream:
 
 
 def _columns(samples: list[dict[str, Any]]) -> Batch:
-    return [each["id"] for each in samples], [bytes(each["x"]) for each in samples]
+    return [each["id"] for each in samples], stacked([each["x"] for each in samples])
 
 
 class _Stream:

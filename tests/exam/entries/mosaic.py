@@ -22,6 +22,7 @@ from streaming.base.util import clean_stale_shared_memory  # type: ignore[import
 
 from exam.entry import Batch, NotOffered, Shards
 from exam.job import PAYLOAD_BYTES, SHARD_SAMPLES, Job
+from exam.pictures import decoded
 
 _ROW_BYTES = PAYLOAD_BYTES + 8 + 4 + 4  # the id, the length and the offset of a sample
 _HEAD_BYTES = 600
@@ -56,7 +57,7 @@ def open_stream(job: Job, epoch: int, states: Sequence[Any]) -> _Stream:
         Stream(remote=folder, local=str(cache / Path(folder).name), proportion=part)
         for folder in job.folders
     ]
-    dataset = StreamingDataset(
+    dataset = _Dataset(
         streams=streams,
         shuffle=job.shuffle,
         shuffle_seed=job.seed,
@@ -67,6 +68,14 @@ def open_stream(job: Job, epoch: int, states: Sequence[Any]) -> _Stream:
     if states:
         loader.load_state_dict(states[0])
     return _Stream(loader)
+
+
+class _Dataset(StreamingDataset):  # type: ignore[misc] # untyped
+    """Decodes images in a worker, as its documentation has it."""
+
+    def __getitem__(self, at: Any) -> dict[str, Any]:
+        found = super().__getitem__(at)
+        return {"id": found["id"], "x": decoded(found["x"])}
 
 
 class _Stream:

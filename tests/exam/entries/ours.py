@@ -15,9 +15,10 @@ import pyarrow as pa
 import torch
 
 from exam.entry import Batch, Shards
-from exam.job import ROW_TOKENS, Job, document
+from exam.job import KIND, ROW_TOKENS, Job, document
+from exam.pictures import HEIGHT, WIDTH
 from headrace.cli.main import main as command
-from headrace.client import BatchLoader, BytesColumn, RemoteDataset
+from headrace.client import BatchLoader, BytesColumn, DecodeImage, RemoteDataset
 from headrace.storage import ShardWriter, commit_dataset, open_store
 
 _Loader = BatchLoader | RemoteDataset
@@ -93,6 +94,7 @@ def _opened(job: Job, names: list[str], states: Sequence[Any]) -> _Loader:
         shuffle=job.shuffle,
         rank=job.rank,
         world_size=job.world,
+        steps=[DecodeImage("x", HEIGHT, WIDTH)] if KIND == "images" else [],
     )
     loader: _Loader = dataset
     if job.workers:
@@ -111,8 +113,11 @@ class _Stream:
         for batch in self._loader:
             ids, values = batch["id"], batch["x"]
             assert isinstance(ids, torch.Tensor)
-            assert isinstance(values, BytesColumn)
-            yield ids.tolist(), [each or b"" for each in values]
+            if isinstance(values, BytesColumn):
+                yield ids.tolist(), [each or b"" for each in values]
+            else:
+                assert isinstance(values, torch.Tensor)  # the pixels of images
+                yield ids.tolist(), [*values]
 
     def state(self) -> Any:
         return self._loader.state_dict()

@@ -23,7 +23,8 @@ import ray
 import ray.data
 
 from exam.entry import Batch, NotOffered, Shards
-from exam.job import Job
+from exam.job import KIND, Job
+from exam.pictures import stacked
 
 _SHUFFLED = 100
 _START_S, _END_S = 120.0, 30.0
@@ -65,16 +66,23 @@ def _split(job: Job) -> list[Any]:
     options = ray.data.DataContext.get_current().execution_options
     options.preserve_order = True  # so that runs agree
     order = ray.data.FileShuffleConfig(seed=job.seed) if job.shuffle else None
-    first, *others = (_read(folder, order) for folder in job.folders)
+    first, *others = (_read(job, folder, order) for folder in job.folders)
     dataset = first.mix(*others) if others else first
+    if KIND == "images":
+        dataset = dataset.map_batches(_decoded, batch_size=job.batch)
     splits = dataset.streaming_split(job.world, equal=True)
     holder = ray.remote(num_cpus=0)(_Splits).options(name="splits", lifetime="detached")
     ray.get(holder.remote(splits).all.remote())
     return [*splits]
 
 
-def _read(folder: str, order: Any) -> Any:
-    return ray.data.read_parquet(folder, shuffle=order)
+def _read(job: Job, folder: str, order: Any) -> Any:
+    files = job.files(folder, "*.parquet") if job.names else folder
+    return ray.data.read_parquet(files, shuffle=order)
+
+
+def _decoded(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"id": batch["id"], "x": stacked(batch["x"])}
 
 
 class _Splits:
@@ -96,9 +104,9 @@ class _Stream:
         if job.shuffle:
             shuffled = {"local_shuffle_buffer_size": _SHUFFLED, "local_shuffle_seed": job.seed}
         for batch in self._split.iter_batches(
-            batch_size=job.batch, batch_format="pyarrow", drop_last=True, **shuffled
+            batch_size=job.batch, batch_format="numpy", drop_last=True, **shuffled
         ):
-            yield batch["id"].to_pylist(), batch["x"].to_pylist()
+            yield batch["id"].tolist(), batch["x"]
         self._leave_together(number)
 
     def _leave_together(self, number: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from exam.entry import Batch, NotOffered, Shards
-from exam.job import SAMPLES, Job
+from exam.job import KIND, SAMPLES, Job
 from exam.ranks import free_port
 
 _SHUFFLED = 100
@@ -72,6 +72,8 @@ def open_stream(job: Job, epoch: int, states: Sequence[Any]) -> _Stream:
             parts, [1 / len(parts)] * len(parts), seed=job.seed
         )
     service = tf.data.experimental.service
+    if KIND == "images":
+        dataset = dataset.map(_decoded, num_parallel_calls=tf.data.AUTOTUNE)
     dataset = dataset.batch(job.batch, drop_remainder=True).repeat()
     dataset = dataset.apply(
         service.distribute(
@@ -94,6 +96,12 @@ def _part(job: Job, folder: str) -> Any:
     return files.flat_map(tf.data.TFRecordDataset).shuffle(_SHUFFLED, seed=job.seed)
 
 
+def _decoded(record: Any) -> Any:
+    """Decode an image on the worker."""
+    sample_id = tf.strings.substr(record, 0, _ID_BYTES)
+    return sample_id, tf.io.decode_jpeg(tf.strings.substr(record, _ID_BYTES, -1), channels=3)
+
+
 class _Stream:
     def __init__(self, batches: Any, steps: int) -> None:
         self._batches = batches
@@ -103,6 +111,9 @@ class _Stream:
         """Yield the batches of an epoch, whose end coordinated reads do not mark."""
         del number
         for batch in itertools.islice(self._batches, self._steps):
+            if KIND == "images":
+                yield [int.from_bytes(each, "little") for each in batch[0]], batch[1]
+                continue
             yield (
                 [int.from_bytes(each[:_ID_BYTES], "little") for each in batch],
                 [each[_ID_BYTES:] for each in batch],

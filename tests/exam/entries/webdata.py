@@ -14,6 +14,7 @@ import webdataset as wds
 
 from exam.entry import Batch, NotOffered, Shards
 from exam.job import SHARDS, Job
+from exam.pictures import decoded
 
 _SHUFFLED = 100
 
@@ -43,7 +44,7 @@ def open_stream(job: Job, epoch: int, states: Sequence[Any]) -> _Stream:
 
 
 def _part(job: Job, folder: str) -> Any:
-    paths = sorted(str(path) for path in Path(folder).glob("*.tar"))
+    paths = job.files(folder, "*.tar")
     dataset = wds.WebDataset(
         paths,
         shardshuffle=SHARDS if job.shuffle else False,
@@ -54,7 +55,8 @@ def _part(job: Job, folder: str) -> Any:
     )
     if job.shuffle:
         dataset = dataset.shuffle(_SHUFFLED, seed=job.seed)
-    return dataset.to_tuple("id", "bin").batched(job.batch, partial=False)
+    samples = dataset.to_tuple("id", "bin").map_tuple(bytes, decoded)
+    return samples.batched(job.batch, partial=False)
 
 
 class _Stream:
