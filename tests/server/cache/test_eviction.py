@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.server.cache.block_cache import BlockCache
 from headrace.server.cache.fetch.fair_queue import FairQueue
-from headrace.server.cache.source import Source, Waiter
+from headrace.server.cache.source import Plan, Source, Waiter
 from support.blocks import CountingStore, add_source, cache_of, demand
 
 
@@ -104,6 +104,32 @@ def test_a_block_asked_for_after_the_ranking_stays() -> None:
 
         assert cache.is_cached(source, np.array([1, 2])).all()
         assert not cache.is_cached(source, np.array([3, 4])).any()
+
+
+@pytest.mark.timeout(30)
+def test_blocks_that_are_asked_for_while_they_are_ranked_still_go() -> None:
+    """Streams ask without the cache's lock; of blocks that nobody reads one goes all the same.
+
+    Otherwise a block that has come waits for room, and nobody is left whose end would wake it.
+    """
+    store = CountingStore()
+    with cache_of(store, blocks=4, threads=1) as (cache, source):
+        asked = []
+
+        class Hurried(Waiter):
+            """Asks for all blocks at the moment at which another stream's block needs room."""
+
+            def plan(self) -> list[Plan]:
+                asked.append(cache._slots.ask(source.slot_of, np.arange(4)))
+                return super().plan()
+
+        waiter = cache.waiter()
+        demand(cache, source, [0, 1, 2, 3], waiter)
+        cache.join(Hurried(cache._lock), None)
+        demand(cache, source, [4], waiter)
+
+        assert asked == [True]
+        assert cache.is_cached(source, np.array([4])).all()
 
 
 @pytest.mark.parametrize("announces", [False, True])

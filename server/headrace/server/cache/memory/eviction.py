@@ -8,7 +8,9 @@
    all blocks outside of any part, so no job, however large, takes the blocks of another that keeps
    within its part. Anyone may use what a job leaves free.
 4. Victims are worked out for several evictions at a time. One that was read, asked for or pinned
-   meanwhile is passed over.
+   meanwhile is passed over. If all of them are, they are worked out anew, and of these one goes
+   although it was asked for: streams ask without the cache's lock, also while victims are worked
+   out, and whoever waits for room would not be woken.
 
 If the code differs, the code is wrong.
 
@@ -74,8 +76,23 @@ class Victims:
         if slot is None:
             self._ranked_at = taken
             self._rank(streams)
-            slot = self._next_ranked(may_be_owned=not sparing, may_be_needed=True)
+            slot = self._first_of_fresh(may_be_owned=not sparing)
         return slot
+
+    def _first_of_fresh(self, *, may_be_owned: bool) -> int | None:
+        """Return the slot to evict of those that have just been ranked."""
+        fresh = self._ranked[::-1]
+        slot = self._next_ranked(may_be_owned=may_be_owned, may_be_needed=True)
+        if slot is not None:
+            return slot
+        return next(
+            (
+                slot
+                for slot, is_owned, _ in fresh
+                if (may_be_owned or not is_owned) and not self._table.is_pinned(slot)
+            ),
+            None,
+        )
 
     def _next_ranked(self, *, may_be_owned: bool, may_be_needed: bool) -> int | None:
         while self._ranked:
