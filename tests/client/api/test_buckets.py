@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,36 +19,63 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from headrace.client import Batch, NumpyDataset, RaggedColumn, RemoteDataset
+from headrace.client import (
+    Batch,
+    BatchLoader,
+    Deadlines,
+    Fallback,
+    NumpyDataset,
+    RaggedColumn,
+    RemoteDataset,
+    Transport,
+)
 from headrace.client.wire.bounds import Bounds
 from headrace.converter import WriteOptions, convert_files
 from headrace.errors import BadArgumentError, CallerError, TokenSpecChangedError
 from headrace.order import decode_token
 from headrace.server import Server, ServerConfig, start_server
 from headrace.v1 import shard_service_pb2 as pb
+from support.private import server_pids
+from support.proxy import proxied
+from support.s3 import S3
 
 _COUNT, _GLOBAL = 500, 24
 _LENGTHS = np.random.default_rng(4).integers(1, 400, _COUNT)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Documents whose lengths were stored as they were converted, and by nothing else."""
     folder = tmp_path_factory.mktemp("d")
+    _convert(folder, str(folder / "d"))
+    return str(folder / "d")
+
+
+def _convert(folder: Path, url: str) -> None:
     lists = pa.array([np.full(each, each % 100) for each in _LENGTHS], pa.list_(pa.int32()))
     pq.write_table(pa.table({"tokens": lists}), folder / "a.parquet")
-    url = str(folder / "out")
     source = str(folder / "a.parquet")
     convert_files(source, url, source_format="parquet", write=WriteOptions(lengths="tokens"))
-    with start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0")) as running:
+
+
+def _serving(url: str) -> Server:
+    return start_server(ServerConfig(datasets={"d": url}, listen="127.0.0.1:0"))
+
+
+@pytest.fixture(scope="module")
+def server(url: str) -> Iterator[Server]:
+    """A server of them."""
+    with _serving(url) as running:
         yield running
 
 
 def _run(server: Server, rank: int, world: int, **more: Any) -> RemoteDataset:
+    return _of(server.address, rank, world, **more)
+
+
+def _of(address: str, rank: int, world: int, **more: Any) -> RemoteDataset:
     fields = {"global_batch_size": _GLOBAL, "buckets": 10, "end": "uneven", "epochs": 2, **more}
-    return RemoteDataset(
-        server.address, "d", seed=5, rank=rank, world_size=world, with_ids=True, **fields
-    )
+    return RemoteDataset(address, "d", seed=5, rank=rank, world_size=world, with_ids=True, **fields)
 
 
 def _ids(batch: Batch) -> list[int]:
@@ -105,6 +134,72 @@ def test_a_state_from_before_the_first_batch_has_buckets_too(server: Server) -> 
     other = _run(server, 0, 1, buckets=None)
     other.load_state_dict(state)
     assert _epochs([other]) == _epochs([run])
+
+
+def test_workers_of_a_loader_read_the_same_batches(server: Server) -> None:
+    """Two workers, broken off in the first epoch; three ranks without workers go on from there."""
+    wanted = _epochs([_run(server, 0, 1)])
+    loader = BatchLoader(_run(server, 0, 1), num_workers=2)
+    assert [sorted(_ids(batch)) for _ in range(2) for batch in loader] == wanted
+
+    broken = BatchLoader(_run(server, 0, 1), num_workers=2)
+    seen = [sorted(_ids(batch)) for batch in itertools.islice(broken, 5)]
+    state = json.loads(json.dumps(broken.state_dict()))
+    rest = [_run(server, rank, 3) for rank in range(3)]
+    for run in rest:
+        run.load_state_dict(state)
+    assert seen + _epochs(rest) == wanted
+
+
+def test_storage_takes_over_and_gives_back(
+    url: str, runtime: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A rank whose server is gone reads the same buckets from storage, and then from a server."""
+    caplog.set_level(logging.WARNING)
+    quick = Deadlines(connect_s=200, silence_s=0.5, give_up_s=200, fallback_s=0.3)
+    ways = {"transport": Transport(prefetch_bytes=0), "deadlines": quick, "epochs": None}
+    with _serving(url) as first, proxied(first.address) as proxy:
+        wanted = [_ids(batch) for batch in _run(first, 1, 2, epochs=1)]
+        rank = _of(proxy.address, 1, 2, fallback=Fallback(url), **ways)
+        batches = iter(rank)
+        seen = [_ids(batch) for batch in itertools.islice(batches, 5)]
+        first.stop()
+        seen += [_ids(batch) for batch in batches]
+        states = [rank.state_dict()]
+        epochs = [[_ids(batch) for batch in rank]]
+        assert len(server_pids(runtime)) == 1
+        with _serving(url) as second:
+            proxy.upstream = second.address
+            for _ in itertools.chain.from_iterable(rank for _ in range(200)):
+                if "moving back" in caplog.text:
+                    break
+            assert "moving back" in caplog.text
+            # The rest of an epoch that was broken off.
+            for _ in rank:
+                pass
+            states.append(rank.state_dict())
+            epochs.append([_ids(batch) for batch in rank])
+            assert seen == wanted
+            for state, epoch in zip(states, epochs, strict=True):
+                plain = _run(second, 1, 2, epochs=None)
+                plain.load_state_dict(state)
+                assert [_ids(batch) for batch in plain] == epoch
+        rank.close()
+
+
+def test_a_store_of_objects_has_the_same_batches(server: Server, s3: S3, tmp_path: Path) -> None:
+    """Converted to S3 and served from there, also to two ranks after a state of local files."""
+    _convert(tmp_path, s3.url("d"))
+    wanted = _epochs([_run(server, 0, 1)])
+    local = _run(server, 0, 1)
+    for _ in itertools.islice(local, 4):
+        pass
+    with _serving(s3.url("d")) as stored:
+        assert _epochs([_run(stored, rank, 3) for rank in range(3)]) == wanted
+        rest = [_run(stored, rank, 2) for rank in range(2)]
+        for run in rest:
+            run.load_state_dict(local.state_dict())
+        assert _epochs(rest) == wanted[4:]
 
 
 def test_numpy_reads_the_same_batches(server: Server) -> None:
