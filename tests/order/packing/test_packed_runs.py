@@ -57,6 +57,7 @@ class _Corpus:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @settings(max_examples=2000)
 @given(
     groups=st.lists(_LENGTHS.filter(any), min_size=1, max_size=4),

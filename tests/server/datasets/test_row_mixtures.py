@@ -207,6 +207,7 @@ _MIXTURES = st.one_of(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @settings(max_examples=40)
 @given(
     mixture=_MIXTURES,

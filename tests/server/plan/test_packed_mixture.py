@@ -164,6 +164,7 @@ def test_mixed_runs_that_are_killed_and_rescaled_lose_nothing(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @settings(max_examples=2000)
 @given(corpora=_corpora(), batch=_BATCHES, worlds=_WORLDS)
 def test_two_thousand_mixed_runs_lose_nothing(
