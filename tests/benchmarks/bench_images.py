@@ -12,15 +12,21 @@ a second, the median of interleaved rounds, and the processor time of all proces
   TCP; *ring x4* and *grpc x4* are four loops at once, each of a quarter;
 - *kept* and *kept grpc*: one loop, from a server that has kept all images decoded
   (``--decoded-cache-bytes``);
-- *loader*: a DataLoader of PyTorch with a worker a processor, which does the same with Pillow.
+- *loader*: a DataLoader of PyTorch with a worker a processor, which does the same with Pillow;
+- *normal*, *mixup* and *cutmix*: as *ring*, with ``Normalize`` to float16, and with ``MixUp`` or
+  ``CutMix`` behind that; *skip*: as *ring*, with ``on_error="skip"``, and *masks* with a mask for
+  each image, a PNG of its size with four classes.
 
-Then what each has of *bare*. The server is a process of its own on the same processors. Rates are
-those of streams that run: from the first batch of each loop to its last, connecting left out.
+Then what each has of *bare*, and the last ones of what they are without what they are named for.
+The server is a process of its own on the same processors. Rates are those of streams that run: from
+the first batch of each loop to its last, connecting left out. The last ones, and *kept*, are
+measured where ``--only`` names them.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import platform
 import resource
@@ -28,7 +34,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -40,7 +46,10 @@ from PIL import Image
 
 from headrace.bench.children import processor_s, serving
 from headrace.client import (
+    CutMix,
     DecodeImage,
+    MixUp,
+    Normalize,
     NumpyDataset,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -58,7 +67,21 @@ _BATCH = 256
 # What an image of 500 x 375 takes decoded, and a little more; and how long all are read first.
 _DECODED_BYTES = 800_000
 _FILL_S = 6.0
-_STEP = DecodeImage("image", transforms=[RandomResizedCrop(_SIDE), RandomHorizontalFlip()])
+_CROPS = (RandomResizedCrop(_SIDE), RandomHorizontalFlip())
+_STEP = DecodeImage("image", transforms=_CROPS)
+_NORMAL = DecodeImage(
+    "image",
+    transforms=[*_CROPS, Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "float16")],
+)
+_CLASSES = 1000
+# By name: the way that does not do it, and the steps.
+_BESIDE: dict[str, tuple[str, list[Any]]] = {
+    "normal": ("ring", [_NORMAL]),
+    "mixup": ("normal", [_NORMAL, MixUp("image", "label", num_classes=_CLASSES)]),
+    "cutmix": ("normal", [_NORMAL, CutMix("image", "label", num_classes=_CLASSES)]),
+    "skip": ("ring", [DecodeImage("image", transforms=_CROPS, on_error="skip")]),
+    "masks": ("ring", [DecodeImage("image", transforms=_CROPS, masks="mask")]),
+}
 
 Run = Callable[[float], tuple[float, float]]
 """Works for the given seconds; returns images a second, and how many were made in that time."""
@@ -153,7 +176,14 @@ def opencv(files: list[bytes]) -> Run | None:
     return in_threads(files, make)
 
 
-def served(address: str, kind: Any, *, loops: int) -> Run:
+def served(
+    address: str,
+    kind: Any,
+    *,
+    loops: int,
+    steps: Sequence[Any] = (_STEP,),
+    columns: Sequence[str] = ("image",),
+) -> Run:
     """Return loops over a server."""
 
     def run(seconds: float) -> tuple[float, float]:
@@ -166,7 +196,8 @@ def served(address: str, kind: Any, *, loops: int) -> Run:
                 address,
                 "photos",
                 batch_size=_BATCH,
-                steps=[_STEP],
+                steps=steps,
+                columns=list(columns),
                 rank=loop,
                 world_size=loops,
                 epochs=1000,
@@ -209,8 +240,6 @@ class _Photos:
         return len(self._files)
 
     def __getitem__(self, at: int) -> NDArray[np.uint8]:
-        import io  # noqa: PLC0415 - in a worker
-
         top, left, height, width = self._boxes[at]
         image = Image.open(io.BytesIO(self._files[at])).convert("RGB")
         box = (left, top, left + width, top + height)
@@ -256,6 +285,12 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url = str(folder / "photos")
         table = pa.table({"image": pa.array(files, pa.binary())})
+        asked = options.only.split(",")
+        if set(asked) & set(_BESIDE):
+            masks = [mask_of(file) for file in files] if "masks" in asked else files
+            labels = np.arange(len(files), dtype=np.int64) % _CLASSES
+            table = table.append_column("label", pa.array(labels))
+            table = table.append_column("mask", pa.array(masks, pa.binary()))
         write_dataset(url, table, shard_samples=[len(files)], block_bytes=1 << 20)
         unix = folder / "socket"
         listen = f"127.0.0.1:0,unix:{unix}"
@@ -271,7 +306,16 @@ def main() -> None:
             "grpc x4": served(address, "grpc", loops=4),
             "loader": loader(files),
         }
-        wanted = options.only.split(",") if options.only else list(ways)
+        for name in set(asked) & set(_BESIDE):
+            columns = {"mixup": ["label"], "cutmix": ["label"], "masks": ["mask"]}.get(name, [])
+            ways[name] = served(
+                f"unix:{unix}",
+                "ring",
+                loops=1,
+                steps=_BESIDE[name][1],
+                columns=["image", *columns],
+            )
+        wanted = asked if options.only else list(ways)
         pids = dict.fromkeys(ways, server.process.pid)
         if "kept" in wanted or "kept grpc" in wanted:
             kept, pid = _keeping(stack, url, folder / "keeping", _DECODED_BYTES * len(files))
@@ -295,7 +339,24 @@ def main() -> None:
     for name in runs:
         rate, cost = statistics.median(rates[name]), statistics.median(costs[name])
         share = f"{rate / ceiling:5.2f} of bare" if ceiling else ""
+        base = _BESIDE.get(name, ("",))[0]
+        if base in rates:
+            share += f"  {_ratio(rates[name], rates[base]):5.2f} of {base}"
+            share += f", processor time {_ratio(costs[name], costs[base]):5.2f}"
         print(f"{name:8} {rate:7.0f} images/s  {cost:6.0f} us of processor an image  {share}")
+
+
+def mask_of(file: bytes) -> bytes:
+    """Return a mask for a photograph, as a PNG: four classes by how light it is, in patches."""
+    out = io.BytesIO()
+    with Image.open(io.BytesIO(file)) as photo:
+        coarse = photo.convert("L").resize((50, 38)).point(lambda level: level // 64)
+        coarse.resize(photo.size, Image.Resampling.NEAREST).save(out, "PNG")
+    return out.getvalue()
+
+
+def _ratio(rates: list[float], base: list[float]) -> float:
+    return statistics.median(one / other for one, other in zip(rates, base, strict=True))
 
 
 def _keeping(
