@@ -44,15 +44,18 @@ def test_all_numbers_of_16_bits(share: float) -> None:
 
 @pytest.mark.parametrize("width", range(1, 20))
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_any_width_and_layout(width: int, dtype: type[np.generic]) -> None:
-    """Channels first, last, or in an array that lies in no order; nothing beyond is written."""
+def test_any_width_layout_and_place(width: int, dtype: type[np.generic]) -> None:
+    """Channels first, last, or in an array that lies in no order; nothing beyond is written.
+
+    Messages begin where they may: also at odd addresses.
+    """
     rng = np.random.default_rng(width)
     own, other = (rng.normal(size=(3, 5, width)).astype(dtype) for _ in range(2))
     wanted = mixed(own, other, 0.3).astype(dtype)
     for axes in ((0, 1, 2), (1, 2, 0), (2, 1, 0)):
         back = np.argsort(axes)
-        room = np.full(own.size + 2, 7, dtype)
-        out = room[1:-1].reshape(own.transpose(axes).shape).transpose(back)
+        room = np.full(own.nbytes + 2, 7, np.uint8)
+        out = room[1:-1].view(dtype).reshape(own.transpose(axes).shape).transpose(back)
         pair = [np.ascontiguousarray(each.transpose(axes)).transpose(back) for each in (own, other)]
 
         Mix(0.3).mix(pair[0], pair[1], out)

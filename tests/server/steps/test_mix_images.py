@@ -241,10 +241,12 @@ def test_ranks_without_rows(server: Server) -> None:
         assert last["image"].shape[0] == last["label"].shape[0] == 0
 
 
-def test_float16(server: Server) -> None:
-    """Half floats are mixed in single ones, and rounded once."""
+@pytest.mark.parametrize("layout", ["CHW", "HWC"])
+@pytest.mark.parametrize("side", [9, 224])
+def test_float16(server: Server, side: int, layout: Any) -> None:
+    """Half floats are mixed in single ones and rounded once, also in a batch of two messages."""
     normal = Normalize((0.4,) * 3, (0.3,) * 3, "float16")
-    decode = DecodeImage("image", transforms=[RandomResizedCrop(9), normal], layout="CHW")
+    decode = DecodeImage("image", transforms=[RandomResizedCrop(side), normal], layout=layout)
     steps = [decode, MixUp("image", "label", alpha=3.5)]
     plain = _read(server, steps[:1], epochs=1)
     found = _read(server, steps, epochs=1)

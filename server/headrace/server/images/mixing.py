@@ -85,7 +85,7 @@ def _mixed_by_loops(
         arrays = [each.transpose(1, 2, 0) for each in arrays]
     if not all(each.flags.c_contiguous for each in arrays):
         return False
-    one, next_one, into = (each.reshape(-1).view(np.uint16) for each in arrays)
+    one, next_one, into = (each.reshape(-1).view(np.uint8) for each in arrays)
     return bool(LOOPS.mix_halves(one, next_one, np.array([share, 1.0 - share]), into))
 
 

@@ -205,35 +205,33 @@ WITH_F16C static inline __m128i mix_eight(__m128i own, __m128i other, __m256 sha
     return _mm256_cvtps_ph(sum, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
-WITH_F16C static void mix_halves_wide(const uint16_t *own, const uint16_t *other, float share,
-                                      float rest, int64_t size, uint16_t *out) {
+WITH_F16C static void mix_halves_wide(const uint8_t *own, const uint8_t *other, float share,
+                                      float rest, int64_t size, uint8_t *out) {
     const __m256 by = _mm256_set1_ps(share), by_rest = _mm256_set1_ps(rest);
     int64_t at = 0;
-    for (; at + 8 <= size; at += 8) {
+    for (; at + 16 <= size; at += 16) {
         const __m128i one = _mm_loadu_si128((const __m128i *)(own + at));
         const __m128i two = _mm_loadu_si128((const __m128i *)(other + at));
         _mm_storeu_si128((__m128i *)(out + at), mix_eight(one, two, by, by_rest));
     }
-    uint16_t last[3][8] = {{0}};
-    const size_t left = (size_t)(size - at) * sizeof *out;
-    memcpy(last[0], own + at, left);
-    memcpy(last[1], other + at, left);
-    _mm_storeu_si128((__m128i *)last[2],
-                     mix_eight(_mm_loadu_si128((const __m128i *)last[0]),
-                               _mm_loadu_si128((const __m128i *)last[1]), by, by_rest));
-    memcpy(out + at, last[2], left);
+    __m128i one = _mm_setzero_si128(), two = one;
+    memcpy(&one, own + at, (size_t)(size - at));
+    memcpy(&two, other + at, (size_t)(size - at));
+    const __m128i last = mix_eight(one, two, by, by_rest);
+    memcpy(out + at, &last, (size_t)(size - at));
 }
 #endif
 
-/* Mix images of float16: `shares` has those of the one and of the other. Returns 0; -1 where the
- * processor does not know float16; -2 where they are of different sizes. */
+/* Mix the bytes of images of float16, wherever they lie: `shares` has those of the one and of the
+ * other. Returns 0; -1 where the processor does not know float16; -2 where sizes differ. */
 static int mix_halves(const array *own, const array *other, const array *shares, const array *out) {
-    if (own->size != other->size || own->size != out->size || shares->size != 2)
+    if (own->size != other->size || own->size != out->size || own->size % 2 || shares->size != 2)
         return -2;
 #if HAS_AVX2_PATH
     const double *by = shares->data;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
-        mix_halves_wide(own->data, other->data, (float)by[0], (float)by[1], own->size, out->data);
+        mix_halves_wide(bytes_of(own), bytes_of(other), (float)by[0], (float)by[1], own->size,
+                        bytes_to(out));
         return 0;
     }
 #endif

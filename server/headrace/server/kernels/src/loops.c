@@ -287,7 +287,7 @@ static PyObject *py_resample(GIVEN) {
 }
 
 static PyObject *py_mix_halves(GIVEN) {
-    TAKE("mix_halves", "hhdH");
+    TAKE("mix_halves", "bbdB");
     int found;
     Py_BEGIN_ALLOW_THREADS;
     found = mix_halves(ARRAY(0), ARRAY(1), ARRAY(2), ARRAY(3));
