@@ -58,6 +58,9 @@ def _calls(order: Order | MixtureOrder) -> int:
         {"shuffle_bytes": 0},
         {"shuffle": False},
         {"lanes": 8, "unit": 64},
+        {"lanes": 64, "unit": 64},
+        {"lanes": 64, "unit": 64, "shuffle": False},
+        {"lanes": 64, "unit": 64, "shuffle_samples": 1},
     ],
     ids=str,
 )

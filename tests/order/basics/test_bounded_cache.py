@@ -33,6 +33,20 @@ def test_a_cache_stays_within_its_budget() -> None:
     assert [0, 1, 2, 0, 3, 2] == made
 
 
+def test_a_value_that_is_found_counts_as_used() -> None:
+    """What is looked up is not the next to go, and what is not held is not made."""
+    cache: BoundedCache[int, NDArray[np.uint8]] = BoundedCache(100)
+
+    first = cache.get(0, lambda: np.zeros(40, np.uint8))
+    cache.get(1, lambda: np.zeros(40, np.uint8))
+    assert first is cache.find(0)
+    cache.get(2, lambda: np.zeros(40, np.uint8))
+
+    assert first is cache.find(0)
+    assert None is cache.find(1)
+    assert 80 == cache.held_bytes
+
+
 def test_a_value_larger_than_the_budget_is_kept() -> None:
     """What every call needs is not made again for every call."""
     cache: BoundedCache[int, NDArray[np.uint8]] = BoundedCache(10)

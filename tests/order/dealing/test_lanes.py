@@ -26,6 +26,55 @@ def test_lanes_fill_every_position_once(samples: int, lanes: int, extra: int) ->
         assert sum(other < lane for other in lane_of) == split.start(lane)
 
 
+@given(
+    samples=st.integers(0, 400),
+    lanes=st.integers(1, 70),
+    extra=st.integers(0, 30),
+    ends=st.tuples(st.integers(0, 400), st.integers(0, 400)),
+)
+def test_a_range_is_read_lane_by_lane(
+    samples: int, lanes: int, extra: int, ends: tuple[int, int]
+) -> None:
+    """Sorted by lane, each lane's positions are one range of its places, however uneven it is."""
+    split = LaneSplit(samples, lanes, lanes + extra)
+    start, stop = sorted(min(end, samples) for end in ends)
+    wanted = [
+        (int(lane), int(split.offset(lane, position)))
+        for position in range(start, stop)
+        for lane in split.lane_of(np.array([position]))
+    ]
+
+    order, ranges = split.by_lane(start, stop)
+
+    found = [(lane, place) for lane, first, end in ranges for place in range(first, end)]
+    assert [wanted[place] for place in order.tolist()] == found
+    assert [lane for lane, _, _ in ranges] == sorted({lane for lane, _ in wanted})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        OrderSpec(seed=2, lanes=7, unit=19, shuffle_samples=90),
+        OrderSpec(seed=2, lanes=64, unit=64),
+        OrderSpec(seed=2, lanes=64, unit=65, shuffle_samples=1),
+        OrderSpec(seed=2, lanes=3, unit=64, shuffle=False),
+        OrderSpec(seed=2, lanes=1500, unit=1501, shuffle_samples=10),
+    ],
+)
+def test_epochs_are_read_by_turns(spec: OrderSpec) -> None:
+    """Who jumps from one epoch to another, and back in it, reads what who reads it all does."""
+    counts = np.array([4000, 1, 0, 2339])
+    table, chance = ShardTable(counts, counts * 10), np.random.default_rng(5)
+    whole = [Order(spec, table).sample_ids(epoch, 0, 6340) for epoch in range(3)]
+    order = Order(spec, table)
+
+    for _ in range(60):
+        epoch, start = int(chance.integers(3)), int(chance.integers(6340))
+        stop = min(start + int(chance.integers(1, 700)), 6340)
+
+        assert whole[epoch][start:stop].tolist() == order.sample_ids(epoch, start, stop).tolist()
+
+
 @pytest.mark.parametrize("world_size", [4, 8, 32])
 def test_a_rank_draws_from_one_lane(world_size: int) -> None:
     """With L lanes, U = G and W a multiple of L, a rank's slices all fall into one lane."""

@@ -57,6 +57,14 @@ class BoundedCache(Generic[Key, Value]):
             self._evict()
             return value
 
+    def find(self, key: Key) -> Value | None:
+        """Return the value of a key if it is held."""
+        with self._lock:
+            value = self._values.get(key)
+            if value is not None:
+                self._values.move_to_end(key)
+            return value
+
     def _evict(self) -> None:
         while self._held_bytes > self._budget_bytes and len(self._values) > 1:
             _, value = self._values.popitem(last=False)

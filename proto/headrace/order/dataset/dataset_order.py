@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,9 +38,19 @@ SORT_LIMIT: Final = 1 << 12
 # Small steps are worked out together, and large ones in parts, of about this many samples.
 _CHUNK_SAMPLES: Final = 1 << 14
 _CHUNK_BYTES: Final = 16 << 20
+# There may be a million lanes.
+_MOST_NOTED: Final = 1 << 10
 _LAYOUT_BYTES: Final = 96 << 20
 _NETWORK_BYTES: Final = 4 << 20
 _DEALT_BYTES: Final = 24 << 20
+
+
+class _Chunk(NamedTuple):
+    # What a lane was read from last: places [start, stop) of an epoch, and by what it is kept.
+    epoch: int
+    start: int
+    stop: int
+    key: tuple[int, int]
 
 
 class Order:
@@ -93,6 +103,8 @@ class Order:
         self._dealings: dict[int, Dealings] = {}
         self._layouts: BoundedCache[int, Spread | StoredLayout] = BoundedCache(_LAYOUT_BYTES)
         self._chunks: BoundedCache[tuple[int, ...], _Array] = BoundedCache(_CHUNK_BYTES)
+        # By lane: to find the step of a place takes ten times as long as to read it.
+        self._latest: dict[int, _Chunk] = {}
         self._dealt = DealtSteps(self.sample_count, _DEALT_BYTES)
         self._networks: BoundedCache[tuple[int, int], Network] = BoundedCache(_NETWORK_BYTES)
 
@@ -291,7 +303,11 @@ class Order:
         # Skipped samples among them.
         if self.spec.lanes == 1:
             return self._read(epoch, 0, start, stop)
-        return self._unfilled(epoch, np.arange(start, stop))
+        order, ranges = self._split.by_lane(start, stop)
+        pieces = [self._read(epoch, *each) for each in ranges]
+        sample_ids = np.empty(stop - start, np.int64)
+        sample_ids[order] = np.concatenate([*pieces, sample_ids[:0]])
+        return sample_ids
 
     def _unfilled(self, epoch: int, positions: _Array) -> _Array:
         sample_ids = np.empty_like(positions)
@@ -312,6 +328,8 @@ class Order:
 
     def _read(self, epoch: int, lane: int, start: int, stop: int) -> _Array:
         # The places [start, stop) of a lane.
+        if not self.spec.shuffle:
+            return np.arange(start, stop) + self._split.start(lane)
         found, place = np.empty(stop - start, np.int64), start
         while place < stop:
             first, chunk = self._chunk(epoch, lane, place)
@@ -333,6 +351,11 @@ class Order:
 
     def _chunk(self, epoch: int, lane: int, place: int) -> tuple[int, _Array]:
         # The samples around a place that are worked out with it, and the first one's place.
+        latest = self._latest.get(lane)
+        if latest is not None and latest.epoch == epoch and latest.start <= place < latest.stop:
+            chunk = self._chunks.find((epoch, lane, *latest.key))
+            if chunk is not None:
+                return latest.start, chunk
         if not self.spec.shuffle:
             start = self._split.start(lane)
             first = place - place % _CHUNK_SAMPLES
@@ -343,6 +366,7 @@ class Order:
         if length > SORT_LIMIT:
             first = (place - start) // _CHUNK_SAMPLES * _CHUNK_SAMPLES
             part = (first, min(first + _CHUNK_SAMPLES, length))
+            self._note(lane, _Chunk(epoch, start + part[0], start + part[1], (step, part[1])))
             return start + first, self._part(epoch, lane, step, length, part)
         together = max(_CHUNK_SAMPLES // int(dealing.step_samples[0]), 1)
         last = int(dealing.cohorts[0])
@@ -363,7 +387,14 @@ class Order:
             slots += starts_of(counts)[owners]
             return sample_ids.take(slots).astype(np.int64, copy=False)
 
-        return start, self._chunks.get((epoch, lane, first, 0), make)
+        chunk = self._chunks.get((epoch, lane, first, 0), make)
+        self._note(lane, _Chunk(epoch, start, start + len(chunk), (first, 0)))
+        return start, chunk
+
+    def _note(self, lane: int, chunk: _Chunk) -> None:
+        if len(self._latest) >= _MOST_NOTED:
+            self._latest.clear()
+        self._latest[lane] = chunk
 
     def _part(self, epoch: int, lane: int, step: int, length: int, part: tuple[int, int]) -> _Array:
         # A part of a step too large to be sorted.

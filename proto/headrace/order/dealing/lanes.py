@@ -71,21 +71,43 @@ class LaneSplit:
             start = end
         return found
 
-    def offsets(self, lane: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def by_lane(self, start: int, stop: int) -> tuple[NDArray[np.intp], list[tuple[int, int, int]]]:
+        """Sort the positions [start, stop) by lane, so that each lane is read in one piece.
+
+        Returns:
+            Which of the positions come first, those of a lane in their order, and in the same
+            order the range of places that they are of each lane.
+        """
+        lanes = self.lane_of(np.arange(start, stop))
+        # Sorting 16-bit integers is a radix sort.
+        order = np.argsort(
+            lanes.astype(np.uint16) if self.lanes <= 1 << 16 else lanes, kind="stable"
+        )
+        touched = np.unique(lanes)
+        places = self.offsets(touched[:, None], np.array([start, stop]))
+        pairs = zip(touched.tolist(), places.tolist(), strict=True)
+        return order, [(lane, first, end) for lane, (first, end) in pairs]
+
+    def offsets(
+        self, lane: int | NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
         """Return for each position how many of the positions before it a lane fills.
 
         Args:
-            lane: In [0, `lanes`).
+            lane: In [0, `lanes`), or several that are broadcast with the positions.
             positions: (n,) int64 in [0, `sample_count`].
         """
         return self.starts(lane + 1, positions) - self.starts(lane, positions)
 
-    def starts(self, lane: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def starts(
+        self, lane: int | NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
         """Return for each position how many of those before it the lanes before `lane` fill."""
         units, slots = np.divmod(positions, self.unit)
         lengths = np.minimum(self.unit, self.sample_count - units * self.unit)
-        full: NDArray[np.int64] = units * (lane * self.unit // self.lanes)
-        full += np.minimum(slots, lane * lengths // self.lanes)
+        before: NDArray[np.int64] = np.asarray(lane, np.int64)
+        full: NDArray[np.int64] = units * (before * self.unit // self.lanes)
+        full += np.minimum(slots, before * lengths // self.lanes)
         return full
 
     def lane_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:

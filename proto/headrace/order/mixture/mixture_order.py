@@ -305,13 +305,11 @@ class MixtureOrder:
         if self.spec.order.lanes == 1:
             return read(epoch, 0, start, stop)
         block = _empty_block(stop - start)
-        lanes = self._split.lane_of(np.arange(start, stop))
-        for lane in np.unique(lanes).tolist():
-            first, end = self._split.offset(lane, start), self._split.offset(lane, stop)
-            part = read(epoch, lane, first, end)
-            block.datasets[lanes == lane] = part.datasets
-            block.sample_ids[lanes == lane] = part.sample_ids
-            block.passes[lanes == lane] = part.passes
+        order, ranges = self._split.by_lane(start, stop)
+        parts = [read(epoch, *each) for each in ranges]
+        block.datasets[order] = np.concatenate([part.datasets for part in parts])
+        block.sample_ids[order] = np.concatenate([part.sample_ids for part in parts])
+        block.passes[order] = np.concatenate([part.passes for part in parts])
         return block
 
     def _check_positions(self, epoch: int, start: int, stop: int) -> None:
