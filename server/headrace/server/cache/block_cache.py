@@ -35,10 +35,19 @@ from headrace.server.cache.fetch.block_runs import BlockReader, run_blocks
 from headrace.server.cache.fetch.concurrency import FIRST_LIMIT
 from headrace.server.cache.fetch.fetch_queue import Flights
 from headrace.server.cache.fetch.fetch_threads import Fetchers, HeldObserver, UnderWay
+from headrace.server.cache.joined_sources import JoinedSources, missing_of
 from headrace.server.cache.memory.allocation import Room, closed_error
-from headrace.server.cache.memory.arena import Arena
+from headrace.server.cache.memory.arena import Arena, Memory
 from headrace.server.cache.memory.shared_memory import Desk, SourceTables
-from headrace.server.cache.source import ABSENT, BlockRows, JobsAhead, Lease, Source, Waiter
+from headrace.server.cache.source import (
+    ABSENT,
+    BlockRows,
+    Growth,
+    JobsAhead,
+    Lease,
+    Source,
+    Waiter,
+)
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.storage import MAX_RANGE_BYTES
@@ -96,6 +105,7 @@ class BlockCache:
         self._jobs: dict[Hashable, int] = {}
         self._job_count = 0
         self._ahead = JobsAhead()
+        self._growth = Growth()
         self._sources: dict[int, Source] = {}
         self._source_count = 0
         self._has_leftovers = False
@@ -132,6 +142,11 @@ class BlockCache:
         """
         return self.budget_bytes // (2 * max(1, len(self._jobs)))
 
+    @property
+    def memory(self) -> Memory:
+        """Return the arena that all blocks lie in."""
+        return self._room.memory
+
     def add_source(
         self,
         reader: BlockReader,
@@ -167,6 +182,7 @@ class BlockCache:
                 run_blocks=run_blocks(reader, self._under_way.run_bytes),
                 store=store,
             )
+            source.growth = self._growth
             if store not in self._fetchers:
                 self._fetchers[store] = Fetchers(
                     self._lock,
@@ -244,6 +260,12 @@ class BlockCache:
             The context; entering it says whether they are pinned.
         """
         return Lease(partial(self._pin, source, blocks), self._unpin)
+
+    def lease_joined(
+        self, joined: JoinedSources, blocks: NDArray[np.int64]
+    ) -> Lease[NDArray[np.int32]]:
+        """Pin distinct blocks of several datasets, as `lease`."""
+        return Lease(partial(self._pin_joined, joined, blocks), self._unpin)
 
     @contextmanager
     def demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> Iterator[None]:
@@ -354,6 +376,29 @@ class BlockCache:
             self._fetchers[source.store].wake(missing.size, urgent=False)
         return missing
 
+    def prefetch_joined(
+        self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> NDArray[np.int64]:
+        """Prefetch blocks of several datasets, as `prefetch`."""
+        waiter.will_read(joined, blocks)
+        return self.prefetch_unplanned_joined(joined, blocks, waiter)
+
+    def prefetch_unplanned_joined(
+        self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> NDArray[np.int64]:
+        """Ask for blocks of several datasets ahead of need, as `prefetch_unplanned`."""
+        slots = joined.slots(blocks)
+        if not missing_of(slots, blocks).size:
+            self._slots.asked[slots] = self._slots.ranking
+            return blocks[:0]
+        with self._lock:
+            slots = joined.slots(blocks)
+            self._slots.asked[slots[slots > ABSENT]] = self._slots.ranking
+        missing = [blocks[:0]]
+        for source, first, _, own in joined.split(missing_of(slots, blocks)):
+            missing.append(self.prefetch_unplanned(source, own, waiter) + first)
+        return np.concatenate(missing)
+
     def rows(
         self, source: Source, blocks: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> BlockRows:
@@ -400,6 +445,17 @@ class BlockCache:
     def _pin(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.int32] | None:
         with self._lock:
             slots, hits = self._slots.pin_all(source.slot_of, blocks)
+        self._observer.used(hits=hits, misses=blocks.size - hits)
+        return slots if hits == blocks.size else None
+
+    def _pin_joined(
+        self, joined: JoinedSources, blocks: NDArray[np.int64]
+    ) -> NDArray[np.int32] | None:
+        with self._lock:
+            slots = joined.slots(blocks)
+            hits = int(np.count_nonzero(slots > ABSENT))
+            if hits == blocks.size:
+                self._slots.pin(slots)
         self._observer.used(hits=hits, misses=blocks.size - hits)
         return slots if hits == blocks.size else None
 

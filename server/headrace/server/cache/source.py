@@ -29,6 +29,17 @@ ABSENT = 0
 IN_FLIGHT = -1
 
 
+@dataclass(slots=True)
+class Growth:
+    """Counts how often a cache has made a table of bases again, because it was too short.
+
+    Attributes:
+        times: How often.
+    """
+
+    times: int = 0
+
+
 class Source:
     """The blocks of one dataset as the cache sees them.
 
@@ -39,6 +50,7 @@ class Source:
         run_blocks: How many neighbouring blocks are best read together, at most.
         store: Names the store that it is read from.
         removed: The dataset has left the cache; nothing of it is fetched any more.
+        growth: Counts when `bases` becomes another table; the cache gives all its datasets one.
     """
 
     def __init__(
@@ -54,6 +66,7 @@ class Source:
         store: str = "",
     ) -> None:
         self.index = index
+        self.growth = Growth()
         self.run_blocks = run_blocks
         self.store = store
         self.reader = reader
@@ -72,11 +85,23 @@ class Source:
             grown = np.zeros((len(self.layout.parts), capacity), np.int64)
             grown[:, : self.bases.shape[1]] = self.bases
             self.bases = grown
+            self.growth.times += 1
         self.bases[:, slot] = bases
 
+    def slots(self, blocks: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the slot of each block; not above 0 if it is not cached."""
+        return self.slot_of[blocks]
 
-Plan: TypeAlias = "list[tuple[Source, NDArray[np.int64]]]"
-"""The blocks of one batch, by dataset."""
+
+class Slots(Protocol):
+    """What says where the blocks of one dataset, or of several, lie."""
+
+    def slots(self, blocks: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the slot of each block; not above 0 if it is not cached."""
+
+
+Plan: TypeAlias = "list[tuple[Slots, NDArray[np.int64]]]"
+"""The blocks of one batch, by what says where they lie."""
 
 # The weight of the last batch in a stream's pace (arbitrary).
 _PACE_WEIGHT = 0.2
@@ -244,11 +269,11 @@ class Waiter:
         """Assign what is foreseen from now on to one more batch, after all others."""
         self._foreseen.append([])
 
-    def foresee(self, source: Source, blocks: NDArray[np.int64]) -> None:
+    def foresee(self, source: Slots, blocks: NDArray[np.int64]) -> None:
         """Note blocks of the batch foreseen last, which are not asked for yet."""
         self._foreseen[-1].append((source, blocks))
 
-    def expect(self, part: Hashable, source: Source, blocks: NDArray[np.int64]) -> None:
+    def expect(self, part: Hashable, source: Slots, blocks: NDArray[np.int64]) -> None:
         """Note blocks that some batch will read which is not planned yet.
 
         Args:
@@ -262,7 +287,7 @@ class Waiter:
         """Forget what is expected of a part that has been read."""
         self._expected = {each: plan for each, plan in self._expected.items() if each != part}
 
-    def will_read(self, source: Source, blocks: NDArray[np.int64]) -> None:
+    def will_read(self, source: Slots, blocks: NDArray[np.int64]) -> None:
         """Note blocks of the batch planned last."""
         self._batches[-1].append((source, blocks))
 
@@ -413,6 +438,10 @@ class Blocks(Protocol):
 class DatasetBlocks:
     """The blocks of one dataset.
 
+    Attributes:
+        cache: See below.
+        source: See below.
+
     Args:
         cache: Holds them.
         source: The dataset in the cache.
@@ -420,52 +449,52 @@ class DatasetBlocks:
     """
 
     def __init__(self, cache: BlockCache, source: Source, dataset: OpenDataset) -> None:
-        self._cache = cache
-        self._source = source
+        self.cache = cache
+        self.source = source
         self._dataset = dataset
 
     @property
     def layout(self) -> BlockLayout:
-        return self._source.layout
+        return self.source.layout
 
     def waiter(self, job: Hashable = None) -> Waiter:
-        return self._cache.waiter((self._source.index, job))
+        return self.cache.waiter((self.source.index, job))
 
     def leave(self, waiter: Waiter) -> None:
-        self._cache.leave(waiter)
+        self.cache.leave(waiter)
 
     def stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._dataset.block_stored_bytes(blocks)
 
     def is_cached(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return self._cache.is_cached(self._source, blocks)
+        return self.cache.is_cached(self.source, blocks)
 
     def is_known(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        known: NDArray[np.bool_] = self._source.slot_of[blocks] != ABSENT
+        known: NDArray[np.bool_] = self.source.slot_of[blocks] != ABSENT
         return known
 
     def lease(self, blocks: NDArray[np.int64]) -> AbstractContextManager[bool]:
-        return self._cache.lease(self._source, blocks)
+        return self.cache.lease(self.source, blocks)
 
     def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
-        return self._cache.prefetch(self._source, blocks, waiter)
+        return self.cache.prefetch(self.source, blocks, waiter)
 
     def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter, *, part: Hashable) -> None:
-        waiter.expect(part, self._source, blocks)
-        self._cache.prefetch_unplanned(self._source, blocks, waiter)
+        waiter.expect(part, self.source, blocks)
+        self.cache.prefetch_unplanned(self.source, blocks, waiter)
 
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
-        waiter.foresee(self._source, blocks)
+        waiter.foresee(self.source, blocks)
 
     def demand(self, blocks: NDArray[np.int64], waiter: Waiter) -> AbstractContextManager[None]:
-        return self._cache.demand(self._source, blocks, waiter)
+        return self.cache.demand(self.source, blocks, waiter)
 
     def fit_together(self, blocks: NDArray[np.int64]) -> bool:
         raw_bytes = int(self._dataset.block_raw_bytes(blocks).sum())
-        return raw_bytes <= self._cache.together_bytes
+        return raw_bytes <= self.cache.together_bytes
 
     def arrivals(self, waiter: Waiter, *, timeout_s: float) -> NDArray[np.int64]:
-        return self._cache.arrivals(self._source, waiter, timeout_s=timeout_s)
+        return self.cache.arrivals(self.source, waiter, timeout_s=timeout_s)
 
     def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
-        return self._cache.rows(self._source, blocks, offsets)
+        return self.cache.rows(self.source, blocks, offsets)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.server.datasets.mixture_blocks import split_by
+from headrace.server.cache.joined_sources import split_by
 from headrace.server.plan.find_samples import Located, search
 from headrace.storage import OpenDataset, Starts
 

@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.server.cache.gather import Rows
+from headrace.server.cache.joined_sources import JoinedSources, split_by
 from headrace.server.cache.memory.arena import Memory
-from headrace.server.cache.source import BlockRows, Blocks, Waiter
+from headrace.server.cache.source import ABSENT, BlockRows, DatasetBlocks, Waiter
 from headrace.server.layout.block_layout import BlockLayout
-
-
-def split_by(
-    firsts: NDArray[np.int64], numbers: NDArray[np.int64]
-) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.int64]]]:
-    """Tell numbers that were laid end to end apart again.
-
-    Args:
-        firsts: ``(datasets + 1,) int64``: where the numbers of each begin, and the last end.
-        numbers: ``(n,) int64`` in ``[0, firsts[-1])``.
-
-    Yields:
-        For each dataset that has any: its index, the places of its numbers, and these as they
-        are in the dataset, in the order in which they stand.
-    """
-    if not numbers.size:
-        return
-    owners = np.searchsorted(firsts, numbers, side="right") - 1
-    order = np.argsort(owners, kind="stable")
-    sorted_owners, own = owners[order], numbers[order]
-    edges = (np.flatnonzero(np.diff(sorted_owners)) + 1).tolist()
-    for begin, end in itertools.pairwise([0, *edges, numbers.size]):
-        index = int(sorted_owners[begin])
-        yield index, order[begin:end], own[begin:end] - firsts[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +114,17 @@ class JoinedBlocks:
     """
 
     def __init__(
-        self, parts: Sequence[Blocks], first_blocks: NDArray[np.int64], layout: BlockLayout
+        self, parts: Sequence[DatasetBlocks], first_blocks: NDArray[np.int64], layout: BlockLayout
     ) -> None:
         self._parts = parts
         self._firsts = first_blocks
         self._layout = layout
+        self._cache = parts[0].cache
+        self._joined = JoinedSources([part.source for part in parts], first_blocks)
         self._translations: dict[int, Translation] = {}
+        # Datasets whose rows are known to lie as they should; all of them, and nobody need look.
+        self._lies_right = np.diff(first_blocks) == 0
+        self._all_lie_right = False
         self._queue: deque[tuple[int, NDArray[np.int64]]] = deque()
         self._demanded = ExitStack()
         self._current = 0
@@ -166,40 +147,25 @@ class JoinedBlocks:
         return sizes
 
     def is_cached(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        cached = np.empty(blocks.size, np.bool_)
-        for index, places, own in split_by(self._firsts, blocks):
-            cached[places] = self._parts[index].is_cached(own)
+        cached: NDArray[np.bool_] = self._joined.slots(blocks) > ABSENT
         return cached
 
-    @contextmanager
-    def lease(self, blocks: NDArray[np.int64]) -> Iterator[bool]:
-        with ExitStack() as stack:
-            leases = [
-                stack.enter_context(self._parts[index].lease(own))
-                for index, _, own in split_by(self._firsts, blocks)
-            ]
-            yield all(leases)
+    def lease(self, blocks: NDArray[np.int64]) -> AbstractContextManager[bool]:
+        return self._cache.lease_joined(self._joined, blocks)
 
     def prefetch(self, blocks: NDArray[np.int64], waiter: Waiter) -> NDArray[np.int64]:
-        missing = [
-            self._parts[index].prefetch(own, waiter) + self._firsts[index]
-            for index, _, own in split_by(self._firsts, blocks)
-        ]
-        return np.concatenate([*missing, np.empty(0, np.int64)])
+        return self._cache.prefetch_joined(self._joined, blocks, waiter)
 
     def is_known(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        known = [
-            self._parts[index].is_known(own) for index, _, own in split_by(self._firsts, blocks)
-        ]
-        return np.concatenate([*known, np.empty(0, np.bool_)])
+        known: NDArray[np.bool_] = self._joined.slots(blocks) != ABSENT
+        return known
 
     def ask_ahead(self, blocks: NDArray[np.int64], waiter: Waiter, *, part: Hashable) -> None:
-        for index, _, own in split_by(self._firsts, blocks):
-            self._parts[index].ask_ahead(own, waiter, part=part)
+        waiter.expect(part, self._joined, blocks)
+        self._cache.prefetch_unplanned_joined(self._joined, blocks, waiter)
 
     def foresee(self, blocks: NDArray[np.int64], waiter: Waiter) -> None:
-        for index, _, own in split_by(self._firsts, blocks):
-            self._parts[index].foresee(own, waiter)
+        waiter.foresee(self._joined, blocks)
 
     @contextmanager
     def demand(
@@ -231,11 +197,35 @@ class JoinedBlocks:
         return numbered
 
     def rows(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> Rows:
+        if blocks.size and self._lie_right(blocks):
+            return self._as_one(blocks, offsets)
         pieces = [
             _Piece(places, self._parts[index].rows(own, offsets[places]), self._translation(index))
             for index, places, own in split_by(self._firsts, blocks)
         ]
-        return _as_one(self._layout, pieces, offsets) or JoinedRows(pieces)
+        return JoinedRows(pieces)
+
+    def _as_one(self, blocks: NDArray[np.int64], offsets: NDArray[np.int64]) -> BlockRows:
+        """Return rows as if they were those of one dataset, with a block for each of them."""
+        every = np.arange(blocks.size)
+        return BlockRows(
+            self._layout,
+            self._cache.memory,
+            slot_of=every.astype(np.int32),
+            bases=self._joined.bases(blocks, len(self._layout.parts)),
+            blocks=every,
+            offsets=offsets,
+        )
+
+    def _lie_right(self, blocks: NDArray[np.int64]) -> bool:
+        """Return whether the rows of some blocks lie as they should."""
+        if self._all_lie_right:
+            return True
+        owners = np.searchsorted(self._firsts, blocks, side="right") - 1
+        for index in np.unique(owners[~self._lies_right[owners]]).tolist():
+            self._lies_right[index] = self._translation(index).is_same
+        self._all_lie_right = bool(self._lies_right.all())
+        return bool(self._lies_right[owners].all())
 
     def _translation(self, index: int) -> Translation:
         known = self._translations.get(index)
@@ -243,30 +233,3 @@ class JoinedBlocks:
             known = translation(self._parts[index].layout, self._layout)
             self._translations[index] = known
         return known
-
-
-def _as_one(
-    layout: BlockLayout, pieces: Sequence[_Piece], offsets: NDArray[np.int64]
-) -> BlockRows | None:
-    """Return rows that all lie as they should as those of one dataset: with a block a row.
-
-    Gathering them dataset by dataset takes time for each, and a batch may have a sample of each.
-    """
-    memory, bases = None, np.empty((len(layout.parts), offsets.size), np.int64)
-    for piece in pieces:
-        rows = piece.rows
-        if not (piece.translation.is_same and isinstance(rows, BlockRows)):
-            return None
-        memory = rows.memory
-        bases[:, piece.places] = rows.bases[:, rows.slot_of[rows.blocks]]
-    if memory is None:
-        return None
-    every = np.arange(offsets.size)
-    return BlockRows(
-        layout,
-        memory,
-        slot_of=every.astype(np.int32),
-        bases=bases,
-        blocks=every,
-        offsets=offsets,
-    )

@@ -39,7 +39,7 @@ from headrace.server.cache.disk.disk_blocks import DiskBlocks
 from headrace.server.cache.fetch.block_runs import store_of
 from headrace.server.cache.flat_blocks import FlatBlocks
 from headrace.server.cache.read_observer import ReadObserver, WatchedBlocks
-from headrace.server.cache.source import Blocks, DatasetBlocks
+from headrace.server.cache.source import DatasetBlocks
 from headrace.server.datasets.class_messages import class_counts, class_messages
 from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_rows import RowsOf
@@ -394,7 +394,7 @@ class ServedDataset:
         """
         return self if self.versions is None else self.versions.get(fingerprint)
 
-    def blocks(self, cache: BlockCache) -> Blocks:
+    def blocks(self, cache: BlockCache) -> DatasetBlocks:
         """Return its blocks for a stream."""
         return DatasetBlocks(cache, self.source, self.dataset)
 

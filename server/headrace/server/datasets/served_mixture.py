@@ -22,11 +22,12 @@ from headrace.order import (
     mixture_order_of,
 )
 from headrace.server.cache.block_cache import BlockCache
+from headrace.server.cache.joined_sources import split_by
 from headrace.server.cache.source import Blocks
 from headrace.server.datasets.class_messages import class_counts
 from headrace.server.datasets.common_columns import SAMPLE_PAIRS, DatasetColumns, agreed_columns
 from headrace.server.datasets.joined_datasets import JoinedDatasets
-from headrace.server.datasets.mixture_blocks import JoinedBlocks, split_by
+from headrace.server.datasets.mixture_blocks import JoinedBlocks
 from headrace.server.datasets.served import Part
 from headrace.server.datasets.served_dataset import Retirement, ServedDataset
 from headrace.server.layout.block_layout import block_layout

@@ -31,10 +31,20 @@ from headrace.errors import DrainingError
 from headrace.server.cache.block_cache import CacheObserver
 from headrace.server.cache.disk.disk_cache import DiskCache
 from headrace.server.cache.fetch.block_runs import BlockReader
+from headrace.server.cache.joined_sources import JoinedSources, missing_of
 from headrace.server.cache.memory.arena import ArenaHeader, Memory
 from headrace.server.cache.memory.eviction import next_uses
 from headrace.server.cache.memory.shared_memory import Desk, Shared, SourceTables, barrier
-from headrace.server.cache.source import ABSENT, BlockRows, JobsAhead, Lease, Source, Waiter
+from headrace.server.cache.source import (
+    ABSENT,
+    BlockRows,
+    Growth,
+    JobsAhead,
+    Lease,
+    Slots,
+    Source,
+    Waiter,
+)
 from headrace.server.layout.block_layout import BlockLayout
 from headrace.server.settings.dataset_config import DatasetConfig
 from headrace.server.workers.messages import (
@@ -110,12 +120,19 @@ class WorkerCache:
         self._numbers = itertools.count(1)
         self._streams: dict[int, _WorkerWaiter] = {}
         self._ahead = JobsAhead()
+        # The tables of workers have all the slots that there may be, and never grow.
+        self._growth = Growth()
         self._opening: dict[int, Future[tuple[int, Shared]]] = {}
         self._is_lost = False
         self._closed = threading.Event()
         self._seen_evictions = 0
         self._writer = threading.Thread(target=self._write_desk, name="headrace-desk", daemon=True)
         self._writer.start()
+
+    @property
+    def memory(self) -> Memory:
+        """Return the arena that all blocks lie in."""
+        return self._memory
 
     @property
     def together_bytes(self) -> int:
@@ -152,7 +169,9 @@ class WorkerCache:
             shared.map_read_only(), block_count=block_count, part_count=len(layout.parts)
         )
         shared.close()
-        return Source(index, reader, layout, block_count, on_removed=on_removed, tables=tables)
+        source = Source(index, reader, layout, block_count, on_removed=on_removed, tables=tables)
+        source.growth = self._growth
+        return source
 
     def remove_source(self, source: Source) -> None:
         """Tell the supervisor that a dataset is not needed here."""
@@ -182,9 +201,15 @@ class WorkerCache:
         """Return which blocks are in memory now; they may be evicted at any time."""
         return source.slot_of[blocks] > ABSENT
 
-    def lease(self, source: Source, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
+    def lease(self, source: Slots, blocks: NDArray[np.int64]) -> Lease[NDArray[np.int32]]:
         """Pin blocks while the context lasts, as `BlockCache.lease`."""
         return Lease(partial(self._pin_all, source, blocks), self._unpin)
+
+    def lease_joined(
+        self, joined: JoinedSources, blocks: NDArray[np.int64]
+    ) -> Lease[NDArray[np.int32]]:
+        """Pin blocks of several datasets while the context lasts, as `BlockCache.lease_joined`."""
+        return self.lease(joined, blocks)
 
     def prefetch(
         self, source: Source, blocks: NDArray[np.int64], waiter: Waiter
@@ -203,6 +228,22 @@ class WorkerCache:
             self.send(Prefetch(_own(waiter).number, source.index, wanted))
         missing: NDArray[np.int64] = blocks[slots == ABSENT]
         return missing
+
+    def prefetch_joined(
+        self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> NDArray[np.int64]:
+        """Ask for blocks of several datasets ahead of need, as `BlockCache.prefetch_joined`."""
+        _own(waiter).will_read(joined, blocks)
+        return self.prefetch_unplanned_joined(joined, blocks, waiter)
+
+    def prefetch_unplanned_joined(
+        self, joined: JoinedSources, blocks: NDArray[np.int64], waiter: Waiter
+    ) -> NDArray[np.int64]:
+        """Ask for blocks, as `BlockCache.prefetch_unplanned_joined`."""
+        missing = [blocks[:0]]
+        for source, first, _, own in joined.split(missing_of(joined.slots(blocks), blocks)):
+            missing.append(self.prefetch_unplanned(source, own, waiter) + first)
+        return np.concatenate(missing)
 
     @contextmanager
     def demand(self, source: Source, blocks: NDArray[np.int64], waiter: Waiter) -> Iterator[None]:
@@ -313,18 +354,18 @@ class WorkerCache:
             else:
                 waiter.fail(message.error)
 
-    def _pin_all(self, source: Source, blocks: NDArray[np.int64]) -> NDArray[np.int32] | None:
-        slots = source.slot_of[blocks]
+    def _pin_all(self, source: Slots, blocks: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        slots = source.slots(blocks)
         hits = int(np.count_nonzero(slots > ABSENT))
         is_whole = hits == blocks.size and self._pin(source, blocks, slots)
         self._observer.used(hits=hits, misses=blocks.size - hits)
         return slots if is_whole else None
 
-    def _pin(self, source: Source, blocks: NDArray[np.int64], slots: NDArray[np.int32]) -> bool:
+    def _pin(self, source: Slots, blocks: NDArray[np.int64], slots: NDArray[np.int32]) -> bool:
         with self._lock:
             self._desk.pins[slots] += 1
         barrier()
-        if np.array_equal(source.slot_of[blocks], slots):
+        if np.array_equal(source.slots(blocks), slots):
             self._desk.last_use[slots] = time.monotonic_ns()
             return True
         self._unpin(slots)

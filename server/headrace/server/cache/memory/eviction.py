@@ -200,7 +200,7 @@ def _uses(waiter: Waiter, limit: int) -> tuple[NDArray[np.int64], NDArray[np.flo
         plans.append(expected)
     for distance, batch in enumerate(plans):
         for source, blocks in batch:
-            found = source.slot_of[blocks].astype(np.int64)
+            found = source.slots(blocks).astype(np.int64)
             found = found[found > ABSENT]
             slots.append(found)
             ahead.append(np.full(found.size, distance * waiter.period_s))

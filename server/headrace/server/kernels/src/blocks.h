@@ -131,4 +131,78 @@ static bool ask(const array *slot_of, const array *blocks, const array *asked, i
     return true;
 }
 
+/* The tables of several datasets, whose blocks are numbered one dataset after the other. */
+typedef struct {
+    const int64_t *places; /* of each: where its slots and its bases lie, parts, slots */
+    const int64_t *firsts; /* where the numbers of each begin, and the last end */
+    int64_t count;
+} joined;
+
+enum { SLOTS_PLACE, BASES_PLACE, PART_COUNT, SLOT_COUNT, PLACES };
+
+static bool is_joined(const array *places, const array *firsts, joined *found) {
+    *found = (joined){ints_of(places), ints_of(firsts), places->shape[0]};
+    if (places->shape[1] != PLACES || firsts->size != found->count + 1 || found->firsts[0] != 0)
+        return false;
+    for (int64_t i = 0; i < found->count; i++)
+        if (found->firsts[i + 1] < found->firsts[i])
+            return false;
+    return true;
+}
+
+/* Return the dataset of a block, looking where the last one was first; -1 if it is of none. */
+static int64_t owner_of(const joined *all, int64_t block, int64_t last) {
+    const int64_t *firsts = all->firsts;
+    if (firsts[last] <= block && block < firsts[last + 1])
+        return last;
+    int64_t low = 0, high = all->count;
+    if (block < 0 || block >= firsts[high])
+        return -1;
+    /* firsts[low] <= block < firsts[high], also where some between are empty. */
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if (firsts[middle] <= block)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Find the slots of blocks; false if a block is of no dataset. */
+static bool find_slots(const joined *all, const array *blocks, const array *slots) {
+    if (slots->size < blocks->size || (blocks->size && !all->count))
+        return false;
+    for (int64_t i = 0, owner = 0; i < blocks->size; i++) {
+        const int64_t block = ints_of(blocks)[i];
+        owner = owner_of(all, block, owner);
+        if (owner < 0)
+            return false;
+        const int32_t *slot_of = (const int32_t *)all->places[owner * PLACES + SLOTS_PLACE];
+        slots_of(slots)[i] = slot_of[block - all->firsts[owner]];
+    }
+    return true;
+}
+
+/* Find where each part of some blocks begins, ``(parts, blocks)``; false if one is not cached. */
+static bool find_bases(const joined *all, const array *blocks, const array *bases) {
+    const int64_t count = blocks->size;
+    if (bases->shape[1] != count || (count && !all->count))
+        return false;
+    for (int64_t i = 0, owner = 0; i < count; i++) {
+        const int64_t block = ints_of(blocks)[i];
+        owner = owner_of(all, block, owner);
+        if (owner < 0)
+            return false;
+        const int64_t *places = all->places + owner * PLACES;
+        const int32_t slot = ((const int32_t *)places[SLOTS_PLACE])[block - all->firsts[owner]];
+        if (slot <= 0 || slot >= places[SLOT_COUNT] || bases->shape[0] > places[PART_COUNT])
+            return false;
+        const int64_t *of = (const int64_t *)places[BASES_PLACE];
+        for (int64_t part = 0; part < bases->shape[0]; part++)
+            ints_of(bases)[part * count + i] = of[part * places[SLOT_COUNT] + slot];
+    }
+    return true;
+}
+
 #endif

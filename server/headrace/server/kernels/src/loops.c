@@ -131,6 +131,22 @@ static PyObject *py_unpin(GIVEN) {
     return end_with(&taken, Py_NewRef(Py_None));
 }
 
+static PyObject *py_find_slots(GIVEN) {
+    TAKE("find_slots", "mllI");
+    joined all;
+    if (!is_joined(ARRAY(0), ARRAY(1), &all) || !find_slots(&all, ARRAY(2), ARRAY(3)))
+        return refuse(&taken, "find_slots: the blocks are not those of the tables");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
+static PyObject *py_find_bases(GIVEN) {
+    TAKE("find_bases", "mllM");
+    joined all;
+    if (!is_joined(ARRAY(0), ARRAY(1), &all) || !find_bases(&all, ARRAY(2), ARRAY(3)))
+        return refuse(&taken, "find_bases: a block is not cached, or not one of the tables");
+    return end_with(&taken, Py_NewRef(Py_None));
+}
+
 /* ---- Batches ---- */
 
 static PyObject *py_gather(GIVEN) {
@@ -363,8 +379,10 @@ static PyMethodDef METHODS[] = {
     METHOD(count_pieces),
     METHOD(distinct),
     METHOD(end_hash),
+    METHOD(find_bases),
     METHOD(find_dealt),
     METHOD(find_ragged),
+    METHOD(find_slots),
     METHOD(find_spans),
     METHOD(gather),
     METHOD(hash_parts),
