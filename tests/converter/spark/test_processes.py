@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,19 @@ def test_a_cluster_that_lacks_headrace_converts_exactly_once(tmp_path: Path) -> 
         found = answer[trouble]
         assert 2 <= sum(attempt.startswith("0-") for attempt in found["attempts"]), found
         assert (True, True, 0) == (found["happened"], found["exact"], found["strays"]), found
+
+
+@pytest.mark.timeout(500)
+def test_workers_whose_python_lacks_a_package_are_told_apart(tmp_path: Path) -> None:
+    """A driver in an environment that is not activated starts workers with another Python."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    python = str(tmp_path / "bare" / "bin" / "python")
+    message = _answer(_run("job_bare_workers.py", str(tmp_path), PYSPARK_PYTHON=python))["message"]
+
+    assert "cannot import pyarrow" in message
+    assert python in message
+    assert "PYSPARK_PYTHON" in message
+    assert not [path for path in (tmp_path / "dataset").rglob("*") if path.is_file()]
 
 
 @pytest.mark.long

@@ -14,6 +14,9 @@ Contract of `run_job`:
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 import threading
 import time
 import uuid
@@ -37,6 +40,8 @@ _POLL_S = 0.2  # arbitrary: what a progress bar needs
 _CANCEL_S = 60.0
 _FLUSH_S = 1.0  # Spark's counts of running tasks are up to this old (spark.ui.liveUpdate.*)
 _MAX_CAUSE = 600  # characters of Spark's own words in an error
+_JVM = "JVM stacktrace:"
+_MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +216,26 @@ def _run_connected(
 
 def _ours(text: str) -> HeadraceError:
     """Find the error that a task raised in what Spark says of it."""
-    return error_in(text) or ConfigurationError(
-        "the Spark job failed, and no dataset was written; Spark's log has the whole story: "
-        + text.strip()[:_MAX_CAUSE]
+    return error_in(text) or ConfigurationError(_explained(text))
+
+
+def _explained(text: str) -> str:
+    """Say why a job failed, from what Spark says of it."""
+    missing = _MISSING.search(text)
+    if missing is not None:
+        return (
+            f"no dataset was written, because the Python of Spark's workers cannot import "
+            f"{missing[1]}; they run {os.environ.get('PYSPARK_PYTHON', 'python3')}, and this "
+            f"driver runs {sys.executable}. Set the environment variable PYSPARK_PYTHON to a "
+            f"Python that has {missing[1]} before the session starts, or install it there"
+        )
+    # What was raised stands behind the calls that led to it, and the calls of the JVM behind that.
+    _, _, raised = text.partition(_JVM)[0].rpartition("Traceback (most recent call last):\n")
+    lines = [line for line in raised.splitlines() if line[:1].strip()]
+    cause = "\n".join(lines) if "Traceback" in text and lines else text.strip()
+    return (
+        f"the Spark job failed, and no dataset was written: {cause[:_MAX_CAUSE]}; Spark's log has "
+        "the whole traceback"
     )
 
 
