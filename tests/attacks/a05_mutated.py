@@ -6,22 +6,145 @@ import random
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import grpc
+import pyarrow as pa
 
 from attacks.harness import DATASET, After, Attack, Begin, Counts, Target, main
 from headrace.order import OrderSpec, Token, encode_token
 from headrace.v1 import shard_service_pb2 as pb
+from support.datasets import write_dataset
+from support.images import image_bytes
 
 _SERVICE = "/headrace.v1.ShardService/"
 _TIMEOUT_S = 10.0
 _AT_ONCE = 4
+_OTHER, _ROWS = "mutated", 300
+_PAD = "END_MODE_PAD"
 _BAD = {"INTERNAL", "UNKNOWN", "CANCELLED", "DEADLINE_EXCEEDED", "UNAVAILABLE"}
 _RATHER = (0, 1, 2, 127, 128, 255)
 
 
+def _datasets(folder: Path) -> dict[str, str]:
+    """Another dataset for mixtures, with images, rows of any length and labels for steps."""
+    url = str(folder / _OTHER)
+    table = pa.table(
+        {
+            "number": pa.array(range(_ROWS), pa.int64()),
+            "photo": pa.array([image_bytes(number=1)] * _ROWS, pa.binary()),
+            "tokens": pa.array([[number] * (number % 5) for number in range(_ROWS)]),
+            "pairs": pa.array([[number] * 4 for number in range(_ROWS)]),
+            "label": pa.array([number % 3 for number in range(_ROWS)], pa.int64()),
+        }
+    )
+    write_dataset(url, table, shard_samples=[_ROWS], block_bytes=16_384)
+    return {_OTHER: url}
+
+
 def _seeds() -> list[tuple[str, bytes]]:
+    """Return requests of every RPC and with every option, to be mutated."""
+    batches = _batches()
+    batch = batches[0]
+    mixed = next(one for one in batches if one.HasField("mixture"))
+    samples = pb.GetSamplesRequest(dataset=DATASET, sample_ids=[1, 2, 1999], columns=["grid"])
+    versions = [pb.DatasetVersion(name=DATASET), pb.DatasetVersion(name=_OTHER)]
+    of_several = pb.GetSamplesRequest(
+        datasets=versions, dataset_indices=[0, 1], sample_ids=[5, 6], columns=["number"]
+    )
+    reads = _reads(batches)
+    requests: dict[str, list[Any]] = {
+        "ListDatasets": [pb.ListDatasetsRequest(page_size=3, page_token="x")],  # noqa: S106 - of pages
+        "GetDataset": [
+            pb.GetDatasetRequest(name=DATASET),
+            pb.GetDatasetRequest(name=DATASET, where="number < 100 and name != 'sample 1'"),
+        ],
+        "ExplainBatch": [pb.ExplainBatchRequest(batch=one) for one in batches],
+        "FindSamples": [
+            pb.FindSamplesRequest(batch=batch, sample_ids=[0, 1, 7]),
+            pb.FindSamplesRequest(batch=mixed, sample_ids=[0, 1], dataset_indices=[0, 1]),
+        ],
+        "ReadBatches": reads,
+        "AttachRing": [pb.AttachRingRequest(read=one, ring_bytes=1 << 20) for one in reads],
+        "GetBatch": batches,
+        "GetSamples": [samples, of_several],
+    }
+    return [(name, one.SerializeToString()) for name, some in requests.items() for one in some]
+
+
+def _batches() -> list[pb.GetBatchRequest]:
+    """Return requests of one batch, with every option of order, mixture, skips and steps."""
+    crop = pb.RandomResizedCrop(
+        height=8,
+        width=8,
+        least_scale=0.2,
+        greatest_scale=1.0,
+        least_ratio=0.75,
+        greatest_ratio=1.25,
+    )
+    resize = pb.ImageTransform(random_resized_crop=crop)
+    flip = pb.ImageTransform(random_horizontal_flip=pb.RandomHorizontalFlip(p=0.5))
+    floats = pb.ImageTransform(normalize=pb.Normalize(mean=[0.5] * 3, std=[0.2] * 3))
+    photo = pb.DecodeImage(column="photo", transforms=[resize, flip, floats], channels=3)
+    mix = pb.MixUp(column="photo", labels="label", alpha=0.4, class_count=3)
+    options: list[dict[str, Any]] = [
+        {"dataset": DATASET},
+        {"dataset": DATASET, "order": pb.OrderSpec(seed=3, lanes=2, unit=10, shuffle_samples=90)},
+        {"dataset": DATASET, "order": pb.OrderSpec(shuffle=False), "where": "number >= 20"},
+        {"dataset": DATASET, "skips": pb.SkipList(sample_ids=[3, 4, 5, 1998]), "end": _PAD},
+        {"mixture": _mixture(), "columns": ["number"]},
+        {"mixture": _mixture(batching="BATCHING_STRATIFIED"), "columns": ["number"]},
+        {
+            "mixture": _mixture(
+                schedule=[
+                    pb.SchedulePiece(weights=[1.0, 2.0]),
+                    pb.SchedulePiece(start=20, weights=[3.0, 1.0]),
+                ]
+            ),
+            "columns": ["number"],
+        },
+        {
+            "dataset": DATASET,
+            "columns": ["number", "name"],
+            "steps": [
+                pb.BatchStep(cast=pb.Cast(column="number", element_type="ELEMENT_TYPE_INT32"))
+            ],
+        },
+        {
+            "dataset": _OTHER,
+            "columns": ["tokens", "pairs", "label"],
+            "steps": [
+                pb.BatchStep(stack=pb.Stack(column="pairs", item_shape=[2, 2])),
+                pb.BatchStep(pad=pb.Pad(column="tokens", length=6, fill=-1.0)),
+                pb.BatchStep(one_hot=pb.OneHot(column="label", class_count=3)),
+            ],
+        },
+        {
+            "dataset": _OTHER,
+            "columns": ["photo", "label"],
+            "steps": [pb.BatchStep(decode_image=photo), pb.BatchStep(mix_up=mix)],
+        },
+        {"dataset": _OTHER, "deal": pb.Deal(length_cost=1.0, speeds=[1.0, 2.0]), "buckets": 2},
+    ]
+    common: Any = {"global_batch_size": 10, "world_size": 2, "epoch_start": pb.EpochStart(epoch=1)}
+    return [pb.GetBatchRequest(**{**common, **own}) for own in options]
+
+
+def _mixture(**fields: Any) -> pb.Mixture:
+    weighted = pb.MixtureDataset(
+        name=DATASET, skips=pb.SkipList(sample_ids=[7, 8]), where="number < 900"
+    )
+    other = pb.MixtureDataset(name=_OTHER)
+    if "schedule" in fields:
+        return pb.Mixture(datasets=[weighted, other], epoch_size=400, **fields)
+    weighted.repeat, other.choose = 0.5, 40
+    other.choice, other.granularity = pb.CHOICE_FIXED, 5
+    return pb.Mixture(datasets=[weighted, other], **fields)
+
+
+def _reads(batches: list[pb.GetBatchRequest]) -> list[pb.ReadBatchesRequest]:
+    """Return the same as requests of streams, and those that only streams have."""
     token = encode_token(
         Token("0" * 32, OrderSpec(unit=10), 0, 0, global_batch_size=10, step=0, sample_count=0)
     )
@@ -33,23 +156,14 @@ def _seeds() -> list[tuple[str, bytes]]:
         epoch_start=pb.EpochStart(epoch=1),
         epoch_count=1,
         columns=["number", "name"],
+        batch_stride=3,
+        batch_offset=1,
     )
-    resumed = pb.ReadBatchesRequest(dataset=DATASET, world_size=1, resume_token=token)
-    batch = pb.GetBatchRequest(
-        dataset=DATASET, global_batch_size=10, world_size=1, epoch_start=pb.EpochStart()
-    )
-    samples = pb.GetSamplesRequest(dataset=DATASET, sample_ids=[1, 2, 1999], columns=["grid"])
-    requests: dict[str, list[Any]] = {
-        "ListDatasets": [pb.ListDatasetsRequest(page_size=3, page_token="x")],  # noqa: S106 - of pages
-        "GetDataset": [pb.GetDatasetRequest(name=DATASET)],
-        "ExplainBatch": [pb.ExplainBatchRequest(batch=batch)],
-        "FindSamples": [pb.FindSamplesRequest(batch=batch, sample_ids=[0, 1, 7])],
-        "ReadBatches": [read, resumed],
-        "AttachRing": [pb.AttachRingRequest(read=read, ring_bytes=1 << 20)],
-        "GetBatch": [batch],
-        "GetSamples": [samples],
-    }
-    return [(name, one.SerializeToString()) for name, some in requests.items() for one in some]
+    reads = [read, pb.ReadBatchesRequest(dataset=DATASET, world_size=1, resume_token=token)]
+    for batch in batches:
+        own: dict[str, Any] = {field.name: value for field, value in batch.ListFields()}
+        reads.append(pb.ReadBatchesRequest(**own, epoch_count=1))
+    return reads
 
 
 def _mutated(chosen: random.Random, request: bytes) -> bytes:
@@ -114,7 +228,7 @@ def _check(after: After) -> list[str]:
 
 
 # Long enough for 100,000 of them.
-ATTACK = Attack("mutated requests", _strike, check=_check, long_seconds=150.0)
+ATTACK = Attack("mutated requests", _strike, datasets=_datasets, check=_check, long_seconds=300.0)
 
 if __name__ == "__main__":
     sys.exit(main(ATTACK))
