@@ -41,7 +41,7 @@ def test_windows_is_refused_in_a_sentence(package: str) -> None:
 
     said = done.stderr.splitlines()[-1]
     assert 1 == done.returncode
-    assert said.startswith("ImportError: headrace runs on Linux, and not on Windows")
+    assert said.startswith("ImportError: headrace runs on Linux, not on Windows")
     assert "WSL 2" in said
 
 
@@ -50,7 +50,7 @@ def test_the_command_refuses_windows_in_a_line() -> None:
     done = _run("-c", f"{_WINDOWS}from headrace.cli.main import main; main()")
 
     assert (1, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
-    assert done.stderr.startswith("headrace runs on Linux, and not on Windows")
+    assert done.stderr.startswith("headrace runs on Linux, not on Windows")
 
 
 _READ = """

@@ -65,7 +65,7 @@ def test_records_come_out_however_they_are_cut(records: list[Record], cuts: list
 )
 def test_what_is_no_record_is_refused(damaged: bytes) -> None:
     """Unknown kinds, and bytes where zeros belong."""
-    with pytest.raises(StreamCorruptError, match="expected a kind of 1, 2, 3, 17, 18"):
+    with pytest.raises(StreamCorruptError, match="expected one of the kinds 1, 2, 3, 17, 18"):
         RecordReader().feed(damaged)
 
 

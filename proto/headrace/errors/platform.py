@@ -13,6 +13,6 @@ def refuse_windows() -> None:
     """
     if sys.platform == "win32":
         raise ImportError(
-            "headrace runs on Linux, and not on Windows: install it in WSL 2 (`wsl --install`), "
-            "where it runs as on any Linux, or in a container of Linux"
+            "headrace runs on Linux, not on Windows: install it in WSL 2 (`wsl --install`) or in a "
+            "Linux container"
         )

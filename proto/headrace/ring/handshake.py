@@ -49,6 +49,6 @@ def read_hello(received: bytes) -> int:
         if magic == _REFUSAL:
             raise RingUnavailableError(received[HELLO_BYTES:].decode(errors="replace"))
     raise StreamCorruptError(
-        f"the ring's socket began with {received[:HELLO_BYTES].hex()}; expected {_RING.hex()} and "
-        "the size of a ring"
+        f"the ring's socket started with {received[:HELLO_BYTES].hex()}; expected {_RING.hex()} "
+        "and the size of a ring"
     )

@@ -102,7 +102,7 @@ def kind_of(number: int) -> RecordKind:
     if kind is None:
         zeros, low = divmod(number, 1 << 32)
         raise StreamCorruptError(
-            f"the ring's socket gave a record of kind {low} with {zeros} in place of zeros; "
-            f"expected a kind of {', '.join(str(int(kind)) for kind in RecordKind)}"
+            f"the ring's socket sent a record of kind {low} with {zeros} in place of zeros; "
+            f"expected one of the kinds {', '.join(str(int(kind)) for kind in RecordKind)}"
         )
     return kind

@@ -220,7 +220,7 @@ def test_what_is_no_position_is_refused() -> None:
         order.at(0, np.array([0, 1_046_400]))
     with pytest.raises(BadArgumentError, match="sample id 1046400"):
         order.positions(0, np.array([5, 1_046_400]))
-    with pytest.raises(BadArgumentError, match="skips hold all"):
+    with pytest.raises(BadArgumentError, match="skips contain all"):
         Order(OrderSpec(), table, skips=Skips(np.arange(1_046_400)))
     with pytest.raises(BadArgumentError, match="run_bytes is 0"):
         OrderSpec(run_bytes=0)

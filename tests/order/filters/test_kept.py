@@ -207,7 +207,7 @@ def test_tokens_hold_the_digest() -> None:
 
 def test_bits_of_another_dataset_are_refused() -> None:
     """Too few bits, and a shard table of another size."""
-    with pytest.raises(BadArgumentError, match="must be a bit for each"):
+    with pytest.raises(BadArgumentError, match="must be one bit for each"):
         Kept(np.zeros(2, np.uint8), 17)
     with pytest.raises(BadArgumentError, match="same dataset and version"):
         _kept(np.ones(80, np.bool_)).table(_table(90))

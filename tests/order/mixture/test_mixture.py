@@ -221,7 +221,7 @@ def test_a_unit_that_does_not_divide_the_batch_is_refused() -> None:
     order = MixtureOrder(spec, [_table(1000)])
 
     order.check_global_batch_size(32)
-    with pytest.raises(BadArgumentError, match="multiple of the unit 16"):
+    with pytest.raises(BadArgumentError, match="multiple of the unit, 16"):
         order.check_global_batch_size(24)
 
 
@@ -291,7 +291,7 @@ def test_fixed_choices_come_in_groups() -> None:
         ([{"proportion": -1}], {}, "proportion of d0 is -1"),
         ([{"proportion": 1}, {}], {}, "all or none"),
         ([{}], {"epoch_size": 5}, "repeat and choose set it"),
-        ([{}], {"schedule": piecewise([0], [[1, 2]])}, "2 datasets, the mixture has 1"),
+        ([{}], {"schedule": piecewise([0], [[1, 2]])}, "2 datasets, but the mixture has 1"),
         ([{"repeat": 2}], {"schedule": piecewise([0], [[1]])}, "in addition to the schedule"),
         ([], {}, "datasets is 0"),
         ([{"choice": Choice.FIXED}], {}, "needs choose or repeat"),
@@ -308,8 +308,8 @@ def test_mixtures_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("starts", "weights", "message"),
     [
-        ([1], [[1.0]], "begins at 0"),
-        ([0, 5, 5], [[1.0]] * 3, "must rise"),
+        ([1], [[1.0]], "must be at 0"),
+        ([0, 5, 5], [[1.0]] * 3, "must increase"),
         ([0], [[-1.0]], "not negative"),
         ([0], [[float("nan")]], "finite"),
         ([0, 5], [[1.0], [0.0]], "no weight above 0"),
@@ -327,7 +327,7 @@ def test_schedules_that_cannot_be_are_refused(
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (_mixture({}), "1 datasets, 2 tables"),
+        (_mixture({}), "1 datasets, but 2 tables"),
         (_mixture({"repeat": 1e12}, {}), "draws together"),
     ],
 )
@@ -364,7 +364,7 @@ def test_a_sample_that_no_dataset_has_is_refused() -> None:
     """What is looked for must be a sample of the mixture."""
     order = MixtureOrder(_mixture({}, batching=Batching.PER_DATASET), [_table(5)])
 
-    with pytest.raises(BadArgumentError, match="sample id 5 is none of the mixture"):
+    with pytest.raises(BadArgumentError, match="sample id 5 is not in the mixture"):
         order.find(0, 5)
 
 

@@ -46,11 +46,12 @@ def check_positions(epoch: int, start: int, stop: int, *, sample_count: int) -> 
         raise BadArgumentError(f"epoch is {epoch}, must be in [0, 2**62)", field="epoch")
     if not 0 <= start <= stop:
         raise BadArgumentError(
-            f"the positions [{start}, {stop}) are not a range from 0 up", field="position"
+            f"positions [{start}, {stop}) are not a range that starts at 0 or later",
+            field="position",
         )
     if stop > sample_count:
         raise PositionPastEndError(
-            f"positions up to {stop} were asked for, an epoch has {sample_count} samples",
+            f"positions up to {stop} were requested, but an epoch has {sample_count} samples",
             position=stop,
             sample_count=sample_count,
         )

@@ -244,8 +244,8 @@ class Order:
         outside = (sample_ids < 0) | (sample_ids >= self.sample_count)
         if outside.any():
             raise BadArgumentError(
-                f"sample id {int(sample_ids[outside.argmax()])} is none of the dataset, which has"
-                f" {self.sample_count} samples",
+                f"sample id {int(sample_ids[outside.argmax()])} is not in the dataset, which has "
+                f"{self.sample_count} samples",
                 field="sample_ids",
             )
         offsets = self._layout(epoch).offsets(sample_ids)

@@ -56,7 +56,7 @@ class Kept:
     def __init__(self, bits: NDArray[np.uint8], sample_count: int) -> None:
         if bits.size != -(-sample_count // 8):
             raise BadArgumentError(
-                f"{bits.size} bytes of bits for {sample_count} samples, must be a bit for each",
+                f"{bits.size} bytes of bits for {sample_count} samples, must be one bit for each",
                 field="bits",
             )
         self.sample_count: Final = sample_count

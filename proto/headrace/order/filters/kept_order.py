@@ -216,7 +216,7 @@ def _check_ids(sample_ids: _Array, count: int) -> None:
     outside = sample_ids[(sample_ids < 0) | (sample_ids >= count)]
     if outside.size:
         raise BadArgumentError(
-            f"sample id {int(outside[0])} is none of the {count} samples", field="sample_ids"
+            f"sample id {int(outside[0])} is not one of the {count} samples", field="sample_ids"
         )
 
 

@@ -108,7 +108,7 @@ def check_total(things: str, counts: Sequence[int]) -> None:
     """
     if sum(counts) >= _SAMPLE_LIMIT:
         raise BadArgumentError(
-            f"the datasets have {sum(counts)} {things} together, fewer than 2**42 are possible",
+            f"the datasets have {sum(counts)} {things} in total, must be fewer than 2**42",
             field="datasets",
         )
 

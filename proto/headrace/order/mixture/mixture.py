@@ -69,7 +69,7 @@ class MixtureDataset:
     def __post_init__(self) -> None:
         if not self.name or "\n" in self.name:
             raise BadArgumentError(
-                f"a dataset is called {self.name!r}, must have a name of one line", field="name"
+                f"a dataset is named {self.name!r}, must have a name of one line", field="name"
             )
         if not _FINGERPRINT.fullmatch(self.fingerprint):
             raise BadArgumentError(
@@ -82,7 +82,7 @@ class MixtureDataset:
         ]
         if len(given) > 1:
             raise BadArgumentError(
-                f"dataset {self.name} has {' and '.join(given)}, one of them is possible",
+                f"dataset {self.name} has {' and '.join(given)}, must have only one of them",
                 field=given[1],
             )
         for name in given:
@@ -132,8 +132,8 @@ class MixtureSpec:
         if len(set(names)) < len(names):
             twice = next(name for at, name in enumerate(names) if name in names[:at])
             raise BadArgumentError(
-                f"two datasets of the mixture share the name {twice[:100]!r}; expected each once, "
-                "with one weight or amount",
+                f"two datasets of the mixture share the name {twice[:100]!r}; expected each "
+                "dataset once, with one weight or amount",
                 field="datasets",
             )
         weighted = [dataset for dataset in self.datasets if dataset.proportion is not None]
@@ -141,7 +141,8 @@ class MixtureSpec:
             self._check_schedule(self.schedule)
         elif weighted and len(weighted) < len(self.datasets):
             raise BadArgumentError(
-                f"{len(weighted)} of {len(self.datasets)} datasets have a proportion: all or none",
+                f"{len(weighted)} of {len(self.datasets)} datasets have a proportion, must be "
+                "all or none of them",
                 field="proportion",
             )
         elif self.epoch_size and not weighted:
@@ -153,8 +154,8 @@ class MixtureSpec:
     def _check_schedule(self, schedule: Schedule) -> None:
         if schedule.weights.shape[1] != len(self.datasets):
             raise BadArgumentError(
-                f"the schedule has weights for {schedule.weights.shape[1]} datasets, the mixture"
-                f" has {len(self.datasets)}",
+                f"the schedule has weights for {schedule.weights.shape[1]} datasets, but the "
+                f"mixture has {len(self.datasets)}",
                 field="schedule",
             )
         for dataset in self.datasets:
@@ -214,7 +215,7 @@ def mixture_differences(wanted: MixtureSpec, found: MixtureSpec) -> tuple[str, .
     differences += spec_differences(wanted.order, found.order)
     differences += _dataset_differences(wanted, found)
     if not differences and wanted.digest != found.digest:
-        differences.append("schedule: another requested than the token has")
+        differences.append("schedule: the one requested differs from the token's")
     return tuple(differences)
 
 
@@ -223,7 +224,7 @@ def _dataset_differences(wanted: MixtureSpec, found: MixtureSpec) -> list[str]:
     if names[0] != names[1]:
         added = sorted(set(names[0]) - set(names[1])) or "none"
         lost = sorted(set(names[1]) - set(names[0])) or "none"
-        return [f"datasets: only requested {added}, only in the token {lost}, or another order"]
+        return [f"datasets: only requested {added}, only in the token {lost}, or in another order"]
     return [
         f"{ours.name}.{option.name}: {getattr(ours, option.name)} requested,"
         f" the token has {getattr(theirs, option.name)}"

@@ -83,7 +83,8 @@ class MixtureOrder:
     ) -> None:
         if len(tables) != len(spec.datasets):
             raise BadArgumentError(
-                f"the mixture has {len(spec.datasets)} datasets, {len(tables)} tables were given",
+                f"the mixture has {len(spec.datasets)} datasets, but {len(tables)} tables were "
+                "given",
                 field="datasets",
             )
         self.spec = spec
@@ -181,8 +182,8 @@ class MixtureOrder:
         """
         if not 0 <= sample_id < self.first_ids[-1]:
             raise BadArgumentError(
-                f"sample id {sample_id} is none of the mixture, whose datasets have"
-                f" {int(self.first_ids[-1])} samples",
+                f"sample id {sample_id} is not in the mixture, whose datasets have "
+                f"{int(self.first_ids[-1])} samples",
                 field="sample_ids",
             )
         dataset = int(np.searchsorted(self.first_ids, sample_id, side="right")) - 1
@@ -208,9 +209,9 @@ class MixtureOrder:
         draws = int(self._draws[dataset]) if self._schedule is None else self.sample_count
         if draws > _MOST_PASSES * count:
             raise BadArgumentError(
-                f"an epoch of {self.sample_count} draws may draw a sample of dataset"
-                f" {self.spec.datasets[dataset].name} {-(-draws // max(count, 1))} times; it is"
-                f" found if that is at most {_MOST_PASSES}",
+                f"an epoch of {self.sample_count} draws may draw a sample of dataset "
+                f"{self.spec.datasets[dataset].name} {-(-draws // max(count, 1))} times; samples "
+                f"can be found only if that is at most {_MOST_PASSES}",
                 field="sample_ids",
             )
         found = [
@@ -248,8 +249,8 @@ class MixtureOrder:
         """
         if self._by_unit and global_batch_size % self.spec.order.unit:
             raise BadArgumentError(
-                f"global_batch_size is {global_batch_size}, with one dataset a unit it must be a"
-                f" multiple of the unit {self.spec.order.unit}",
+                f"global_batch_size is {global_batch_size}; with one dataset per unit it must be a "
+                f"multiple of the unit, {self.spec.order.unit}",
                 field="global_batch_size",
             )
 

@@ -42,14 +42,14 @@ class Schedule:
             )
         if self.starts[:1] != (0,) or self.starts[-1] >= _START_LIMIT:
             raise BadArgumentError(
-                f"a schedule begins at 0 and below 2**42, not at {self.starts[:1]} and"
-                f" {self.starts[-1:]}",
+                f"a schedule starts at {self.starts[:1]} and its last piece at {self.starts[-1:]}, "
+                "must be at 0 and below 2**42",
                 field="schedule",
             )
         if any(
             after <= before for before, after in zip(self.starts, self.starts[1:], strict=False)
         ):
-            raise BadArgumentError("the starts of a schedule must rise", field="schedule")
+            raise BadArgumentError("the starts of a schedule must increase", field="schedule")
         if not (np.isfinite(self.weights).all() and (self.weights >= 0).all()):
             raise BadArgumentError("weights must be finite and not negative", field="schedule")
         if not self.weights.any(axis=1).all():

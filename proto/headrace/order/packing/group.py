@@ -108,8 +108,8 @@ def pack_group(
             break
     else:
         raise BadArgumentError(
-            f"a group of {len(lengths)} documents is to have {row_count} rows, which these lengths "
-            "do not give",
+            f"a group of {len(lengths)} documents should have {row_count} rows, but their lengths "
+            "give another number",
             field="row_count",
         )
     pieces = _filled(fitted, wanted)

@@ -33,8 +33,8 @@ class ShardTable:
     def __post_init__(self) -> None:
         if self.sample_counts.ndim != 1 or self.sample_counts.shape != self.raw_bytes.shape:
             raise BadArgumentError(
-                f"sample_counts has the shape {self.sample_counts.shape} and raw_bytes"
-                f" {self.raw_bytes.shape}; both must be (shards,)",
+                f"sample_counts has shape {self.sample_counts.shape} and raw_bytes "
+                f"{self.raw_bytes.shape}; both must be (shards,)",
                 field="sample_counts",
             )
         _check_counts("sample_counts", self.sample_counts, total_limit=COUNT_LIMIT)
@@ -44,8 +44,8 @@ class ShardTable:
             return
         if blocks.shape != self.sample_counts.shape or blocks.dtype != np.int64:
             raise BadArgumentError(
-                f"block_samples is {blocks.dtype} of the shape {blocks.shape}, must be int64 of"
-                f" the shape {self.sample_counts.shape}, one number a shard",
+                f"block_samples is {blocks.dtype} with shape {blocks.shape}, must be int64 with "
+                f"shape {self.sample_counts.shape}, one number per shard",
                 field="block_samples",
             )
         _check_each("block_samples", blocks)

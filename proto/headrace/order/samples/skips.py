@@ -37,7 +37,7 @@ class Skips:
         self._sample_ids = np.unique(np.asarray(sample_ids, np.int64))
         if len(self._sample_ids) and self._sample_ids[0] < 0:
             raise BadArgumentError(
-                f"skips hold the sample id {int(self._sample_ids[0])}, ids start at 0",
+                f"skips contain the sample id {int(self._sample_ids[0])}, but ids start at 0",
                 field="skips",
             )
         self._sample_ids.flags.writeable = False
@@ -87,8 +87,8 @@ class Skipper:
         check_within(skips, runs.sample_count, dataset=title)
         if len(skips) >= runs.sample_count:
             raise BadArgumentError(
-                f"skips hold all {runs.sample_count} samples that {title} gives: skip fewer, or"
-                " leave it out",
+                f"skips contain all {runs.sample_count} samples of {title}: skip fewer, or leave "
+                "the dataset out",
                 field="skips",
             )
         self.skips, self._runs = skips, runs
@@ -186,9 +186,9 @@ def check_within(skips: Skips | None, sample_count: int, *, dataset: str) -> Non
         return
     beyond = len(skips) - int(np.searchsorted(skips.sample_ids, sample_count))
     raise BadArgumentError(
-        f"skips hold the sample id {int(skips.sample_ids[-1])}, and {beyond - 1} more that"
-        f" {dataset!r} does not have: its ids are [0, {sample_count}); leave them out, or give the"
-        " list of this dataset and version",
+        f"skips contain the sample id {int(skips.sample_ids[-1])} and {beyond - 1} more that "
+        f"{dataset!r} does not have: its ids are [0, {sample_count}); leave them out, or give the "
+        "list for this dataset and version",
         field="skips",
     )
 
@@ -209,10 +209,9 @@ def check_skips(wanted: Skips, found: Skips, *, allow_new_skips: bool = False) -
     lost = int((~wanted.contains(found.sample_ids)).sum())
     if lost or not allow_new_skips:
         raise TokenSpecChangedError(
-            f"skips: {len(wanted)} samples requested ({wanted.digest}), the token has {len(found)}"
-            f" ({found.digest}), of which {lost} are not among those requested; a "
-            "list that holds all"
-            " of the token's may be adopted with allow_new_skips",
+            f"skips: {len(wanted)} samples requested ({wanted.digest}), the token has {len(found)} "
+            f"({found.digest}), and {lost} of these are not among those requested; a list that "
+            "contains all of the token's can be adopted with allow_new_skips",
             field="skips",
         )
 
@@ -232,7 +231,7 @@ def join_skips(skips: Sequence[Skips | None] | None, first_ids: NDArray[np.int64
         return None
     if len(skips) != len(first_ids) - 1:
         raise BadArgumentError(
-            f"skips are given for {len(skips)} datasets, the mixture has {len(first_ids) - 1}",
+            f"skips are given for {len(skips)} datasets, but the mixture has {len(first_ids) - 1}",
             field="skips",
         )
     joined = [
@@ -257,6 +256,7 @@ def check_some_kept(skips: Skips, first: int, stop: int, *, title: str) -> None:
     """
     if first < stop and skips.count_in(first, stop) == stop - first:
         raise BadArgumentError(
-            f"all {stop - first} samples of {title} are skipped; skip fewer, or leave it out",
+            f"all {stop - first} samples of {title} are skipped; skip fewer, or leave the "
+            "dataset out",
             field="skips",
         )

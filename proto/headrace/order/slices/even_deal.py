@@ -131,7 +131,7 @@ def check_speeds(deal: DealSpec, parts: int) -> _Costs:
     if deal.speeds and len(deal.speeds) != parts:
         raise BadArgumentError(
             f"deal has {len(deal.speeds)} speeds, and {parts} ranks have samples of their own; it "
-            "must have one for each of them, or none",
+            "must have one speed for each of them, or none",
             field="deal.speeds",
         )
     return 1.0 / np.array(deal.speeds or [1.0] * parts, np.float64)

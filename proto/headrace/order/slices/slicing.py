@@ -129,8 +129,8 @@ class EpochPlan:
         for index in (indices[0], indices[-1]):
             if not 0 <= index < self.batch_count:
                 raise PositionPastEndError(
-                    f"batch {index} was asked for, the epoch has {self.batch_count} from position"
-                    f" {self.base}",
+                    f"batch {index} was requested, but the epoch has {self.batch_count} from "
+                    f"position {self.base}",
                     position=index,
                 )
         size = self.global_batch_size
@@ -167,8 +167,8 @@ class EpochPlan:
         parts = world_size // replication
         if parts > self.global_batch_size:
             raise BadArgumentError(
-                f"world size {world_size} with replication {replication} needs a global batch of"
-                f" {parts} samples at least, global_batch_size is {self.global_batch_size}",
+                f"world size {world_size} with replication {replication} needs a global batch of "
+                f"at least {parts} samples, but global_batch_size is {self.global_batch_size}",
                 field="global_batch_size",
             )
         return rank // replication, parts

@@ -41,9 +41,8 @@ _BUCKETS: Final = 32
 _ANY_LENGTHS: Final = bytes(_DIGEST_BYTES)
 _VARINT_BYTES: Final = 9
 _REFUSED: Final = {
-    1: "this token is of order version 1, which no server serves any more; start the run again"
-    " without it, from its model's last checkpoint, and it draws its samples in the order of"
-    " version 2"
+    1: "this token is for order version 1, which servers no longer serve; restart the run without "
+    "it from the model's last checkpoint, and it reads samples in the order of version 2"
 }
 # The options that a token holds as numbers, in its order.
 _NUMBERS: Final = (
@@ -101,8 +100,8 @@ class Token:
                 _check_digest(field, getattr(self, field))
         if self.transforms and not _TITLES.fullmatch(self.transforms):
             raise BadArgumentError(
-                f"transforms is {self.transforms[:200]!r}, must be name@version with commas "
-                f"between, {TRANSFORMS_LIMIT_BYTES} letters at most",
+                f"transforms is {self.transforms[:200]!r}, must be name@version, separated by "
+                f"commas, at most {TRANSFORMS_LIMIT_BYTES} characters",
                 field="transforms",
             )
         for field in _PLACES:
@@ -112,7 +111,7 @@ class Token:
         if (self.lengths and not self.buckets) or (self.mixture and self.buckets):
             raise BadArgumentError(
                 f"buckets is {self.buckets} with the lengths {self.lengths!r} and the mixture "
-                f"{self.mixture!r}; buckets are of one dataset, and lengths of buckets",
+                f"{self.mixture!r}; buckets need a single dataset, and lengths need buckets",
                 field="buckets",
             )
 
@@ -189,7 +188,9 @@ def decode_token(token: bytes) -> Token:
     try:
         decoded = _read_body(reader, flags)
     except BadArgumentError as error:
-        raise TokenMalformedError(f"the token holds what cannot be: {error.message}") from error
+        raise TokenMalformedError(
+            f"the token contains an impossible value: {error.message}"
+        ) from error
     reader.check_end()
     return decoded
 
@@ -197,7 +198,7 @@ def decode_token(token: bytes) -> Token:
 def _check_frame(token: bytes) -> None:
     if token[: len(_MAGIC)] != _MAGIC or len(token) <= len(_MAGIC) + 1 + _CHECKSUM_BYTES:
         raise TokenMalformedError(
-            f"these {len(token)} bytes are not a headrace token, they start with "
+            f"these {len(token)} bytes are not a headrace token; they start with "
             f"{token[:4].hex()!r}; expected all bytes of a Batch.token, or what `headrace read` "
             "printed after 'token'"
         )
@@ -207,7 +208,7 @@ def _check_frame(token: bytes) -> None:
         )
     version = token[len(_MAGIC)]
     if version != TOKEN_VERSION:
-        unknown = f"the token has version {version}, this headrace reads only {TOKEN_VERSION}"
+        unknown = f"the token has version {version}, but this headrace reads only {TOKEN_VERSION}"
         raise TokenMalformedError(_REFUSED.get(version, unknown), version=version)
 
 
@@ -230,7 +231,7 @@ def _read_body(reader: _Reader, flags: int) -> Token:
 def _read_buckets(reader: _Reader) -> int:
     buckets = reader.varint()
     if not buckets:
-        raise TokenMalformedError("the token holds buckets of no units")
+        raise TokenMalformedError("the token contains buckets without units")
     return buckets
 
 
@@ -250,7 +251,7 @@ class _Reader:
     def text(self) -> str:
         content = self._take(self.byte())
         if not content or not content.isascii():
-            raise TokenMalformedError("the token names transforms that cannot be")
+            raise TokenMalformedError("the token names invalid transforms")
         return content.decode("ascii")
 
     def varint(self) -> int:
@@ -262,12 +263,12 @@ class _Reader:
                 if place and not byte:
                     break
                 return number
-        raise TokenMalformedError("the token holds a number that is written too long")
+        raise TokenMalformedError("the token contains a number with too many bytes")
 
     def check_end(self) -> None:
         rest = len(self._body) - self._offset
         if rest:
-            raise TokenMalformedError(f"the token has {rest} bytes too many")
+            raise TokenMalformedError(f"the token is {rest} bytes too long")
 
     def _take(self, count: int) -> bytes:
         taken = self._body[self._offset : self._offset + count]
