@@ -34,10 +34,10 @@ def _judged(need_mib_per_s: float) -> StoreDiagnosis:
 @pytest.mark.parametrize(
     ("need", "fits", "at_once", "said"),
     [
-        (40.0, True, 1, "which 1 reads at once give"),
-        (70.0, True, 2, "feeds the job"),
-        (115.0, True, None, "just about"),
-        (121.0, False, None, "gets 120.0 at best, with 4 reads at once"),
+        (40.0, True, 1, "and 1 simultaneous reads deliver that"),
+        (70.0, True, 2, "is fast enough"),
+        (115.0, True, None, "only just"),
+        (121.0, False, None, "delivers 120.0 at best, with 4 simultaneous reads"),
     ],
 )
 def test_conclusions(need: float, fits: object, at_once: int | None, said: str) -> None:
@@ -77,7 +77,7 @@ def test_a_slow_store_is_told_from_the_outside(tmp_path: Path) -> None:
         pytest.approx(found["need_mib_per_s"] * (1 << 20) / found["need_gets_per_s"], rel=0.1)
         == (found["read_bytes"])
     )
-    assert "does not feed the job" in greedy.verdict
+    assert "is too slow" in greedy.verdict
 
 
 def test_a_real_store_and_files_of_others(s3: S3, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_real_store_and_files_of_others(s3: S3, tmp_path: Path) -> None:
     assert 0 == found.returncode, found.stderr
     assert "first byte: " in found.stdout
     assert "1 at once: " in found.stdout
-    assert "this store feeds the job" in found.stdout
+    assert "this store is fast enough" in found.stdout
     assert other.fits
 
 

@@ -224,7 +224,7 @@ def test_convert_makes_a_dataset_of_a_csv_file(tmp_path: Path) -> None:
     ]
     assert "timestamp[s]" in run("inspect", target).stdout
     assert (1, "") == (again.returncode, again.stdout)
-    assert "holds a dataset already" in again.stderr.splitlines()[-1]
+    assert "already contains a dataset" in again.stderr.splitlines()[-1]
 
 
 def test_list_shows_what_is_served(server: Serving) -> None:
@@ -243,7 +243,7 @@ def test_verify_says_that_all_is_well(url: str) -> None:
     done = run("verify", url)
 
     assert 0 == done.returncode
-    assert f"{SAMPLES} samples are as their manifest states" in done.stdout
+    assert f"{SAMPLES} samples match the manifest" in done.stdout
 
 
 def test_verify_lists_faults_and_exits_with_1(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_missed_limit_fails(url: str, tmp_path: Path) -> None:
         )
 
     assert 1 == found.returncode
-    assert "expected 1,000,000,000,000 at least" in found.stdout
+    assert "expected at least 1,000,000,000,000" in found.stdout
     assert "the P99 of the wait is" in found.stdout
     assert "FAILED" in found.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -146,10 +146,10 @@ def test_faults_of_every_kind_at_once(address: str, url: str) -> None:
     ("arguments", "message"),
     [
         (["--rescale", "8:6"], "expected one such as 8:6@50%"),
-        (["--rescale", "5:6@50%"], "it begins with 5 ranks, there are 8 by then"),
+        (["--rescale", "5:6@50%"], "starts from 5 ranks, but there are 8 at that time"),
         (["--pause-rank", "3@25%"], "expected one such as 3:10@25%"),
         (["--cut-network", "latency"], "need a value above 0"),
-        (["--cut-network", "blackhole"], "needs an end, such as blackhole:5"),
+        (["--cut-network", "blackhole"], "needs a duration, such as blackhole:5"),
         (["--epochs", "1", "--steps", "5"], "exclude one another"),
         (["--batch-size", "10", "--kill", "999999999"], "process 999999999 cannot be killed"),
         (["--batch-size", "9000"], "less than one global batch"),

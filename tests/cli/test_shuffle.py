@@ -50,7 +50,7 @@ def test_a_table_reads_well_and_says_when_a_uniform_order_is_free(url: str) -> N
 
     assert 0 == done.returncode
     assert "blocks were read" in done.stderr
-    assert "reads each block once in any order" in done.stdout
+    assert "reads each block only once in any order" in done.stdout
     assert "1.00" in done.stdout
 
 

@@ -186,7 +186,7 @@ def test_items_of_a_shape_that_no_array_has_are_refused(shape: list[int]) -> Non
         item_shape=shape,
     )
     assembler = StreamAssembler(Heard().allocate)
-    with pytest.raises(StreamCorruptError, match="has items of the shape"):
+    with pytest.raises(StreamCorruptError, match="has items of shape"):
         assembler.feed(start_message([column]).SerializeToString())
 
 

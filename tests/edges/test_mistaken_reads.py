@@ -109,7 +109,8 @@ def test_a_state_of_another_end_is_refused(address: str) -> None:
     for end in ("drop_last", "pad"):
         other = RemoteDataset(address, "small", batch_size=32, end=end)
         with pytest.raises(
-            TokenSpecChangedError, match=rf"end: '{end}' requested, the state has 'uneven'.*token="
+            TokenSpecChangedError,
+            match=rf"end: '{end}' requested, but the state has 'uneven'.*token=",
         ):
             other.load_state_dict(state)
     same = RemoteDataset(address, "small", batch_size=32, end="uneven")
@@ -154,7 +155,7 @@ def test_threads_never_get_a_batch_twice(address: str) -> None:
         dataset.close()
 
         assert len(told) <= 2 + len(rest)
-        assert all("one dataset serves one loop at a time" in str(error) for error in told)
+        assert all("a dataset serves one loop at a time" in str(error) for error in told)
         assert sorted(got + rest) == list(range(400))
 
 
@@ -164,7 +165,7 @@ def test_a_loop_that_another_overtook_is_told(address: str, kind: Any) -> None:
     dataset = kind(address, "small", batch_size=10, epochs=1)
     older, newer = iter(dataset), iter(dataset)
     first, second = next(older)["x"], next(newer)["x"]
-    with pytest.raises(BadArgumentError, match="another loop over this dataset began"):
+    with pytest.raises(BadArgumentError, match="another loop over this dataset started"):
         next(older)
     rest = [batch["x"] for batch in newer]
 
@@ -214,5 +215,7 @@ def test_a_folder_of_datasets_names_them(tmp_path: Path) -> None:
     for split in ("train", "val"):
         write_dataset(str(tmp_path / split), pa.table({"x": np.arange(3)}), shard_samples=[3])
 
-    with pytest.raises(NotADatasetError, match=r"in folders of it, train, val: add the name"):
+    with pytest.raises(
+        NotADatasetError, match=r"folders contain datasets, train, val: add the name"
+    ):
         open_dataset(str(tmp_path))

@@ -55,7 +55,7 @@ def test_tokens_are_shown_as_text_beside_their_ids(tmp_path: Path, tokenizer: Pa
     assert "an empty list" in cards[2]
     for card, ids in ((cards[3], "99"), (cards[4], "-1"), (cards[6], "2 null 4")):
         assert ids in card
-        assert "not of the tokenizer" in card
+        assert "not in the tokenizer" in card
     assert "the first 64 as text" in cards[5]
     assert "no value" in cards[7]
     assert "the first 4,096 as text" in whole

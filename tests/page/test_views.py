@@ -247,9 +247,11 @@ def test_versions_are_compared_by_what_blocks_hold(tmp_path: Path) -> None:
         return re.findall("<td[^>]*><bdi>(.*?)</bdi>", row)
 
     assert ["50 of 150", "50 of 150"] == cells(second, "first samples, in the same blocks")
-    assert ["100 of 150", "100 of 150"] == cells(second, "samples in blocks that both have")
+    assert ["100 of 150", "100 of 150"] == cells(
+        second, "samples in blocks that both versions have"
+    )
     assert ["0 of 150", "0 of 100"] == cells(moved, "first samples, in the same blocks")
-    assert ["100 of 150", "100 of 100"] == cells(moved, "samples in blocks that both have")
+    assert ["100 of 150", "100 of 100"] == cells(moved, "samples in blocks that both versions have")
 
 
 # Orders.

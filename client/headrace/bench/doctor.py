@@ -26,9 +26,9 @@ _MARGIN = 1.2
 
 _REMEDIES = {
     "store": "the server waits for its store: give it a larger cache or --cache-dir, more "
-    "--fetch-threads, or put it nearer to the bucket",
+    "--fetch-threads, or move it closer to the bucket",
     "server": "the server is the limit: give it more cores, --workers, or another replica",
-    "network": "the network is the limit: put the server nearer, or read fewer --columns",
+    "network": "the network is the limit: move the server closer, or read fewer --columns",
     "client": "this process is the limit: use fewer ranks on this machine, or faster cores",
     "copy": "the copy to the device is the limit",
 }
@@ -133,21 +133,25 @@ def judge(need: Need, first: Pass, again: Pass, *, round_trip_ms: float) -> Diag
     rate = min(first.samples_per_s, again.samples_per_s)
     fed = rate >= wanted
     if fed and rate >= wanted * _MARGIN:
-        verdict = f"this job will be fed: {rate:,.0f} samples/s, it needs {wanted:,.0f}"
+        verdict = (
+            f"this job gets {rate:,.0f} samples/s and needs {wanted:,.0f}: the server is fast "
+            "enough"
+        )
     elif fed:
         verdict = (
-            f"this job will be fed, but barely: {rate:,.0f} samples/s, it needs {wanted:,.0f}; "
-            f"the {hop} is the first to become too slow"
+            f"this job gets {rate:,.0f} samples/s and needs {wanted:,.0f}: the server is only just "
+            f"fast enough; the {hop} is the first to become too slow"
         )
     elif cold_only:
         verdict = (
-            f"this job will starve until the cache is warm: {first.samples_per_s:,.0f} samples/s "
-            f"from the store, {again.samples_per_s:,.0f} from the cache, it needs {wanted:,.0f}"
+            f"this job will wait until the cache is warm: it gets {first.samples_per_s:,.0f} "
+            f"samples/s from the store and {again.samples_per_s:,.0f} from the cache, and needs "
+            f"{wanted:,.0f}"
         )
     else:
         verdict = (
-            f"this job will starve: {rate:,.0f} samples/s, it needs {wanted:,.0f}; most of the "
-            f"time goes to the {hop}"
+            f"this job will wait: it gets {rate:,.0f} samples/s and needs {wanted:,.0f}; most of "
+            f"the time goes to the {hop}"
         )
     remedy = "" if fed and rate >= wanted * _MARGIN else _REMEDIES[hop]
     return Diagnosis(need, round_trip_ms, first, again, fed, hop, verdict, remedy)

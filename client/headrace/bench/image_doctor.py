@@ -58,8 +58,8 @@ class ImageCost:
         who = "your rank needs" if self.ranks == 1 else f"your {self.ranks} ranks need"
         return (
             f"{self.side} x {self.side} from {self.width} x {self.height}: "
-            f"{self.images_per_s:,.0f} images/s a processor; {who} "
-            f"{self.processors:,.1f} processor{'' if self.processors == 1 else 's'} for images"
+            f"{self.images_per_s:,.0f} images/s per processor; {who} {self.processors:,.1f} "
+            f"processor{'' if self.processors == 1 else 's'} for images"
         )
 
 
@@ -150,7 +150,7 @@ def _images_of(arrays: Mapping[str, Any]) -> tuple[str, list[memoryview]]:
         if 2 * len(found) > len(files):
             return name, found
     raise BadArgumentError(
-        f"no column of the dataset holds images (JPEG, PNG, WebP, AVIF): {', '.join(arrays)}; "
+        f"no column of the dataset contains images (JPEG, PNG, WebP, AVIF): {', '.join(arrays)}; "
         "leave --images out",
         field="images",
     )

@@ -153,18 +153,21 @@ def judge_store(
     """
     best = max(rates, key=lambda rate: rate.mib_per_s)
     enough = next((r.at_once for r in rates if r.mib_per_s >= need_mib_per_s * _MARGIN), None)
-    needs = f"the job needs {need_mib_per_s:,.1f} MiB/s of it"
+    needs = f"the job needs {need_mib_per_s:,.1f} MiB/s"
     fits = best.mib_per_s >= need_mib_per_s
     if enough is not None:
-        verdict = f"this store feeds the job: {needs}, which {enough} reads at once give"
+        verdict = (
+            f"this store is fast enough: {needs}, and {enough} simultaneous reads deliver that"
+        )
     elif fits:
         verdict = (
-            f"this store just about feeds the job: {needs}, and gets {best.mib_per_s:,.1f} at best"
+            f"this store is only just fast enough: {needs}, and it delivers "
+            f"{best.mib_per_s:,.1f} at best"
         )
     else:
         verdict = (
-            f"this store does not feed the job: {needs}, and gets {best.mib_per_s:,.1f} at best, "
-            f"with {best.at_once} reads at once; put the server nearer to the store, give it more "
+            f"this store is too slow: {needs}, and it delivers {best.mib_per_s:,.1f} at best, with "
+            f"{best.at_once} simultaneous reads; move the server closer to the store, give it more "
             "network, let several replicas read (lanes=), or keep the data on a disk (cache_dir)"
         )
     return StoreDiagnosis(

@@ -57,12 +57,12 @@ _LIMITS = {
 def command(
     *, only: Sequence[str], mib: int, seconds: float, url: str | None, as_json: bool
 ) -> None:
-    """Generate samples, serve them, and measure each part of the way to a training loop.
+    """Generate samples, serve them, and measure each stage on the way to a training loop.
 
     Samples are rows of 40 float32 with a label, images of 64 KiB, tokens as int32[2048], and texts
-    of about 400 bytes. The table compares each part, in MiB/s, with the best that this machine can
-    do, and names the slowest part of the way from a warm cache to the loop. With images a last line
-    says how many JPEG a processor decodes, crops at random and flips in a second.
+    of about 400 bytes. The table compares each stage, in MiB/s, with the best that this machine can
+    do, and names the slowest stage between a warm cache and the loop. For images, the last line
+    says how many JPEGs a processor decodes, crops at random and flips per second.
     """
     from headrace.bench import WORKLOADS, measure_limits, measure_pieces  # noqa: PLC0415
 
@@ -90,7 +90,7 @@ def command(
     if images_per_s is not None:
         width, height = _IMAGE
         click.echo(
-            f"{_SIDE} x {_SIDE} from {width} x {height}: {images_per_s:,.0f} images/s a processor"
+            f"{_SIDE} x {_SIDE} from {width} x {height}: {images_per_s:,.0f} images/s per processor"
         )
 
 
@@ -136,9 +136,9 @@ def _show(machine: dict[str, object], limits: Limits, found: Sequence[Pieces]) -
     cores = os.cpu_count() or 1
     if os.getloadavg()[0] > cores + _OWN_LOAD:
         console.print(
-            f"other work keeps the {cores} cores busy: all figures are lower than they could be"
+            f"other programs are using the {cores} cores: all figures are lower than they could be"
         )
-    table = Table(title="MiB/s, and share of the limit", title_justify="left")
+    table = Table(title="MiB/s and share of the limit", title_justify="left")
     table.add_column("piece")
     table.add_column("limit")
     for one in found:

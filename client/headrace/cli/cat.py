@@ -70,8 +70,8 @@ def command(
 ) -> None:
     """Show samples of the dataset at URL, in storage order.
 
-    Numbers and short texts are shown as they are, long ones cut, images by format, width, height
-    and size; `null` is no value at all, which is neither 0 nor "".
+    Numbers and short texts are shown in full, long texts shortened, and images by format, width,
+    height and size. `null` means that there is no value, unlike 0 or "".
 
     \b
     headrace cat s3://bucket/flights --ids 0,100-104

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Compression of each block.",
 )
-@click.option("--compression-level", type=int, help="Level of the compression.")
+@click.option("--compression-level", type=int, help="Compression level.")
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
     default=4,
     show_default=True,
-    help="Number of shards to write at once; each takes some 100 MiB of memory.",
+    help="Number of shards to write at once; each takes about 100 MiB of memory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -59,8 +59,8 @@ def command(
     """Rewrite the dataset at URL with fewer, larger shards, as a new version.
 
     The samples and their order stay the same. The old version stays until `headrace gc` removes it.
-    Nothing is written if there are only few more shards than necessary. You can interrupt the
-    command at any time: run it again, and it continues with the shards that were finished.
+    Nothing is written if the dataset has only a few more shards than it needs. You can interrupt
+    the command at any time: run it again, and it continues with the shards that were finished.
 
     \b
     headrace compact s3://bucket/flights
@@ -90,13 +90,14 @@ def command(
 def _text(url: str, report: CompactReport) -> str:
     if not report.written:
         return (
-            f"{url}: {report.shard_count:,} shards are about as few as {size(report.raw_bytes)} of "
-            f"samples take; nothing was written, the version stays {report.fingerprint}"
+            f"{url}: {report.shard_count:,} shards are about as few as possible for "
+            f"{size(report.raw_bytes)} of samples; nothing was written, and the version is still "
+            f"{report.fingerprint}"
         )
     taken = f", {report.shards_taken:,} of an earlier run" if report.shards_taken else ""
     return (
         f"{url}: {report.sample_count:,} samples in {report.shard_count:,} shards{taken} instead "
-        f"of {report.shards_before:,}, {size(report.raw_bytes)} raw, "
-        f"{size(report.stored_bytes)} stored, fingerprint {report.fingerprint}; the version before "
-        f"is {report.fingerprint_before}"
+        f"of {report.shards_before:,}, {size(report.raw_bytes)} raw, {size(report.stored_bytes)} "
+        f"stored, fingerprint {report.fingerprint}; the previous version is "
+        f"{report.fingerprint_before}"
     )

@@ -148,7 +148,7 @@ _MOST_COLUMNS = 20  # lines before the summary
     help="Compression of blocks: lz4 (default), zstd or none; of MDS shards: none (default) "
     "or any but lz4.",
 )
-@click.option("--compression-level", type=int, help="Level of the compression.")
+@click.option("--compression-level", type=int, help="Compression level.")
 @click.option(
     "--hashes",
     help="Hashes to store for each MDS file, separated by commas, such as sha256,xxh64, or "
@@ -328,8 +328,8 @@ def _needs_spark(file_format: str, *, master: str | None) -> bool:
         return True
     if master is not None and file_format not in _EITHER:
         raise BadArgumentError(
-            f"--master is for what Spark reads, and SRC is {file_format}, which it does not; leave "
-            "it out, or convert a Parquet copy",
+            f"SRC is {file_format}, which headrace does not read with Spark; leave --master out, "
+            "or convert a Parquet copy",
             field="master",
         )
     return master is not None
@@ -413,7 +413,7 @@ def _tell_left_out(left: LeftOut | FilesLeftOut) -> None:
         click.echo(str(column), err=True)
     if left.untyped[_MOST_COLUMNS:]:
         rest = len(left.untyped) - _MOST_COLUMNS
-        click.echo(f"and {rest:,} more columns stay text for a few values", err=True)
+        click.echo(f"and {rest:,} more columns stay text because of a few values", err=True)
     if left.count:
         records = "record" if left.count == 1 else "records"
         click.echo(f"left out {left.count:,} {records}:", err=True)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Samples per batch of that rank.",
+    help="Samples per batch of each rank.",
 )
 @click.option(
     "--ranks",
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
     type=SIZE,
     default="2MiB",
     show_default=True,
-    help="With --store: bytes that the order reads together.",
+    help="With --store: bytes of neighbouring samples to read together.",
 )
 @click.option(
     "--shuffle-bytes",
     type=SIZE,
     default="2GiB",
     show_default=True,
-    help="With --store: bytes that the order shuffles together.",
+    help="With --store: bytes of samples to shuffle together.",
 )
 @click.option(
     "--get-price",
@@ -109,13 +109,13 @@ def command(
     server's store, then from its cache. The exit code is 0 if the server is fast enough, and 1 if
     not; then the output names the hop that is too slow.
 
-    With --images it also decodes some of the dataset's images, crops them at random and flips them,
-    on one processor of this machine, and says how many such processors the job's images take.
+    With --images it also decodes, crops at random and flips some of the dataset's images on one
+    processor of this machine, and says how many such processors the job needs.
 
     With --store and no server, run it where the server will run: it reads parts of the dataset at
-    URL and says how long the store takes to the first byte, what it gives by reads at once, what
-    the job takes of it while nothing is cached, in MiB/s, reads and their price, and whether it
-    fits.
+    URL and reports the store's time to the first byte, its throughput by number of simultaneous
+    reads, and what the job needs while nothing is cached (MiB/s, reads and their price), and says
+    whether the store is fast enough.
 
     \b
     headrace doctor headrace:50051 flights --need 5000/s --batch-size 256
@@ -140,7 +140,7 @@ def command(
             as_json=as_json,
         )
     if targets is None or dataset is None:
-        raise click.UsageError("give TARGET and DATASET, or --store URL.")
+        raise click.UsageError("give either TARGET and DATASET, or --store URL.")
     # After what can be wrong with the arguments: it imports PyTorch, for seconds.
     from headrace.bench import Need, diagnose, measure_images  # noqa: PLC0415
 
@@ -185,8 +185,8 @@ def _store(url: str, need: Mapping[str, Any], *, seconds: float, as_json: bool) 
         click.echo(json.dumps(dataclasses.asdict(found)))
         return 0 if found.fits else 1
     click.echo(
-        f"first byte: {found.first_byte_ms:.1f} ms in the median, {found.first_byte_p90_ms:.1f} ms "
-        "for nine reads of ten"
+        f"first byte: median {found.first_byte_ms:.1f} ms, 90th percentile "
+        f"{found.first_byte_p90_ms:.1f} ms"
     )
     click.echo(f"reads of {size(found.read_bytes)}:")
     for rate in found.rates:
@@ -194,9 +194,9 @@ def _store(url: str, need: Mapping[str, Any], *, seconds: float, as_json: bool) 
             f"{rate.at_once:>4} at once: {rate.mib_per_s:>8,.1f} MiB/s, {rate.read_ms:,.0f} ms each"
         )
     click.echo(
-        f"while nothing is cached the job takes {found.need_mib_per_s:,.1f} MiB/s in "
-        f"{found.need_gets_per_s:,.1f} reads/s, for {found.price_per_hour:.2f} an hour, and each "
-        f"block once an epoch with cache_bytes of {size(found.cache_bytes)}"
+        f"while nothing is cached, the job reads {found.need_mib_per_s:,.1f} MiB/s in "
+        f"{found.need_gets_per_s:,.1f} reads/s, which costs {found.price_per_hour:.2f} per hour; "
+        f"with cache_bytes of {size(found.cache_bytes)} it reads each block once per epoch"
     )
     click.echo(found.verdict)
     return 0 if found.fits else 1
@@ -205,5 +205,7 @@ def _store(url: str, need: Mapping[str, Any], *, seconds: float, as_json: bool) 
 def _rate(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/s)?", text.replace(",", ""))
     if match is None or not float(match[1]):
-        raise click.UsageError(f"--need: {text!r} is not a rate; expected samples/s, as 5000/s.")
+        raise click.UsageError(
+            f"--need: {text!r} is not a rate; expected samples per second, such as 5000/s."
+        )
     return float(match[1])

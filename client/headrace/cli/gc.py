@@ -104,4 +104,4 @@ def _print_text(plan: GarbagePlan, *, url: str, dry_run: bool) -> None:
         f"{size(plan.stored_bytes)}; {len(plan.kept)} versions stay"
     )
     if plan.young_count:
-        click.echo(f"{plan.young_count:,} files that no version names are too young to go")
+        click.echo(f"{plan.young_count:,} unused files are too new to be removed")

@@ -131,7 +131,10 @@ def _judge(error: Exception) -> tuple[str, int]:
         return _missing(error), _FAILURE
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; --debug shows where", _FAILURE
-    return f"unexpected {type(error).__name__}: {error}; a bug? --debug shows where", _FAILURE
+    return (
+        f"unexpected {type(error).__name__}: {error}; a bug? See --debug",
+        _FAILURE,
+    )
 
 
 def _commands() -> dict[str, EntryPoint]:

@@ -58,7 +58,7 @@ def command(
             if failure.code() is grpc.StatusCode.NOT_FOUND:
                 raise DatasetNotFoundError(
                     f"{target} serves no dataset {service!r} (NOT_FOUND); `headrace list {target}` "
-                    "names those that it serves",
+                    "shows those that it serves",
                     dataset=service,
                 ) from failure
             error = error_from_call(failure, target=target)

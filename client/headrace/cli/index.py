@@ -38,7 +38,9 @@ from headrace.cli.stored.row_counter import row_counter
     help="Column of documents. Default: the only list of numbers, or text with --tokenizer.",
 )
 @click.option(
-    "--alike", multiple=True, help="Another column with the same lengths, to pack in the same way."
+    "--alike",
+    multiple=True,
+    help="Another column whose lists have the same lengths, packed in the same way.",
 )
 @click.option(
     "--cut",
@@ -135,7 +137,9 @@ def _store_packing(
     if packing["alike"] and not packing["column"]:
         raise click.UsageError("--alike needs --column, the column of documents")
     if packing["alike"] and packing["tokenizer"]:
-        raise click.UsageError("--alike packs lists of numbers; it cannot be with --tokenizer")
+        raise click.UsageError(
+            "--alike packs lists of numbers, so it cannot be combined with --tokenizer"
+        )
     wanted = {name: packing[name] for name in ("cut", "bos", "eos", "fill")}
     with shard_progress("counting rows") as progress:
         pointer = index_packing(

@@ -122,7 +122,7 @@ def _show_classes(columns: list[dict[str, Any]]) -> None:
 def _show_versions(versions: list[dict[str, Any]], *, shown: str) -> None:
     """Show the versions, the newest first; a source that keeps none is silent."""
     if versions:
-        click.echo("versions, the newest first:")
+        click.echo("versions, newest first:")
     for age, version in enumerate(reversed(versions)):
         marks = ["current"] * (age == 0) + ["shown"] * (version["fingerprint"] == shown)
         # No table: it would cut fingerprints on a narrow terminal, and they are there to be copied.

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds to wait for the answer.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and dataset.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per dataset, each on a line."
+)
 @access_options
 def command(
     *,

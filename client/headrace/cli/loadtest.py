@@ -50,7 +50,10 @@ if TYPE_CHECKING:
     help="Number of simultaneous jobs, each with this many ranks and its own seed.",
 )
 @click.option(
-    "--batch-size", type=click.IntRange(min=1), default=256, help="Samples per rank. [256]"
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=256,
+    help="Samples per batch of each rank. [256]",
 )
 @click.option(
     "--global-batch-size",
@@ -107,14 +110,14 @@ if TYPE_CHECKING:
 @click.option(
     "--restart",
     metavar="CMD",
-    help="Run this command after each kill and drop its output; the next kill hits it.",
+    help="Command to run after each kill, whose process is killed next; its output is discarded.",
 )
 @click.option(
     "--every",
     type=float,
     default=5.0,
     show_default=True,
-    help="Seconds between two faults, and at most until batches come again.",
+    help="Minimum seconds between two faults; a fault also waits until batches come again.",
 )
 @click.option(
     "--rescale",
@@ -153,8 +156,16 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds after which a rank gives up.",
 )
-@click.option("--min-samples-per-s", type=float, help="Fail if all ranks together get less.")
-@click.option("--max-p99-ms", type=float, help="Fail if the P99 of the wait is longer.")
+@click.option(
+    "--min-samples-per-s",
+    type=float,
+    help="Fail if all ranks together get fewer samples per second.",
+)
+@click.option(
+    "--max-p99-ms",
+    type=float,
+    help="Fail if the 99th percentile of the wait for a batch is longer.",
+)
 @click.option("--picture", type=PICTURE, help="Draw the run as PNG or SVG.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def command(**given: Any) -> int:
@@ -244,10 +255,10 @@ def _missed(summary: Summary, options: Options) -> tuple[str, ...]:
     missed = []
     least, most = options.min_samples_per_s, options.max_p99_ms
     if least is not None and summary.samples_per_s < least:
-        missed.append(f"{summary.samples_per_s:,.0f} samples/s; expected {least:,.0f} at least")
+        missed.append(f"{summary.samples_per_s:,.0f} samples/s; expected at least {least:,.0f}")
     p99 = summary.wait_ms.get("p99", 0.0)
     if most is not None and p99 > most:
-        missed.append(f"the P99 of the wait is {p99:,.1f} ms; expected {most:,.1f} at most")
+        missed.append(f"the P99 of the wait is {p99:,.1f} ms; expected at most {most:,.1f}")
     return tuple(missed)
 
 

@@ -143,7 +143,7 @@ def command(
     order = _open_order(specs, tables, spec, batching=batching, mixture=text)
     if print_mixture:
         if not isinstance(order, MixtureOrder | KeptMixtureOrder):
-            raise click.UsageError("--print-mixture: one dataset is not a mixture.")
+            raise click.UsageError("--print-mixture needs several datasets.")
         click.echo(dump_mixture(order.spec))
         return
     plan = EpochPlan(
@@ -177,7 +177,8 @@ Ids = list[int] | list[str]
 def _read_tables(specs: Sequence[Weighted], wheres: tuple[str, ...]) -> Tables:
     if wheres and len(wheres) != len(specs):
         raise click.UsageError(
-            f"--where: {len(wheres)} for {len(specs)} URLs; expected one for each, '' for none."
+            f"--where: {len(wheres)} expressions for {len(specs)} URLs; expected one for each, "
+            "'' for no filter."
         )
     return read_tables([url for url, _ in specs], wheres)
 
@@ -211,7 +212,7 @@ def _found_lines(
                 at = "  ".join(f"{key} {value}" for key, value in place.items())
                 yield f"id {name}  epoch {epoch}  {at}"
         if not rows and not as_json:
-            yield f"id {name}  epoch {epoch}  nowhere: it is dropped, filtered out or not drawn"
+            yield f"id {name}  epoch {epoch}  not in the epoch: dropped, filtered out or not drawn"
 
 
 def _sample_ids(order: AnyOrder, names: Sequence[str]) -> NDArray[np.int64]:
@@ -285,14 +286,14 @@ def _check_fingerprints(mixture: MixtureSpec, found: Sequence[str]) -> None:
     wanted = [dataset.fingerprint for dataset in mixture.datasets]
     if len(wanted) != len(found):
         raise click.UsageError(
-            f"--mixture: it has {len(wanted)} datasets, and {len(found)} URLs are given."
+            f"--mixture has {len(wanted)} datasets, but {len(found)} URLs are given."
         )
     for dataset, fingerprint in zip(mixture.datasets, found, strict=True):
         if dataset.fingerprint != fingerprint:
             raise TokenDatasetChangedError(
-                f"dataset {dataset.name!r} of the mixture has fingerprint {dataset.fingerprint}; "
-                f"at its URL lies {fingerprint}: give the URLs in the mixture's order, or the "
-                "version that it was made for"
+                f"dataset {dataset.name!r} of the mixture has fingerprint {dataset.fingerprint}, "
+                f"but its URL has {fingerprint}: give the URLs in the mixture's order, or the "
+                "version that the mixture was made for"
             )
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Samples per rank.",
+    help="Samples per batch of each rank.",
 )
 @click.option(
     "--global-batch-size",
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     "--buckets",
     type=click.IntRange(2, 65536),
     metavar="N",
-    help="Sort N batches by length together, so that each has samples of like length.",
+    help="Sort the samples of N batches by length, so that those of a batch are similar.",
 )
 @click.option(
     "--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="First epoch to read."
@@ -246,5 +246,5 @@ def _token_bytes(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise TokenMalformedError(
-            f"--token is not base64 ({error}); expected what `headrace read` printed behind 'token'"
+            f"--token is not base64 ({error}); expected what `headrace read` printed after 'token'"
         ) from error

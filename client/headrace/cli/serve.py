@@ -48,7 +48,7 @@ def command(
     settings of the dataset in the --config file. URL#FINGERPRINT serves an older version.
 
     The server rereads the file on SIGHUP and when it changes, so you can add and remove datasets
-    without a restart.  docs/operations.md lists every setting, metric and exit code.
+    without a restart. docs/operations.md lists every setting, metric and exit code.
 
     \b
     headrace serve flights=s3://bucket/flights digits=/data/digits --listen 0.0.0.0:50051
@@ -92,7 +92,10 @@ def _check(config: ServerConfig) -> int:
     found = check_config(config)
     click.echo(config_text(config), nl=False)
     for name in ignored_variables(os.environ):
-        click.echo(f"ignored: the variable {name} is not a setting of the server", err=True)
+        click.echo(
+            f"ignored the environment variable {name}, which is not a setting of the server",
+            err=True,
+        )
     for one in found:
         click.echo(one.text, err=True)
     return 0 if all(one.is_good for one in found) else 1

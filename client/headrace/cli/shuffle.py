@@ -87,7 +87,7 @@ _MOST_POINTS = 20_000
     type=PICTURE,
     help="Plot the place in storage against the position in the epoch, as PNG or SVG.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per choice.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per setting.")
 def command(
     *,
     url: str,
@@ -105,10 +105,10 @@ def command(
     """Compare shuffle settings for the dataset at URL, without a server.
 
     For each setting it prints the memory that a server needs, the number of reads per GiB, their
-    price per TiB, and what the first batch waits for. With --label it also prints how evenly the
-    column's values are distributed: the variance of their counts in batches of 256, 1,024 and
-    4,096, relative to a uniform order; the number of different values in 1,024 samples; and the
-    longest absence of a value, in percent of the epoch.
+    price per TiB, and how much is read before the first batch. With --label it also prints how
+    evenly the column's values are distributed: the variance of their counts in batches of 256,
+    1,024 and 4,096, relative to a uniform order; the number of different values in 1,024 samples;
+    and the longest absence of a value, in percent of the epoch.
 
     \b
     headrace shuffle s3://bucket/imagenet --label label
@@ -126,14 +126,14 @@ def command(
             labels = found.labels
             if found.read < found.blocks:
                 click.echo(
-                    f"{found.read} of {found.blocks} blocks were read; samples between are taken "
-                    "to have the label before them (--read reads more)",
+                    f"{found.read} of {found.blocks} blocks were read; samples between them are "
+                    "assumed to have the previous label (--read reads more)",
                     err=True,
                 )
         elif label is not None:
             click.echo(
                 f"an epoch of {dataset.sample_count} samples is too long to measure label by "
-                f"label; {_MOST_MEASURED} is the most",
+                f"label; expected at most {_MOST_MEASURED}",
                 err=True,
             )
         choices = [
@@ -159,7 +159,7 @@ def command(
     _show(rows)
     click.echo(
         f"A server whose disk cache (cache_dir) has room for all {size(dataset.stored_bytes)} "
-        "reads each block once in any order: then --shuffle-bytes 0 costs nothing."
+        "reads each block only once in any order, so --shuffle-bytes 0 costs nothing there."
     )
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--repair-manifest",
     is_flag=True,
-    help="Rebuild the manifest from the readable shards, as a new version.",
+    help="Rebuild the manifest from the readable shards as a new version.",
 )
 @click.option(
     "--shards",
@@ -64,9 +64,11 @@ def command(
     headrace verify s3://bucket/flights --repair-manifest
     """
     if repair_manifest and fingerprint:
-        raise click.UsageError("--repair-manifest repairs the current version; no --fingerprint.")
+        raise click.UsageError(
+            "--repair-manifest repairs the current version; leave --fingerprint out."
+        )
     if patterns and not repair_manifest:
-        raise click.UsageError("--shards goes with --repair-manifest.")
+        raise click.UsageError("--shards needs --repair-manifest.")
     if repair_manifest:
         ctx.exit(_repair(url, patterns, as_json=as_json))
     ctx.exit(_verify(url, fingerprint=fingerprint, threads=threads, as_json=as_json))
@@ -102,9 +104,9 @@ def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -
             f"{url}: {fault_count} of {blocks} blocks are bad, {lost:,} of {total:,} samples"
         )
     elif not odd_shards:
-        click.echo(f"{url}: {blocks:,} blocks with {total:,} samples are as their manifest states")
+        click.echo(f"{url}: {blocks:,} {total:,} samples match the manifest")
     if odd_shards:
-        click.echo(f"{url}: {odd_shards} shards are not as stated outside of their blocks")
+        click.echo(f"{url}: {odd_shards} shards differ from the manifest outside of their blocks")
     if uneven:
         click.echo(
             f"{url}: the blocks of {uneven:,} shards do not hold the same number of samples, so a "
@@ -112,8 +114,8 @@ def _verify(url: str, *, fingerprint: str | None, threads: int, as_json: bool) -
         )
     if unprotected:
         click.echo(
-            f"{url}: nothing protects {unprotected:,} of {total:,} samples; a changed byte in "
-            "them shows to nobody, as the files hold no checksum of it"
+            f"{url}: {unprotected:,} of {total:,} samples have no checksum in the files, so a "
+            "changed byte in them cannot be noticed"
         )
     return 1 if fault_count or odd_shards else 0
 

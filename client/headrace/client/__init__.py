@@ -134,6 +134,6 @@ def __getattr__(name: str) -> object:
             raise
         raise ModuleNotFoundError(
             f"{name} needs torch, which is not installed here: pip install 'headrace[torch]', or "
-            "the build of torch that you want; NumpyDataset needs none",
+            "the build of torch that you want; NumpyDataset works without torch",
             name="torch",
         ) from error

@@ -83,7 +83,9 @@ def _endpoint(
             async with asyncio.timeout(VIEW_S):
                 return await loop.run_in_executor(pool, _judged, view, ask)
         except TimeoutError:
-            return _problem(ask, 504, f"It was not there within {VIEW_S:.0f} seconds. Try again.")
+            return _problem(
+                ask, 504, f"The view was not ready within {VIEW_S:.0f} seconds. Try again."
+            )
 
     return endpoint
 
@@ -106,7 +108,7 @@ def _judged(view: View, ask: Ask) -> Response:
         return _problem(ask, status, ask.site.told(error).message)
     except Exception:  # noqa: BLE001 - the boundary of a view: no trace reaches a browser
         _log.exception("%s failed", ask.target[:200])
-        return _problem(ask, _FAULT, "That is a fault of headrace. The log of the page says more.")
+        return _problem(ask, _FAULT, "This is a bug of headrace. The page's log says more.")
 
 
 def _problem(ask: Ask, status: int, text: str) -> Response:

@@ -23,12 +23,12 @@ from headrace.server.access.callers import Access
 @click.option(
     "--page-hosts",
     default="",
-    help="Names by which browsers may address the page, beside localhost; with commas.",
+    help="Host names of the page besides localhost, separated by commas.",
 )
 @click.option(
     "--tokens",
     type=click.Path(dir_okay=False, exists=True),
-    help="JSON file of tokens, as a server's: whoever looks logs in with one.",
+    help="JSON file of tokens in the format of a server's; visitors log in with one of them.",
 )
 @click.option("--tls-cert", type=click.Path(dir_okay=False), help="PEM file of a certificate.")
 @click.option("--tls-key", type=click.Path(dir_okay=False), help="PEM file of its private key.")
@@ -37,7 +37,7 @@ from headrace.server.access.callers import Access
     "tokenizers",
     multiple=True,
     metavar="NAME=FILE",
-    help="tokenizer.json that makes texts of token ids again; can be given several times.",
+    help="tokenizer.json that turns token ids back into text; can be given several times.",
 )
 def command(
     *,
@@ -51,8 +51,9 @@ def command(
 ) -> None:
     """Show the datasets at URLs as a page, until Ctrl-C: samples, columns, versions, orders, runs.
 
-    It needs no server. It prints one line with its address when a browser may come. Whoever can
-    open that address sees the data; beyond this machine it listens only with --tokens.
+    It needs no server, and prints one line with its address when it is ready. Anyone who can open
+    that address sees the data, so it listens on addresses other than this machine's own only with
+    --tokens.
 
     \b
     headrace view s3://bucket/photos

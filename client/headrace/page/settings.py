@@ -34,8 +34,8 @@ class PageSettings:
     def __post_init__(self) -> None:
         if not self.tokens and is_reached(self.listen):
             raise ConfigurationError(
-                f"the page would listen on {self.listen} and let everybody in who reaches it; give "
-                "a file of tokens, or listen on 127.0.0.1 and come through a tunnel"
+                f"the page would listen on {self.listen} and let anyone in who can reach it; give "
+                "a file of tokens, or listen on 127.0.0.1 and use a tunnel"
             )
         if bool(self.tls_cert) != bool(self.tls_key):
-            raise ConfigurationError("tls_cert and tls_key need each other; give both or neither")
+            raise ConfigurationError("tls_cert and tls_key belong together; give both or neither")

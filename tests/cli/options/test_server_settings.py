@@ -42,7 +42,7 @@ def test_help_says_where_the_cache_size_comes_from() -> None:
     """The help relates the size of the cache to what is shuffled."""
     text = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
 
-    assert "what one job shuffles together by default" in text
+    assert "what one job with default options shuffles together" in text
     assert "2GiB" in text
 
 

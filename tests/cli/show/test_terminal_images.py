@@ -148,7 +148,7 @@ def test_a_picture_without_images_is_refused(
     """With what would be one."""
     _cat(url, "--png", str(tmp_path / "x.png"), "--columns", "number", code=2)
 
-    assert "hold no images" in capsys.readouterr().err
+    assert "contain no images" in capsys.readouterr().err
     assert not (tmp_path / "x.png").exists()
 
 

@@ -130,9 +130,9 @@ def test_a_ring_is_chosen_where_it_can_be(
 @pytest.mark.parametrize(
     ("settings", "options", "reason"),
     [
-        ({}, {"transport": _transport("grpc")}, "Transport('grpc') was asked for"),
+        ({}, {"transport": _transport("grpc")}, "Transport('grpc') was requested"),
         ({"ring_bytes": 0}, {}, "--ring-bytes is 0"),
-        ({"ring_bytes": 4096}, {}, "less than 1048576"),
+        ({"ring_bytes": 4096}, {}, "smaller than 1048576"),
     ],
 )
 def test_where_no_ring_can_be_the_reason_is_said(

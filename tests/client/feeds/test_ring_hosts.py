@@ -131,7 +131,7 @@ def test_another_user_has_a_ring_only_if_invited(
         assert ("ring", "") == (found["transport"], found["reason"])
     else:
         assert "grpc" == found["transport"]
-        assert f"user {STRANGER} may have no ring" in str(found["reason"])
+        assert f"user {STRANGER} may not have a ring" in str(found["reason"])
         assert "--ring-uids" in str(found["reason"])
 
 

@@ -106,7 +106,7 @@ def test_a_state_of_another_mixture_is_refused_in_words(server: Server) -> None:
 
     with pytest.raises(TokenSpecChangedError, match=r"a.proportion: 0.6 requested, .* 0.7"):
         other.load_state_dict(state)
-    with pytest.raises(TokenSpecChangedError, match="of a mixture"):
+    with pytest.raises(TokenSpecChangedError, match="belongs to a mixture"):
         single.load_state_dict(state)
     with pytest.raises(TokenSpecChangedError, match="another mixture"):
         _dataset(server).load_state_dict(single.state_dict())

@@ -51,8 +51,8 @@ def test_launchers_are_asked_in_turn(environment: dict[str, str], wanted: tuple[
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"RANK": "3"}, "RANK='3' and no WORLD_SIZE"),
-        ({"WORLD_SIZE": "8"}, "WORLD_SIZE='8' and no RANK"),
+        ({"RANK": "3"}, "RANK='3' but no WORLD_SIZE"),
+        ({"WORLD_SIZE": "8"}, "WORLD_SIZE='8' but no RANK"),
         ({"OMPI_COMM_WORLD_RANK": "3"}, "start it with Open MPI"),
         ({"RANK": "8", "WORLD_SIZE": "8"}, "the rank below the world size"),
         ({"RANK": "-1", "WORLD_SIZE": "8"}, "the rank below the world size"),

@@ -291,7 +291,7 @@ def test_a_fallback_wants_to_know_where_the_data_is() -> None:
     """At the construction, not at night."""
     with pytest.raises(BadArgumentError, match=r"fallback\.url is None; expected a URL"):
         Fallback(None)  # type: ignore[arg-type] # on purpose
-    with pytest.raises(BadArgumentError, match="does not say where 'd' lies"):
+    with pytest.raises(BadArgumentError, match="has no URL for 'd'"):
         _dataset("127.0.0.1:1", fallback=Fallback({"e": "s3://bucket/e"}))
     with pytest.raises(BadArgumentError, match="expected Fallback"):
         _dataset("127.0.0.1:1", fallback="storage")

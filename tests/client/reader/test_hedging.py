@@ -92,7 +92,7 @@ def test_a_stalled_server_does_not_stall_the_loop(
     assert undisturbed == seen
     assert 1 <= stats.hedge_won_count <= stats.hedge_count
     assert 0 == stats.reconnect_count
-    assert any("came first" in record.message for record in caplog.records)
+    assert any("answered first" in record.message for record in caplog.records)
 
 
 def test_a_hedge_that_comes_second_is_dropped(

@@ -342,7 +342,7 @@ def test_heartbeats_alone_keep_no_stream_open() -> None:
     with scripted_server(alive) as server:
         reader = _reader(server.address, give_up_s=0.5)
         begin = time.monotonic()
-        with pytest.raises(StoreUnavailableError, match=r"no batch for .* signs of life"):
+        with pytest.raises(StoreUnavailableError, match=r"no batch for .* heartbeats"):
             list(reader.events())
         waited = time.monotonic() - begin
         released.set()

@@ -161,9 +161,9 @@ def test_what_store_says_reaches_the_server_and_nobody_else(
     ("store", "said"),
     [
         ({"endpiont": "http://x"}, "store has no setting 'endpiont'; did you mean endpoint"),
-        ({"access_key": "k"}, "store: access_key and secret_key come together"),
-        ({"secret_key": b"hidden"}, "store .* expected the names of a dataset's store"),
-        ({"fsspec": {"token": "t" * 20_000}}, "store .* 16384 characters at most"),
+        ({"access_key": "k"}, "store: access_key and secret_key belong together"),
+        ({"secret_key": b"hidden"}, "store .* expected the store options of a dataset"),
+        ({"fsspec": {"token": "t" * 20_000}}, "store .* at most 16384 characters"),
     ],
 )
 def test_a_store_that_makes_no_sense_is_told(

@@ -109,7 +109,7 @@ def _trusting(authority: trustme.CA, folder: Path) -> Access:
 
 def test_a_web_page_is_no_server(web_page: str) -> None:
     """Nor is the port of metrics."""
-    assert "speaks HTTP/1 and not gRPC" in _refusal(web_page)
+    assert "speaks HTTP/1, not gRPC" in _refusal(web_page)
 
 
 def test_tls_to_a_server_without(plain: Serving, authority: trustme.CA, tmp_path: Path) -> None:

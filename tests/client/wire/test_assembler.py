@@ -88,7 +88,7 @@ def test_a_missing_batch_is_noticed_at_the_end_of_the_epoch() -> None:
         assembler.feed(message.SerializeToString())
 
     with pytest.raises(
-        StreamCorruptError, match=r"ended after 2 batches with 8 samples; .* 3 with 12"
+        StreamCorruptError, match=r"ended after 2 batches with 8 samples, .* 3 with 12"
     ):
         assembler.feed(messages[-1].SerializeToString())
 
@@ -114,7 +114,7 @@ BATCH = batch_messages([bytes(80)], token=token_at(0, 4), sample_count=10, chunk
 @pytest.mark.parametrize(
     ("messages", "complaint"),
     [
-        pytest.param([BATCH[0]], "began with 'batch'", id="no start"),
+        pytest.param([BATCH[0]], "started with 'batch'", id="no start"),
         pytest.param([start_message(), start_message()], "second 'start'", id="two starts"),
         pytest.param([start_message(), BATCH[1]], "outside of a batch", id="chunk alone"),
         pytest.param([start_message(), BATCH[0], BATCH[0]], "after 50 of 80", id="batch in batch"),

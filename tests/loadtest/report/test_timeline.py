@@ -105,7 +105,7 @@ def test_faults_are_in_the_picture(tmp_path: Path) -> None:
     content = path.read_text()
     assert "<!--  kill -->" in content
     assert "<!--  blackhole 3 s -->" in content
-    assert "<!-- time spent waiting, first batches included -->" in content
+    assert "<!-- time spent waiting, including first batches -->" in content
 
 
 def test_faults_are_noted_when_they_happen() -> None:

@@ -50,8 +50,8 @@ def test_jobs_have_seeds_of_their_own() -> None:
     [
         ({"sample_count": 10}, "less than one global batch of 16"),
         ({"rescales": (Rescale(6, 0.5),), "seconds": 3.0}, "limited in seconds"),
-        ({"rescales": (Rescale(6, 0.5), Rescale(5, 0.5))}, r"expected rising shares"),
-        ({"rescales": (Rescale(6, 1.0),)}, r"expected rising shares in \(0, 1\)"),
+        ({"rescales": (Rescale(6, 0.5), Rescale(5, 0.5))}, r"expected increasing shares"),
+        ({"rescales": (Rescale(6, 1.0),)}, r"expected increasing shares in \(0, 1\)"),
     ],
 )
 def test_swarms_that_cannot_run_are_refused(changed: dict[str, Any], message: str) -> None:

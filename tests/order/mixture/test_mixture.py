@@ -328,7 +328,7 @@ def test_schedules_that_cannot_be_are_refused(
     ("spec", "message"),
     [
         (_mixture({}), "1 datasets, but 2 tables"),
-        (_mixture({"repeat": 1e12}, {}), "draws together"),
+        (_mixture({"repeat": 1e12}, {}), "draws in total"),
     ],
 )
 def test_tables_that_do_not_fit_are_refused(spec: MixtureSpec, message: str) -> None:

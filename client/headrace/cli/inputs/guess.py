@@ -134,7 +134,7 @@ def _format_of(name: str) -> str | None:
 
 def _untold(where: str) -> BadArgumentError:
     return BadArgumentError(
-        f"{where} tells the format; pass --format, one of {', '.join(FORMATS)}", field="format"
+        f"{where} indicates the format; pass --format, one of {', '.join(FORMATS)}", field="format"
     )
 
 

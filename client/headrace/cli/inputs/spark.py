@@ -125,9 +125,9 @@ def _refusal(source: str, file_format: str, text: str) -> str:
     if found is None:
         return f"Spark cannot read {source} as {file_format}: {text.splitlines()[0]}"
     return (
-        f"this Spark cannot read {source}: it lacks the connector of that store, such as "
-        "hadoop-aws; copy the files to this machine, run where Spark has it (--master), or convert "
-        "Parquet files, which are read without Spark"
+        f"this Spark cannot read {source}: it lacks the connector for that store, such as "
+        "hadoop-aws; copy the files to this machine, use a Spark that has the connector "
+        "(--master), or convert Parquet files, which are read without Spark"
     )
 
 

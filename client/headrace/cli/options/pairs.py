@@ -50,7 +50,7 @@ def parse_splits(text: str | None, column: str | None) -> dict[str, float] | str
     """
     if text is None or column is not None:
         if text is not None:
-            raise BadArgumentError("--split and --split-by: give one of them", field="split")
+            raise BadArgumentError("--split and --split-by exclude each other", field="split")
         return column
     fractions: dict[str, float] = {}
     for part in text.split(","):
@@ -82,7 +82,8 @@ def parse_shapes(pairs: Sequence[tuple[str, str]]) -> dict[str, Shape]:
     for name, text in pairs:
         if text != "ragged" and not re.fullmatch(r"\d+(x\d+)*", text):
             raise BadArgumentError(
-                f"--shape has {name}={text}, expected sides such as 28x28, or ragged", field="shape"
+                f"--shape has {name}={text}, expected a shape such as 28x28, or ragged",
+                field="shape",
             )
         shapes[name] = "ragged" if text == "ragged" else tuple(map(int, text.split("x")))
     return shapes

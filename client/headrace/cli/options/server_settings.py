@@ -53,9 +53,9 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         SIZE,
         "2GiB",
         (
-            "Memory for decoded blocks, such as 8GiB. The default is what one job shuffles "
-            "together by default; add as much for each further job with its own order, and for "
-            "each further lane."
+            "Memory for decoded blocks, such as 8GiB. The default is what one job with default "
+            "options shuffles together; add as much for each further job with its own order, and "
+            "for each further lane."
         ),
     ),
     (
@@ -105,7 +105,7 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "store_timeout_s",
         float,
         "120",
-        "Seconds without a block after which a stream fails with STORE_UNAVAILABLE.",
+        "Seconds that a stream waits for a block before it fails with STORE_UNAVAILABLE.",
     ),
     (
         "step_timeout_s",
@@ -128,12 +128,12 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
     ("transform_workers", _COUNT, "2", "Maximum number of processes for each transform."),
     ("transform_timeout_s", float, "30", "Seconds that a transform may work on one batch."),
     ("metrics_listen", str, "none", "HOST:PORT for Prometheus metrics."),
-    ("page", str, "none", "HOST:PORT of a page for browsers: datasets, orders, runs and streams."),
+    ("page", str, "none", "HOST:PORT of a web page that shows datasets, orders, runs and streams."),
     (
         "page_hosts",
         str,
         "none",
-        "Names by which browsers may address the page, beside localhost; with commas.",
+        "Host names of the page besides localhost, separated by commas.",
     ),
     (
         "otlp_endpoint",
@@ -147,7 +147,7 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "tls_client_ca",
         _FILE,
         "none",
-        "PEM file with authorities; clients need a certificate from one of them.",
+        "PEM file with certificate authorities; clients need a certificate from one of them.",
     ),
     (
         "tokens",
@@ -166,13 +166,13 @@ _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
         "ring_uids",
         str,
         "none",
-        "User ids that may have such memory, in addition to the server's own; separated by commas.",
+        "User ids that may have shared memory besides the server's own, separated by commas.",
     ),
     (
         "log_level",
         click.Choice(["debug", "info", "warning", "error"]),
         "info",
-        "Lowest level to log, on standard error.",
+        "Lowest level to log to standard error.",
     ),
     (
         "log_format",
@@ -187,12 +187,12 @@ _REPEATED = (
     (
         "--transform",
         "NAME=MODULE:FUNCTION@VERSION",
-        "Function over Arrow batches that jobs may name",
+        "Function over Arrow batches that jobs may request",
     ),
     (
         "--tokenizer",
         "NAME=FILE",
-        "tokenizer.json that jobs may name and that lengths were counted with",
+        "tokenizer.json that jobs may request, and that counted the lengths of texts",
     ),
 )
 
@@ -215,7 +215,7 @@ def setting_options(command: _Decorated) -> _Decorated:
         click.option(
             "--item-nulls/--no-item-nulls",
             default=None,
-            help="Send which items of lists are null; otherwise a null item is an error.",
+            help="Tell clients which items of lists are null. Without it, a null item is an error.",
         )
     )
     options += [

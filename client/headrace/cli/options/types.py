@@ -100,7 +100,7 @@ class FolderUrlType(click.ParamType[str]):
         """Return it as it was given."""
         if Path(str(value)).is_file():
             self.fail(
-                f"{value} is a file; expected a folder, or a URL as s3://bucket/d", param, ctx
+                f"{value} is a file; expected a folder, or a URL such as s3://bucket/d", param, ctx
             )
         return str(value)
 
@@ -119,7 +119,10 @@ class PictureType(click.ParamType[Path]):
             self.fail(f"{str(value)!r} ends in none of {', '.join(_PICTURES)}", param, ctx)
         if not path.parent.is_dir():
             self.fail(
-                f"there is no folder {str(path.parent)!r} to write {path.name} to", param, ctx
+                f"the folder {str(path.parent)!r}, in which {path.name} would be written, does "
+                "not exist",
+                param,
+                ctx,
             )
         return path
 

@@ -78,8 +78,9 @@ def write_page(
         left -= len(card)
         if left < 0:
             raise BadArgumentError(
-                f"a page of these samples would pass {_MOST_PAGE_BYTES >> 20} MiB at sample "
-                f"{sample.sample_id}; choose fewer with --limit or --ids, or --columns",
+                f"a page of these samples would exceed {_MOST_PAGE_BYTES >> 20} MiB at sample "
+                f"{sample.sample_id}; choose fewer samples with --limit or --ids, or fewer "
+                "--columns",
                 field="ids",
             )
         pieces.append(card)
@@ -129,8 +130,8 @@ def write_grid(path: Path, samples: Sequence[Sample], *, schema: object) -> None
     shown = picture_columns(schema, samples)  # type: ignore[arg-type] # Arrow is loaded when it is needed
     if not shown:
         raise BadArgumentError(
-            "these samples hold no images, which are bytes of PNG, JPEG, GIF or WebP and arrays of "
-            "uint8 of two or three dimensions; expected a column of images, or --html FILE",
+            "these samples contain no images, which are PNG, JPEG, GIF or WebP files or uint8 "
+            "arrays of two or three dimensions; expected a column of images, or --html FILE",
             field="columns",
         )
     tiles = [
@@ -143,7 +144,7 @@ def write_grid(path: Path, samples: Sequence[Sample], *, schema: object) -> None
     ]
     if len(tiles) > _MOST_TILES:
         raise BadArgumentError(
-            f"{len(tiles):,} images; expected {_MOST_TILES:,} at most in one picture: choose fewer "
+            f"{len(tiles):,} images; expected at most {_MOST_TILES:,} in one picture: choose fewer "
             "with --limit, --ids or --columns",
             field="ids",
         )
@@ -189,6 +190,6 @@ def _write(path: Path, content: bytes) -> None:
         path.write_bytes(content)
     except OSError as error:
         raise ConfigurationError(
-            f"{path} cannot be written ({error.strerror}); give the path of a file in a folder "
-            "that is there and yours"
+            f"{path} cannot be written ({error.strerror}); give a path in an existing folder to "
+            "which you can write"
         ) from error

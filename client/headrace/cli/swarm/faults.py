@@ -31,7 +31,7 @@ class RescaleType(click.ParamType[Any]):
         del param, ctx
         from headrace.loadtest import Rescale  # noqa: PLC0415 - a command loads its layers late
 
-        match = _match(self, _RESCALE, value, "8:6@50%, from 8 ranks to 6 at half of the steps")
+        match = _match(self, _RESCALE, value, "8:6@50%, from 8 ranks to 6 after half of the steps")
         return int(match["old"]), Rescale(int(match["new"]), float(match["share"]) / 100)
 
 
@@ -46,7 +46,9 @@ class PauseType(click.ParamType[Any]):
         del param, ctx
         from headrace.loadtest import Pause  # noqa: PLC0415
 
-        match = _match(self, _PAUSE, value, "3:10@25%, rank 3 rests 10 s at a quarter of the steps")
+        match = _match(
+            self, _PAUSE, value, "3:10@25%, rank 3 pauses 10 s after a quarter of the steps"
+        )
         return Pause(int(match["rank"]), float(match["seconds"]), float(match["share"]) / 100)
 
 
@@ -86,9 +88,11 @@ class CutType(click.ParamType[Any]):
             "reset, blackhole:5, latency=0.02 (seconds) or bandwidth=1048576 (bytes a second)",
         )
         if (match["kind"] in ("latency", "bandwidth")) != bool(float(match["value"] or 0)):
-            self.fail(f"{value!r}: latency and bandwidth need a value above 0, the others none")
+            self.fail(
+                f"{value!r}: latency and bandwidth need a value above 0, and the others take none"
+            )
         if match["kind"] == "blackhole" and not float(match["seconds"] or 0):
-            self.fail(f"{value!r}: a black hole needs an end, such as blackhole:5")
+            self.fail(f"{value!r}: a black hole needs a duration, such as blackhole:5")
         kind: CutKind = match["kind"]  # type: ignore[assignment] # the pattern knows no other
         return Cut(kind, float(match["value"] or 0), float(match["seconds"] or 0))
 
@@ -98,5 +102,5 @@ def _match(
 ) -> re.Match[str]:
     match = pattern.fullmatch(str(value))
     if match is None:
-        kind.fail(f"{value!r} is no {kind.name}; expected one such as {example}")
+        kind.fail(f"{value!r} is not a {kind.name}; expected one such as {example}")
     return match

@@ -72,7 +72,7 @@ class Options:
         for old, rescale in self.rescales:
             if old != ranks:
                 raise click.UsageError(
-                    f"--rescale: it begins with {old} ranks, there are {ranks} by then."
+                    f"--rescale starts from {old} ranks, but there are {ranks} at that time."
                 )
             ranks = rescale.ranks
 
@@ -181,15 +181,16 @@ def orders(subject: TrainedOn, spec: SwarmSpec, urls: Sequence[str]) -> Sequence
 
     if len(urls) != len(subject.datasets):
         raise click.UsageError(
-            f"--manifest: {len(urls)} are given; expected {len(subject.datasets)}, one for each "
-            "dataset in the mixture's order."
+            f"--manifest is given {len(urls)} times; expected {len(subject.datasets)}, one for "
+            "each dataset in the mixture's order."
         )
     tables = read_tables(urls, [dataset.filter.where for dataset in subject.datasets])
     for dataset, fingerprint, url in zip(subject.datasets, tables.fingerprints, urls, strict=True):
         if fingerprint != dataset.fingerprint:
             raise TokenDatasetChangedError(
-                f"the server's dataset {dataset.name!r} has fingerprint {dataset.fingerprint}, the "
-                f"manifest at {url} has {fingerprint}; give --manifest the version that is served"
+                f"the server's dataset {dataset.name!r} has fingerprint {dataset.fingerprint}, but "
+                f"the manifest at {url} has {fingerprint}; give --manifest the version that is "
+                "served"
             )
     jobs = [replace(spec.order, seed=spec.order.seed + job) for job in range(spec.jobs)]
     mixture = subject.mixture

@@ -99,7 +99,7 @@ def _proof_rows(report: LoadReport) -> list[tuple[str, str]]:
         samples = f"{proof.altered:,} batches with wrong samples or places"
         digest = f"{proof.digest}, the manifest says {proof.wanted_digest}"
     else:
-        samples = "places not compared: give --manifest URL"
+        samples = "order not compared: give --manifest URL"
         digest = f"{proof.digest} (compare with another run's)"
     rows = [
         ("compared", f"{proof.batches:,} batches, {proof.samples:,} samples"),

@@ -73,7 +73,8 @@ class BatchLoader(DataLoader[Batch]):
         one_of("start_method", start_method, ("fork", "spawn", "forkserver"))
         if flag("persistent_workers", persistent_workers) and not num_workers:
             raise BadArgumentError(
-                "persistent_workers=True with num_workers=0; expected workers, or no such option",
+                "persistent_workers=True with num_workers=0; expected workers, or leave the "
+                "option out",
                 field="persistent_workers",
             )
         if prefetch_factor is not None and not num_workers:

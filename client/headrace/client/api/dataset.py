@@ -355,27 +355,27 @@ class RemoteDataset(IterableDataset[Batch]):
     def _refuse_in_worker(self) -> None:
         if self._live.device is not None:
             raise BadArgumentError(
-                f"device={str(self._live.device)!r} inside a DataLoader worker, whose batches "
-                "travel between processes; expected device=None there, or no workers",
+                f"device={str(self._live.device)!r} inside a DataLoader worker, whose batches are "
+                "sent between processes; expected device=None there, or no workers",
                 field="device",
             )
         if was_forked_after_use():
             raise BadArgumentError(
-                "a worker was forked from a process that had asked a headrace server before, and "
+                "a worker was forked from a process that had already called a headrace server, and "
                 "gRPC may hang in it; expected DataLoader(..., "
                 "multiprocessing_context='forkserver') or 'spawn', or headrace.client.BatchLoader",
                 field="multiprocessing_context",
             )
         if self._on_batches is not None and not results_are_opened():
             raise BadArgumentError(
-                "transform= in the workers of a DataLoader, which cannot tell the dataset which "
-                "of its results the loop got; expected headrace.client.BatchLoader, or no workers",
+                "transform= in DataLoader workers, where the dataset cannot know which of its "
+                "results the loop received; expected headrace.client.BatchLoader, or no workers",
                 field="transform",
             )
         if self._has_log:
             raise BadArgumentError(
-                "stats_log= in the workers of a DataLoader, each of which has statistics of its "
-                "own; expected no stats_log, or no workers",
+                "stats_log= in DataLoader workers, each of which has its own statistics; expected "
+                "no stats_log, or no workers",
                 field="stats_log",
             )
 
@@ -387,8 +387,8 @@ class RemoteDataset(IterableDataset[Batch]):
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(
-            f"a RemoteDataset has no place {index!r}: it is iterated, `for batch in dataset`; "
-            "`headrace cat URL --ids ID` shows single samples"
+            f"a RemoteDataset has no item {index!r}: iterate it, `for batch in dataset`; `headrace "
+            "cat URL --ids ID` shows single samples"
         )
 
     def __len__(self) -> int:

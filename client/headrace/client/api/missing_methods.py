@@ -7,14 +7,14 @@ from typing import NoReturn
 _ADVICE = {
     "map": "give transform=function, which is called with each batch, or register it on the server "
     "and give steps=[Transform(name)]",
-    "filter": 'give where="label < 10", or leave samples out with skips=',
-    "shuffle": "batches come shuffled already, by seed= and order=",
-    "batch": "batches come whole, of batch_size= samples",
+    "filter": 'give where="label < 10", or skip samples with skips=',
+    "shuffle": "batches are already shuffled, by seed= and order=",
+    "batch": "the dataset already gives batches of batch_size= samples",
     "shard": "give rank= and world_size=",
-    "repeat": "epochs=None never ends, one epoch per `for`",
-    "skip": "go to a place with seek(epoch, position)",
+    "repeat": "epochs=None reads without end, one epoch per `for`",
+    "skip": "move with seek(epoch, position)",
     "take": "use itertools.islice(dataset, count)",
-    "prefetch": "it reads ahead already, up to Transport(prefetch_bytes=…)",
+    "prefetch": "it already reads ahead, up to Transport(prefetch_bytes=…)",
     "select_columns": "give columns=",
     "with_format": "use batch.to_numpy() or batch.to_jax()",
 }

@@ -250,8 +250,8 @@ class NumpyDataset:
         """
         if self._transform is not None:
             raise BadArgumentError(
-                "views() of a dataset with transform=, whose batches are what that returns; "
-                "expected a dataset without it, or a loop over the dataset itself",
+                "views() needs a dataset without transform=, which decides what batches are; "
+                "expected no transform=, or a loop over the dataset itself",
                 field="transform",
             )
         return self._rest_of_epoch(_columns_of)

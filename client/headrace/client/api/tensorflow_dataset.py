@@ -41,8 +41,8 @@ def tf_dataset(dataset: NumpyDataset) -> tf.data.Dataset:
         )
     if dataset.transform is not None:
         raise BadArgumentError(
-            "dataset has a transform, and TensorFlow must know beforehand which types it gives; "
-            "expected a NumpyDataset without it, and tf_dataset(…).map(function)",
+            "dataset has a transform, and TensorFlow must know its result types beforehand; "
+            "expected a NumpyDataset without one, and tf_dataset(…).map(function)",
             field="transform",
         )
     try:
@@ -54,8 +54,8 @@ def tf_dataset(dataset: NumpyDataset) -> tf.data.Dataset:
     views = {name: view for name, view in dataset.peek().items() if name != SAMPLE_ID_COLUMN}
     if not views:
         raise BadArgumentError(
-            "there is no batch to read: the run has no epoch left, or an epoch has less than a "
-            "batch; expected one more epoch, a smaller batch_size, or end='uneven'",
+            "there is no batch to read: the run has no epoch left, or an epoch has less than one "
+            "batch; expected another epoch, a smaller batch_size, or end='uneven'",
             field="batch_size",
         )
     signature = {name: _spec(tf, view) for name, view in views.items()}

@@ -70,7 +70,7 @@ def _check_narrow(name: str, value: torch.Tensor) -> None:
     limits = torch.iinfo(torch.int32)
     if value.numel() and (value.min() < limits.min or value.max() > limits.max):
         raise BadArgumentError(
-            f"column {name!r} has integers that need 64 bits, and JAX is set to 32; set "
-            "jax_enable_x64, or leave the column out with columns=",
+            f"column {name!r} has integers that need 64 bits, but JAX uses 32; set jax_enable_x64, "
+            "or leave the column out with columns=",
             field="columns",
         )

@@ -185,7 +185,7 @@ class Batch(MutableMapping[str, Value]):
         if self._device is not None:
             raise BadArgumentError(
                 f"a batch on {self._device} cannot be pickled; expected a dataset without device= "
-                "where batches travel between processes",
+                "where batches are sent between processes",
                 field="device",
             )
         apart = {"_columns", "_payload", "_made", "_values", "_event", "sample_ids"}
@@ -295,7 +295,7 @@ class Batch(MutableMapping[str, Value]):
         except RuntimeError as error:
             raise ConfigurationError(
                 f"the batch cannot be pinned ({error}); pinned memory is for copies to a device: "
-                "leave pin_memory() out where there is none"
+                "leave pin_memory() out if there is no device"
             ) from error
 
     def _pinned(self) -> Self:
@@ -398,8 +398,8 @@ def _refuse_collate(batch: object, *, collate_fn_map: object = None) -> NoReturn
     del collate_fn_map
     wanted = len(batch) if isinstance(batch, list) else "n"
     raise BadArgumentError(
-        f"a DataLoader with batch_size={wanted} would make batches of batches; the server batches "
-        "already: use DataLoader(dataset, batch_size=None), or iterate the dataset itself",
+        f"a DataLoader with batch_size={wanted} would make batches of batches; the server already "
+        "makes batches: use DataLoader(dataset, batch_size=None), or iterate the dataset itself",
         field="batch_size",
     )
 

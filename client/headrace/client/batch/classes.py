@@ -35,8 +35,8 @@ class Classes(Mapping[str, tuple[str, ...]]):
                 mixture do not agree on them.
         """
         if column not in self._columns:
-            known = ", ".join(sorted(self._columns)) or "no column of this dataset"
-            raise KeyError(f"column {column!r} has no classes; there are those of {known}")
+            known = ", ".join(sorted(self._columns)) or "none"
+            raise KeyError(f"column {column!r} has no classes; columns with classes: {known}")
         longest: tuple[str, ...] = ()
         holder = ""
         for name, _ in self.versions:
@@ -64,16 +64,15 @@ class Classes(Mapping[str, tuple[str, ...]]):
         if noted is None:
             others = ", ".join(sorted(self._columns[column]))
             raise UnsupportedColumnError(
-                f"column {column!r} has classes in {others} and none in {dataset}, so that its "
-                "numbers may mean something else there; convert one like the other, or look at "
-                "each dataset by itself",
+                f"column {column!r} has classes in {others} but not in {dataset}, where its "
+                "numbers may mean something else; convert both datasets in the same way, or look "
+                "at each separately",
                 column=column,
             )
         if noted.class_count != len(noted.names):
             raise UnsupportedColumnError(
-                f"column {column!r} of {dataset} has {noted.class_count:,} classes, whose names "
-                "are more than a server sends; read them from the store, with `headrace inspect "
-                "URL --json`",
+                f"column {column!r} of {dataset} has {noted.class_count:,} classes, more names "
+                "than a server sends; read them from the store, with `headrace inspect URL --json`",
                 column=column,
             )
         return tuple(noted.names)
@@ -85,7 +84,7 @@ def _check_agree(
     for number, (left, right) in enumerate(zip(one[1], other[1], strict=False)):
         if left != right:
             raise UnsupportedColumnError(
-                f"{number} in column {column!r} is {left!r} in {one[0]} and {right!r} in "
-                f"{other[0]}; convert them with the same classes, or draw from one of them alone",
+                f"class {number} of column {column!r} is {left!r} in {one[0]} but {right!r} in "
+                f"{other[0]}; convert both datasets with the same classes, or use only one of them",
                 column=column,
             )

@@ -44,7 +44,7 @@ class _Lazy(ABC, Generic[_T]):
     _valid: NDArray[np.bool_] | None
     _source: _Source | None = None
     _name: str
-    _ADVICE = "it is not a tensor, but a sequence of samples"
+    _ADVICE = "it is a sequence of samples, not a tensor"
 
     def __init__(self, view: ColumnView) -> None:
         assert view.offsets is not None
@@ -144,7 +144,7 @@ class BytesColumn(_Lazy[bytes]):
     """Byte strings, or None where null."""
 
     _ADVICE = (
-        "it is a sequence of bytes, and no tensor; the server decodes JPEG and PNG with "
+        "it is a sequence of bytes, not a tensor; the server decodes JPEG and PNG with "
         "steps=[DecodeImage(column, height, width)]"
     )
 
@@ -155,7 +155,7 @@ class BytesColumn(_Lazy[bytes]):
 class StringColumn(_Lazy[str]):
     """Strings, or None where null."""
 
-    _ADVICE = "it is a sequence of str, and no tensor; make one in transform=, or store numbers"
+    _ADVICE = "it is a sequence of str, not a tensor; make a tensor in transform=, or store numbers"
 
     def _decode(self, edges: list[int]) -> list[str]:
         whole = self._values[edges[0] : edges[-1]].tobytes()
@@ -169,7 +169,8 @@ class RaggedColumn(_Lazy[torch.Tensor]):
     """One-dimensional tensors of differing length that share the batch's memory, or None."""
 
     _ADVICE = (
-        "its samples differ in length, so it is not a tensor; to_padded() or to_nested() makes one"
+        "its samples differ in length, so it is not a tensor; make one with to_padded() or "
+        "to_nested()"
     )
 
     _moved: tuple[torch.Tensor, torch.Tensor] | None = None

@@ -101,8 +101,8 @@ def called(
         head = event.header if header is None else header
         raise StepFailedError(
             f"the function given as transform= failed with the batch of step {head.step} (epoch "
-            f"{head.epoch}, position {head.position}): {type(error).__name__}: {shown(error)}; "
-            "its own traceback is above. The next `for` begins with this batch",
+            f"{head.epoch}, position {head.position}): {type(error).__name__}: {shown(error)}; its "
+            "own traceback is above. The next `for` starts with this batch",
             step=head.step,
             epoch=head.epoch,
             position=head.position,
@@ -119,6 +119,6 @@ def transform_of(function: Callable[..., Any] | None) -> Callable[..., Any] | No
         return function
     raise BadArgumentError(
         f"transform is {shown(function)}, of type {type(function).__name__}; expected a function "
-        "of a batch, or None. What the server does with a batch goes to steps=[…]",
+        "of a batch, or None. Pass what the server should do with a batch as steps=[…]",
         field="transform",
     )

@@ -78,7 +78,7 @@ def copies_to(device: torch.device) -> Copies:
         return HostCopies()
     if not torch.cuda.is_available():
         raise BadArgumentError(
-            f"device is {str(device)!r}, and this process sees no CUDA device; expected a CUDA "
+            f"device is {str(device)!r}, but this process sees no CUDA device; expected a CUDA "
             "build of torch and a visible device, or device='cpu'",
             field="device",
         )

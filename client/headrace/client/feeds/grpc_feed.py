@@ -163,8 +163,8 @@ class WireFeed:
         if self._silent_for_s is None:
             return error_from_call(failure, target=self.target)
         return ServerUnreachableError(
-            f"{self.target} sent nothing for {self._silent_for_s:.0f} s, not even a heartbeat; "
-            "the server or the network to it hangs",
+            f"{self.target} sent nothing for {self._silent_for_s:.0f} s, not even a heartbeat; the "
+            "server, or the network to it, is stuck",
             target=self.target,
         )
 

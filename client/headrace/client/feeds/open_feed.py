@@ -103,17 +103,17 @@ class RingFeeds:
 
     def _check(self, endpoint: Endpoint) -> None:
         if self._options.kind == "grpc":
-            raise RingUnavailableError("Transport('grpc') was asked for")
+            raise RingUnavailableError("Transport('grpc') was requested")
         if not endpoint.address.startswith(_UNIX):
             raise RingUnavailableError(
-                f"{endpoint.address} is not a unix socket, and a ring needs one"
+                f"{endpoint.address} is not a unix socket, which a ring needs"
             )
         if not hasattr(os, "memfd_create") or not hasattr(socket, "recv_fds"):
             raise RingUnavailableError("this platform has no memfd")
 
     def _begin(self, memory: RingMemory, offer: pb.RingOffer) -> None:
         if offer.warning:
-            _log.warning("a ring is smaller than was asked for: %s", offer.warning)
+            _log.warning("a ring is smaller than requested: %s", offer.warning)
         if self._landing.adopt is not None:
             self._landing.adopt(memory.array)
         transport = self._landing.transport
@@ -123,7 +123,7 @@ class RingFeeds:
     def _note(self, endpoint: Endpoint, refusal: RingUnavailableError) -> None:
         if self._options.kind == "ring":
             raise RingUnavailableError(
-                f"Transport('ring') was asked for, and {endpoint.address} gives none: "
+                f"Transport('ring') was requested, but {endpoint.address} offers no ring: "
                 f"{refusal.message}",
                 target=endpoint.address,
             ) from refusal
@@ -144,14 +144,14 @@ def _offer_of(wire: WireFeed) -> pb.RingOffer:
         raise
     except CallerError as error:
         if is_unknown_call(error):
-            raise RingUnavailableError("the server is of a version without rings") from error
+            raise RingUnavailableError("the server's version has no rings") from error
         raise
     offered = pb.AttachRingResponse() if message is None else _parsed(message)
     if not offered.HasField("ring_offer"):
-        raise StreamCorruptError("a call for a ring began with something else than its offer")
+        raise StreamCorruptError("the answer to a ring request did not start with an offer")
     if offered.ring_offer.version != VERSION:
         raise RingUnavailableError(
-            f"the server's rings are of version {offered.ring_offer.version}, this client knows "
+            f"the server's rings have version {offered.ring_offer.version}, but this client knows "
             f"{VERSION}"
         )
     return offered.ring_offer
@@ -184,7 +184,7 @@ def _attached(
             said, fds, _, _ = socket.recv_fds(connection, HELLO_BYTES + REFUSAL_MOST_BYTES, 1)
         except OSError as error:
             raise RingUnavailableError(
-                f"the ring's socket {path} gives no ring ({error})"
+                f"the ring's socket {path} cannot be used ({error})"
             ) from error
         memory = _mapped(said, fds, connection, asked_bytes)
         try:
@@ -198,13 +198,15 @@ def _mapped(said: bytes, fds: list[int], connection: socket.socket, asked_bytes:
         size = read_hello(said)
         if 0 < asked_bytes < size:
             raise StreamCorruptError(
-                f"a ring of {size} bytes came, and {asked_bytes} were asked for at most"
+                f"the server sent a ring of {size} bytes; expected at most {asked_bytes}"
             )
         if len(fds) != 1 or os.fstat(fds[0]).st_size != size:
-            raise StreamCorruptError(f"a ring of {size} bytes came with {len(fds)} descriptors")
+            raise StreamCorruptError(
+                f"the server sent a ring of {size} bytes with {len(fds)} descriptors"
+            )
         needed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         if fcntl.fcntl(fds[0], fcntl.F_GET_SEALS) & needed != needed:
-            raise StreamCorruptError("a ring came whose size its server could still change")
+            raise StreamCorruptError("the server sent a ring whose size it could still change")
         return RingMemory(fds[0], size, connection)
     except (OSError, OverflowError, ValueError) as error:
         raise RingUnavailableError(f"the ring cannot be mapped ({error})") from error

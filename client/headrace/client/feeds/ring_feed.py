@@ -102,12 +102,14 @@ class RingFeed:
                 self._memory.give_back()
                 if self._memory.is_spent:
                     raise RebalanceError(
-                        "most of the ring is held by processes that were forked; a new one follows"
+                        "forked processes hold most of the ring; a new ring follows"
                     )
             self._clock.enter("server")
         # The server closed the socket; the call says why.
         if self._wire.next_message() is not None:
-            raise StreamCorruptError("a message came that the ring's socket did not announce")
+            raise StreamCorruptError(
+                "the server sent a message that the ring's socket did not announce"
+            )
 
     def cancel(self) -> None:
         """End the call, and the wait for the socket."""
@@ -170,10 +172,12 @@ class RingFeed:
 
     def _message(self, kind: RecordKind) -> Event | None:
         if kind is not RecordKind.WIRE:
-            raise StreamCorruptError(f"the server sent the record {kind.name} of a client")
+            raise StreamCorruptError(
+                f"the server sent the record {kind.name}, which only clients send"
+            )
         message = self._wire.next_message()
         if message is None:
-            raise StreamCorruptError("the call ended before a message that was announced")
+            raise StreamCorruptError("the call ended before an announced message")
         return self._wire.take(message)
 
     def _open(self, mapping: Mapping, begin: int, generation: int) -> BatchEvent:
@@ -231,7 +235,7 @@ class RingFeed:
 
     def _silent(self) -> ServerUnreachableError:
         return ServerUnreachableError(
-            f"{self._wire.target} sent nothing about the ring for "
-            f"{self._silence_s:.0f} s, not even a heartbeat; the server hangs",
+            f"{self._wire.target} sent nothing about the ring for {self._silence_s:.0f} s, not "
+            "even a heartbeat; the server is stuck",
             target=self._wire.target,
         )

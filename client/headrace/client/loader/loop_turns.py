@@ -17,8 +17,9 @@ import threading
 from headrace.errors import BadArgumentError
 
 _ADVICE = (
-    "one dataset serves one loop at a time: make a dataset for each thread, with a rank of its own "
-    "where they share the samples, or let one thread iterate and hand batches over in a queue.Queue"
+    "a dataset serves one loop at a time: make a dataset for each thread (each with its own rank "
+    "if they share the samples), or let one thread iterate and pass batches on through a "
+    "queue.Queue"
 )
 
 
@@ -89,6 +90,6 @@ class LoopTurns:
 def overtaken() -> BadArgumentError:
     """Return the error for a loop when another has begun."""
     return BadArgumentError(
-        f"another loop over this dataset began, so that this one gets no more batches; {_ADVICE}",
+        f"another loop over this dataset started, so this one gets no more batches; {_ADVICE}",
         field="dataset",
     )

@@ -27,12 +27,12 @@ def refuse_prepared() -> None:
         if frame.f_code.co_name == "__iter__" and frame.f_globals.get("__name__") == _MODULE:
             raise BadArgumentError(
                 "a RemoteDataset is read through a DataLoader that accelerate prepared, which "
-                "would cut one rank's batches up for all, and read one ahead of the loop; "
-                "expected accelerator.prepare(model, optimizer), and a loop over the dataset "
-                "itself or a headrace.client.BatchLoader, which prepare() leaves as it is, with "
-                "rank=accelerator.process_index and world_size=accelerator.num_processes. In a "
-                "Trainer override get_train_dataloader, as examples/recipes/with_hf_trainer.py "
-                "does",
+                "would split one rank's batches among all ranks and read one batch ahead of the "
+                "loop; expected accelerator.prepare(model, optimizer), and a loop over the "
+                "dataset itself or a headrace.client.BatchLoader, which prepare() keeps as it "
+                "is, with rank=accelerator.process_index and "
+                "world_size=accelerator.num_processes. In a Trainer override "
+                "get_train_dataloader, as examples/recipes/with_hf_trainer.py does",
                 field="dataset",
             )
         frame = frame.f_back

@@ -122,7 +122,7 @@ class SharedPlace:
                 return found
             time.sleep(0.001)
         raise InternalError(
-            f"worker 0 of {share.count} did not say within {_WAIT_S:.0f} s where to begin"
+            f"worker 0 of {share.count} did not say within {_WAIT_S:.0f} s where to start"
         )
 
     def note_finished(self, share: WorkerPart, begin: Begin | None) -> None:

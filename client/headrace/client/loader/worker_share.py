@@ -95,8 +95,9 @@ class WorkerSide:
         if isinstance(state, dict):
             if state.get("count") != share.count:
                 raise TokenSpecChangedError(
-                    f"the state is of one of {state.get('count')} workers, this is one of "
-                    f"{share.count}: keep the number, or use BatchLoader, whose states fit any",
+                    f"the state belongs to one of {state.get('count')} workers, but this is one of "
+                    f"{share.count}: keep the number, or use BatchLoader, whose states fit any "
+                    "number",
                     wanted=str(state.get("count")),
                 )
             self._has_ended = bool(state["ended"])

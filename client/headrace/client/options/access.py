@@ -159,7 +159,7 @@ def _check_token(token: object) -> None:
     if not isinstance(token, str) or not token or not all("!" <= c <= "~" for c in token):
         found = f"{len(token)} characters" if isinstance(token, str) else type(token).__name__
         raise BadArgumentError(
-            f"auth is a token of {found} that cannot stand in a header; expected a string of "
+            f"auth is a token of {found} that is not allowed in a header; expected a string of "
             "visible ASCII characters without spaces",
             field="auth",
         )

@@ -57,7 +57,7 @@ def addresses_of(
             continue
         found, remedy = fault
         if isinstance(dataset, str) and _HOST_PORT.fullmatch(dataset):
-            remedy = f"dataset is {dataset!r}, an address: exchange the two"
+            remedy = f"dataset is {dataset!r}, an address: swap the two arguments"
         raise BadArgumentError(
             f"target is {address!r}, {found}: {remedy}; addresses are 'host:port', "
             "'dns:///name:port' or 'unix:/path'",

@@ -37,7 +37,7 @@ def batch_sizes(
     whole_batch = whole_or_none("global_batch_size", global_batch_size, low=1, high=_MOST_COUNT)
     if own is not None and whole_batch is not None:
         raise BadArgumentError(
-            f"batch_size={own} and global_batch_size={whole_batch}: give one of them",
+            f"batch_size={own} and global_batch_size={whole_batch}: give only one of them",
             field="batch_size",
         )
     return own, whole_batch

@@ -21,8 +21,8 @@ def buckets_of(buckets: int | None, *, is_mixture: bool = False) -> int:
         return 0
     if is_mixture:
         raise BadArgumentError(
-            f"buckets is {buckets} for a mixture, and buckets sort the samples of one dataset; "
-            "leave buckets out, or read one dataset",
+            f"buckets is {buckets} for a mixture, but buckets sort the samples of a single "
+            "dataset; leave buckets out, or read one dataset",
             field="buckets",
         )
     return whole("buckets", buckets, low=LEAST_BUCKETS, high=MOST_BUCKETS + 1)

@@ -146,8 +146,8 @@ class Mixture:
                 continue
             if not choice.sample_ids:
                 raise BadArgumentError(
-                    f"the skips of {entry.name!r} are named by their digest, so no state can be "
-                    "made before the first batch; give their ids, or take the state later",
+                    f"the skips of {entry.name!r} are given by digest, so there is no state before "
+                    "the first batch; give their ids, or take the state later",
                     field="skips",
                 )
             joined += [first + sample for sample in choice.sample_ids]

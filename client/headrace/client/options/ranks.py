@@ -95,9 +95,9 @@ def _from_launcher(launcher: _Launcher, environment: Mapping[str, str]) -> tuple
         if rank is None:
             there, missing = missing, there
         raise BadArgumentError(
-            f"the environment has {there}={environment[there]!r} and no {missing}, so this "
-            f"process's share is not known; start it with {launcher.name}, set both, unset "
-            f"{there}, or give rank= and world_size=",
+            f"the environment has {there}={environment[there]!r} but no {missing}, so this "
+            f"process's share is unknown; start it with {launcher.name}, set both, unset {there}, "
+            "or give rank= and world_size=",
             field="rank",
         )
     try:

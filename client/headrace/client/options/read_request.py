@@ -76,14 +76,14 @@ class ReadOptions:
             (self.mixture is None) == bool(self.dataset),
             "dataset",
             repr(self.dataset),
-            "a name, such as `headrace list` shows, or a mixture and no name",
+            "a name, as shown by `headrace list`, or a mixture and no name",
         )
         _require(self.world_size >= 1, "world_size", self.world_size, ">= 1")
         _require(
             0 <= self.rank < self.world_size,
             "rank",
             self.rank,
-            f"a rank in [0, {self.world_size}), the world size being {self.world_size}",
+            f"a rank in [0, {self.world_size}), since the world size is {self.world_size}",
         )
         _require(
             self.replication >= 1 and self.world_size % self.replication == 0,
@@ -165,7 +165,8 @@ def order_message(spec: OrderSpec) -> pb.OrderSpec:
 def _remaining(epoch: int, end_epoch: int) -> int:
     if epoch >= end_epoch:
         raise PositionPastEndError(
-            f"epoch {epoch} was asked for; the run ends before epoch {end_epoch}: give more epochs"
+            f"epoch {epoch} was requested, but the run ends before epoch {end_epoch}: give "
+            "more epochs"
         )
     return end_epoch - epoch
 

@@ -58,7 +58,7 @@ def skip_choice(skips: SkipArgument) -> SkipChoice | None:
     found = Skips(sample_ids_of(skips))
     if len(found) > MAX_SENT_IDS:
         raise BadArgumentError(
-            f"skips has {len(found)} sample ids, {MAX_SENT_IDS} is the most that is sent; let the "
+            f"skips has {len(found)} sample ids, but at most {MAX_SENT_IDS} can be sent; let the "
             "operator store the list, and give its digest",
             field="skips",
         )

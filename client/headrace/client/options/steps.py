@@ -121,8 +121,7 @@ class Stack:
         shape: object = self.item_shape
         if isinstance(shape, str | bytes) or not isinstance(shape, Iterable):
             raise BadArgumentError(
-                f"Stack.item_shape is {shown(shape)}; expected the lengths of a row's sides, such "
-                "as (3, 224)",
+                f"Stack.item_shape is {shown(shape)}; expected a row's shape, such as (3, 224)",
                 field="steps",
             )
         sides = [
@@ -194,8 +193,8 @@ class DecodeImage:
                 _set_whole(self, name)
         elif self.height is not None or self.width is not None or self.fit != "cover":
             raise BadArgumentError(
-                "DecodeImage has transforms, and height, width or fit beside them; give the size "
-                "to a transform, such as Resize((224, 224))",
+                "DecodeImage has both transforms and height, width or fit; give the size to a "
+                "transform, such as Resize((224, 224))",
                 field="steps",
             )
         object.__setattr__(self, "masks", names_of("DecodeImage.masks", self.masks))
@@ -260,7 +259,7 @@ class Transform:
 
     def __post_init__(self) -> None:
         """Refuse what no server could do."""
-        text("Transform.name", self.name, wanted="the name that the operator gave it")
+        text("Transform.name", self.name, wanted="a name that the operator gave")
         instance("Transform.version", self.version, str, wanted="a str")
 
     def to_message(self) -> pb.BatchStep:
@@ -291,7 +290,7 @@ class Tokenize:
     def __post_init__(self) -> None:
         """Refuse what no server could do."""
         text("Tokenize.column", self.column, wanted=_COLUMN)
-        text("Tokenize.tokenizer", self.tokenizer, wanted="the name that the operator gave it")
+        text("Tokenize.tokenizer", self.tokenizer, wanted="a name that the operator gave")
         flag("Tokenize.special_tokens", self.special_tokens)
         instance("Tokenize.digest", self.digest, str, wanted="a str")
         if self.digest and not _DIGEST.fullmatch(self.digest):
@@ -366,8 +365,8 @@ def transforms_text(steps: Sequence[Step]) -> str:
                 else (f"tokenizer {step.tokenizer!r}", "digest")
             )
             raise BadArgumentError(
-                f"the {missing} of the {what} is left to the server, so no state can be made "
-                f"before the first batch; give its {missing}, or take the state later",
+                f"the {missing} of the {what} is chosen by the server, so there is no state before "
+                f"the first batch; give its {missing}, or take the state later",
                 field="steps",
             )
     titles = [

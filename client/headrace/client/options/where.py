@@ -33,8 +33,8 @@ def check_filters(wanted: Sequence[str], found: Sequence[pb.Dataset]) -> None:
     for where, dataset in zip(wanted, found, strict=False):
         if where and not dataset.HasField("filter"):
             raise CallerError(
-                f"the server says nothing of the filter that was asked for of {dataset.name!r}: it "
-                "is older than where=; update it, or leave where= out"
+                f"the server ignored the filter requested for {dataset.name!r}: it is older than "
+                "where=; update it, or leave where= out"
             )
 
 

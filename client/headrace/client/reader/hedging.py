@@ -225,7 +225,7 @@ class HedgedFeed:
         try:
             return self._hedge.get()
         except HeadraceError as error:
-            _log.info("the hedge at %s brought nothing (%s)", endpoint.address, error.reason)
+            _log.info("the hedge at %s failed (%s)", endpoint.address, error.reason)
             return None
         finally:
             with self._changed:
@@ -237,7 +237,7 @@ class HedgedFeed:
                 return False
             self._won, self.winner = batch, endpoint
             self._lateness.counts.won += 1
-        _log.info("the hedge at %s came first; continuing there", endpoint.address)
+        _log.info("the hedge at %s answered first; continuing there", endpoint.address)
         return True
 
 

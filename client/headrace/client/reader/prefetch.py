@@ -386,8 +386,8 @@ def _nothing() -> None:
 
 def _closed_early() -> BadArgumentError:
     return BadArgumentError(
-        "the stream was closed while a loop waited for its next batch; expected that a dataset is "
-        "closed when no loop runs over it. Another `for` goes on after the last batch",
+        "the stream was closed while a loop waited for its next batch; expected to close a dataset "
+        "when no loop runs over it. Another `for` continues after the last batch",
         field="dataset",
     )
 

@@ -296,7 +296,7 @@ class BatchReader:
 
 def _only_alive(endpoint: Endpoint, seconds: float) -> StoreUnavailableError:
     return StoreUnavailableError(
-        f"{endpoint.address} has sent signs of life for {seconds:.1f} s and no batch; see in its "
-        "log what it waits for, or ask another server",
+        f"{endpoint.address} has sent heartbeats for {seconds:.1f} s but no batch; its log says "
+        "what it waits for; or use another server",
         target=endpoint.address,
     )

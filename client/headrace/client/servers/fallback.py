@@ -106,7 +106,7 @@ class FallbackEndpoints:
         if not self._search.has_found():
             return False
         self.close()
-        _log.warning("a server answers again at %s; moving back", ", ".join(self._servers.names))
+        _log.warning("a server at %s answers again; moving back", ", ".join(self._servers.names))
         return True
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class _Search:
             return False
         if found != fingerprint:
             _log.warning(
-                "a server of %r answers, but has version %s; expected %s", name, found, fingerprint
+                "a server for %r answers, but has version %s; expected %s", name, found, fingerprint
             )
         return found == fingerprint
 

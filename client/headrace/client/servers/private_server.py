@@ -143,8 +143,8 @@ class JobServer:
     def _command(self, listen: Path) -> list[str]:
         if not sys.executable:
             raise ConfigurationError(
-                "this Python does not know its own program, so it cannot start a private server; "
-                "start one with `headrace serve NAME=URL` and give its address"
+                "this Python does not know its own executable, so it cannot start a private "
+                "server; start one with `headrace serve NAME=URL` and give its address"
             )
         place = self.place
         command = [sys.executable, "-P", "-m", "headrace.server", "--listen", str(listen)]
@@ -268,9 +268,9 @@ def _json_of(store: Mapping[str, object] | None) -> str:
         text = ""
     if not text or len(text) > _MOST_STORE_BYTES:
         raise BadArgumentError(
-            f"store has {len(text)} characters as JSON, or something in it is none; expected the "
-            f"names of a dataset's store in a server's file, with texts, numbers and mappings, "
-            f"{_MOST_STORE_BYTES} characters at most",
+            f"store has {len(text)} characters as JSON, or cannot be written as JSON; expected the "
+            "store options of a dataset in a server's configuration file, as texts, numbers and "
+            f"mappings, at most {_MOST_STORE_BYTES} characters",
             field="store",
         )
     return text
@@ -295,7 +295,7 @@ def _read_to_end(server: subprocess.Popen[bytes], deadline: float, stop: threadi
                     return said.decode(errors="replace")
                 said = (said + part)[-_SAID_BYTES:]
     raise ServerUnreachableError(
-        f"a private server did not answer within {_START_S:.0f} s; so far it said "
+        f"a private server did not answer within {_START_S:.0f} s; its output so far: "
         f"{said.decode(errors='replace')!r}"
     )
 
@@ -313,19 +313,19 @@ def _failure(said: str, sources: Sequence[tuple[str, str]]) -> HeadraceError:
     missing = re.search(r"No module named '([\w.]+)'", last)
     if missing is not None:
         return ConfigurationError(
-            f"a private server of {urls} cannot start: this environment has no {missing[1]!r}, "
-            "which comes with the [server] extra; pip install 'headrace[server]', or give the "
-            "address of a running server"
+            f"a private server of {urls} cannot start: {missing[1]!r} is not installed here; it "
+            "comes with the [server] extra; pip install 'headrace[server]', or give the address of "
+            "a running server"
         )
     return ConfigurationError(
-        f"a private server of {urls} ended before it served; its last line: {last or 'none'}"
+        f"a private server of {urls} ended before it was ready; its last line: {last or 'none'}"
     )
 
 
 def _late(place: Rendezvous) -> HeadraceError:
     return ServerUnreachableError(
-        f"another process has been starting a private server for {_START_S:.0f} s, or ending one; "
-        f"it holds {place.lock}"
+        f"another process has been starting or ending a private server for {_START_S:.0f} s; it "
+        f"holds {place.lock}"
     )
 
 

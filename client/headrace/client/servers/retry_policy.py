@@ -46,7 +46,7 @@ _TOLD_S = 10.0
 _HOPS: tuple[tuple[type[HeadraceError], str], ...] = (
     (ServerUnreachableError, "the connection to the server"),
     (StoreUnavailableError, "the server's object store"),
-    (StreamCorruptError, "the bytes on their way from the server"),
+    (StreamCorruptError, "the data on its way from the server"),
 )
 
 

@@ -83,9 +83,8 @@ def rendezvous_of(settings: Sequence[str], environment: Mapping[str, str]) -> Re
     path = str(found.new_socket())
     if len(os.fsencode(path)) > _MOST_PATH_BYTES:
         raise ConfigurationError(
-            f"a private server's socket would be {path!r}, which is longer than the "
-            f"{_MOST_PATH_BYTES} bytes that a socket's path may have; set XDG_RUNTIME_DIR to a "
-            "folder with a shorter path"
+            f"a private server's socket would be {path!r}, but a socket's path can have at most "
+            f"{_MOST_PATH_BYTES} bytes; set XDG_RUNTIME_DIR to a folder with a shorter path"
         )
     return found
 
@@ -117,7 +116,7 @@ def make_folder(folder: Path) -> None:
     if not is_ours or stat.S_IMODE(found.st_mode) & 0o077:
         raise ConfigurationError(
             f"{folder} has mode {stat.S_IMODE(found.st_mode):o} and owner {found.st_uid}; private "
-            f"servers want a folder of user {os.getuid()} with mode 700: remove it, or set "
+            f"servers need a folder of user {os.getuid()} with mode 700: remove it, or set "
             "XDG_RUNTIME_DIR to a folder of this user"
         )
 

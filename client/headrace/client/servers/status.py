@@ -68,7 +68,7 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
         return _unreachable(code, _last_cause(text), target)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _QUEUE_IS_FULL in text:
         return StreamLimitError(
-            f"{target} has as many calls as it can queue; wait", retry_after_s=_QUEUE_WAIT_S
+            f"{target} cannot queue more calls; wait", retry_after_s=_QUEUE_WAIT_S
         )
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return CallerError(
@@ -79,8 +79,8 @@ def error_from_call(failure: grpc.RpcError, *, target: str) -> HeadraceError:
         )
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return CallerError(
-            f"{target} did not let this client in ({code.name}: {text}); give it a bearer token "
-            "with access=Access(auth=…), or another one",
+            f"{target} did not accept this client ({code.name}: {text}); give a bearer token with "
+            "access=Access(auth=…), or another one",
             target=target,
         )
     return CallerError(f"{target} refused the call ({code.name}: {text})", target=target)

@@ -79,8 +79,8 @@ def _known(urls: Mapping[str, str | None]) -> dict[str, str]:
     missing = [name for name in urls if name not in known]
     if missing:
         raise BadArgumentError(
-            f"fallback.url does not say where {missing[0]!r} lies; give the place of each dataset, "
-            "such as fallback=Fallback({'flights': 's3://bucket/flights'})",
+            f"fallback.url has no URL for {missing[0]!r}; give one for each dataset, such as "
+            "fallback=Fallback({'flights': 's3://bucket/flights'})",
             field="fallback",
         )
     return known

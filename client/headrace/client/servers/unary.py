@@ -178,7 +178,7 @@ def _checked(answer: pb.GetDatasetResponse, *, target: str) -> pb.GetDatasetResp
         raise StreamCorruptError(
             f"{target} says that a filter keeps {found.filter.sample_count} of the "
             f"{found.sample_count} samples of {found.name[:100]!r}, with the digest "
-            f"{found.filter.digest[:100]!r}; expected 1 at least, and 32 hexadecimal digits",
+            f"{found.filter.digest[:100]!r}; expected at least 1, and 32 hexadecimal digits",
             target=target,
         )
     return answer

@@ -21,8 +21,8 @@ _CAUSES = (
     (
         ("Expected SETTINGS frame as the first frame", "http1.x server"),
         (
-            "speaks HTTP/1 and not gRPC, as the ports of web pages and of metrics do; pass the "
-            "address that `headrace serve` prints"
+            "speaks HTTP/1, not gRPC, as ports of web pages and of metrics do; pass the address "
+            "that `headrace serve` prints"
         ),
     ),
     (
@@ -31,7 +31,7 @@ _CAUSES = (
     ),
     (
         ("Hostname Verification Check failed", "is not in peer certificate"),
-        "has a certificate for another name; pass a name that the certificate holds",
+        "has a certificate for another name; use a name from the certificate",
     ),
     (
         ("CERTIFICATE_VERIFY_FAILED",),

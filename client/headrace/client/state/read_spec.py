@@ -85,7 +85,7 @@ class Reading:
         if self.batch_size is None:
             raise BadArgumentError(
                 "neither batch_size nor global_batch_size is given, and no state was loaded; pass "
-                "batch_size=, the samples of a batch of this rank",
+                "batch_size=, the samples per batch of this rank",
                 field="batch_size",
             )
         return self.batch_size * self.group_count
@@ -146,8 +146,8 @@ class Reading:
         """
         if self.buckets and self.buckets != token.buckets:
             raise TokenSpecChangedError(
-                f"buckets is {self.buckets}, and the state has {token.buckets or 'none'}; give "
-                "those of its run, or start a new run without it",
+                f"buckets is {self.buckets}, but the state has {token.buckets or 'none'}; give the "
+                "buckets of its run, or start a new run without the state",
                 field="buckets",
             )
         return replace(

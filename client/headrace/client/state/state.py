@@ -81,10 +81,9 @@ def check_end(state: Mapping[str, object], end: EndMode) -> None:
     if found is None or found == end.value:
         return
     raise TokenSpecChangedError(
-        f"end: {end.value!r} requested, the state has {shown(found)}, so that epochs would have "
-        "other "
-        f"samples or batches from here on: give end={shown(found)}; to change it on purpose, give "
-        "the state's token to the dataset, as token=base64.b64decode(state['token'])",
+        f"end: {end.value!r} requested, but the state has {shown(found)}, so epochs would have "
+        f"other samples or batches from here on: give end={shown(found)}; to change it on purpose, "
+        "pass the state's token to the dataset, as token=base64.b64decode(state['token'])",
         field="end",
     )
 
@@ -97,8 +96,8 @@ def refuse_worker_state(state: Mapping[str, object]) -> None:
     """
     if "worker" in state:
         raise TokenMalformedError(
-            "the state is that of one DataLoader worker; expected that of the dataset in the main "
-            "process, or of a BatchLoader"
+            "the state belongs to one DataLoader worker; expected the state of the dataset in the "
+            "main process, or of a BatchLoader"
         )
 
 
@@ -144,7 +143,7 @@ def adopt_batch_size(
     if batch_size is not None and batch_size * group_count != found:
         raise TokenSpecChangedError(
             f"batch_size={batch_size} on {group_count} ranks makes a global batch of "
-            f"{batch_size * group_count}, the state has {found}: give "
+            f"{batch_size * group_count}, but the state has {found}: give "
             f"{_remedy(found, group_count)}",
             wanted=found,
         )

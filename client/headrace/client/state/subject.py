@@ -146,8 +146,8 @@ class Subject:
         if self.mixture is None:
             if token.mixture:
                 raise TokenSpecChangedError(
-                    f"the state is of a mixture, and one dataset, {self.name!r}, is requested: "
-                    "make the dataset with the mixture of its run"
+                    f"the state belongs to a mixture, but the single dataset {self.name!r} is "
+                    "requested: make the dataset with the mixture of its run"
                 )
             return replace(
                 self,
@@ -210,14 +210,14 @@ def subject_of(
         return subject, {name: source if is_private else known}
     if skips is not None:
         raise BadArgumentError(
-            "skips are given together with a mixture; expected MixtureEntry(..., skips=...) for "
-            "the datasets that they belong to",
+            "skips= is given with a mixture; expected MixtureEntry(..., skips=...) for each "
+            "dataset that has skips",
             field="skips",
         )
     if where is not None:
         raise BadArgumentError(
-            "where is given together with a mixture; expected MixtureEntry(..., where=...) for the "
-            "datasets that it filters",
+            "where= is given with a mixture; expected MixtureEntry(..., where=...) for each "
+            "dataset to filter",
             field="where",
         )
     if not is_private:
@@ -230,8 +230,8 @@ def subject_of(
     urls: dict[str, str | None] = {name_of_source(source): source for source, _ in sources}
     if len(urls) < len(mixture.datasets):
         raise BadArgumentError(
-            "two URLs of the mixture end alike, and a private server names datasets by that end; "
-            "expected other folders' names",
+            "two URLs of the mixture end in the same name, by which a private server calls its "
+            "datasets; expected folders with different names",
             field="dataset",
         )
     entries = (
@@ -257,7 +257,7 @@ def skips_in(state: Mapping[str, object]) -> SkipChoice | None:
     try:
         return skip_choice(found)
     except (BadArgumentError, TypeError, ValueError) as error:
-        raise TokenMalformedError(f"the state holds no skips that can be read: {error}") from error
+        raise TokenMalformedError(f"the skips in the state cannot be read: {error}") from error
 
 
 def where_in(state: Mapping[str, object]) -> str:
@@ -270,7 +270,7 @@ def where_in(state: Mapping[str, object]) -> str:
     found = spec.get("where") if isinstance(spec, Mapping) else None
     if found is None or isinstance(found, str):
         return found or ""
-    raise TokenMalformedError(f"the state holds no filter that can be read: {shown(found)}")
+    raise TokenMalformedError(f"the filter in the state cannot be read: {shown(found)}")
 
 
 def mixture_in(state: Mapping[str, object]) -> Mixture | None:

@@ -201,13 +201,13 @@ class StreamAssembler:
     def _refuse_out_of_place(self, kind: int) -> None:
         name = kind_name(kind)
         if self._start is None:
-            raise StreamCorruptError(f"a stream began with {name!r}; expected 'start'")
+            raise StreamCorruptError(f"a stream started with {name!r}; expected 'start'")
         if self._header is not None:
             raise StreamCorruptError(
                 f"{name!r} came after {self._filled} of {self._payload.size} payload bytes"
             )
         if kind == CHUNK:
-            raise StreamCorruptError("a chunk came outside of a batch")
+            raise StreamCorruptError("a chunk arrived outside of a batch")
 
     def adopt(self, header: pb.BatchHeader, payload: NDArray[np.uint8]) -> BatchEvent:
         """Take a batch whose payload lies in memory that the server wrote.
@@ -245,12 +245,12 @@ class StreamAssembler:
     def _check_between(self) -> None:
         if self._start is None or self._header is not None:
             raise StreamCorruptError(
-                "a batch came in the ring before the stream, or inside another"
+                "a batch arrived in the ring before the stream's start, or inside another batch"
             )
 
     def _begin_stream(self, start: pb.StreamStart) -> None:
         if self._start is not None:
-            raise StreamCorruptError("a second 'start' came in one stream")
+            raise StreamCorruptError("a second 'start' arrived in one stream")
         self._bounds.check_start(start)
         if start.HasField("order") and not start.epoch_sample_count:
             _log.warning("%r has no samples: loops over it end at once", start.dataset.name)
@@ -311,8 +311,8 @@ class StreamAssembler:
         stated = (end.batch_count, end.sample_count)
         if found != stated:
             raise StreamCorruptError(
-                f"epoch {end.epoch} ended after {found[0]} batches with {found[1]} samples; the "
-                f"server sent {stated[0]} with {stated[1]}"
+                f"epoch {end.epoch} ended after {found[0]} batches with {found[1]} samples, but "
+                f"the server sent {stated[0]} with {stated[1]}"
             )
         self._batch_count = self._sample_count = 0
         return EpochEndEvent(end.epoch, end.resume_token)
@@ -322,7 +322,7 @@ def _check(header: pb.BatchHeader, found: int) -> None:
     if found != header.payload_xxh3:
         raise StreamCorruptError(
             f"the batch at epoch {header.epoch} position {header.position} has checksum "
-            f"{found:016x}, its header says {header.payload_xxh3:016x}"
+            f"{found:016x}, but its header says {header.payload_xxh3:016x}"
         )
 
 

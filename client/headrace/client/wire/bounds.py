@@ -44,8 +44,8 @@ class Bounds:
         check_filters(self.wheres, start.datasets or (start.dataset,))
         if self.buckets and start.buckets != self.buckets:
             raise CallerError(
-                f"buckets={self.buckets} were asked for, and the server says {start.buckets}: it "
-                "is older than buckets=; update it, or leave buckets= out"
+                f"buckets={self.buckets} was requested, but the server says {start.buckets}: it is "
+                "older than buckets=; update it, or leave buckets= out"
             )
 
     def refuse_payload(self, header: pb.BatchHeader) -> None:
@@ -58,14 +58,14 @@ class Bounds:
         size = header.payload_bytes
         if size > self.payload_bytes and size == place_buffers(header.buffer_bytes)[1]:
             raise StreamCorruptError(
-                f"a batch of {size} bytes came, and this client takes {self.payload_bytes} at "
-                f"most; give Transport(max_batch_bytes={size}) if the server is to be trusted, or "
-                "make batches smaller with batch_size or columns",
+                f"a batch has {size} bytes, but this client accepts at most {self.payload_bytes}; "
+                f"give Transport(max_batch_bytes={size}) if you trust the server, or make batches "
+                "smaller with batch_size or columns",
                 field="max_batch_bytes",
             )
         raise StreamCorruptError(
-            f"a batch has a payload of {size} bytes in its header, and its buffers need "
-            f"{place_buffers(header.buffer_bytes)[1]}; expected as many as those, in [0, "
+            f"a batch has a payload of {size} bytes according to its header, but its buffers need "
+            f"{place_buffers(header.buffer_bytes)[1]}; expected the two to be equal, in [0, "
             f"{self.payload_bytes}] (max_batch_bytes)"
         )
 
@@ -76,9 +76,9 @@ class Bounds:
             StreamCorruptError: Always.
         """
         raise StreamCorruptError(
-            f"a batch has {header.sample_count} samples, "
-            f"{header.pad_count} of them pads, in its header; expected [0, {self.sample_count}] "
-            "samples, a global batch at most, and no more pads than samples"
+            f"a batch has {header.sample_count} samples, {header.pad_count} of them pads, "
+            f"according to its header; expected [0, {self.sample_count}] samples, at most a global "
+            "batch, and no more pads than samples"
         )
 
 
@@ -98,8 +98,8 @@ def check_item_shape(column: pb.Column, item_bytes: int) -> tuple[int, ...]:
         size *= max(1, length)
     if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0 or size > _MOST_ITEM_BYTES:
         raise StreamCorruptError(
-            f"column {column.name[:100]!r} has items of the shape {shape[:_MOST_DIMENSIONS]}; "
-            f"expected up to {_MOST_DIMENSIONS} lengths >= 0 of {_MOST_ITEM_BYTES} bytes at most",
+            f"column {column.name[:100]!r} has items of shape {shape[:_MOST_DIMENSIONS]}; expected "
+            f"up to {_MOST_DIMENSIONS} lengths >= 0 and at most {_MOST_ITEM_BYTES} bytes",
             column=column.name[:100],
         )
     return shape

@@ -64,7 +64,7 @@ def read_frames(message: bytes) -> Iterator[MessageFrame]:
         stop = begin + size
         if message[at] != _MESSAGES or not size or stop > total:
             raise StreamCorruptError(
-                f"a message of {total} bytes that holds several is damaged at byte {at}"
+                f"a message of {total} bytes that contains several is damaged at byte {at}"
             )
         frame = _regular(message, begin, stop)
         yield read_frame(message[begin:stop]) if frame is None else frame
@@ -82,7 +82,9 @@ def read_frame(message: bytes) -> MessageFrame:
         written = _rewritten(message)
         frame = _regular(written, 0, len(written))
     if frame is None:
-        raise StreamCorruptError("a message holds no event that this client knows: update it")
+        raise StreamCorruptError(
+            "a message contains no event that this client knows: update the client"
+        )
     return frame
 
 

@@ -217,8 +217,8 @@ def _refuse_taken_names(columns: Sequence[pb.Column]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise StreamCorruptError(
-            f"the server sends two columns that a batch would call {twice!r}; name the columns you "
-            "want, without one of both, or rename it in the data"
+            f"the server sends two columns that a batch would call {twice!r}; choose columns= "
+            "without one of the two, or rename it in the data"
         )
 
 
@@ -227,8 +227,8 @@ def _field(column: pb.Column) -> _Field:
     if dtype is None or column.kind not in _KINDS:
         raise StreamCorruptError(
             f"column {column.name!r} has kind {column.kind} and element type "
-            f"{column.element_type}, which this client does not know: update it, or leave the "
-            "column out with columns=",
+            f"{column.element_type}, which this client does not know: update the client, or leave "
+            "the column out with columns=",
             column=column.name,
         )
     shape = check_item_shape(column, dtype.itemsize)
@@ -245,7 +245,8 @@ def _view(field: _Field, cursor: _Cursor, sample_count: int) -> ColumnView:
     # What `any` says, in a sixth of its time.
     if offsets[0] != 0 or (sample_count and falls[falls.argmax()]):
         raise StreamCorruptError(
-            f"column {field.name!r} has offsets that fall, or do not start at 0", column=field.name
+            f"column {field.name!r} has offsets that decrease or do not start at 0",
+            column=field.name,
         )
     values = cursor.take(field, field.dtype, (int(offsets[-1]),))
     return ColumnView(field.kind, values, offsets, valid)

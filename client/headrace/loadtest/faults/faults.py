@@ -35,8 +35,8 @@ class Kill:
             os.kill(pid, 0)
         except OSError as error:
             raise ConfigurationError(
-                f"process {pid} cannot be killed ({error.strerror}); give the PID of a running "
-                "server of yours"
+                f"process {pid} cannot be killed ({error.strerror}); give the PID of a server that "
+                "you started"
             ) from error
         self._pid: int | None = pid
         self._restart = tuple(restart)

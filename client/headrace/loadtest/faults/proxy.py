@@ -59,8 +59,8 @@ class FaultyProxy:
         host, colon, port = target.rpartition(":")
         if not colon or not port.isdigit() or ":" in host.strip("[]"):
             raise ConfigurationError(
-                f"{target!r} cannot be cut off: expected HOST:PORT; names with a scheme, unix "
-                "sockets and IPv6 addresses do not go through the built-in proxy"
+                f"{target!r} cannot be cut off: expected HOST:PORT; the built-in proxy does not "
+                "support names with a scheme, unix sockets and IPv6 addresses"
             )
         self._target = (host, int(port))
         self._cut: Cut | None = None

@@ -182,7 +182,7 @@ def _compare(proof: Proof, swarm: SwarmResult, orders: Sequence[AnyOrder]) -> Pr
             altered += 1
             examples.append(
                 f"job {record['job']} rank {rank} of {size}: the batch at epoch {epoch} position "
-                f"{position} holds other samples than the manifest says"
+                f"{position} does not have the samples that the manifest gives"
             )
     return replace(
         _with_examples(proof, examples), altered=altered, wanted_digest=f"{total(wanted_sums):016x}"

@@ -140,7 +140,7 @@ class SwarmSpec:
         shares = [rescale.share for rescale in self.rescales]
         if shares != sorted(set(shares)) or any(not 0 < share < 1 for share in shares):
             raise BadArgumentError(
-                f"rescales happen at {shares} of the run; expected rising shares in (0, 1)",
+                f"rescales happen at {shares} of the run; expected increasing shares in (0, 1)",
                 field="rescales",
             )
 

@@ -237,7 +237,7 @@ class _Process:
             self.process.join(_END_S)
             raise ConfigurationError(
                 f"a process of the load test died with exit code {self.process.exitcode}; its "
-                "message is above; too little memory for so many ranks is the usual cause"
+                "message is above; the usual cause is too little memory for that number of ranks"
             ) from None
         assert isinstance(message, Tick | Finished)
         return message
@@ -279,7 +279,7 @@ def _check_alive(
         if now - heard[number] > silence_s:
             raise ConfigurationError(
                 f"{process.process.name} has said nothing for {silence_s:.0f} s; the machine is "
-                "too busy for so many ranks: fewer --ranks, or more --processes"
+                "too busy for that number of ranks: use fewer --ranks, or more --processes"
             )
 
 

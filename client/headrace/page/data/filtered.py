@@ -62,7 +62,7 @@ class Filtered:
     def _find(self, dataset: OpenDataset, where: str) -> KeptSamples:
         if len(where) > MOST_LETTERS:
             raise BadArgumentError(
-                f"the filter has more than {MOST_LETTERS} letters", field="where"
+                f"the filter has more than {MOST_LETTERS} characters", field="where"
             )
         filtered = make_filter(where, dataset.schema)
         count = dataset.sample_count
@@ -70,13 +70,13 @@ class Filtered:
         if count > MOST_SAMPLES or largest > MOST_BLOCK_BYTES:
             raise _too_much(f"the dataset has {count} samples, in blocks of up to {largest} bytes")
         if not self._places.acquire(timeout=_WAIT_S):
-            raise ServerBusyError("other filters are being looked at; load this view again")
+            raise ServerBusyError("the page is busy with other filters; load this view again")
         try:
             deadline = self._now() + LOOK_S
 
             def go_on(done: int) -> None:
                 if self._now() > deadline and done < count:
-                    raise _too_much(f"{done} of {count} samples were looked at in {LOOK_S:.0f} s")
+                    raise _too_much(f"{done} of {count} samples were filtered in {LOOK_S:.0f} s")
 
             return KeptSamples(kept_bits(dataset, filtered, progress=go_on), count)
         finally:
@@ -85,7 +85,7 @@ class Filtered:
 
 def _too_much(found: str) -> BadArgumentError:
     return BadArgumentError(
-        f"{found}, which is more than a page looks at for a filter; `headrace order URL --where "
-        "EXPR --step STEP` takes the time that it needs",
+        f"{found}, which is more than a page filters; use `headrace order URL --where EXPR --step "
+        "STEP`, which has no time limit",
         field="where",
     )

@@ -147,7 +147,7 @@ class Library:
         size = int(dataset.block_raw_bytes(np.array([block], np.int64))[0])
         if size > MOST_BLOCK_BYTES:
             raise BadArgumentError(
-                f"block {block} has {size} bytes, and a page reads blocks of up to "
+                f"block {block} has {size} bytes, but a page reads blocks of at most "
                 f"{MOST_BLOCK_BYTES}; `headrace cat` shows its samples",
                 field="block",
             )

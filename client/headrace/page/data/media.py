@@ -62,7 +62,7 @@ def sound(value: bytes) -> File | str:
     """Return a sound as a file; or say why not."""
     media = sound_type(value)
     if media is None:
-        return "no image and no sound"
+        return "neither an image nor a sound"
     return _too_large(value) if len(value) > MOST_FILE_BYTES else File(value, media)
 
 
@@ -77,7 +77,7 @@ def image(value: bytes, side: int) -> File | str:
     """
     media, sides = media_type(value), image_sides(value)
     if media is None:
-        return "no image and no sound"
+        return "neither an image nor a sound"
     if len(value) > MOST_FILE_BYTES:
         return _too_large(value)
     is_small = len(value) <= _MOST_AS_IT_IS_BYTES
@@ -120,12 +120,12 @@ def coloured(classes: NDArray[Any]) -> File | str:
     """
     flat = classes[:, :, 0] if classes.shape[2:] == (1,) else classes
     if flat.ndim != 2 or flat.dtype.kind not in "biu":  # noqa: PLR2004 - rows and columns
-        return "no mask: a mask has two sides and whole numbers"
+        return "not a mask: a mask has two dimensions and whole numbers"
     return raster(_palette()[flat.astype(np.int64) % 256])
 
 
 def _too_large(value: bytes) -> str:
-    return f"too large for a page: {len(value):,} bytes, and {MOST_FILE_BYTES:,} is the most"
+    return f"too large for a page: {len(value):,} bytes; at most {MOST_FILE_BYTES:,} are shown"
 
 
 def _palette() -> NDArray[np.uint8]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import BadArgumentError, ColumnNotFoundError
 from headrace.page.data.library import Library
-from headrace.page.data.media import File, coloured, image, mask_classes, raster, sound
+from headrace.page.data.media import File, coloured, image, mask_classes, raster, sound, sound_type
 from headrace.page.data.values import Column, array_of, pixels_of
 from headrace.storage import OpenDataset
 
@@ -84,16 +84,15 @@ def file_of(column: Column, row: pa.RecordBatch, *, as_mask: bool) -> File | str
     if column.is_raster:
         values = array_of(scalar, column.shape)
         if values is None:
-            return "it holds nulls"
+            return "it contains nulls"
         return coloured(values) if as_mask else raster(pixels_of(values)[0])
     value = scalar.as_py()
     if not isinstance(value, bytes):
-        return "no image and no sound"
+        return "neither an image nor a sound"
     if as_mask:
         classes = mask_classes(value)
         return classes if isinstance(classes, str) else coloured(classes)
-    found = image(value, SIDE)
-    return sound(value) if isinstance(found, str) and found.startswith("no image") else found
+    return image(value, SIDE) if sound_type(value) is None else sound(value)
 
 
 def boxes_of(column: Column, row: pa.RecordBatch, *, form: str) -> list[Box]:

@@ -85,7 +85,7 @@ class Column:
             is_whole: Whether there is room for long ones.
         """
         if not scalar.is_valid:
-            return Shown(self.name, "null", "null", "no value: neither 0 nor empty")
+            return Shown(self.name, "null", "null", "no value, unlike 0 or an empty one")
         if self.is_raster:
             return Shown(self.name, "image", " x ".join(map(str, self.shape)), str(self.type))
         if _is_list(self.type):
@@ -121,7 +121,7 @@ def text_of_tokens(
     ids = values.slice(0, most).to_pylist()
     text = tokenizer.decode(ids) if all(isinstance(one, int) for one in ids) else None
     if text is None:
-        return Shown(shown.column, shown.kind, shown.text, f"{shown.note}, not of the tokenizer")
+        return Shown(shown.column, shown.kind, shown.text, f"{shown.note}, not in the tokenizer")
     more = f"; the first {most:,} as text" if len(values) > most else ""
     return Shown(shown.column, "text", text[:MOST_LETTERS], f"{shown.note}: {shown.text}{more}")
 
@@ -147,7 +147,7 @@ def pixels_of(values: NDArray[Any]) -> tuple[NDArray[np.uint8], str]:
     numbers = values.astype(np.float64)
     finite = np.isfinite(numbers)
     if not finite.any():
-        return np.zeros(values.shape, np.uint8), "no finite number"
+        return np.zeros(values.shape, np.uint8), "no finite numbers"
     low, high = float(numbers[finite].min()), float(numbers[finite].max())
     scaled = (np.where(finite, numbers, low) - low) / ((high - low) or 1.0)
     return (scaled * 255).astype(np.uint8), f"black is {low:.4g}, white is {high:.4g}"

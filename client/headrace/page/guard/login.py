@@ -39,7 +39,7 @@ async def login(site: Site, request: Request) -> Response:
         caller = site.access.caller([("authorization", f"Bearer {token}")])
     except HeadraceError:
         await asyncio.sleep(_WAIT_S)
-        problem = "This token is not known here, or may see nothing."
+        problem = "This token is unknown, or gives access to nothing."
         return site.html("login.html", status=401, target=target, problem=problem)
     site.sessions.close(request.cookies.get(COOKIE, ""))
     answer = RedirectResponse(target, 303)

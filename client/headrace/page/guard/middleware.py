@@ -116,13 +116,13 @@ def _refusal(scope: Scope, names: Collection[str]) -> tuple[int, str] | None:
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not is_known_host(hosts[0], names):
         return 421, (
-            "This page does not go by that name. Use localhost or an address, or let it be "
+            "This page does not have that host name. Use localhost or an address, or have it "
             "started with --page-hosts NAME.\n"
         )
     if scope["method"] not in {"GET", "HEAD", "POST"}:
-        return 405, "GET, HEAD and POST are all that there is here.\n"
+        return 405, "This page answers only GET, HEAD and POST.\n"
     if scope["method"] == "POST" and not _is_ours(headers, hosts[0]):
-        return 403, "Forms of other sites are not taken.\n"
+        return 403, "Forms from other sites are not accepted.\n"
     return _too_long(scope, headers)
 
 

@@ -53,13 +53,14 @@ class Finder:
             return self._mixture(token, told)
         if told.mixture:
             raise TokenSpecChangedError(
-                "a mixture was given, and the token is of one dataset; leave the mixture empty",
+                "a mixture was given, but the token is for a single dataset; leave the mixture "
+                "empty",
                 field="mixture",
             )
         name, dataset = self._version(token.fingerprint)
         if token.kept and not told.where:
             raise UnknownRunError(
-                "it reads what a filter keeps, of which the token holds the digest alone; give the "
+                "the run uses a filter, and its token contains only the filter's digest; give the "
                 "filter above, or paste the state of the run"
             )
         kept = self.filtered.of(dataset, told.where) if told.where else None
@@ -69,28 +70,29 @@ class Finder:
     def _mixture(self, token: Token, told: Told) -> tuple[list[Member], MixtureSpec]:
         if told.where or told.skips:
             raise TokenSpecChangedError(
-                "a filter or skipped samples were given beside a mixture; they stand in the "
-                "mixture, as where and skips of each dataset",
+                "a filter or skipped samples were given with a mixture; give them in the mixture, "
+                "as where and skips of each dataset",
                 field="where" if told.where else "skips",
             )
         if not told.mixture:
             raise UnknownRunError(
-                "it reads a mixture, of which the token holds the digest alone; give the mixture "
-                "above, or paste the state of the run"
+                "the run reads a mixture, and its token contains only the mixture's digest; give "
+                "the mixture above, or paste the state of the run"
             )
         mixture = read_mixture_text(told.mixture)
         if len(mixture.datasets) > MOST_MEMBERS:
             raise BadArgumentError(
-                f"the mixture has {len(mixture.datasets)} datasets, and a page opens "
+                f"the mixture has {len(mixture.datasets)} datasets, but a page opens at most "
                 f"{MOST_MEMBERS} for a view; `headrace order` shows its samples",
                 field="mixture",
             )
         # Before anything is opened or looked at for it.
         if mixture.spec(token.spec).digest != token.mixture:
             raise TokenSpecChangedError(
-                f"this mixture has the digest {mixture.spec(token.spec).digest}, the token "
-                f"{token.mixture}: it is not this run's; give what the run was started with, with "
-                "the same names and weights, or paste its state, which holds it",
+                f"this mixture has the digest {mixture.spec(token.spec).digest}, but the token has "
+                f"{token.mixture}: it is not the run's mixture; give the one that the run was "
+                "started with, with the same names and weights, or paste the run's state, which "
+                "contains it",
                 field="mixture",
             )
         members = [self._member(entry) for entry in mixture.datasets]
@@ -117,7 +119,7 @@ class Finder:
         found = self.library.stored_skips(self.caller, name, choice.digest)
         if found is None:
             raise UnknownRunError(
-                f"it leaves out a list of samples with the digest {choice.digest}, which is not "
+                f"the run skips a list of samples with the digest {choice.digest}, which is not "
                 "here; give their ids above, or paste the state of the run"
             )
         return found
@@ -132,7 +134,7 @@ class Finder:
                 continue
             if found is not None:
                 return name, found
-        raise UnknownRunError(f"no dataset that you may read has the version {fingerprint}")
+        raise UnknownRunError(f"no dataset that you may read has version {fingerprint}")
 
     def _opened(self, name: str, fingerprint: str) -> OpenDataset | None:
         opened = self.stack.enter_context(self.library.opened(self.caller, name))

@@ -46,13 +46,13 @@ class Deal:
     def __post_init__(self) -> None:
         if self.world_size > min(MOST_RANKS, self.global_batch_size):
             raise BadArgumentError(
-                f"{self.world_size} ranks share a batch of {self.global_batch_size}; expected "
-                f"{MOST_RANKS} ranks at most, and a sample for each",
+                f"{self.world_size} ranks share a batch of {self.global_batch_size}; expected at "
+                f"most {MOST_RANKS} ranks, and a sample for each",
                 field="world_size",
             )
         if self.global_batch_size > MOST_SHOWN:
             raise BadArgumentError(
-                f"a page shows batches of {MOST_SHOWN} samples at most", field="batch"
+                f"a page shows batches of at most {MOST_SHOWN} samples", field="batch"
             )
 
 
@@ -82,7 +82,7 @@ def order_of(dataset: OpenDataset, spec: OrderSpec) -> Order:
         BadArgumentError: The dataset has no samples.
     """
     if not dataset.sample_count:
-        raise BadArgumentError("the dataset has no samples, and so no order", field="dataset")
+        raise BadArgumentError("the dataset has no samples, so it has no order", field="dataset")
     return Order(spec, table_of(dataset.stretches()))
 
 

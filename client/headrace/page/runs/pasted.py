@@ -53,8 +53,8 @@ def read_pasted(text: str) -> Pasted:
             continue
         return Pasted(raw, decode_token(raw), told)
     raise TokenMalformedError(
-        f"these {len(text)} characters are no token; expected base64 as `headrace read` prints it, "
-        "or the JSON of what state_dict() returned"
+        f"these {len(text)} characters are not a token; expected base64 as printed by `headrace "
+        "read`, or the JSON of what state_dict() returned"
     )
 
 
@@ -73,7 +73,7 @@ def _in_json(text: str) -> tuple[str, Told]:
         top = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise TokenMalformedError(
-            "what was pasted begins like JSON and cannot be read; expected a token"
+            "the pasted text starts like JSON but cannot be read; expected a token"
         ) from error
     for number, item in enumerate(_mappings(top, _DEEPEST)):
         if number >= _MOST_ITEMS:
@@ -82,7 +82,7 @@ def _in_json(text: str) -> tuple[str, Told]:
         if isinstance(token, str):
             return token, told_in(item)
     raise TokenMalformedError(
-        "the JSON has no token; expected what state_dict() returned, alone or inside of a state"
+        "the JSON has no token; expected what state_dict() returned, alone or inside a larger state"
     )
 
 

@@ -98,7 +98,7 @@ def check_members(token: Token, members: Sequence[Member], mixture: MixtureSpec 
         TokenSpecChangedError: The filter, the list or the mixture is another one.
     """
     if not any(member.dataset.sample_count for member in members):
-        raise BadArgumentError("the dataset has no samples, and so no order", field="dataset")
+        raise BadArgumentError("the dataset has no samples, so it has no order", field="dataset")
     for member in members:
         check_within(member.skips, member.dataset.sample_count, dataset=member.name)
     if mixture is not None:
@@ -135,12 +135,12 @@ def _check(what: str, given: str, wanted: str, title: str) -> None:
     if given == wanted:
         return
     if not given:
-        found = f"the token has a {what} of digest {wanted}, and none was given"
+        found = f"the token has a {what} with the digest {wanted}, but none was given"
     elif not wanted:
-        found = f"{title} has the digest {given}, and the token has no {what}"
+        found = f"{title} has the digest {given}, but the token has no {what}"
     else:
-        found = f"{title} has the digest {given}, the token {wanted}: it is not this run's"
+        found = f"{title} has the digest {given}, but the token has {wanted}: it is not the run's"
     raise TokenSpecChangedError(
-        f"{found}; give what the run was started with, or paste its state, which holds it",
+        f"{found}; give what the run was started with, or paste its state, which contains it",
         field=what,
     )

@@ -22,8 +22,8 @@ _DIGEST: Final = re.compile("[0-9a-f]{32}")
 _ID: Final = re.compile("[0-9]{1,18}")
 _COMMENT: Final = re.compile("#[^\n]*")
 _MIXTURE: Final = (
-    "the JSON of a mixture, as a state has it and `headrace order --print-mixture` prints it, or "
-    "NAME=WEIGHT for each dataset"
+    "the JSON of a mixture, from a state or from `headrace order --print-mixture`, or NAME=WEIGHT "
+    "for each dataset"
 )
 
 
@@ -80,8 +80,8 @@ def read_skips(text: str) -> SkipChoice | None:
     for word in words:
         if not _ID.fullmatch(word):
             raise BadArgumentError(
-                f"{word[:40]!r} is no sample id; expected ids with commas, spaces or lines between "
-                "them, or the 32 digits of a list that the server has",
+                f"{word[:40]!r} is not a sample id; expected ids separated by commas, spaces or "
+                "lines, or the 32 digits of a list that the server has",
                 field="skips",
             )
     return skip_choice([int(word) for word in words])
@@ -112,7 +112,7 @@ def read_mixture_text(text: str) -> Mixture:
         fields = json.loads(stripped)
     except (ValueError, RecursionError) as error:
         raise BadArgumentError(
-            f"the mixture begins like JSON and cannot be read; expected {_MIXTURE}",
+            f"the mixture starts like JSON but cannot be read; expected {_MIXTURE}",
             field="mixture",
         ) from error
     # `headrace order --print-mixture` has the order's options too, which the token says.
@@ -125,5 +125,5 @@ def _weight(text: str) -> float:
         return float(text)
     except ValueError as error:
         raise BadArgumentError(
-            f"{text[:40]!r} is no weight; expected {_MIXTURE}", field="mixture"
+            f"{text[:40]!r} is not a weight; expected {_MIXTURE}", field="mixture"
         ) from error

@@ -30,7 +30,7 @@ def chosen(ask: Ask) -> Iterator[tuple[str, OpenDataset]]:
     """
     name, fingerprint = ask.path["name"], ask.query["v"]
     if fingerprint and not _FINGERPRINT.fullmatch(fingerprint):
-        raise BadArgumentError("v is no version; expected 32 hexadecimal digits", field="v")
+        raise BadArgumentError("v is not a version; expected 32 hexadecimal digits", field="v")
     with ask.site.library.opened(ask.caller, name, fingerprint) as opened:
         yield name, opened
 
@@ -55,7 +55,7 @@ def filter_of(ask: Ask, opened: OpenDataset) -> Filter | None:
     """
     text = ask.query["where"].strip()
     if len(text) > _MOST_FILTER:
-        raise BadArgumentError(f"the filter has more than {_MOST_FILTER} letters", field="where")
+        raise BadArgumentError(f"the filter has more than {_MOST_FILTER} characters", field="where")
     return make_filter(text, opened.schema) if text else None
 
 
@@ -70,12 +70,13 @@ def sample_ids_of(text: str) -> list[int]:
         match = _SPAN.fullmatch(part)
         if match is None:
             raise BadArgumentError(
-                f"{part[:40]!r} is no id and no span of ids, such as 7 or 100-110", field="ids"
+                f"{part[:40]!r} is neither an id nor a range of ids, such as 7 or 100-110",
+                field="ids",
             )
         first, last = int(match[1]), int(match[2] or match[1])
         ids += range(first, min(last, first + MOST_IDS) + 1)
         if len(ids) > MOST_IDS:
-            raise BadArgumentError(f"a page shows {MOST_IDS} samples at most", field="ids")
+            raise BadArgumentError(f"a page shows at most {MOST_IDS} samples", field="ids")
     return ids
 
 

@@ -168,7 +168,7 @@ def _shared(before: OpenDataset, after: OpenDataset) -> list[_Change]:
     looked = [int(old_samples.sum()), int(new_samples.sum())]
     return [
         _Change("first samples, in the same blocks", *_parts([same, same], looked)),
-        _Change("samples in blocks that both have", *_parts(kept, looked)),
+        _Change("samples in blocks that both versions have", *_parts(kept, looked)),
     ]
 
 

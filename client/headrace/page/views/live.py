@@ -26,7 +26,7 @@ _ORDERS: Final = {
 def live(ask: Ask) -> Response:
     """Show the open streams: all of them to an operator, their own to others."""
     if ask.site.watch is None:
-        raise DatasetNotFoundError("there is no server here: `headrace serve --page` has this view")
+        raise DatasetNotFoundError("there is no server here; `headrace serve --page` has this view")
     answers = ask.site.watch.answers()
     caller = ask.caller
 

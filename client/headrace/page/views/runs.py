@@ -163,7 +163,7 @@ def _run_order(ask: Ask, pasted: Pasted, finder: Finder) -> RunOrder:
     token = pasted.token
     if token.buckets:
         raise UnknownRunError(
-            "its batches are buckets of like length, and only a server reads the lengths"
+            "its batches are buckets of similar length, and only a server reads the lengths"
         )
     members, mixture = finder.members(token, pasted.told)
     check_members(token, members, mixture)

@@ -220,7 +220,7 @@ def _cell(look: _Look, column: Column, row: pa.RecordBatch, *, is_whole: bool) -
         return _Cell(number, shown, *(image_sides(scalar.as_py()) or (0, 0)))
     values = array_of(scalar, column.shape)
     if values is None:
-        return _Cell(number, Shown(column.name, "bytes", shown.text, "it holds nulls"))
+        return _Cell(number, Shown(column.name, "bytes", shown.text, "it contains nulls"))
     if is_whole:
         shown = Shown(column.name, "image", shown.text, pixels_of(values)[1])
     height, width = column.shape[:2]
