@@ -277,7 +277,7 @@ def test_the_same_for_all_ranks(server: Server) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("size", "the mask has .* and its image"),
+        ("size", "the mask has .* but its image"),
         ("colours", "the mask (has|is)"),
         ("bomb", "the most|bomb"),
         ("text", "cannot identify"),

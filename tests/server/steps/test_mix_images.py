@@ -291,19 +291,19 @@ def test_a_damaged_partner_is_named(server: Server) -> None:
 
 
 _REFUSED: dict[str, tuple[list[Any], str]] = {
-    "alone": ([MixUp("image", "label")], "must be the last step, right behind the DecodeImage"),
+    "alone": ([MixUp("image", "label")], "must be the last step, right after the DecodeImage"),
     "not last": ([*_MIXES["mix_up"], Cast("number", "int32")], "must be the last step"),
     "twice": ([*_MIXES["mix_up"], CutMix("image", "label")], "must be the last step"),
     "other column": ([_CROP, MixUp("number", "label")], "must be the last step"),
     "between": ([_CROP, OneHot("label"), MixUp("image", "label")], "must be the last step"),
     "behind a transform": ([Transform("none"), MixUp("image", "label")], "not registered|none"),
     "bytes": ([_BYTES, MixUp("image", "label")], "end their transforms with Normalize"),
-    "no classes": ([_CROP, MixUp("image", "number")], "names no classes of column 'number'"),
+    "no classes": ([_CROP, MixUp("image", "number")], "has no class names for column 'number'"),
     "too many": ([_CROP, MixUp("image", "tokens")], "ragged; it must be tensor"),
     "no labels": ([_CROP, MixUp("image", "nothing")], "there is no column 'nothing'"),
     "its own": ([_CROP, MixUp("image", "image")], "it must be a column of labels"),
     "ids": ([_CROP, MixUp("image", "headrace.sample_id")], "it must be a column of labels"),
-    "vectors twice": ([OneHot("label"), OneHot("label")], "must hold one integer a row"),
+    "vectors twice": ([OneHot("label"), OneHot("label")], "must have one integer per row"),
 }
 
 

@@ -128,7 +128,7 @@ def test_closed(pool: RowPool) -> None:
 
     assert not thread.is_alive()
     assert len(failures) == 1
-    with pytest.raises(StepFailedError, match="shuts down"):
+    with pytest.raises(StepFailedError, match="shutting down"):
         _finish(pool.work("a", 1, do, timeout_s=_SOON_S))
     assert not [each for each in threading.enumerate() if each.name == "headrace-rows"]
 

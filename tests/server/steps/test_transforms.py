@@ -161,9 +161,9 @@ def _refused(channel: grpc.Channel, request: pb.ReadBatchesRequest) -> tuple[str
         ("raises", "STEP_FAILED", "ValueError: the function does not like this batch"),
         ("crashes", "STEP_FAILED", "killed by signal 9"),
         ("drops", "STEP_FAILED", "expected as many"),
-        ("wavers", "STEP_FAILED", "always make the same"),
+        ("wavers", "STEP_FAILED", "always return the same"),
         ("lists", "STEP_FAILED", "returned a list"),
-        ("none", "BAD_COORDINATES", "registered are: crashes, drops"),
+        ("none", "BAD_COORDINATES", "registered transforms: crashes, drops"),
     ],
 )
 def test_a_transform_that_fails_is_named(

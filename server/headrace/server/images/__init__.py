@@ -1,1 +1,1 @@
-"""Images: decoded, cropped, scaled and recoloured, as pure functions of a file and of draws."""
+"""Decode, crop, scale and recolour images, as pure functions of files and random draws."""

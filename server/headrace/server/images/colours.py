@@ -1,4 +1,4 @@
-"""Change the colours of an image, in float32, as torchvision.transforms.v2 does it for uint8."""
+"""Change the colours of an image in float32, as torchvision.transforms.v2 does for uint8."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from numpy.typing import NDArray
 
 _Floats = NDArray[np.float32]
 
-# Luminance of ITU-R 601, in the digits that torchvision and Pillow use.
+# Luminance of ITU-R 601, with the digits that torchvision and Pillow use.
 _RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 _MOST = np.float32(255.0)
 _ONE = np.float32(1.0)
-# What torchvision multiplies by to make bytes of numbers up to 1: 255 + 1 - 0.001.
+# The factor with which torchvision turns numbers up to 1 into bytes: 255 + 1 - 0.001.
 _TO_BYTES = np.float32(255.999)
 
 
 def change_brightness(pixels: NDArray[np.uint8], factor: float) -> None:
-    """Multiply all by a factor."""
+    """Multiply all values by a factor."""
     _write(pixels, pixels * np.float32(factor))
 
 
 def change_contrast(pixels: NDArray[np.uint8], factor: float) -> None:
-    """Move all from, or to, the mean luminance."""
+    """Move all values away from the mean luminance, or towards it."""
     grey = pixels if pixels.shape[2] == 1 else _grey(pixels)
     total = int(grey.sum(dtype=np.int64))
     mean = np.float32(total / (pixels.shape[0] * pixels.shape[1]))
@@ -29,17 +29,17 @@ def change_contrast(pixels: NDArray[np.uint8], factor: float) -> None:
 
 
 def change_saturation(pixels: NDArray[np.uint8], factor: float) -> None:
-    """Move all from, or to, their own luminance."""
+    """Move all values away from their own luminance, or towards it."""
     if pixels.shape[2] > 1:
         _blend(pixels, _grey(pixels).astype(np.float32)[:, :, None], factor)
 
 
 def change_hue(pixels: NDArray[np.uint8], turn: float) -> None:
-    """Turn the circle of hues.
+    """Rotate the hues.
 
     Args:
         pixels: ``(height, width, channels)``, changed in place.
-        turn: How far to turn the hue, in [-0.5, 0.5].
+        turn: How far to rotate the hue, in full turns, in [-0.5, 0.5].
     """
     if pixels.shape[2] == 1:
         return

@@ -1,7 +1,7 @@
-"""The random numbers of a transform, for all images of a batch at once.
+"""Draw the random numbers of a transform, for all images of a batch at once.
 
-docs/augmentation.md specifies them. They depend on the sample's key, which the order gives, on the
-step's place in the request and on the transform's place in the step, and on nothing else.
+docs/augmentation.md specifies them. They depend only on the sample's key, which comes from the
+order, the step's index in the request and the transform's index in the step.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def draws_of(keys: NDArray[np.uint64], *, step: int, place: int, count: int) -> 
 
     Args:
         keys: ``(images,)``: the samples' keys in the order.
-        step: The step's place among all of the request.
-        place: The transform's place in the step.
-        count: How many draws each image has.
+        step: The step's index in the request.
+        place: The transform's index in the step.
+        count: The number of draws per image.
     """
     return uniform_draws(transform_keys(keys, step, place), count)

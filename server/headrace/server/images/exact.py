@@ -1,7 +1,7 @@
-"""Functions of real numbers that give the same bits on every machine.
+"""Compute exponentials and logarithms with the same bits on every machine.
 
-What C's library has may differ in the last bit from one to the next, and a crop would be another
-one. These are made of what IEEE 754 rounds exactly: sums, products, quotients and square roots.
+C libraries may differ in the last bit, which would change crops. These functions use only
+operations that IEEE 754 rounds exactly: sums, products, quotients and square roots.
 """
 
 from __future__ import annotations

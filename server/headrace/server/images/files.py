@@ -1,7 +1,7 @@
-"""Files of images: what their heads say, and their pixels.
+"""Read the headers and the pixels of image files.
 
-JPEG of the usual kinds goes to libjpeg-turbo, which gives Pillow's pixels in less time. What it
-does not take goes to Pillow, as do all other formats, so that Pillow says what cannot be decoded.
+libjpeg-turbo decodes common kinds of JPEG to the same pixels as Pillow in less time. Pillow decodes
+everything else, and reports what cannot be decoded.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _JPEG = b"\xff\xd8\xff"
 _APP1, _APP14, _SCAN = 0xE1, 0xEE, 0xDA
 _ORIENTATION = 0x0112
 _UPRIGHT = 1
-# EXIF's numbers for images whose rows are columns.
+# EXIF orientations that swap rows and columns.
 _ON_THEIR_SIDE = range(5, 9)
 _MASK_MODES = frozenset({"1", "L", "P"})
 _LANES = 4
-# Of each thread, once it has decoded such an image; that is 2,000 x 2,000 pixels.
+# Per thread, once it has decoded an image of that size, 2,000 x 2,000 pixels.
 _KEPT_BYTES = 16 << 20
-# What decoding takes for each pixel, at most: the pixels, and turned ones beside them; what Pillow
-# holds itself, converted, and with 16 bits as NumPy does.
+# The most bytes that decoding takes per pixel: the pixels and a rotated copy; Pillow's own copy,
+# the converted one, and NumPy's with 16 bits.
 _PIXEL_BYTES = 22
-# What JPEG keeps of each pixel of the whole where it comes in several passes.
+# The bytes that JPEG keeps per pixel of the whole image if it has several passes.
 _KEPT_PIXEL_BYTES = 6
 _MODES = {1: "L", 3: "RGB"}
 _SPACES = {1: "GRAY", 3: "RGBX"}
-# Markers that begin a frame: all from 0xc0 to 0xcf but the tables 0xc4, 0xc8 and 0xcc.
+# Markers that start a frame: all from 0xc0 to 0xcf except the tables 0xc4, 0xc8 and 0xcc.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
 _FRAME = struct.Struct(">BHHB")
@@ -49,14 +49,14 @@ _NO_LENGTH = frozenset({0x01, *range(0xD0, 0xD8)})
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a file says of its image.
+    """The header of an image file.
 
     Attributes:
-        width: Pixels of a row.
-        height: Rows.
-        is_plain: Whether it is a JPEG of luminance or of YCbCr, 8 bits, of one frame.
-        is_progressive: Whether it is a JPEG of several scans.
-        is_turned: Whether it may say that the image is to be turned.
+        width: Pixels per row, before rotation.
+        height: Rows, before rotation.
+        is_plain: Whether it is a JPEG with luminance or YCbCr, 8 bits and one frame.
+        is_progressive: Whether it is a JPEG with several scans.
+        is_turned: Whether the file may ask for the image to be rotated.
     """
 
     width: int
@@ -67,7 +67,7 @@ class Head:
 
     @property
     def scratch_bytes(self) -> int:
-        """Return the memory that decoding takes at most."""
+        """Return the most memory that decoding takes, in bytes."""
         kept = _KEPT_PIXEL_BYTES if self.is_progressive else 0
         return (kept + _PIXEL_BYTES) * self.width * self.height
 
@@ -79,7 +79,7 @@ class _Turbo(Protocol):
 
 
 class Decoder:
-    """Decodes files into memory that each thread uses again.
+    """Decode files into memory that each thread reuses.
 
     Args:
         channels: 3 for colours, 1 for luminance.
@@ -94,17 +94,18 @@ class Decoder:
         self._kept = threading.local()
 
     def pixels(self, content: memoryview, head: Head) -> NDArray[np.uint8]:
-        """Return the pixels of a file, which its thread may use until it decodes the next one.
+        """Return the pixels of a file, which the calling thread may use until its next call.
 
         Args:
             content: The file.
             head: Its head.
 
         Returns:
-            ``(height, width, 4)``, of which three count, or ``(height, width, 1)``, upright.
+            ``(height, width, 4) uint8`` with three used channels, or ``(height, width, 1) uint8``,
+            upright.
 
         Raises:
-            OSError: It cannot be decoded; or a ValueError or SyntaxError, as Pillow has it.
+            OSError: It cannot be decoded; Pillow may also raise ValueError or SyntaxError.
         """
         if head.is_plain:
             lanes = 1 if self._channels == 1 else _LANES
@@ -112,7 +113,7 @@ class Decoder:
             try:
                 found = self._turbo.decode_jpeg(content, _SPACES[self._channels], buffer=out)
             except ValueError:
-                # Pillow says what is wrong, or decodes it after all.
+                # Pillow reports the error, or decodes the file after all.
                 pass
             else:
                 pixels = np.asarray(found).reshape(head.height, head.width, lanes)
@@ -143,10 +144,10 @@ class Decoder:
 
 
 def head_of(content: memoryview) -> Head:
-    """Read the head of a file.
+    """Read the header of a file.
 
     Raises:
-        OSError: It is not an image; or a ValueError or SyntaxError, as Pillow has it.
+        OSError: It is not an image; Pillow may also raise ValueError or SyntaxError.
     """
     head = _jpeg_head(content) if bytes(content[:3]) == _JPEG else None
     if head is not None:
@@ -156,10 +157,10 @@ def head_of(content: memoryview) -> Head:
 
 
 def upright_size(content: memoryview, head: Head) -> tuple[int, int]:
-    """Return the height and the width of an image once it is turned as its file says.
+    """Return the height and the width of an image after the rotation that its file asks for.
 
     Raises:
-        OSError: As `head_of`.
+        OSError: `head_of` raised it.
     """
     if head.is_turned:
         with opened(content) as image:
@@ -169,48 +170,48 @@ def upright_size(content: memoryview, head: Head) -> tuple[int, int]:
 
 
 def mask_pixels(content: memoryview, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return the numbers of a mask, ``(height, width)``: grey levels, or indices of a palette.
+    """Return the values of a mask, ``(height, width) uint8``: grey levels or palette indices.
 
     Args:
         content: The file.
-        size: Height and width that it must have.
+        size: The height and width that it must have.
 
     Raises:
-        ValueError: It has another size, or more than one number of 8 bits for a pixel; or what
-            `Decoder.pixels` raises.
+        ValueError: It has another size, or more than one 8-bit number per pixel; errors of
+            `Decoder.pixels` are also raised.
     """
     with opened(content) as image:
         if (image.height, image.width) != size:
             raise ValueError(
-                f"the mask has {image.height} x {image.width} pixels, and its image {size[0]} x "
-                f"{size[1]}, turned upright"
+                f"the mask has {image.height} x {image.width} pixels, but its image has {size[0]} "
+                f"x {size[1]} when upright"
             )
         if image.mode not in _MASK_MODES:
             raise ValueError(
-                f"the mask is of the mode {image.mode}; it must have one number of at most 8 bits "
-                "for each pixel"
+                f"the mask has mode {image.mode}; it must have one number of at most 8 bits per "
+                "pixel"
             )
         return np.asarray(image).astype(np.uint8, copy=False)
 
 
 def opened(content: memoryview) -> Image.Image:
-    """Have Pillow read the head of a file; the pixels are decoded when they are looked at."""
+    """Let Pillow read the header of a file; the pixels are decoded when they are accessed."""
     from PIL import Image  # noqa: PLC0415 - of the [images] extra
 
-    # Copies of large files would hold up all threads.
+    # Copying large files would block all threads.
     file: Any = pa.BufferReader(pa.py_buffer(content))
     return Image.open(file, formats=FORMATS)
 
 
 @functools.cache
 def decoder_versions() -> str:
-    """Return what decodes here, with versions: other ones may give other pixels.
+    """Return the decoders with their versions; other versions may decode to other pixels.
 
     Raises:
         ConfigurationError: The packages of the ``[images]`` extra are missing.
     """
     _libraries()
-    from importlib.metadata import version  # noqa: PLC0415 - takes 10 ms, where it is wanted
+    from importlib.metadata import version  # noqa: PLC0415 - takes 10 ms, only if needed
 
     import PIL.features  # noqa: PLC0415 - of the [images] extra
 
@@ -225,33 +226,33 @@ def _libraries() -> _Turbo:
         import simplejpeg  # noqa: PLC0415 - of the [images] extra
     except ImportError as error:
         raise ConfigurationError(
-            "decode_image needs Pillow and simplejpeg on the server; the operator installs "
+            "decode_image needs Pillow and simplejpeg on the server; ask the operator to install "
             "headrace[images]"
         ) from error
     return cast("_Turbo", simplejpeg)
 
 
 def _jpeg_head(content: memoryview) -> Head | None:
-    """Return the head of a JPEG; None where Pillow had better look at it."""
+    """Return the header of a JPEG; None if Pillow should read it instead."""
     at, is_adobe, is_turned = 2, False, False
     head: Head | None = None
-    while at + 4 <= len(content) and content[at] == 0xFF:  # noqa: PLR2004 - begins a marker
+    while at + 4 <= len(content) and content[at] == 0xFF:  # noqa: PLR2004 - starts a marker
         marker = content[at + 1]
-        if marker == 0xFF:  # noqa: PLR2004 - fills up
+        if marker == 0xFF:  # noqa: PLR2004 - padding
             at += 1
             continue
         if marker in _NO_LENGTH:
             at += 2
             continue
         if marker == _SCAN:
-            # What comes before it is all that Pillow looks at.
+            # Pillow reads only what comes before it.
             return None if head is None or is_adobe else replace(head, is_turned=is_turned)
         length = content[at + 2] << 8 | content[at + 3]
         if marker in _FRAMES and head is None:
             if at + 4 + _FRAME.size > len(content):
                 return None
             depth, height, width, parts = _FRAME.unpack_from(content, at + 4)
-            # Three parts of an Adobe file may be red, green and blue as they are.
+            # The three components of an Adobe file may be red, green and blue.
             is_plain = depth == 8 and parts in (1, 3) and not is_adobe and width and height  # noqa: PLR2004
             if not is_plain:
                 return None
@@ -268,8 +269,8 @@ def _jpeg_orientation(content: memoryview) -> int:
 
 
 def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Return pixels turned as EXIF says that they are to be."""
-    if not 2 <= orientation <= 8:  # noqa: PLR2004 - EXIF's numbers; the rest says nothing
+    """Return pixels rotated according to EXIF."""
+    if not 2 <= orientation <= 8:  # noqa: PLR2004 - EXIF's numbers; others mean nothing
         return pixels
     if orientation >= 5:  # noqa: PLR2004 - rows are columns
         pixels = pixels.transpose(1, 0, 2)
@@ -281,7 +282,7 @@ def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Return an image of 16 bits with its upper eight; Pillow would cut instead of scale."""
+    """Return the upper eight bits of a 16-bit image; Pillow would clip instead of scale."""
     from PIL import Image  # noqa: PLC0415 - of the [images] extra
 
     if not image.mode.startswith("I"):

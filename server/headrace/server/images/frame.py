@@ -1,4 +1,4 @@
-"""What becomes of the geometry of an image: crops, a scaling and flips, done in one pass."""
+"""Combine the crops, the scaling and the flips of an image into one pass."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 from headrace.server.images.resample import Part, resample
 
 Box = tuple[int, int, int, int]
-"""Top, left, height and width."""
+"""Top, left, height and width, in pixels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """An image as it will be painted.
+    """An image and the geometry with which it will be painted.
 
     Attributes:
-        pixels: ``(height, width, 4)`` or ``(height, width, 1)``, what it is made of.
-        box: The part of them that is scaled.
-        size: Height and width that the box is scaled to.
-        window: What is kept of that; beyond its borders there are zeros.
+        pixels: ``(height, width, 4) uint8`` or ``(height, width, 1) uint8``: the source pixels.
+        box: The part of the pixels that is scaled.
+        size: The height and width that the box is scaled to.
+        window: The part of the scaled box that is kept; beyond its borders there are zeros.
         flips: Whether top and bottom, and left and right, of the window are swapped.
-        is_cut: Whether a window was cut, or the box scaled.
-        early: Which of the flips came before the box was scaled; scaling with weights is the same
-            from either side, and taking the nearest pixel is not.
+        is_cut: Whether a window was cut or the box scaled.
+        early: Which of the flips came before the scaling; weighted scaling is symmetric, but taking
+            the nearest pixel is not.
     """
 
     pixels: NDArray[np.uint8]
@@ -38,20 +38,20 @@ class Frame:
 
     @property
     def height(self) -> int:
-        """Return the rows that it has."""
+        """Return the number of rows."""
         return self.window[2]
 
     @property
     def width(self) -> int:
-        """Return the columns that it has."""
+        """Return the number of columns."""
         return self.window[3]
 
     def flipped(self, *, rows: bool = False, columns: bool = False) -> Frame:
-        """Return it with top and bottom, or left and right, swapped."""
+        """Return the frame with top and bottom, or left and right, swapped."""
         return replace(self, flips=(self.flips[0] ^ rows, self.flips[1] ^ columns))
 
     def cropped(self, box: Box) -> Frame:
-        """Return a part of it, which may pass its borders."""
+        """Return a part of the frame, which may exceed its borders."""
         top, left, height, width = box
         if self.flips[0]:
             top = self.height - top - height
@@ -65,16 +65,16 @@ class Frame:
         return replace(self, box=kept, size=(height, width), window=(0, 0, height, width))
 
     def scaled(self, height: int, width: int) -> Frame:
-        """Return it in another size; once, and before what is cut passes its borders."""
+        """Return the frame in another size; at most once, and before a cut exceeds the borders."""
         assert not self.is_cut
         window = (0, 0, height, width)
         return replace(self, size=(height, width), window=window, is_cut=True, early=self.flips)
 
     def paint(self, out: NDArray[np.uint8]) -> None:
-        """Write it.
+        """Write the painted image.
 
         Args:
-            out: ``(height, width, channels)``, contiguous.
+            out: ``(height, width, channels) uint8``, contiguous.
         """
         top, left, height, width = self.window
         first, begin = max(top, 0), max(left, 0)
@@ -95,7 +95,7 @@ class Frame:
 
 
 def frame_of(pixels: NDArray[np.uint8]) -> Frame:
-    """Return pixels as they are: ``(height, width, 4)`` or ``(height, width, 1)``."""
+    """Return a frame of unchanged pixels, ``(height, width, 4)`` or ``(height, width, 1)``."""
     height, width, _ = pixels.shape
     whole = (0, 0, height, width)
     return Frame(pixels, whole, (height, width), whole)

@@ -1,4 +1,4 @@
-"""Mix each image of a global batch with the next one: the draws, and what becomes of pixels.
+"""Mix each image of a global batch with the next one: the draws and the arithmetic.
 
 docs/augmentation.md specifies both.
 """
@@ -18,7 +18,7 @@ from headrace.server.images.exact import exp, log
 from headrace.server.kernels.loader import LOOPS
 
 Box = tuple[int, int, int, int]
-"""Top, left, bottom and right; the last two are not included."""
+"""Top, left, bottom and right in pixels; the last two are exclusive."""
 
 _TRIES = 64
 DRAW_COUNT = 2 + 2 * _TRIES
@@ -29,8 +29,8 @@ class Mix:
     """How the images of one global batch are mixed.
 
     Attributes:
-        share: What is left of each label, in [0, 1]; the rest is the next one's.
-        box: What is pasted of the next image; None where all pixels are mixed.
+        share: The weight of each sample's own label, in [0, 1]; the rest is the next sample's.
+        box: The part that is pasted from the next image; None if all pixels are mixed.
     """
 
     share: float
@@ -42,9 +42,9 @@ class Mix:
         """Write a mixed image.
 
         Args:
-            own: ``(..., height, width)``, contiguous.
-            other: The next image, alike.
-            out: Where the result goes; it is written once, and not read.
+            own: The image, ``(..., height, width)``, contiguous.
+            other: The next image, of the same shape and type.
+            out: The target of the result; it is written once and not read.
         """
         if self.box is None and own.dtype == BFLOAT16:
             one, next_one = (from_bfloat16(np.ascontiguousarray(each)) for each in (own, other))
@@ -106,14 +106,14 @@ def cut_mix(alpha: float, height: int, width: int, draws: Sequence[float]) -> Mi
 
 
 def beta_draw(alpha: float, draws: Sequence[float]) -> float:
-    """Return a number of the beta distribution whose parameters are both `alpha`.
+    """Return a number from the beta distribution with both parameters equal to `alpha`.
 
-    Up to 1 it is drawn as M. D. Jöhnk has it (Metrika 8, 1964), above 1 by R. C. H. Cheng's
-    algorithm BB (Communications of the ACM 21, 1978).
+    *Source*: up to 1, M. D. Jöhnk's method (Metrika 8, 1964); above 1, R. C. H. Cheng's algorithm
+    BB (Communications of the ACM 21, 1978).
 
     Args:
-        alpha: In [0.01, 100].
-        draws: Two for each try; after the last one it is 0.5.
+        alpha: The parameter, in [0.01, 100].
+        draws: Uniform numbers, two per attempt; if all attempts fail, the result is 0.5.
     """
     if alpha == 1.0:
         return draws[0]

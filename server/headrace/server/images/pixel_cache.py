@@ -1,14 +1,14 @@
-"""Decoded images, kept for whoever wants the same file again: other ranks, jobs and epochs.
+"""Cache decoded images for other ranks, jobs and epochs that need the same file.
 
 Contract:
 
-1. What is kept is found by the bytes of the file alone, so pixels are those that decoding gives.
-2. All that is kept has `budget_bytes` at most. An image that somebody works on may have been
-   dropped meanwhile; it lives until then.
-3. An image is dropped only where it has not been asked for during `_PATIENCE` times as many
-   look-ups as there are images: who reads more than fits, epoch after epoch, finds the same part of
-   it each time, where keeping what was read last would find nothing.
-4. Safe for several threads. What was found is not to be written to.
+1. Entries are found by the bytes of the file alone, so pixels are those that decoding gives.
+2. All entries together have at most `budget_bytes`. An image in use may be dropped meanwhile; its
+   memory stays valid until the user releases it.
+3. An image is dropped only if it was not requested during `_PATIENCE` times as many look-ups as
+   there are images. A job that reads more than fits then finds the same part of it in each epoch;
+   keeping the latest images instead would find nothing.
+4. Safe for several threads. Callers must not write to the pixels found.
 
 If the code differs, the code is wrong.
 """
@@ -24,32 +24,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 Key: TypeAlias = tuple[bytes, int]
-"""The digest of a file, and the channels that it is decoded to."""
+"""The digest of a file, and the number of channels that it is decoded to."""
 
 _PATIENCE = 8
-# What an image takes beside its pixels: the array, the key and its place (measured: 420 bytes).
+# Memory per image besides its pixels: the array, the key and the entry (measured: 420 bytes).
 _ENTRY_BYTES = 512
-# An image with more of the budget would drop many others (arbitrary).
+# An image with a larger share of the budget would displace many others (arbitrary).
 _GREATEST_SHARE = 8
 _DIGEST_BYTES = 16
 
 
 class PixelObserver(Protocol):
-    """What a cache reports."""
+    """The events that a cache reports."""
 
     def looked_up(self, *, is_hit: bool) -> None:
-        """Count an image that was kept, or not."""
+        """Count a look-up that found the image, or did not."""
 
 
 class PixelCache:
-    """Keeps decoded images; the contract is above.
+    """Keep decoded images, according to the contract above.
 
     Args:
-        budget_bytes: What they may have; 0 keeps nothing.
-        observer: Is told what happens; None for nobody.
+        budget_bytes: The most memory that images may take; 0 keeps nothing.
+        observer: Is told about look-ups; None for no observer.
 
     Attributes:
-        used_bytes: What they have.
+        used_bytes: The memory that images take.
     """
 
     def __init__(self, budget_bytes: int, *, observer: PixelObserver | None = None) -> None:
@@ -58,15 +58,15 @@ class PixelCache:
         self._observer = observer
         self._lock = threading.Lock()
         self._looked = 0
-        # Those that were asked for last come last, each with the number of that look-up.
+        # In order of their latest look-up, each with its number.
         self._kept: OrderedDict[Key, tuple[NDArray[np.uint8], int]] = OrderedDict()
 
     def key(self, content: memoryview, channels: int) -> Key:
-        """Return what names a file's pixels: nobody can make another file of the same name."""
+        """Return the key of a file's pixels, a digest for which nobody can make another file."""
         return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest(), channels
 
     def get(self, key: Key) -> NDArray[np.uint8] | None:
-        """Return the pixels of a file, if they are kept."""
+        """Return the pixels of a file, if they are in the cache."""
         with self._lock:
             self._looked += 1
             found = self._kept.pop(key, None)
@@ -77,13 +77,13 @@ class PixelCache:
         return None if found is None else found[0]
 
     def put(self, key: Key, pixels: NDArray[np.uint8]) -> None:
-        """Keep a copy of the pixels of a file, if there is room or some can be made."""
+        """Keep a copy of the pixels of a file, if there is room or room can be made."""
         size = pixels.nbytes + _ENTRY_BYTES
         with self._lock:
             if key in self._kept or not self._make_room(size):
                 return
             self.used_bytes += size
-        # Others may look up meanwhile; the room is taken.
+        # Other threads may look up meanwhile; the room is already reserved.
         copy = pixels.copy()
         copy.flags.writeable = False
         with self._lock:

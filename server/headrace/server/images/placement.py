@@ -1,4 +1,4 @@
-"""What follows an image where it goes: masks pixel by pixel, and boxes.
+"""Transform masks, pixel by pixel, and boxes in the same way as their image.
 
 docs/augmentation.md specifies both.
 """
@@ -14,16 +14,16 @@ from headrace.server.images.frame import Box, Frame
 from headrace.v1 import shard_service_pb2 as pb
 
 NUMBERS: Final = 4
-"""Of each box."""
+"""Numbers per box."""
 
 
 def follow_pixels(frame: Frame, mask: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-    """Write a mask as its image goes; beyond the image there are zeros.
+    """Write a mask transformed like its image; beyond the image there are zeros.
 
     Args:
-        frame: What becomes of the image.
-        mask: ``(height, width)`` of the image.
-        out: ``(height, width)`` of the frame.
+        frame: How the image is transformed.
+        mask: ``(height, width) uint8``, of the size of the image.
+        out: ``(height, width) uint8``, of the size of the frame.
     """
     rows, is_row = _sources(frame, axis=0)
     columns, is_column = _sources(frame, axis=1)
@@ -34,7 +34,7 @@ def follow_pixels(frame: Frame, mask: NDArray[np.uint8], out: NDArray[np.uint8])
 
 
 def _sources(frame: Frame, *, axis: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return which line of the image each of the frame's is taken from, and whether there is."""
+    """Return the line of the image for each line of the frame, and whether there is one."""
     begin, length = frame.box[axis], frame.box[axis + 2]
     size = frame.size[axis]
     scaled = frame.window[axis] + np.arange(frame.window[axis + 2])
@@ -50,13 +50,13 @@ def _sources(frame: Frame, *, axis: int) -> tuple[NDArray[np.int64], NDArray[np.
 def follow_boxes(
     frame: Frame, boxes: NDArray[np.generic], box_format: pb.BoxFormat, min_size: float
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return boxes where they go, clipped, and which of them are large enough to be kept.
+    """Return boxes transformed and clipped, and which of them are large enough to keep.
 
     Args:
-        frame: What becomes of the image.
+        frame: How the image is transformed.
         boxes: ``(boxes, 4)``.
-        box_format: What the numbers are.
-        min_size: Least width and height of a box that is kept.
+        box_format: The meaning of the four numbers.
+        min_size: The minimum width and height of a box to keep.
     """
     corners = _corners(boxes.astype(np.float64), box_format)
     for axis in (0, 1):
@@ -92,7 +92,7 @@ def _numbers(corners: NDArray[np.float64], box_format: pb.BoxFormat) -> NDArray[
 
 
 def frame_of_size(height: int, width: int) -> Frame:
-    """Return an image of a size of which nothing but that is known."""
+    """Return a frame for an image of which only the size is known."""
     whole: Box = (0, 0, height, width)
     nothing = np.broadcast_to(np.zeros((), np.uint8), (height, width, 1))
     return Frame(nothing, whole, (height, width), whole)

@@ -1,4 +1,4 @@
-"""What is done to each image of a column, read from a request and checked."""
+"""The transforms of a column of images, read from a request and checked."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ _FLOATS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """What is done to each image.
+    """The transforms of each image, and the format of the result.
 
     Attributes:
         channels: 3 or 1.
-        is_chw: Whether channels are the first dimension of what is made.
-        height: Rows of what is made.
-        width: Its columns.
-        geometry: What is done first, each with its place in the request.
-        painting: What is done to the pixels then, each with its place.
-        table: ``(channels, 256)``: what pixels become at last, of bfloat16 its bits; None for
-            what they are.
-        finish: What is done to that, each with its place.
-        element_type: The type of the elements that are made.
+        is_chw: Whether channels are the first dimension of the result.
+        height: The number of rows of the result.
+        width: Its number of columns.
+        geometry: The geometric transforms, which come first, each with its index in the request.
+        painting: The transforms of pixels, which come next, each with its index.
+        table: ``(channels, 256)``: the final value of each pixel value, as bits for bfloat16; None
+            for no change.
+        finish: The transforms of final values, each with its index.
+        element_type: The type of the result's elements.
     """
 
     channels: int
@@ -69,24 +69,24 @@ class Recipe:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Return the shape of what is made of an image."""
+        """Return the shape of the result for one image."""
         if self.is_chw:
             return self.channels, self.height, self.width
         return self.height, self.width, self.channels
 
     @property
     def image_bytes(self) -> int:
-        """Return the bytes that making one image takes besides, once it is decoded."""
+        """Return the memory that making one image takes besides, once it is decoded, in bytes."""
         size = self.height * self.width * self.channels
-        # Floats of each pixel, and some of them at a time.
+        # Floats for each pixel, a few rows at a time.
         return size * (64 if self.painting or self.finish else 8)
 
     def draws(self, keys: NDArray[np.uint64], step: int) -> ImageDraws:
-        """Return the draws of some images.
+        """Return the random draws for images.
 
         Args:
             keys: ``(images,)``: the samples' keys in the order.
-            step: The step's place in the request.
+            step: The step's index in the request.
         """
         return {
             place: draws_of(keys, step=step, place=place, count=each.draw_count)
@@ -100,13 +100,13 @@ class Recipe:
         yield from self.finish
 
     def place(self, height: int, width: int, draws: ImageDraws, row: int) -> Frame:
-        """Return where an image of a size goes, for what follows it.
+        """Return the frame of an image of a given size, for the columns that follow it.
 
         Args:
             height: The height of the image, upright.
             width: The width of the image.
             draws: The random draws of the batch.
-            row: The row of the image in it.
+            row: The row of the image in the batch.
         """
         frame = frame_of_size(height, width)
         for place, step in (*self.geometry, *self.painting, *self.finish):
@@ -123,11 +123,11 @@ class Recipe:
         """Make an image.
 
         Args:
-            pixels: ``(height, width, 4)`` or ``(height, width, 1)``, as decoded.
+            pixels: ``(height, width, 4) uint8`` or ``(height, width, 1) uint8``, as decoded.
             draws: The random draws of the batch.
-            row: The row of the image in it.
-            out: Of `shape`, contiguous; of bfloat16 its bits; written once, and not read, since
-                others may write to it.
+            row: The row of the image in the batch.
+            out: The target, of `shape`, contiguous, for bfloat16 its bits; it is written once and
+                not read, since others may write to it.
         """
 
         def drawn(place: int) -> list[float]:
@@ -157,36 +157,40 @@ class Recipe:
 
 
 ImageDraws = dict[int, NDArray[np.float64]]
-"""By the transform's place: ``(images, draws)``."""
+"""By the transform's index: ``(images, draws)``."""
 
 
 def recipe_of(message: pb.DecodeImage) -> Recipe:
-    """Read what is to be done to images.
+    """Read the transforms of images from a request.
 
     Raises:
-        BadArgumentError: It cannot be done.
+        BadArgumentError: The request is invalid.
     """
     channels = message.channels or 3
     _check(channels in {1, 3}, f"channels is {channels}; it must be 1 or 3")
     _check(
         not (message.height or message.width or message.fit),
-        "height, width and fit are for images without transforms; say Resize or CenterCrop",
+        "height, width and fit are for images without transforms; use Resize or CenterCrop",
     )
-    _check(message.layout in pb.ImageLayout.values(), f"layout is {message.layout}, which is none")
     _check(
-        message.on_error in pb.OnError.values(), f"on_error is {message.on_error}, which is none"
+        message.layout in pb.ImageLayout.values(),
+        f"layout is {message.layout}, which is not an ImageLayout",
+    )
+    _check(
+        message.on_error in pb.OnError.values(),
+        f"on_error is {message.on_error}, which is not an ImageErrors",
     )
     _check(
         len(message.transforms) <= MOST_TRANSFORMS,
-        f"there are {len(message.transforms)} transforms; {MOST_TRANSFORMS} is the most",
+        f"there are {len(message.transforms)} transforms; there must be at most {MOST_TRANSFORMS}",
     )
     read = _Reader(channels)
     for place, transform in enumerate(message.transforms):
         read.add(place, transform)
     if read.size is None:
         raise _refusal(
-            "the images have no one size at the end; end with RandomResizedCrop, CenterCrop, or "
-            "Resize to a height and a width"
+            "the images do not all have the same size at the end; end with RandomResizedCrop, "
+            "CenterCrop, or Resize to a height and a width"
         )
     return Recipe(
         channels=channels,
@@ -202,7 +206,7 @@ def recipe_of(message: pb.DecodeImage) -> Recipe:
 
 
 class _Reader:
-    """Reads one transform after the other."""
+    """Read one transform after the other."""
 
     def __init__(self, channels: int) -> None:
         self._channels = channels
@@ -217,7 +221,7 @@ class _Reader:
     def add(self, place: int, message: pb.ImageTransform) -> None:
         kind = message.WhichOneof("transform")
         if kind is None:
-            raise _refusal(f"transforms[{place}] is none that this server knows; use a newer one")
+            raise _refusal(f"transforms[{place}] is unknown to this server; use a newer server")
         if kind == "normalize":
             self._normalize(place, message.normalize)
             return
@@ -228,12 +232,12 @@ class _Reader:
         if isinstance(made, ColorJitter | RandomErasing):
             _check(
                 self.size is not None,
-                f"transforms[{place}], {kind}, stands where images differ in size; put it behind "
-                "the transform that gives all of them one",
+                f"transforms[{place}], {kind}, comes where images differ in size; put it after the "
+                "transform that gives all of them the same size",
             )
             _check(
                 self.table is None or isinstance(made, RandomErasing),
-                f"transforms[{place}], {kind}, stands behind normalize; put it before",
+                f"transforms[{place}], {kind}, comes after normalize; put it before",
             )
             (self.painting if self.table is None else self.finish).append((place, made))
         elif isinstance(made, RandomFlip) and (self.painting or self.table is not None):
@@ -241,13 +245,12 @@ class _Reader:
         else:
             _check(
                 not self.painting and self.table is None,
-                f"transforms[{place}], {kind}, stands behind one that changes pixels; put it "
-                "before",
+                f"transforms[{place}], {kind}, comes after one that changes pixels; put it before",
             )
             _check(
                 isinstance(made, RandomFlip | CenterCrop) or not self._is_cut,
-                f"transforms[{place}], {kind}, scales what has been scaled or cut; scale once, "
-                "and cut then",
+                f"transforms[{place}], {kind}, scales an image that was already scaled or cropped; "
+                "scale once, then crop",
             )
             self._is_cut |= not isinstance(made, RandomFlip)
             self.geometry.append((place, made))
@@ -256,8 +259,8 @@ class _Reader:
     def _normalize(self, place: int, message: pb.Normalize) -> None:
         _check(
             self.size is not None and self.table is None,
-            f"transforms[{place}], normalize, must come once, behind the transform that gives all "
-            "images one size",
+            f"transforms[{place}], normalize, must come once, after the transform that gives all "
+            "images the same size",
         )
         for field, found in (("mean", message.mean), ("std", message.std)):
             _check(
@@ -267,10 +270,12 @@ class _Reader:
             )
         _check(
             all(np.float32(each) != 0 for each in message.std),
-            f"transforms[{place}], normalize: std is {list(message.std)}; none may be 0",
+            f"transforms[{place}], normalize: std is {list(message.std)}; it must not contain 0",
         )
         if message.element_type not in _FLOATS:
-            raise _refusal(f"transforms[{place}], normalize: it makes float32, float16 or bfloat16")
+            raise _refusal(
+                f"transforms[{place}], normalize: dtype must be float32, float16 or bfloat16"
+            )
         self.element_type = _FLOATS[message.element_type]
         self.table = _table(message.mean, message.std, self.element_type)
 
@@ -322,7 +327,7 @@ def _resize(message: pb.Resize) -> Resize | ResizeShorter:
         f"resize: size is {size}; it must be one or two numbers in [1, {_SIDE_LIMIT}]",
     )
     if len(size) > 1:
-        _check(not message.max_size, "resize: max_size is for one number in size")
+        _check(not message.max_size, "resize: max_size needs a size of one number")
         return Resize(*size)
     _check(
         message.max_size == 0 or size[0] < message.max_size <= _SIDE_LIMIT,
@@ -341,7 +346,9 @@ def _sides(kind: str, height: int, width: int) -> tuple[int, int]:
 
 def _scale(kind: str, message: pb.RandomResizedCrop | pb.RandomErasing) -> Range:
     low, high = message.least_scale, message.greatest_scale
-    _check(0 < low <= high <= 1, f"{kind}: scale is ({low}, {high}); it must rise within (0, 1]")
+    _check(
+        0 < low <= high <= 1, f"{kind}: scale is ({low}, {high}); it must increase within (0, 1]"
+    )
     return low, high
 
 
@@ -349,7 +356,7 @@ def _ratio(kind: str, message: pb.RandomResizedCrop | pb.RandomErasing) -> Range
     low, high = message.least_ratio, message.greatest_ratio
     _check(
         1 / _RATIO_LIMIT <= low <= high <= _RATIO_LIMIT,
-        f"{kind}: ratio is ({low}, {high}); it must rise within [1/64, 64]",
+        f"{kind}: ratio is ({low}, {high}); it must increase within [1/64, 64]",
     )
     return low, high
 
@@ -368,8 +375,8 @@ def _range(
         len(found) == 2  # noqa: PLR2004 - the ends of a range
         and least <= found[0] <= found[1] <= greatest
         and math.isfinite(found[1]),
-        f"{kind}: {field} is {list(found)}; it must be two numbers, rising, in "
-        f"[{least:g}, {greatest:g}]",
+        f"{kind}: {field} is {list(found)}; it must be two increasing numbers in [{least:g}, "
+        f"{greatest:g}]",
     )
     return found[0], found[1]
 
@@ -381,8 +388,8 @@ def _value(found: Sequence[float], channels: int, *, is_float: bool) -> tuple[fl
     )
     _check(
         is_float or all(each == int(each) and 0 <= each <= 255 for each in found),  # noqa: PLR2004
-        f"random_erasing: value is {list(found)}; before normalize it must be of whole numbers in "
-        "[0, 255]",
+        f"random_erasing: value is {list(found)}; before normalize it must be whole numbers in [0, "
+        "255]",
     )
     return tuple(found)
 

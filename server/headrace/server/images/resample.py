@@ -1,7 +1,8 @@
-"""Scale a part of an image, antialiased, as docs/augmentation.md says: in integers, to the bit.
+"""Scale a part of an image with antialiasing, in exact integer arithmetic.
 
-Columns of pixels are weighed first and then rows, each by triangles as wide as scaling down needs.
-``kernels/src/images.h`` does the same compiled; what is here serves where that is missing.
+docs/augmentation.md specifies it. Columns of pixels are weighted first and then rows, with
+triangles as wide as scaling down needs. ``kernels/src/images.h`` does the same, compiled; the code
+here is used where that is missing.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from numpy.typing import NDArray
 from headrace.server.kernels.loader import LOOPS
 
 WEIGHT_BITS = 14
-# A sum of weighed bytes is kept with six bits behind the point.
+# A sum of weighted bytes is kept with six fractional bits.
 _KEPT_SHIFT = 8
-# Some MiB in all.
+# A few MiB in total.
 _BAND_ELEMENTS = 1 << 18
 _LAST_SHIFT = 2 * WEIGHT_BITS - _KEPT_SHIFT
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is made of an image: a box of it is scaled, and a window of that is kept.
+    """A part of an image to make: a box is scaled, and a window of the result is kept.
 
     Attributes:
         box: Top, left, height and width, in pixels of the image.
@@ -42,8 +43,9 @@ def resample(pixels: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> N
     """Write a part of an image.
 
     Args:
-        pixels: ``(height, width, 4)``, of which three count, or ``(height, width, 1)``.
-        part: Which.
+        pixels: ``(height, width, 4) uint8`` with three used channels, or ``(height, width, 1)
+            uint8``.
+        part: The part to make.
         out: ``(height, width, channels)`` of the window, contiguous.
     """
     if LOOPS is None:
@@ -57,14 +59,14 @@ def resample(pixels: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> N
 
 
 def resample_plainly(pixels: NDArray[np.uint8], part: Part, out: NDArray[np.uint8]) -> None:
-    """Do the same without the compiled loop."""
+    """Write a part of an image without the compiled loop."""
     top, left, height, width = part.box
     window_top, window_left, rows, columns = part.window
     flip_rows, flip_columns = part.flips
     boxed = pixels[top : top + height, left : left + width, : out.shape[2]]
     across = weigh(width, part.size[1], window_left, columns)
     target = out[:: -1 if flip_rows else 1, :: -1 if flip_columns else 1]
-    # Some rows at a time, so that what is between takes little memory.
+    # A few rows at a time, so that intermediate values take little memory.
     step = max(1, _BAND_ELEMENTS // (max(width, columns) * out.shape[2]))
     for first in range(0, rows, step):
         count = min(step, rows - first)
@@ -90,16 +92,16 @@ def _sums(
 def weigh(
     length: int, size: int, first: int, count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return where the pixels begin that each place of a scaled line is made of, and their weights.
+    """Return for each place of a scaled line its first source pixel, and the weights of its pixels.
 
     Args:
-        length: Pixels of the line.
-        size: Places that they are scaled to.
-        first: The first place that is wanted.
-        count: How many are.
+        length: The number of pixels of the line.
+        size: The number of places that they are scaled to.
+        first: The first requested place.
+        count: The number of requested places.
 
     Returns:
-        ``(count,)``, and ``(count, taps)``, of which each row adds up to 2^14.
+        ``(count,)`` first pixels, and ``(count, taps)`` weights, where each row adds up to 2^14.
     """
     scale = length / size
     support = max(scale, 1.0)
@@ -111,7 +113,7 @@ def weigh(
     near = np.maximum(1.0 - np.abs((places + 0.5 - centres[:, None]) / support), 0.0)
     near[places >= ends[:, None]] = 0.0
     totals = np.zeros(count)
-    # One after the other, as the compiled loop adds them up: NumPy's sum adds in pairs.
+    # One after the other, in the order of the compiled loop: NumPy's sum adds in pairs.
     for tap in range(taps):
         totals += near[:, tap]
     weights = np.floor(near / totals[:, None] * (1 << WEIGHT_BITS) + 0.5).astype(np.int32)

@@ -1,7 +1,7 @@
-"""The transforms of images: those of torchvision.transforms.v2, with draws that are given to them.
+"""Transform images as torchvision.transforms.v2 does, with random draws as arguments.
 
-Each says what size it leaves, as far as that is known before an image is, and how many draws it
-takes for each image. docs/augmentation.md specifies them.
+Each transform says which size results, if that is known before the image is, and how many draws it
+takes per image. docs/augmentation.md specifies them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.server.images.exact import exp, log
 from headrace.server.images.frame import Box, Frame
 
 Size: TypeAlias = tuple[int, int] | None
-"""Height and width, or None where images differ."""
+"""Height and width, or None if images differ."""
 
 Range: TypeAlias = tuple[float, float]
 
@@ -33,25 +33,25 @@ _DRAWS_OF_A_TRY = 2
 
 
 class Geometry(Protocol):
-    """Changes where pixels are."""
+    """A transform that moves pixels."""
 
     @property
     def draw_count(self) -> int:
-        """Return the draws that it takes for each image."""
+        """Return the number of draws per image."""
 
     def size(self, before: Size) -> Size:
-        """Return the size that it leaves."""
+        """Return the resulting size."""
 
     def apply(self, frame: Frame, draws: Sequence[float]) -> Frame:
         """Change an image."""
 
 
 class Painting(Protocol):
-    """Changes pixels where they are."""
+    """A transform that changes the values of pixels."""
 
     @property
     def draw_count(self) -> int:
-        """Return the draws that it takes for each image."""
+        """Return the number of draws per image."""
 
     def paint(self, pixels: NDArray[np.generic], draws: Sequence[float]) -> None:
         """Change an image, ``(height, width, channels)``, in place."""
@@ -59,14 +59,14 @@ class Painting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """To a height and width."""
+    """Scale to a height and width."""
 
     height: int
     width: int
     draw_count: int = 0
 
     def size(self, before: Size) -> Size:
-        """Return what it was given."""
+        """Return the size to which it scales or crops."""
         del before
         return self.height, self.width
 
@@ -78,14 +78,14 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class ResizeShorter:
-    """The shorter side to a length, and the longer in proportion, to `max_size` at most if any."""
+    """Scale the shorter side to a length, and the longer in proportion, to at most `max_size`."""
 
     length: int
     max_size: int
     draw_count: int = 0
 
     def size(self, before: Size) -> Size:
-        """Return what becomes of a known size."""
+        """Return the size that results from a known size."""
         if before is None:
             return None
         (height, width), length = before, self.length
@@ -106,19 +106,19 @@ class ResizeShorter:
 
 @dataclass(frozen=True, slots=True)
 class CenterCrop:
-    """Keep the middle."""
+    """Keep the centre."""
 
     height: int
     width: int
     draw_count: int = 0
 
     def size(self, before: Size) -> Size:
-        """Return what it was given."""
+        """Return the size to which it scales or crops."""
         del before
         return self.height, self.width
 
     def apply(self, frame: Frame, draws: Sequence[float]) -> Frame:
-        """Cut an image."""
+        """Crop an image."""
         del draws
         top = _middle(frame.height, self.height)
         left = _middle(frame.width, self.width)
@@ -127,7 +127,7 @@ class CenterCrop:
 
 @dataclass(frozen=True, slots=True)
 class RandomResizedCrop:
-    """Keep a random part, and scale it."""
+    """Keep a random part and scale it."""
 
     height: int
     width: int
@@ -136,12 +136,12 @@ class RandomResizedCrop:
     draw_count: int = _DRAWS_OF_A_TRY * _TRIES + 2
 
     def size(self, before: Size) -> Size:
-        """Return what it was given."""
+        """Return the size to which it scales or crops."""
         del before
         return self.height, self.width
 
     def apply(self, frame: Frame, draws: Sequence[float]) -> Frame:
-        """Cut an image, and scale it."""
+        """Crop an image and scale the result."""
         cropped = frame.cropped(self.box(frame.height, frame.width, draws))
         return cropped.scaled(self.height, self.width)
 
@@ -168,14 +168,14 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True, slots=True)
 class RandomFlip:
-    """Swap sides with a probability."""
+    """Flip with a given probability."""
 
     p: float
     rows: bool
     draw_count: int = 1
 
     def size(self, before: Size) -> Size:
-        """Return the same."""
+        """Return the size unchanged."""
         return before
 
     def apply(self, frame: Frame, draws: Sequence[float]) -> Frame:
@@ -185,14 +185,14 @@ class RandomFlip:
         return frame.flipped(rows=self.rows, columns=not self.rows)
 
     def paint(self, pixels: NDArray[np.generic], draws: Sequence[float]) -> None:
-        """Flip what has been painted, or not."""
+        """Flip painted pixels, or not."""
         if draws[0] < self.p:
             pixels[...] = (pixels[::-1] if self.rows else pixels[:, ::-1]).copy()
 
 
 @dataclass(frozen=True, slots=True)
 class ColorJitter:
-    """Change colours, in a random order."""
+    """Change colours, in random order."""
 
     brightness: Range | None
     contrast: Range | None
@@ -248,6 +248,6 @@ def _between(bounds: Range, draw: float) -> float:
 
 
 def _middle(length: int, kept: int) -> int:
-    """Return where the middle of a line starts; before it, if the line is shorter."""
-    # torchvision rounds halves of what is cut off to even, and of what is added down.
+    """Return where the centre of a line starts, which is negative if the line is shorter."""
+    # torchvision rounds half of the removed length to even, and half of the added length down.
     return round((length - kept) / 2) if length >= kept else -((kept - length) // 2)

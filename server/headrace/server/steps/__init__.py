@@ -1,1 +1,1 @@
-"""What is done to a batch before it travels: casts, padding, images, registered transforms."""
+"""Change batches before they are sent: casts, padding, images, registered transforms."""

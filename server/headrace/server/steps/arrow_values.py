@@ -1,4 +1,4 @@
-"""The columns of a batch as Arrow arrays, for functions that know Arrow, and back."""
+"""Convert the columns of a batch to Arrow arrays and back, for functions that use Arrow."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def arrow_batch(columns: Mapping[str, Values]) -> pa.RecordBatch:
 
 
 def arrow_columns(schema: pa.Schema, *, title: str) -> tuple[WireColumn, ...]:
-    """Return the columns that a schema of a function's results becomes.
+    """Return the columns for the schema of a function's results.
 
     Raises:
-        StepFailedError: One cannot be sent.
+        StepFailedError: A column cannot be sent.
     """
     columns, refused = split_schema(schema)
     for reason in refused.values():
-        raise StepFailedError(f"the transform {title} makes what cannot be sent: {reason}")
+        raise StepFailedError(f"the transform {title} returns values that cannot be sent: {reason}")
     return columns
 
 
@@ -44,7 +44,7 @@ def arrow_values(batch: pa.RecordBatch) -> dict[str, Values]:
     """Return Arrow arrays as columns.
 
     Raises:
-        HeadraceError: A list holds nulls, or a column that should not.
+        HeadraceError: A list contains nulls, or a column that may not be null does.
     """
     columns, _ = split_schema(batch.schema)
     lowered = [

@@ -1,4 +1,4 @@
-"""The step that decodes files of images and puts each through its transforms, on all processors."""
+"""The step that decodes image files and applies transforms to them, on all processors."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _HEADS = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Images:
-    """The images of a batch that are yet to be made.
+    """The images of a batch before they are made.
 
     Attributes:
-        values: Their column, whose values are none yet.
+        values: Their column, which has no values yet.
         files: The file of each row; null rows have none.
         heads: The heads of the files, by row.
         draws: The random draws of the batch.
-        beside_bytes: The memory that making them takes beside themselves.
-        row_count: How many are made, those included that others are only mixed with.
-        mixed: How they are mixed; None if they are not.
-        whole: The images as they are before they are mixed or sent, if they are made already.
-        damaged: Rows whose files cannot be decoded, if that is no error.
+        beside_bytes: The memory in bytes that making the images takes besides the images.
+        row_count: How many images are made, including those that are only mixed into others.
+        mixed: How the images are mixed; None if they are not.
+        whole: The images before they are mixed or sent, if they have already been made.
+        damaged: Rows whose files cannot be decoded, if that is not an error.
         followed: The columns that have followed the images.
     """
 
@@ -60,12 +60,12 @@ class Images:
 
 
 class AugmentImage:
-    """Makes a column of files of images a tensor.
+    """Turn a column of image files into a tensor.
 
     Args:
-        message: What was asked for.
+        message: The step as requested.
         place: The step's place in the request.
-        mixing: What mixes the images with one another at last; None for nothing.
+        mixing: Mixes the images with one another at the end; None for no mixing.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class AugmentImage:
             )
 
     def columns(self, before: Columns) -> dict[str, WireColumn]:
-        """Return the columns that it makes of others.
+        """Return the columns after this step.
 
         Raises:
-            BadArgumentError: It cannot be done with them.
+            BadArgumentError: The step does not support these columns.
         """
         column = wanted_column(before, self._name, "decode_image", (pb.COLUMN_KIND_BYTES,))
         made = self._made(column)
@@ -99,15 +99,15 @@ class AugmentImage:
         return {**others, self._name: made}
 
     def prepare(self, batch: Batch, *, workers: Workers, claim: Claim) -> Waits[Images]:
-        """Read the heads of a batch's files, and make what follows its images.
+        """Read the headers of a batch's files, and make the columns that follow its images.
 
         Args:
-            batch: Its columns.
-            workers: Work on the rows.
-            claim: Is told how much memory is taken, before it is.
+            batch: The columns of the batch.
+            workers: The threads that work on the rows.
+            claim: Is called with the number of bytes before they are allocated.
 
         Raises:
-            StepFailedError: One is not an image, they are too much work, or they take too long.
+            StepFailedError: A file is not an image, or the images take too much work or time.
         """
         found = batch.columns[self._name]
         assert found.offsets is not None
@@ -126,7 +126,7 @@ class AugmentImage:
             mixed = self._mixing.mixed(batch.partnered, self._recipe.height, self._recipe.width)
             beside_bytes += self._mixing.cost(batch)
         if mixed is not None or self.may_skip:
-            # All images as they are before they are mixed or sent.
+            # All images before they are mixed or sent.
             beside_bytes += batch.row_count * self._image_bytes
         count = batch.row_count if mixed is None else mixed.partners.size
         images = Images(
@@ -155,14 +155,14 @@ class AugmentImage:
         )
 
     def _nothing(self, found: Values, count: int) -> Values:
-        # They take no memory before they are made.
+        # Images take no memory before they are made.
         nothing = np.broadcast_to(np.zeros((), self._dtype), (count, *self._recipe.shape))
         return Values(self._made(found.column), nothing, None, found.valid)
 
     def _following(
         self, followers: Followers, batch: Batch, images: Images, followed: Followed
     ) -> Callable[[int], None]:
-        """Return what makes the masks and boxes of an image."""
+        """Return a function that makes the masks and boxes of an image."""
         rows = list(images.files)
 
         def follow(at: int) -> None:
@@ -180,14 +180,14 @@ class AugmentImage:
         return follow
 
     def decoded(self, images: Images, workers: Workers) -> Waits[Images]:
-        """Make the images before there is a place for them, and find those that are damaged.
+        """Make the images before their target exists, and find damaged ones.
 
         Args:
             images: What `prepare` returned.
-            workers: Work on the rows.
+            workers: The threads that work on the rows.
 
         Raises:
-            StepFailedError: They take too long.
+            StepFailedError: The images take too long.
         """
         whole = np.empty((images.row_count, *self._recipe.shape), self._dtype)
         yield from self._make_all(images, rows_of(whole), workers)
@@ -200,11 +200,11 @@ class AugmentImage:
 
         Args:
             images: What `prepare` returned.
-            rows: Where each goes, its bytes.
-            workers: Work on the rows.
+            rows: The target of each image, as bytes.
+            workers: The threads that work on the rows.
 
         Raises:
-            StepFailedError: One cannot be decoded, or they take too long.
+            StepFailedError: An image cannot be decoded, or the images take too long.
         """
         if images.mixed is None and images.whole is None:
             return self._make_all(images, rows, workers)
@@ -213,12 +213,12 @@ class AugmentImage:
     def _make_of(
         self, images: Images, rows: Sequence[NDArray[np.uint8]], workers: Workers
     ) -> Waits[None]:
-        """Make what is sent of images that lie elsewhere."""
+        """Write the images to send, from images that have already been made."""
         shape, whole, how = self._recipe.shape, images.whole, images.mixed
         if whole is None:
             whole = np.empty((images.row_count, *shape), self._dtype)
             yield from self._make_all(images, rows_of(whole), workers)
-        # Height and width last, also of images whose channels come last.
+        # Put height and width last, even for images whose channels come last.
         planes = whole if self._recipe.is_chw else whole.transpose(0, 3, 1, 2)
         partners = [] if how is None else how.partners.tolist()
 
@@ -258,7 +258,7 @@ class AugmentImage:
     def with_images(
         self, batch: Batch, images: Images, made: NDArray[np.generic] | None = None
     ) -> Batch:
-        """Return a batch with its images, and with its labels mixed as they are.
+        """Return a batch with its images, and with its labels mixed in the same way.
 
         Args:
             batch: The batch.
@@ -266,7 +266,7 @@ class AugmentImage:
             made: The images; None if they are written later.
 
         Raises:
-            StepFailedError: A label is the index of no class.
+            StepFailedError: A label is not the index of a class.
         """
         if self._mixing is not None and images.mixed is not None:
             batch = self._mixing.with_labels(batch, images.mixed)
@@ -290,7 +290,7 @@ class AugmentImage:
         damaged: list[int],
         workers: Workers,
     ) -> Waits[dict[int, Head]]:
-        """Refuse what takes too much work, before anything of the batch is decoded."""
+        """Refuse images that take too much work, before decoding any image of the batch."""
         rows = list(files)
         heads: dict[int, Head] = {}
         works: dict[int, int] = {}
@@ -337,7 +337,7 @@ class AugmentImage:
         return pixels
 
     def _note(self, row: int, error: BaseException, damaged: list[int]) -> None:
-        """Note a file that cannot be decoded, if that is no error."""
+        """Note a file that cannot be decoded, if that is not an error."""
         if not self.may_skip:
             raise self._failure(row, error) from error
         damaged.append(row)
@@ -363,5 +363,5 @@ def _failures() -> tuple[type[BaseException], ...]:
     from PIL import Image  # noqa: PLC0415 - of the [images] extra
 
     bombs = (Image.DecompressionBombError, Image.DecompressionBombWarning)
-    # Codecs of formats that are damaged raise others than the documented ones, too.
+    # Codecs raise other errors than the documented ones for damaged files, too.
     return (OSError, SyntaxError, ValueError, EOFError, IndexError, struct_error, *bombs)

@@ -1,8 +1,8 @@
-"""Steps that change the columns of a batch row by row: other types, and rows of one length.
+"""Steps that change the columns of a batch row by row: casts, and rows of one length.
 
-Each step says what columns it makes of those before it, once a stream, and then makes them, batch
-by batch. A row's result depends on that row alone, so it does not depend on the world size. Between
-rows, or some of them, a step yields, so that whoever runs it can look up and leave it there.
+Once per stream, each step says which columns it makes from those before it; then it makes them,
+batch by batch. The result for a row depends only on that row, so it does not depend on the world
+size. Every few rows a step yields, so that its caller can check for cancellation and stop it there.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Columns = Mapping[str, WireColumn]
 _Made = TypeVar("_Made")
 
 Work: TypeAlias = Generator[None, None, _Made]
-"""Something that takes time: yields every few milliseconds, and returns what it has made."""
+"""A long computation: it yields every few milliseconds, and returns its result."""
 
 INT64 = np.dtype("<i8")
 LENGTH_LIMIT = 1 << 31
 
-# Elements that are worked on at once (arbitrary: little memory, few calls); what lies between each
-# and the result, numbers of 8 bytes, marks and places; and numbers of Python for each row.
+# Elements processed at once (arbitrary: little memory, few calls); bytes of intermediate values per
+# element (8-byte numbers, masks and indices); and bytes of Python numbers per row.
 _CHUNK_ELEMENTS = 1 << 16
 _ELEMENT_BYTES = 40
 _ROW_BYTES = 128
-# Longer rows are copied one by one: an index of each of their elements would take eight times as
-# much memory as most columns, and longer than the copy (the bound is arbitrary).
+# Longer rows are copied one by one: an index for each of their elements would take eight times the
+# memory of most columns, and more time than the copy (the bound is arbitrary).
 _SHORT_ROW = 256
 
 
@@ -48,27 +48,27 @@ class Step(Protocol):
         """Return the columns that it makes of others.
 
         Raises:
-            HeadraceError: It cannot be done with them.
+            HeadraceError: The step does not support these columns.
         """
 
     def cost(self, batch: Batch) -> int:
-        """Return the bytes of memory that it takes at most to make them, result included."""
+        """Return the most memory that making the columns takes, in bytes, including the result."""
 
     def run(self, batch: Batch) -> Work[Batch]:
-        """Make them; closing the generator leaves it at that.
+        """Make the columns; closing the generator stops the work.
 
         Raises:
-            StepFailedError: It cannot be done with this batch.
+            StepFailedError: The step fails for this batch.
         """
 
 
 class Cast:
-    """Makes a column's numbers numbers of another type."""
+    """Cast the numbers of a column to another type."""
 
     def __init__(self, message: pb.Cast) -> None:
         if message.element_type not in DTYPES or DTYPES[message.element_type] == BFLOAT16:
             raise BadArgumentError(
-                f"cast: element_type is {message.element_type}, which is not a type of numbers",
+                f"cast: element_type is {message.element_type}, which is not a numeric type",
                 field="steps",
             )
         self._name = message.column
@@ -81,7 +81,7 @@ class Cast:
         )
         if column.dtype == BFLOAT16:
             raise BadArgumentError(
-                f"cast: column {self._name!r} is of bfloat16, which is not cast; ask for another "
+                f"cast: column {self._name!r} is bfloat16, which cannot be cast; request another "
                 "dtype in Normalize",
                 field="steps",
             )
@@ -103,7 +103,7 @@ class Cast:
     def _values(self, values: NDArray[Any]) -> Work[NDArray[np.generic]]:
         made = np.empty(values.shape, self._dtype)
         source, target = values.reshape(-1), made.reshape(-1)
-        # In chunks, so that what is between needs little memory beside the result.
+        # In chunks, so that intermediate values need little memory compared with the result.
         for first in range(0, source.size, _CHUNK_ELEMENTS):
             chunk = slice(first, first + _CHUNK_ELEMENTS)
             target[chunk] = self._chunk(source[chunk])
@@ -134,14 +134,14 @@ class Cast:
         if wrong.any():
             found = values.reshape(-1)[wrong.reshape(-1)][0]
             raise StepFailedError(
-                f"cast: column {self._name!r} holds {found}, which "
-                f"{self._dtype.name} cannot hold; cast to a wider type",
+                f"cast: column {self._name!r} contains {found}, which {self._dtype.name} cannot "
+                "represent; cast to a wider type",
                 column=self._name,
             )
 
 
 class Pad:
-    """Makes ragged rows tensor rows of one length, and says how long each was."""
+    """Pad ragged rows to tensor rows of one length, and add a column with their lengths."""
 
     def __init__(self, message: pb.Pad) -> None:
         check_length("pad", message.length)
@@ -198,7 +198,7 @@ class Pad:
 
 
 class Stack:
-    """Makes ragged rows, which all have one length, tensor rows."""
+    """Turn ragged rows of equal length into tensor rows."""
 
     def __init__(self, message: pb.Stack) -> None:
         self._name = message.column
@@ -228,7 +228,7 @@ class Stack:
         if wrong.any():
             row = int(wrong.argmax())
             raise StepFailedError(
-                f"stack: row {row} of column {self._name!r} has {lengths[row]} elements, and the "
+                f"stack: row {row} of column {self._name!r} has {lengths[row]} elements, but the "
                 f"shape {self._shape} has {self._length}; pad it instead",
                 column=self._name,
             )
@@ -241,7 +241,7 @@ class Stack:
 
 
 def padded_cost(found: Values, row_count: int, length: int) -> int:
-    """Return the bytes of memory that `padded_rows` and what goes before it take at most."""
+    """Return the most memory that `padded_rows` and the work before it take, in bytes."""
     elements = row_count * length
     made = elements * found.column.dtype.itemsize
     return made + row_count * _ROW_BYTES + _between_bytes(elements)
@@ -259,7 +259,7 @@ def padded_rows(
     length: int,
     fill: float,
 ) -> Work[NDArray[np.generic]]:
-    """Return ``(rows, length)``: elements of a ragged column, and what fills each row up."""
+    """Return ``(rows, length)``: the elements of a ragged column, each row filled up."""
     out = np.full((begins.size, length), fill, found.column.dtype)
     if length > _SHORT_ROW:
         spans = zip(begins.tolist(), lengths.tolist(), strict=True)
@@ -268,7 +268,7 @@ def padded_rows(
             yield
         return out
     places = np.arange(length)
-    # Some rows at a time, so that what is between needs little memory beside them.
+    # A few rows at a time, so that intermediate values need little memory.
     step = max(1, _CHUNK_ELEMENTS // length)
     for first in range(0, begins.size, step):
         rows = slice(first, first + step)
@@ -281,10 +281,10 @@ def padded_rows(
 def wanted_column(
     columns: Columns, name: str, step: str, kinds: tuple[pb.ColumnKind, ...]
 ) -> WireColumn:
-    """Return a column that a step is for.
+    """Return the column that a step changes.
 
     Raises:
-        BadArgumentError: There is none, or of another kind.
+        BadArgumentError: There is no such column, or it has another kind.
     """
     column = columns.get(name)
     if column is None:
@@ -304,12 +304,12 @@ def wanted_column(
 
 
 def tensor_of(column: WireColumn, shape: tuple[int, ...]) -> WireColumn:
-    """Return a column whose rows have one shape."""
+    """Return a tensor column, whose rows have one shape."""
     return replace(column, kind=pb.COLUMN_KIND_TENSOR, item_shape=shape)
 
 
 def int64_column(name: str) -> WireColumn:
-    """Return a column of numbers that a step counts."""
+    """Return an integer column with the lengths that a step counts."""
     return WireColumn(name, pb.COLUMN_KIND_TENSOR, pb.ELEMENT_TYPE_INT64, INT64)
 
 
@@ -317,7 +317,7 @@ def check_length(step: str, length: int) -> None:
     """Refuse a length out of range.
 
     Raises:
-        BadArgumentError: It is.
+        BadArgumentError: The length is out of range.
     """
     if not 1 <= length < LENGTH_LIMIT:
         raise BadArgumentError(
@@ -326,10 +326,10 @@ def check_length(step: str, length: int) -> None:
 
 
 def check_fill(step: str, column: WireColumn, fill: float) -> None:
-    """Refuse what a column cannot hold.
+    """Refuse a fill value that the column's type cannot represent.
 
     Raises:
-        BadArgumentError: It cannot.
+        BadArgumentError: The type cannot represent the value.
     """
     if column.dtype.kind not in "iu":
         return
@@ -337,25 +337,25 @@ def check_fill(step: str, column: WireColumn, fill: float) -> None:
     if not (math.isfinite(fill) and fill == int(fill) and low <= fill <= high):
         raise BadArgumentError(
             f"{step}: fill is {fill}, which column {column.name!r} of {column.dtype.name} cannot "
-            "hold",
+            "represent",
             field="steps",
         )
 
 
 def integer_range(dtype: np.dtype[np.generic]) -> tuple[int, int]:
-    """Return the least and the greatest number of a type of integers."""
+    """Return the smallest and the largest number of an integer type."""
     bits = 8 * dtype.itemsize
     return (0, (1 << bits) - 1) if dtype.kind == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
 def check_free(columns: Columns, name: str, step: str) -> None:
-    """Refuse to make a column of a name that there is.
+    """Refuse to make a column whose name is already taken.
 
     Raises:
-        BadArgumentError: There is one.
+        BadArgumentError: A column has that name.
     """
     if name in columns:
         raise BadArgumentError(
-            f"{step}: it would make a column {name!r}, and there is one; leave that out",
+            f"{step}: it would make a column {name!r}, which already exists; leave that out",
             field="steps",
         )

@@ -1,4 +1,4 @@
-"""Decode files of images to pixels of one size."""
+"""Decode image files to pixels of one size."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _SIDE_LIMIT = 1 << 16
-# What decoding takes for each pixel, at most: as Pillow holds it, converted, and with 16 bits as
-# NumPy does; and what JPEG keeps of each pixel of the whole where it comes in several passes.
+# The most bytes that decoding takes per pixel: Pillow's own copy, the converted one, and NumPy's
+# with 16 bits; and what JPEG keeps per pixel of the whole image if it has several passes.
 _PIXEL_BYTES = 14
 _KEPT_BYTES = 6
 _MODES = {1: "L", 3: "RGB"}
-# Files are first decoded to no less than that many times the wanted size, where the format allows
-# it: Pillow's own choice for thumbnails, fast and hard to tell from the whole.
+# If the format allows it, files are first decoded at no less than this multiple of the requested
+# size: Pillow's own choice for thumbnails, fast and hard to tell from full decoding.
 _REDUCING_GAP = 2.0
 
 
@@ -38,7 +38,7 @@ _Box: TypeAlias = tuple[float, float, float, float]
 
 
 class DecodeImage:
-    """Makes a column of JPEG or PNG files a tensor of pixels."""
+    """Turn a column of JPEG or PNG files into a tensor of pixels."""
 
     def __init__(self, message: pb.DecodeImage) -> None:
         channels = message.channels or 3
@@ -73,7 +73,7 @@ class DecodeImage:
         return pixels + 2 * len(content) + max(scratch, default=0)
 
     def _scratch_bytes(self, content: memoryview) -> int:
-        """Return the memory that decoding a file takes at most, from its head alone."""
+        """Return the most memory that decoding a file takes, in bytes, from its header alone."""
         from PIL import Image  # noqa: PLC0415 - of the [images] extra
 
         try:
@@ -84,7 +84,8 @@ class DecodeImage:
                 self._drafted(image)
                 return kept + _PIXEL_BYTES * image.width * image.height
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-            # It fails by name when it is decoded, and so it does where it is too large.
+            # Decoding reports the error for this row later, as it does for an image that is too
+            # large.
             return 0
 
     def run(self, batch: Batch) -> Work[Batch]:
@@ -108,7 +109,7 @@ class DecodeImage:
         return replace(batch, columns={**batch.columns, self._name: decoded})
 
     def _check(self, files: list[tuple[int, memoryview]]) -> Work[None]:
-        """Refuse what takes too much work, by the heads of the files."""
+        """Refuse images that take too much work, judging by the headers of the files."""
         total = 0
         for row, file in files:
             with self._failures(row):
@@ -134,7 +135,7 @@ class DecodeImage:
         box, size = self._drafted(image)
         mode = _MODES[channels]
         scaled = _eight_bits(image)
-        # To the same mode it would copy all pixels, and hold up all threads meanwhile.
+        # Converting to the same mode would copy all pixels, and block all threads meanwhile.
         scaled = scaled if scaled.mode == mode else scaled.convert(mode)
         scaled = scaled.resize(size, Image.Resampling.BILINEAR, box, _REDUCING_GAP)
         top, left = (height - size[1]) // 2, (width - size[0]) // 2
@@ -142,10 +143,10 @@ class DecodeImage:
         target[...] = np.asarray(scaled).reshape(target.shape)
 
     def _drafted(self, image: Image.Image) -> tuple[_Box, tuple[int, int]]:
-        """Have an image decoded no larger than need be, where its format allows that.
+        """Decode an image no larger than necessary, if its format allows that.
 
         Returns:
-            The part of it that is scaled, in the pixels that are really decoded, and to what size.
+            The box to scale, in pixels as decoded, and the size to scale it to.
         """
         height, width, channels = self._shape
         box = self._box(image.width, image.height)
@@ -157,7 +158,7 @@ class DecodeImage:
                 max(1, min(height, round(image.height * scale))),
             )
         drafted = image.draft(_MODES[channels], _least_size(image, box, size))
-        # The box is in the pixels that are really decoded.
+        # The box is in pixels as decoded.
         return box if drafted is None else self._box(image.width, image.height), size
 
     def _box(self, image_width: int, image_height: int) -> _Box:
@@ -185,7 +186,8 @@ class DecodeImage:
             import PIL.Image  # noqa: F401, PLC0415 - of the [images] extra
         except ImportError as error:
             raise ConfigurationError(
-                "decode_image needs Pillow on the server; the operator installs headrace[images]"
+                "decode_image needs Pillow on the server; ask the operator to install "
+                "headrace[images]"
             ) from error
 
 
@@ -194,16 +196,16 @@ def _content(found: Values) -> memoryview:
 
 
 def _opened(content: memoryview) -> Image.Image:
-    """Read the head of a file; the pixels are decoded when they are looked at."""
+    """Read the header of a file; the pixels are decoded when they are accessed."""
     from PIL import Image  # noqa: PLC0415 - of the [images] extra
 
-    # Copies of large files would hold up all threads.
+    # Copying large files would block all threads.
     file: Any = pa.BufferReader(pa.py_buffer(content))
     return Image.open(file, formats=("JPEG", "PNG"))
 
 
 def _least_size(image: Image.Image, box: _Box, size: tuple[int, int]) -> tuple[int, int]:
-    """Return the size to which a file may be reduced as it is decoded."""
+    """Return the size to which a file may be reduced while it is decoded."""
     left, top, right, bottom = box
     wide = image.width * size[0] / (right - left) * _REDUCING_GAP
     high = image.height * size[1] / (bottom - top) * _REDUCING_GAP
@@ -211,7 +213,7 @@ def _least_size(image: Image.Image, box: _Box, size: tuple[int, int]) -> tuple[i
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Return an image of 16 bits with its upper eight; Pillow would cut instead of scale."""
+    """Return the upper eight bits of a 16-bit image; Pillow would clip instead of scale."""
     from PIL import Image  # noqa: PLC0415 - of the [images] extra
 
     if not image.mode.startswith("I"):

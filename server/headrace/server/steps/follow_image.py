@@ -1,4 +1,4 @@
-"""The columns that follow their images: masks and boxes, with the labels of boxes."""
+"""Transform the columns that follow images: masks, and boxes with their labels."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from headrace.v1 import shard_service_pb2 as pb
 _FLOAT32 = np.dtype("<f4")
 _BYTE = np.dtype(np.uint8)
 _MOST = 16
-# What boxes and labels take for each of their numbers.
+# Bytes of memory that boxes and labels take per number.
 _NUMBER_BYTES = 96
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Followed:
-    """What has followed the images of a batch, so far.
+    """The masks and boxes made so far for the images of a batch.
 
     Attributes:
         masks: By column: ``(rows, height, width) uint8``.
-        boxes: By column of boxes: of each row the boxes and which of them are kept.
+        boxes: By column: for each row, the boxes and which of them are kept.
     """
 
     masks: dict[str, NDArray[np.uint8]]
@@ -43,15 +43,15 @@ class Followed:
 
 
 class Followers:
-    """The masks and boxes of one column of images.
+    """Make the masks and boxes that belong to one column of images.
 
     Args:
-        message: What was asked for.
-        height: The height of the images that are made.
-        width: Their width.
+        message: The step as requested.
+        height: The height of the resulting images, in pixels.
+        width: Their width, in pixels.
 
     Raises:
-        BadArgumentError: It cannot be done.
+        BadArgumentError: The request is invalid.
     """
 
     def __init__(self, message: pb.DecodeImage, *, height: int, width: int) -> None:
@@ -69,7 +69,9 @@ class Followers:
                     f"min_size {boxes.min_size:g}; they must be a BoxFormat, and 0 or more"
                 )
         if len(names) > _MOST:
-            raise _refusal(f"{len(names) - 1} columns follow the images; {_MOST - 1} are the most")
+            raise _refusal(
+                f"{len(names) - 1} columns follow the images; there must be at most {_MOST - 1}"
+            )
         twice = [name for at, name in enumerate(names) if name in names[:at]]
         if twice or SAMPLE_ID_COLUMN in names:
             raise _refusal(
@@ -78,10 +80,10 @@ class Followers:
             )
 
     def columns(self, before: Columns) -> dict[str, WireColumn]:
-        """Return the columns that are made of others.
+        """Return the columns after this step.
 
         Raises:
-            BadArgumentError: They are not of the kinds that masks, boxes and labels have.
+            BadArgumentError: The columns do not have the kinds of masks, boxes and labels.
         """
         made = {}
         for name in self._masks:
@@ -90,14 +92,14 @@ class Followers:
         for boxes in self._boxes:
             column = _ragged(before, boxes.column)
             if column.dtype == BFLOAT16 or column.element_type == pb.ELEMENT_TYPE_BOOL:
-                raise _refusal(f"column {boxes.column!r} does not hold numbers")
+                raise _refusal(f"column {boxes.column!r} does not contain numbers")
             made[boxes.column] = _box(column)
             for label in boxes.labels:
                 made[label] = _ragged(before, label)
         return made
 
     def cost(self, batch: Batch) -> int:
-        """Return the bytes of memory that it takes.
+        """Return the memory that following a batch takes, in bytes.
 
         A mask is as large as its image, whose pixels take more and are decoded after it.
         """
@@ -106,7 +108,7 @@ class Followers:
         return masks + _NUMBER_BYTES * sum(batch.columns[name].values.size for name in names)
 
     def begin(self, batch: Batch) -> Followed:
-        """Return where to note what follows the images of a batch: zeros, and no boxes."""
+        """Return an empty result for a batch: masks of zeros, and no boxes."""
         nothing = np.empty((0, NUMBERS), np.float32), np.empty(0, np.bool_)
         return Followed(
             {name: np.zeros((batch.row_count, *self._size), np.uint8) for name in self._masks},
@@ -114,10 +116,11 @@ class Followers:
         )
 
     def work(self, batch: Batch, row: int) -> int:
-        """Return how much work it is to decode the masks of a row.
+        """Return the work of decoding the masks of a row, in pixels.
 
         Raises:
-            ValueError: It is too much, or one is no image; or an OSError or SyntaxError.
+            ValueError: It is too much, or a mask is not an image; OSError and SyntaxError are also
+                raised.
         """
         total = 0
         for name in self._masks:
@@ -138,13 +141,14 @@ class Followers:
 
         Args:
             batch: The batch.
-            row: The row of an image that is there.
-            followed: Takes them.
-            place: Gives what becomes of the image, and its height and width.
+            row: The row of an image that is not null.
+            followed: Receives the masks and boxes.
+            place: Returns how the image is transformed, and its height and width.
 
         Raises:
-            ValueError: A mask has another size than its image, boxes are not four numbers each, or
-                have not as many labels; or what `mask_pixels` raises.
+            ValueError: A mask differs in size from its image, boxes do not have four numbers each,
+                or their number differs from that of labels; errors of `mask_pixels` are also
+                raised.
         """
         frame, height, width = place()
         for name in self._masks:
@@ -155,7 +159,7 @@ class Followers:
         for boxes in self._boxes:
             found_boxes = batch.columns[boxes.column]
             if found_boxes.valid is not None and not found_boxes.valid[row]:
-                # No boxes, whatever labels there are.
+                # No boxes, regardless of labels.
                 continue
             numbers = _row(found_boxes, row)
             if numbers.size % NUMBERS or not np.isfinite(numbers).all():
@@ -176,7 +180,7 @@ class Followers:
             followed.boxes[boxes.column][row] = found
 
     def values(self, batch: Batch, followed: Followed) -> dict[str, Values]:
-        """Return the columns of a batch that has followed its images."""
+        """Return the columns of a batch with masks, boxes and labels replaced."""
         made: dict[str, Values] = {}
         for name, pixels in followed.masks.items():
             found = batch.columns[name]
@@ -189,7 +193,7 @@ class Followers:
             for label in boxes.labels:
                 column = batch.columns[label]
                 kept = [
-                    # A row without an image has no boxes, and so no labels.
+                    # A row without an image has no boxes, so it has no labels.
                     own[is_kept] if is_kept.size == own.size else own[:0]
                     for own, (_, is_kept) in (
                         (_row(column, row), each) for row, each in enumerate(rows)
@@ -204,10 +208,10 @@ class Followers:
 
 
 def followers_of(message: pb.DecodeImage, *, height: int, width: int) -> Followers | None:
-    """Return the masks and boxes of a column of images; None without any.
+    """Return what follows a column of images; None if nothing does.
 
     Raises:
-        BadArgumentError: It cannot be done.
+        BadArgumentError: The request is invalid.
     """
     if not message.masks and not message.boxes:
         return None
@@ -229,7 +233,7 @@ def _row(found: Values, row: int) -> NDArray[Any]:
 
 
 def _file(found: Values, row: int) -> memoryview | None:
-    """Return a file; None for null."""
+    """Return the bytes of a file; None for null."""
     if found.valid is not None and not found.valid[row]:
         return None
     return np.ascontiguousarray(_row(found, row)).view(np.uint8).data.toreadonly()

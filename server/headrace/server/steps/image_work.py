@@ -1,8 +1,8 @@
-"""How much work it is to decode an image, told by the head of its file before it is done.
+"""Estimate the work of decoding an image from the header of its file.
 
-The unit is a pixel of one scan. A progressive JPEG has several scans, and each goes over all of
-its pixels; hostile ones have thousands of scans of some bytes. A processor decodes some 70 million
-pixels of a PNG a second.
+The unit is a pixel of one scan. A progressive JPEG has several scans, and each covers all of its
+pixels; hostile files have thousands of scans of a few bytes. A processor decodes about 70 million
+pixels of a PNG per second.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from headrace.server.kernels.loader import LOOPS
 
-# Decoded it takes 256 MiB; larger ones are an attack or a mistake.
+# Decoded, such an image takes 256 MiB; larger ones are an attack or a mistake.
 _PIXEL_LIMIT = 1 << 26
-# 16 scans of the largest image; cameras and the usual programs make ten.
+# 16 scans of the largest image; cameras and common programs write ten.
 _SCANNED_LIMIT = 1 << 30
-# What a processor decodes in a minute: 4,096 PNG of a megapixel.
+# What a processor decodes in a minute: 4,096 PNGs of one megapixel.
 _BATCH_LIMIT = 1 << 32
 
 _SCAN = b"\xff\xda"
@@ -24,32 +24,32 @@ _PIECE_BYTES = 1 << 18
 
 
 def decode_work(width: int, height: int, content: memoryview) -> int:
-    """Return the pixels that decoding a file goes over, those of each scan counted.
+    """Return how many pixels decoding a file visits, counting each scan.
 
     Args:
-        width: The width of the image, as its head says.
-        height: The height of the image.
+        width: The width of the image according to its header, in pixels.
+        height: Its height, in pixels.
         content: The file.
 
     Raises:
-        ValueError: They are too many for one image.
+        ValueError: There are too many pixels for one image.
     """
     pixels = width * height
     if pixels > _PIXEL_LIMIT:
-        raise ValueError(f"it has {width} x {height} pixels, {_PIXEL_LIMIT} is the most")
+        raise ValueError(f"it has {width} x {height} pixels; at most {_PIXEL_LIMIT} are allowed")
     scans = max(1, scan_count(content)) if bytes(content[:2]) == b"\xff\xd8" else 1
     if pixels * scans > _SCANNED_LIMIT:
         raise ValueError(
-            f"it has {scans} scans of {width} x {height} pixels, {_SCANNED_LIMIT} pixels of all "
-            "scans is the most"
+            f"it has {scans} scans of {width} x {height} pixels; at most {_SCANNED_LIMIT} pixels "
+            "in all scans are allowed"
         )
     return pixels * scans
 
 
 def scan_count(content: memoryview) -> int:
-    """Return how many scans a JPEG has, metadata that looks like one counted.
+    """Return how many scans a JPEG has, counting metadata that looks like one.
 
-    In compressed bytes a zero follows each 0xff, so that is rare.
+    That is rare, since a zero follows each 0xff in compressed bytes.
 
     Args:
         content: The file.
@@ -62,8 +62,8 @@ def scan_count(content: memoryview) -> int:
 
 
 def scan_count_plainly(found: NDArray[np.uint8]) -> int:
-    """Do the same without the compiled loop."""
-    # In pieces, so that what is between needs little memory.
+    """Count scans without the compiled loop."""
+    # In pieces, so that intermediate values need little memory.
     return sum(
         _pairs(found[begin : begin + _PIECE_BYTES + 1])
         for begin in range(0, found.size, _PIECE_BYTES)
@@ -71,7 +71,7 @@ def scan_count_plainly(found: NDArray[np.uint8]) -> int:
 
 
 def _pairs(piece: NDArray[np.uint8]) -> int:
-    # The second byte is the rarer one; 0xff fills up before markers.
+    # The second byte is the rarer one, since 0xff is used as padding before markers.
     places = np.flatnonzero(piece[1:] == _SCAN[1])
     return int(np.count_nonzero(piece[places] == _SCAN[0]))
 
@@ -80,10 +80,10 @@ def check_work(pixels: int) -> None:
     """Refuse a batch with too many pixels.
 
     Raises:
-        ValueError: They are too many.
+        ValueError: There are too many pixels.
     """
     if pixels > _BATCH_LIMIT:
         raise ValueError(
-            f"the images of the batch up to it have {pixels} pixels, {_BATCH_LIMIT} is the most; "
-            "use smaller batches or images"
+            f"the images of the batch up to this one have {pixels} pixels; at most {_BATCH_LIMIT} "
+            "are allowed. Use smaller batches or images"
         )

@@ -30,8 +30,8 @@ class Mixed:
     """How one batch is mixed.
 
     Attributes:
-        mix: What becomes of images and labels.
-        partners: ``(samples,) int64``: the row of the next sample of each.
+        mix: How images and labels are mixed.
+        partners: ``(samples,) int64``: the row of the sample that each is mixed with.
     """
 
     mix: Mix
@@ -39,15 +39,15 @@ class Mixed:
 
 
 class MixImages:
-    """Mixes the images of one column, and the labels of another.
+    """Mix the images of one column and the labels of another.
 
     Args:
-        step: The step as it came, of the kinds in `MIXING`.
-        place: Its place in the request.
-        class_counts: How many classes are named, by column.
+        step: The step as requested, of one of the kinds in `MIXING`.
+        place: The step's index in the request.
+        class_counts: The number of named classes by column.
 
     Raises:
-        BadArgumentError: It cannot be done.
+        BadArgumentError: The request is invalid.
     """
 
     def __init__(self, step: pb.BatchStep, place: int, class_counts: Mapping[str, int]) -> None:
@@ -67,19 +67,19 @@ class MixImages:
             raise self._refusal(f"labels is {message.labels!r}; it must be a column of labels")
 
     def columns(self, before: Columns, images: WireColumn) -> dict[str, WireColumn]:
-        """Return the columns with the labels as they will be.
+        """Return the columns with the labels replaced by mixed ones.
 
         Args:
             before: The columns.
-            images: That of the images, as it is made.
+            images: The column of images as made by the previous step.
 
         Raises:
-            BadArgumentError: It cannot be done with them.
+            BadArgumentError: The step does not support these columns.
         """
         if self.name == "mix_up" and images.element_type == pb.ELEMENT_TYPE_UINT8:
             raise self._refusal(
-                f"the images of column {images.name!r} are of bytes, which cannot be weighed; end "
-                "their transforms with Normalize"
+                f"the images of column {images.name!r} are bytes, which cannot be mixed; end their "
+                "transforms with Normalize"
             )
         labels = wanted_column(before, self._labels, self.name, (pb.COLUMN_KIND_TENSOR,))
         if labels.dtype == FLOAT32 and len(labels.item_shape) == 1 and not self._class_count:
@@ -92,7 +92,7 @@ class MixImages:
         """Return how a batch is mixed.
 
         Args:
-            partnered: What its samples are mixed with.
+            partnered: The samples that those of the batch are mixed with.
             height: The height of its images.
             width: The width of its images.
         """
@@ -106,10 +106,10 @@ class MixImages:
         return Mixed(mix, partnered.rows)
 
     def with_labels(self, batch: Batch, how: Mixed) -> Batch:
-        """Return the rows that are the batch's own, with their labels mixed.
+        """Return the batch's own rows, with their labels mixed.
 
         Raises:
-            StepFailedError: A label is the index of no class.
+            StepFailedError: A label is not the index of a class.
         """
         found = batch.columns[self._labels]
         column, values = found.column, found.values
@@ -122,7 +122,7 @@ class MixImages:
         return replace(batch, columns=columns, row_count=own.shape[0])
 
     def cost(self, batch: Batch) -> int:
-        """Return the bytes of memory that `with_labels` takes at most."""
+        """Return the most memory that `with_labels` takes, in bytes."""
         values = batch.columns[self._labels].values
         if self._one_hot is None:
             return 4 * values.nbytes

@@ -1,4 +1,4 @@
-"""Class indices as vectors: 1 at the index, 0 elsewhere."""
+"""Turn class indices into vectors with 1 at the index and 0 elsewhere."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _CLASS_LIMIT = 1 << 16
 
 
 class OneHot:
-    """Makes a column of class indices a tensor of float32.
+    """Turn a column of class indices into a float32 tensor.
 
     Args:
-        step: Which step it is, for errors.
+        step: The name of the step, for errors.
         name: The column.
-        class_count: How many classes there are; 0 for as many as are named.
-        class_counts: How many classes are named, by column.
+        class_count: The number of classes; 0 for the number of named classes.
+        class_counts: The number of named classes by column.
 
     Raises:
-        BadArgumentError: It is not known how many classes there are.
+        BadArgumentError: The number of classes is unknown.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class OneHot:
         self._class_count = class_count or class_counts.get(name, 0)
         if not self._class_count:
             raise BadArgumentError(
-                f"{step}: the dataset names no classes of column {name!r}; give their number as "
-                "num_classes",
+                f"{step}: the dataset has no class names for column {name!r}; give the number of "
+                "classes as num_classes",
                 field="steps",
             )
         if not 1 <= self._class_count <= _CLASS_LIMIT:
@@ -53,8 +53,8 @@ class OneHot:
         column = wanted_column(before, self._name, self._step, (pb.COLUMN_KIND_TENSOR,))
         if column.item_shape or column.dtype.kind not in "iu":
             raise BadArgumentError(
-                f"{self._step}: column {self._name!r} is a tensor of {column.dtype.name} with the "
-                f"shape {column.item_shape}; it must hold one integer a row",
+                f"{self._step}: column {self._name!r} is a tensor of {column.dtype.name} with "
+                f"shape {column.item_shape}; it must have one integer per row",
                 field="steps",
             )
         return {**before, self._name: self._made(column)}
@@ -72,7 +72,7 @@ class OneHot:
         """Return the vector of each index, ``(rows, classes) float32``.
 
         Raises:
-            StepFailedError: One is the index of no class.
+            StepFailedError: A value is not the index of a class.
         """
         is_there = np.ones(len(found.values), np.bool_) if found.valid is None else found.valid != 0
         indices = np.where(is_there, found.values, found.values.dtype.type(0))

@@ -1,11 +1,11 @@
-"""The step that makes packed rows of texts: their tokens, laid out as the stored lengths say.
+"""The step that packs texts into rows: it places their tokens according to the stored lengths.
 
 Contract:
 
-1. Each document of a batch is tokenized once, also if it has several pieces in it.
-2. Before a row is written each document is held against the length that it was packed with; a
-   length that lies is an error that names the sample.
-3. Rows are those of a dataset that holds the tokens, to the byte.
+1. Each document of a batch is tokenized once, even if the batch contains several of its pieces.
+2. Before a row is written, the length of each document is compared with the stored length; a
+   difference is an error that names the sample.
+3. Rows are byte for byte those of a dataset that stores the tokens.
 
 If the code differs, the code is wrong.
 """
@@ -35,15 +35,15 @@ from headrace.storage import Tokenizer
 
 
 class PackTexts:
-    """Makes the columns of rows of a column of texts.
+    """Make the columns of packed rows from a column of texts.
 
     Args:
-        packed: What rows hold.
-        columns: The columns to make, in order, the server's own included.
-        tokenizer: That of the lengths.
-        title: Names a document, by the id that it is read by.
-        shown_ids: Gives what the column of sample ids shows of rows.
-        kernels: The compiled loops, where there are any.
+        packed: How rows are packed.
+        columns: The columns to make, in order, including the server's own.
+        tokenizer: The tokenizer that counted the lengths.
+        title: Returns a document's name for errors, given the id that it is read by.
+        shown_ids: Returns the values of the column of sample ids.
+        kernels: The compiled loops, if available.
     """
 
     def __init__(
@@ -83,16 +83,16 @@ class PackTexts:
 
         Args:
             found: The text of each piece's document.
-            pieces: Where the pieces lie, with the ids that rows show.
-            document_ids: ``(pieces,) int64``: the ids that documents are read by; those that rows
-                show may be of several datasets.
+            pieces: The places of the pieces, with the ids that rows show.
+            document_ids: ``(pieces,) int64``: the ids that documents are read by; ids shown in rows
+                may come from several datasets.
             row_ids: ``(rows,) int64``, for the column of sample ids.
-            workers: Make the tokens.
-            claim: Is told how much memory that takes, before it takes it.
+            workers: The threads that make the tokens.
+            claim: Is called with the number of bytes before they are allocated.
 
         Raises:
-            StepFailedError: A document cannot be tokenized, is not as long as it was packed, or
-                they take too long.
+            StepFailedError: A document cannot be tokenized or differs from its stored length, or
+                the documents take too long.
         """
         samples, firsts, owners = np.unique(document_ids, return_index=True, return_inverse=True)
         texts = texts_of(found)
@@ -127,7 +127,7 @@ class PackTexts:
 
 
 class _TokenRows:
-    """The tokens of pieces' documents, as a writer of rows finds them.
+    """The tokens of the pieces' documents, as the row writer reads them.
 
     Args:
         tokens: The tokens of each document.
@@ -145,9 +145,9 @@ class _TokenRows:
         self.memory = Memory(np.concatenate([*tokens, np.empty(0, np.int32)]).view(np.uint8))
 
     def packed(self, out: NDArray[np.uint8]) -> None:
-        """Write where the tokens of each piece's document lie."""
+        """Write the address of the tokens of each piece's document."""
         begins, sizes = spans(out, self._field)
         begins[:], sizes[:] = self._begins, self._sizes
 
     def wide(self, part: int, out: NDArray[np.uint8], *, first: int = 0) -> None:
-        """Have no other parts."""
+        """Return no other parts."""

@@ -1,4 +1,4 @@
-"""What the operator has registered, so that requests may name it."""
+"""The transforms and tokenizers that the operator registered and requests may name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from headrace.storage import Tokenizer, load_tokenizer
 
 
 class Tokenizers:
-    """The tokenizers of a server, loaded when it starts. No path comes from a client.
+    """The tokenizers of a server, loaded when it starts. Clients never supply paths.
 
     Args:
-        by_name: The tokenizers.
+        by_name: The tokenizers by name.
     """
 
     def __init__(self, by_name: Mapping[str, Tokenizer]) -> None:
@@ -26,7 +26,7 @@ class Tokenizers:
         """Return a tokenizer by its name.
 
         Raises:
-            BadArgumentError: None is registered under it.
+            BadArgumentError: No tokenizer has that name.
         """
         found = self._by_name.get(name)
         if found is None:
@@ -39,12 +39,12 @@ class Tokenizers:
         """Return the tokenizer that lengths were counted with.
 
         Raises:
-            ConfigurationError: It is not registered.
+            ConfigurationError: That tokenizer is not registered.
         """
         found = self._by_digest.get(digest)
         if found is None:
             raise ConfigurationError(
-                f"the lengths of {dataset!r} were counted with the tokenizer {digest}, and "
+                f"the lengths of {dataset!r} were counted with the tokenizer {digest}, but "
                 f"{self._known()}; start the server with --tokenizer NAME=FILE and the file that "
                 "`headrace index` was given, or run `headrace index` again with this server's",
                 dataset=dataset,
@@ -59,11 +59,11 @@ class Tokenizers:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What requests may name.
+    """The transforms and tokenizers that requests may name.
 
     Attributes:
-        transforms: Functions of the operator.
-        tokenizers: Tokenizers.
+        transforms: The operator's functions.
+        tokenizers: The operator's tokenizers.
     """
 
     transforms: TransformPool
@@ -71,13 +71,13 @@ class Registered:
 
 
 NOTHING_REGISTERED = Registered(NO_TRANSFORMS, Tokenizers({}))
-"""For servers whose operator has registered nothing."""
+"""What servers without registered transforms and tokenizers use."""
 
 
 def load_tokenizers(stated: tuple[str, ...]) -> dict[str, Tokenizer]:
-    """Return tokenizers by name, as they are stated, each as ``NAME=FILE``.
+    """Return tokenizers by name, given settings of the form ``NAME=FILE``.
 
     Raises:
-        ConfigurationError: One cannot be loaded.
+        ConfigurationError: A tokenizer cannot be loaded.
     """
     return {name: load_tokenizer(path) for name, path in tokenizer_paths(stated).items()}

@@ -2,19 +2,19 @@
 
 Contract:
 
-1. At most ``threads`` rows are worked on at a time, whatever the streams.
-2. Of those that wait the next row is one of the caller whose rows have taken least time, and of one
-   caller's streams of the one whose rows of this batch have.
-3. A caller that was away cannot claim the time that it did not use.
-4. The rows of a batch are begun in their order, and each once. After a failure none is begun; of
-   several failures the first row's is raised.
-5. Of the batches of one line, such as a stream has, the rows of the first are begun before those of
-   the next.
-6. Closing the generator begins no row any more, and waits for those that are worked on.
-7. Threads are started when there is work, and end when there has been none for ``_IDLE_S``, or with
-   `close`, after which the work fails.
+1. At most ``threads`` rows are processed at a time, regardless of the number of streams.
+2. The next row belongs to the waiting caller whose rows have taken the least time; among the
+   streams of one caller, to the stream whose rows of the current batch have.
+3. A caller that was idle cannot claim the time that it did not use.
+4. The rows of a batch are started in order, each once. After a failure no row is started; if
+   several fail, the first row's error is raised.
+5. Within one line, such as a stream's, the rows of a batch are started before those of the next
+   batch.
+6. Closing the generator starts no further row, and waits for rows in progress.
+7. Threads start when there is work, and end when there has been none for ``_IDLE_S`` or on `close`,
+   after which calls fail.
 
-The second is start-time fair queueing, as in `headrace.server.stream.fair_turns`.
+Rule 2 is start-time fair queueing, as in `headrace.server.stream.fair_turns`.
 
 If the code differs, the code is wrong.
 """
@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
 
 Waits: TypeAlias = Generator[threading.Event, None, _Made]
-"""Something that other threads work on: yields what to wait for, as long as one likes, and looks up
-each time whether it is late."""
+"""Work done by other threads: it yields an event to wait for, for any time, and checks after each
+wait whether the deadline has passed."""
 
 _IDLE_S = 10.0
 
@@ -64,11 +64,11 @@ class _Job:
 
 
 class RowPool:
-    """The threads; the contract is above.
+    """Run work on rows in threads, according to the contract above.
 
     Args:
-        threads: How many there are at most.
-        pixels: Decoded images that rows may use; None for none.
+        threads: The maximum number of threads.
+        pixels: A cache of decoded images for the rows; None for no cache.
     """
 
     def __init__(self, threads: int, *, pixels: PixelCache | None = None) -> None:
@@ -91,19 +91,19 @@ class RowPool:
         timeout_s: float,
         line: object = None,
     ) -> Waits[None]:
-        """Call a function with each of some rows.
+        """Call a function with each row of a batch.
 
         Args:
-            caller: Whose they are.
-            count: How many; the rows are 0 to that.
-            do: What to do with one; raises a HeadraceError alone.
-            timeout_s: How long all of them may take, the time of all threads added up.
-            line: Its rows are begun after those of what came before in the same line; None for
-                none.
+            caller: The caller to whom the rows belong.
+            count: The number of rows; they are ``[0, count)``.
+            do: Is called with a row; may raise only HeadraceError.
+            timeout_s: The most that the rows may take, in seconds summed over all threads.
+            line: The line of the batch: its rows start after those of earlier batches of the line;
+                None for no line.
 
         Raises:
-            StepFailedError: They take longer, or the pool is closed.
-            HeadraceError: As ``do``.
+            StepFailedError: The rows take longer, or the pool is closed.
+            HeadraceError: ``do`` raised it.
         """
         if not count:
             return
@@ -113,9 +113,9 @@ class RowPool:
             while not job.finished.is_set():
                 if job.used_s >= timeout_s:
                     raise StepFailedError(
-                        f"a step worked longer than {timeout_s:g} s on a batch, of which it had "
-                        f"begun {job.begun} of {count} parts; use smaller batches, or let the "
-                        "operator set step_timeout_s"
+                        f"a step worked longer than {timeout_s:g} s on a batch, and had started "
+                        f"{job.begun} of {count} parts; use smaller batches, or ask the operator "
+                        "to raise step_timeout_s"
                     )
                 yield job.finished
         finally:
@@ -124,7 +124,7 @@ class RowPool:
             raise failure
 
     def close(self) -> None:
-        """End all threads, after the rows that they are at."""
+        """End all threads, after the rows in progress."""
         with self._changed:
             self._is_closed = True
             for job in self._jobs:
@@ -161,7 +161,7 @@ class RowPool:
         with self._changed:
             self._jobs.remove(job)
             if not self._jobs:
-                # Nobody has a claim to anything.
+                # No caller has any claim.
                 self._used_s.clear()
                 self._clock_s = 0.0
 
@@ -174,14 +174,14 @@ class RowPool:
                 job.do(row)
             except HeadraceError as error:
                 failure = error
-            except Exception as error:  # noqa: BLE001 - our bug: who waits is told
-                _log.exception("row %d of a batch could not be worked on", row)
+            except Exception as error:  # noqa: BLE001 - our bug: the waiting caller is told
+                _log.exception("row %d of a batch could not be processed", row)
                 failure = StepFailedError(f"row {row}: {type(error).__name__}: {error}", row=row)
             self._done(job, row, time.monotonic() - began, failure)
             del job, taken
 
     def _take(self) -> tuple[_Job, int] | None:
-        """Return what to do next; None at the end of the thread."""
+        """Return the next row to process; None if the thread should end."""
         with self._changed:
             while True:
                 job = None if self._is_closed else self._next()
@@ -225,12 +225,12 @@ class RowPool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workers:
-    """Who works on the rows of a batch, for whom, and for how long.
+    """The threads that process the rows of a batch, with its caller and deadline.
 
     Attributes:
         pool: The threads.
-        caller: Whose batch it is.
-        timeout_s: How long each piece of work may take.
+        caller: The caller to whom the batch belongs.
+        timeout_s: The most that one call of `work` may take, in seconds.
         line: See `RowPool.work`.
     """
 
@@ -240,16 +240,16 @@ class Workers:
     line: object = None
 
     def work(self, count: int, do: Callable[[int], None]) -> Waits[None]:
-        """Call a function with each of some rows, as `RowPool.work` does."""
+        """Call a function with each row of the batch, as `RowPool.work` does."""
         return self.pool.work(self.caller, count, do, timeout_s=self.timeout_s, line=self.line)
 
 
 def allowed_processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _closed_error() -> StepFailedError:
-    return StepFailedError("the server shuts down, and works on no batches any more")
+    return StepFailedError("the server is shutting down and no longer processes batches")

@@ -1,7 +1,7 @@
-"""The step that makes tokens of texts, on all processors.
+"""The step that tokenizes texts, on all processors.
 
-A text's tokens depend on that text and the tokenizer alone, not on which texts go to the library
-together.
+The tokens of a text depend only on the text and the tokenizer, not on which texts are passed to the
+library together.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from headrace.storage.tokenizer.tokenizer import TOKEN_BYTES, TextRefusedError, 
 from headrace.v1 import shard_service_pb2 as pb
 
 INT32 = np.dtype("<i4")
-# Of a text: its view, and the array of its tokens beside them.
+# Bytes per text: its view, and the array object of its tokens.
 _TEXT_BYTES = 512
 
 
 class Tokenize:
-    """Makes a column of texts one of lists of tokens.
+    """Turn a column of texts into a column of token lists.
 
     Args:
-        message: What was asked for.
-        tokenizers: Those that are registered.
+        message: The step as requested.
+        tokenizers: The registered tokenizers.
 
     Raises:
         BadArgumentError: There is no such tokenizer.
-        TokenSpecChangedError: It is another than the one asked for.
+        TokenSpecChangedError: Its digest differs from the requested one.
     """
 
     def __init__(self, message: pb.Tokenize, tokenizers: Tokenizers) -> None:
@@ -48,10 +48,10 @@ class Tokenize:
         self._special_tokens = message.special_tokens
 
     def columns(self, before: Columns) -> dict[str, WireColumn]:
-        """Return the columns that it makes of others.
+        """Return the columns after this step.
 
         Raises:
-            BadArgumentError: It cannot be done with them.
+            BadArgumentError: The step does not support these columns.
         """
         column = wanted_column(before, self._name, "tokenize", (pb.COLUMN_KIND_STRING,))
         return {**before, self._name: token_column(column)}
@@ -60,12 +60,12 @@ class Tokenize:
         """Make the tokens of a batch.
 
         Args:
-            batch: Its columns.
-            workers: Make them.
-            claim: Is told how much memory that takes, before it takes it.
+            batch: The columns of the batch.
+            workers: The threads that make the tokens.
+            claim: Is called with the number of bytes before they are allocated.
 
         Raises:
-            StepFailedError: A text cannot be tokenized, or they take too long.
+            StepFailedError: A text cannot be tokenized, or the texts take too long.
         """
         found = batch.columns[self._name]
         texts = texts_of(found)
@@ -95,13 +95,13 @@ def wanted_tokenizer(message: pb.Tokenize, tokenizers: Tokenizers) -> Tokenizer:
     """Return the tokenizer of a step.
 
     Raises:
-        BadArgumentError: There is none of its name.
-        TokenSpecChangedError: It is another than the one asked for.
+        BadArgumentError: There is no tokenizer of that name.
+        TokenSpecChangedError: Its digest differs from the requested one.
     """
     found = tokenizers.named(message.tokenizer)
     if message.digest not in {"", found.digest}:
         raise TokenSpecChangedError(
-            f"the tokenizer {message.tokenizer} has the digest {found.digest} here, and "
+            f"the tokenizer {message.tokenizer} has the digest {found.digest} here, but "
             f"{message.digest[:100]!r} is requested; ask a server that has it",
             field="steps",
         )
@@ -109,7 +109,7 @@ def wanted_tokenizer(message: pb.Tokenize, tokenizers: Tokenizers) -> Tokenizer:
 
 
 def texts_of(found: Values) -> list[memoryview]:
-    """Return the bytes of each text; those that are null have none."""
+    """Return the bytes of each text, empty for null."""
     assert found.offsets is not None
     content = np.ascontiguousarray(found.values).view(np.uint8).data.toreadonly()
     edges = found.offsets.tolist()
@@ -117,7 +117,7 @@ def texts_of(found: Values) -> list[memoryview]:
 
 
 class Fail(Protocol):
-    """Returns the error about a text that cannot be tokenized."""
+    """Returns the error for a text that cannot be tokenized."""
 
     def __call__(self, row: int, reason: str) -> StepFailedError: ...
 
@@ -134,19 +134,20 @@ def tokens_of(
     """Return the tokens of each text.
 
     Args:
-        tokenizer: Makes them.
-        texts: UTF-8.
-        workers: Call it, each with some texts at a time.
-        claim: Is told how much memory that takes, before it takes it.
-        fail: Returns the error about one that cannot be tokenized.
+        tokenizer: The tokenizer to use.
+        texts: The texts, in UTF-8.
+        workers: The threads that call the tokenizer, each with a few texts at a time.
+        claim: Is called with the number of bytes before they are allocated.
+        fail: Returns the error for a text that cannot be tokenized.
         special_tokens: Whether the tokenizer adds its special tokens.
 
     Raises:
-        StepFailedError: As ``fail`` says, or they take too long.
+        StepFailedError: ``fail`` returned it, or the texts take too long.
     """
     chunks = list(text_chunks([len(text) for text in texts]))
     sizes = [sum(len(text) for text in texts[begin:end]) for begin, end in chunks]
-    # A token has seldom less than a byte of text; they lie in arrays, and then together.
+    # A token rarely has less than a byte of text; tokens are first in one array per text, then in
+    # one array for all.
     made = 2 * INT32.itemsize * sum(sizes) + _TEXT_BYTES * len(texts)
     claim(made + workers.pool.threads * TOKEN_BYTES * max(sizes, default=0))
     tokens: list[NDArray[np.int32]] = [_NOTHING] * len(texts)

@@ -2,13 +2,13 @@
 
 Contract of a call:
 
-1. Success: the batch goes to a process that nobody else uses, and its answer comes back.
-2. Waiting: the generator yields every ``TICK_S``, so that whoever runs it can look up.
+1. Success: the batch is sent to an idle process, which returns the answer.
+2. Waiting: the generator yields every ``TICK_S``, so that its caller can check for cancellation.
 3. Failure of the function: its error is raised as `StepFailedError`; the process stays.
-4. Crash and time-out: the process is killed if need be, and is gone; `StepFailedError` says what
-   happened. The next call starts another.
-5. Cancel: closing the generator kills the process of a call that is under way.
-6. `close` kills all processes; they also end by themselves when the server does.
+4. Crash and time-out: the process is killed if it is still alive; `StepFailedError` says what
+   happened. The next call starts another process.
+5. Cancel: closing the generator kills the process of a call in progress.
+6. `close` kills all processes; they also end by themselves when the server ends.
 
 If the code differs, the code is wrong.
 """
@@ -35,7 +35,7 @@ TICK_S = 0.1
 
 # Importing what a transform needs may take longer than one batch.
 _START_TIMEOUT_S = 60.0
-# How many calls may wait before one.
+# The most calls that may wait ahead of a call.
 _QUEUE_CALLS = 10
 _END_TIMEOUT_S = 5.0
 _CHUNK_BYTES = 1 << 20
@@ -76,7 +76,7 @@ class _Worker:
     def receive(
         self, deadline: float, limit: int, claim: Callable[[int], None] = lambda _: None
     ) -> Generator[None, None, tuple[bytes, bytes]]:
-        """Wait for one message of at most ``limit`` bytes, whose length is claimed first."""
+        """Wait for one message of at most ``limit`` bytes, after claiming memory for it."""
         kind, length = HEAD.unpack((yield from self._exactly(HEAD.size, deadline)))
         if length > limit:
             raise ConnectionError(f"an answer of {length} bytes, more than {limit}")
@@ -84,9 +84,9 @@ class _Worker:
         return kind, (yield from self._exactly(length, deadline))
 
     def end(self) -> str:
-        """Kill the process and say how it had ended, if it had."""
+        """Kill the process and say how it ended, if it had already ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # What closed its socket mostly is about to end.
+            # A process that closed its socket is usually about to end.
             self._process.wait(TICK_S)
         code = self._process.poll()
         self._process.kill()
@@ -119,17 +119,17 @@ class _Worker:
 
 
 class _LateError(Exception):
-    """The deadline has passed."""
+    """The deadline of a call has passed."""
 
 
 class TransformPool:
-    """Runs registered transforms, each in processes of its own; safe for several threads.
+    """Run registered transforms, each in its own processes; safe for several threads.
 
     Args:
         configs: The transforms by name.
-        workers: Most processes of each.
-        timeout_s: How long one batch may take.
-        max_batch_bytes: Greatest batch, with some room for what describes it.
+        workers: The maximum number of processes per transform.
+        timeout_s: The most seconds that one batch may take.
+        max_batch_bytes: The largest batch in bytes, including some room for its description.
     """
 
     def __init__(
@@ -159,20 +159,21 @@ class TransformPool:
         """Return a registered transform.
 
         Raises:
-            BadArgumentError: There is none of that name.
+            BadArgumentError: There is no transform of that name.
         """
         if name not in self._configs:
             known = ", ".join(sorted(self._configs)) or "none"
             raise BadArgumentError(
-                f"there is no transform {name[:100]!r} here; registered are: {known}", field="steps"
+                f"there is no transform {name[:100]!r} here; registered transforms: {known}",
+                field="steps",
             )
         return self._configs[name]
 
     def schema(self, name: str, before: pa.Schema) -> pa.Schema:
-        """Return the columns that a transform makes, learnt from a batch of no rows.
+        """Return the columns that a transform makes, by calling it with a batch without rows.
 
         Raises:
-            StepFailedError: It fails with that.
+            StepFailedError: It fails for that batch.
         """
         key = (name, before.serialize().to_pybytes())
         known = self._schemas.get(key)
@@ -192,14 +193,14 @@ class TransformPool:
         *,
         claim: Callable[[int], None] = lambda _: None,
     ) -> Waiting:
-        """Transform a batch; the contract is above.
+        """Transform a batch, according to the contract above.
 
         Args:
             name: The name of the transform.
-            batch: What it gets.
-            keys: ``(rows,)``: what random choices about each row are to be made from.
-            claim: Is told the bytes of the answer before they are received. What it raises ends
-                the process, as whatever else ends a call.
+            batch: The batch to pass to it.
+            keys: ``(rows,)``: the seed for random choices about each row.
+            claim: Is called with the size of the answer in bytes before it is received. An error
+                that it raises ends the process, as any other error in a call does.
 
         Raises:
             StepFailedError: It fails, crashes or takes too long.
@@ -217,7 +218,7 @@ class TransformPool:
         return batch_from(answer)
 
     def close(self) -> None:
-        """Kill all processes that nobody uses; the others end with their calls."""
+        """Kill all idle processes; the others end with their calls."""
         with self._changed:
             self._closed = True
             workers = [worker for idle in self._idle.values() for worker in idle]
@@ -235,7 +236,7 @@ class TransformPool:
                 started = time.monotonic() + max(_START_TIMEOUT_S, self._timeout_s)
                 kind, answer = yield from worker.receive(started, self._limit)
                 if kind != DONE:
-                    raise self._failure(name, answer.decode(errors="replace"))  # noqa: TRY301 - the process ends as after all that fails here
+                    raise self._failure(name, answer.decode(errors="replace"))  # noqa: TRY301 - the process ends, as after any failure here
                 worker.is_ready = True
             deadline = time.monotonic() + self._timeout_s
             yield from worker.send(content, deadline)
@@ -255,7 +256,7 @@ class TransformPool:
         while True:
             with self._changed:
                 if self._closed:
-                    raise self._failure(name, "the server shuts down")
+                    raise self._failure(name, "the server is shutting down")
                 if self._idle[name]:
                     return self._idle[name].pop()
                 if self._counts[name] < self._workers:
@@ -263,7 +264,7 @@ class TransformPool:
                     break
                 self._changed.wait(TICK_S)
             if time.monotonic() >= deadline:
-                raise self._failure(name, "no process of it was free for too long")
+                raise self._failure(name, "all of its processes were busy for too long")
             yield
         try:
             return _Worker(self.config(name))
@@ -288,9 +289,9 @@ class TransformPool:
 
 
 NO_TRANSFORMS = TransformPool({}, workers=0, timeout_s=0.0, max_batch_bytes=0)
-"""For servers whose operator has registered none."""
+"""What servers without registered transforms use."""
 
-# Each is some KiB; a server sees as many as it has kinds of requests.
+# Each entry takes a few KiB; there is one per kind of request.
 _MAX_SCHEMAS = 1024
 
 

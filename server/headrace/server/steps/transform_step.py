@@ -30,13 +30,13 @@ from headrace.server.steps.tokenize_texts import wanted_tokenizer
 from headrace.server.steps.transform_pool import TransformPool
 from headrace.v1 import shard_service_pb2 as pb
 
-# A batch lies in Arrow's columns, in what is written of them, which grows by doubling, and in the
-# bytes that are sent; an answer in what is received, in its bytes, and in columns.
+# A batch is in memory as Arrow columns, as the serialized form, which grows by doubling, and as the
+# bytes to send; an answer as received, as bytes, and as columns.
 _COPIES = 4
 
 
 class TransformStep:
-    """Calls a function of the operator with all columns but the server's own."""
+    """Call an operator's function with all columns except the server's own."""
 
     def __init__(self, message: pb.Transform, pool: TransformPool) -> None:
         self._config = _wanted(message, pool)
@@ -44,18 +44,18 @@ class TransformStep:
         self._schema = pa.schema([])
 
     def columns(self, before: Columns) -> dict[str, WireColumn]:
-        """Return the columns that the function makes, learnt from a batch of no rows.
+        """Return the columns that the function makes, by calling it with a batch without rows.
 
         Raises:
-            BadArgumentError: A column has a type that the function cannot be given.
-            StepFailedError: It fails with that, or makes what cannot be sent.
+            BadArgumentError: A column has a type that cannot be passed to the function.
+            StepFailedError: It fails for that batch, or returns columns that cannot be sent.
         """
         own = [column for name, column in before.items() if name != SAMPLE_ID_COLUMN]
         for column in own:
             if column.dtype == BFLOAT16:
                 raise BadArgumentError(
-                    f"transform: column {column.name!r} is of bfloat16, which Arrow does not have; "
-                    "ask for another dtype in Normalize",
+                    f"transform: column {column.name!r} is bfloat16, which Arrow does not have; "
+                    "request another dtype in Normalize",
                     field="steps",
                 )
         schema = pa.schema([arrow_field(column) for column in own])
@@ -69,11 +69,11 @@ class TransformStep:
         """Transform a batch; yields while it waits.
 
         Args:
-            batch: Its columns.
-            claim: Is told how much memory that takes, before it takes it.
+            batch: The columns of the batch.
+            claim: Is called with the number of bytes before they are allocated.
 
         Raises:
-            StepFailedError: The function fails, crashes, takes too long or makes other columns.
+            StepFailedError: The function fails, crashes, takes too long or returns other columns.
         """
         columns = dict(batch.columns)
         sent = _COPIES * sum(each.nbytes for each in columns.values())
@@ -88,8 +88,9 @@ class TransformStep:
         )
         if not made.schema.equals(self._schema):
             raise StepFailedError(
-                f"the transform {self._config.title} made the columns {_text(made.schema)}, and "
-                f"of a batch of no rows {_text(self._schema)}; it must always make the same ones",
+                f"the transform {self._config.title} returned the columns {_text(made.schema)}, "
+                f"but {_text(self._schema)} for a batch without rows; it must always return the "
+                "same columns",
                 transform=self._config.title,
             )
         found = arrow_values(made)
@@ -101,12 +102,12 @@ class TransformStep:
 def wanted_transforms(
     request: pb.ReadBatchesRequest, token: Token | None, registered: Registered
 ) -> tuple[tuple[StepVersion, ...], str]:
-    """Return the transforms and tokenizers of a request's steps, and what a token says of images.
+    """Return the transforms and tokenizers of a request's steps, and the token's image entries.
 
     Raises:
-        BadArgumentError: One is not registered, or they are too many for a token.
-        ConfigurationError: Images are to be decoded, and what decodes them is missing.
-        TokenSpecChangedError: They are not those of the token.
+        BadArgumentError: One is not registered, or there are too many for a token.
+        ConfigurationError: The request decodes images, but the decoder is not installed.
+        TokenSpecChangedError: They differ from the token's.
     """
     steps = request.steps
     found = tuple(each for step in steps if (each := _step_version(step, registered)) is not None)
@@ -117,25 +118,25 @@ def wanted_transforms(
     (others, digest, decoder), wanted = split_images(token.transforms), split_images(text)
     if others != wanted[0]:
         raise TokenSpecChangedError(
-            f"the token is of the transforms [{others}], and [{wanted[0]}] are requested; ask "
-            "for the token's, in the same order, or start over",
+            f"the token is for the transforms [{others}], but [{wanted[0]}] are requested; request "
+            "the token's, in the same order, or start over",
             token_transforms=others,
             transforms=wanted[0],
         )
     if digest != wanted[1]:
         raise TokenSpecChangedError(
-            f"the token is of images that went through other steps ({digest or 'none'}) than those "
-            f"requested ({wanted[1] or 'none'}); ask for the same image transforms, at the same "
-            "places in steps, or start over",
+            f"the token is for images that went through other steps ({digest or 'none'}) than "
+            f"those requested ({wanted[1] or 'none'}); request the same image transforms, at the "
+            "same places in steps, or start over",
             token_transforms=digest,
             transforms=wanted[1],
         )
-    # A token of before the first batch names no decoder.
+    # A token from before the first batch names no decoder.
     if decoder not in {"", wanted[2]} and not request.allow_decoder_change:
         raise TokenSpecChangedError(
-            f"this server decodes images with {decoder_versions()}, the token's with other "
-            "versions, whose pixels may differ; ask a server that has those, or accept it with "
-            "allow_decoder_change",
+            f"this server decodes images with {decoder_versions()}, but the token's server used "
+            "other versions, whose pixels may differ; ask a server that has those, or accept the "
+            "change with allow_decoder_change",
             token_transforms=decoder,
             transforms=wanted[2],
         )
@@ -143,7 +144,7 @@ def wanted_transforms(
 
 
 def images_title_of(steps: Sequence[pb.BatchStep]) -> str:
-    """Return what a token says of what is done to images, and by which decoder."""
+    """Return what a token contains about image steps and their decoder."""
     found = [
         (place, encoded)
         for place, step in enumerate(steps)
@@ -161,7 +162,7 @@ def _image_step(step: pb.BatchStep) -> bytes | None:
 
 
 def transforms_text(configs: Sequence[StepVersion], images: str = "") -> str:
-    """Return what a token says of transforms.
+    """Return what a token contains about transforms.
 
     Raises:
         TokenSpecChangedError: It would be too long.
@@ -169,15 +170,15 @@ def transforms_text(configs: Sequence[StepVersion], images: str = "") -> str:
     text = ",".join([*(config.title for config in configs), *([images] if images else [])])
     if len(text) > TRANSFORMS_LIMIT_BYTES:
         raise TokenSpecChangedError(
-            f"the transforms {text} have {len(text)} letters together, "
-            f"{TRANSFORMS_LIMIT_BYTES} fit a token; use fewer, or shorter names",
+            f"the transforms {text} have {len(text)} characters in total, but at most "
+            f"{TRANSFORMS_LIMIT_BYTES} fit into a token; use fewer, or shorter names",
             field="steps",
         )
     return text
 
 
 def _step_version(step: pb.BatchStep, registered: Registered) -> StepVersion | None:
-    """Return what a token says of a step; None for nothing."""
+    """Return what a token contains about a step; None for nothing."""
     if step.HasField("transform"):
         config = _wanted(step.transform, registered.transforms)
         return StepVersion(config.name, config.version)
@@ -193,7 +194,7 @@ def _wanted(message: pb.Transform, pool: TransformPool) -> TransformConfig:
     config = pool.config(message.name)
     if message.version not in {"", config.version}:
         raise TokenSpecChangedError(
-            f"the transform {message.name} has the version {config.version} here, and "
+            f"the transform {message.name} has version {config.version} here, but "
             f"{message.version[:100]!r} is requested; ask a server that has it",
             field="steps",
         )

@@ -1,8 +1,8 @@
-"""The process in which one transform runs, and how the server talks to it.
+"""The process that runs one transform, and the protocol between it and the server.
 
-It reads batches from a socket and answers each: a byte, a length, and an Arrow IPC stream. Nothing
-else of the server is in this process, so that it starts quickly, and a function that crashes or
-hangs takes nobody with it. This file is run as a script, and imports nothing of headrace.
+It reads batches from a socket and answers each: a byte, a length, and an Arrow IPC stream. No other
+part of the server is in this process, so it starts quickly, and a function that crashes or hangs
+affects nothing else. This file is run as a script, and imports nothing from headrace.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ def main(descriptor: int, life: int, module: str, name: str) -> None:
 
     Args:
         descriptor: The descriptor of the socket.
-        life: One end of a pipe that closes with the server, also if the function never returns.
-        module: Where the function is.
+        life: One end of a pipe that closes when the server ends, even if the function never
+            returns.
+        module: The module of the function.
         name: The name of the function.
     """
     _end_with(life)
@@ -105,8 +106,8 @@ def _text(error: BaseException) -> str:
 
 
 def _end_with(life: int) -> None:
-    # The kernel ends the process when the other end closes, also if a function never lets a thread
-    # run. The thread sees an end that came before that.
+    # The kernel ends the process when the other end closes, even if a function never lets a thread
+    # run. The thread handles an end that happened before that.
     if sys.platform == "linux":
         signal.signal(signal.SIGIO, signal.SIG_DFL)
         fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
@@ -132,6 +133,6 @@ def _exactly(peer: socket.socket, length: int) -> bytes | None:
 
 
 if __name__ == "__main__":
-    # The folder of this file is no place for modules of the operator; where the server runs is.
+    # Operators' modules are found where the server runs, not in the folder of this file.
     sys.path[0] = str(Path.cwd())
     main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
