@@ -13,8 +13,8 @@ from support.command import serving
 from support.datasets import small_table, write_dataset
 
 _OPEN = "may read every dataset"
-_CLEAR = "tokens travel in clear text"
-_READ = "others can read or change the file of tokens"
+_CLEAR = "in clear text"
+_READ = "other users can read or change the file of tokens"
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_file_of_tokens_that_others_can_read_is_told(
 
 
 def test_tls_keeps_tokens_to_themselves(url: str, tokens: Path, tmp_path: Path) -> None:
-    """There is nothing to tell but that others can read the private key."""
+    """There is nothing to tell but that other users can read the private key."""
     key = tmp_path / "key.pem"
     key.touch(0o644)
     config = ServerConfig(
@@ -103,7 +103,7 @@ def test_tls_keeps_tokens_to_themselves(url: str, tokens: Path, tmp_path: Path) 
         tls_key=str(key),
     )
 
-    assert [f"warning: others can read or change the private key {key}"] == [
+    assert [f"warning: other users can read or change the private key {key}"] == [
         one.text.partition(",")[0] for one in _warned(config)
     ]
     key.chmod(0o400)

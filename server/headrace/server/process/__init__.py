@@ -1,1 +1,1 @@
-"""Server processes from start to end: signals, reloading, private servers and their leases."""
+"""Run server processes from start to end: signals, reloading, private servers and their leases."""

@@ -1,4 +1,4 @@
-"""Say whether a server would start with its settings, without starting it."""
+"""Check whether a server would start with its settings, without starting it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headrace.server.steps.registered import load_tokenizers
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found about one part of the settings.
+    """The result for one part of the settings.
 
     Attributes:
         is_good: Whether a server can start with it.
-        text: What a person is told, without secrets.
+        text: The result as text, without secrets.
     """
 
     is_good: bool
@@ -29,10 +29,10 @@ class Finding:
 
 
 def check_config(config: ServerConfig) -> list[Finding]:
-    """Open every dataset and read every file that a server would, and close them again.
+    """Open every dataset and read every file that a server would, then close them.
 
-    What a server would warn of is no reason not to start. No address is bound, so that a running
-    server can be checked beside.
+    Warnings do not prevent a start. No address is bound, so the check works beside a running
+    server.
     """
     found = [_dataset(name, one) for name, one in config.dataset_configs.items()]
     try:

@@ -1,19 +1,19 @@
-"""The processes that a private server lives for.
+"""Keep track of the processes that use a private server.
 
-A client process holds a lease: a connection to a unix socket, for as long as it lives. It sends
-a line of JSON, ``{"watch": [pids]}``, and is answered with the address of the server. What else it
-sends counts as a sign that it is about to read.
+A client process holds a lease: a connection to a unix socket, for as long as it lives. It sends a
+line of JSON, ``{"watch": [pids]}``, and receives the address of the server. Anything else that it
+sends means that it is about to read.
 
 Contract of `Leases.wait`:
 
-1. It returns when nobody read for ``linger_s``, whether or not leases are held, and earlier when
-   the last lease is gone and no process that was named with one lives any more. The kernel closes
-   the connections of a process however it dies.
-2. It returns under the start lock, with no client waiting to be answered and none let in any more:
-   so one that holds the lock and finds the socket is served, and one that does not find it may
-   start another server as soon as it has the lock. Asked to end, it waits for that lock for
-   seconds only.
-3. What is in the folder is gone when `Leases.close` returns, and so is the folder, if it is empty.
+1. It returns when nobody has read for ``linger_s``, whether or not leases are held, and earlier
+   when the last lease is closed and none of the processes named with leases is alive. The kernel
+   closes a process's connections however it dies.
+2. It returns while holding the start lock, when no client is waiting for an answer and no more are
+   accepted. So a client that holds the lock and finds the socket is served, and one that does not
+   find it may start another server once it has the lock. If asked to end, it waits only some
+   seconds for the lock.
+3. `Leases.close` removes the files in the folder, and the folder if it is empty.
 
 If the code differs, the code is wrong.
 """
@@ -31,25 +31,27 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _TICK_S = 0.25
-"""How often the processes are looked at. Arbitrary: short beside any linger."""
+"""How often the processes are checked (arbitrary: short compared with any linger)."""
 
 _LOCK_S = 5.0
-"""For a server that was asked to end. A client holds the lock only while it starts one."""
+"""How long a server that was asked to end waits for the lock, which a client holds only while it
+starts a server.
+"""
 
 _MOST_BYTES = 4096
-"""Of one message of a client; a list of two process ids takes fifty."""
+"""The most bytes of a client's message; a list of two process ids takes fifty."""
 
 
 class Leases:
-    """Answers the clients of one server; not for several threads."""
+    """Answer the clients of one server; not safe for several threads."""
 
     def __init__(self, path: Path, lock: Path, *, address: str) -> None:
-        """Begin to listen; the caller's client holds the start lock.
+        """Start to listen; the client that starts this server holds the start lock.
 
         Args:
-            path: The path of the socket; its folder is this user's alone.
+            path: The path of the socket, in a folder that only this user can access.
             lock: The file whose lock a client holds while it starts a server.
-            address: Where the server answers, as clients write it.
+            address: The server's address, as clients write it.
         """
         self._path, self._lock_path = path, lock
         self._address = address
@@ -67,12 +69,12 @@ class Leases:
     def wait(
         self, *, linger_s: float, is_in_use: Callable[[], bool], is_asked: Callable[[], bool]
     ) -> None:
-        """Return when the server has nobody left to live for, or is asked to end.
+        """Wait until nobody needs the server any more, or it is asked to end.
 
         Args:
-            linger_s: Seconds without use.
-            is_in_use: Whether anybody reads at this moment.
-            is_asked: Whether it should end, whoever needs it.
+            linger_s: Seconds without use after which to return.
+            is_in_use: Returns whether a client is reading at the moment.
+            is_asked: Returns whether the server should end even if it is needed.
         """
         while not is_asked():
             self._answer(_TICK_S)
@@ -91,7 +93,7 @@ class Leases:
         if self._lock is not None:
             self._lock_path.unlink(missing_ok=True)
             os.close(self._lock)
-        # Others of this user may have theirs in it.
+        # Other servers of this user may have files in it.
         with contextlib.suppress(OSError):
             self._path.parent.rmdir()
 
@@ -121,7 +123,7 @@ class Leases:
         return False
 
     def _answer(self, timeout_s: float) -> bool:
-        """Do what clients ask for; return whether any did."""
+        """Handle the clients' messages; return whether there were any."""
         ready = self._selector.select(timeout_s)
         for key, _ in ready:
             if key.fileobj is self._listener:

@@ -1,10 +1,11 @@
-"""The page of a server: a process of its own, which asks over a socket that nobody else has.
+"""Run the page of a server as a separate process, connected by a private socket.
 
 Contract:
 
-1. The page is told nothing unless it asks, and is answered once in `_PAUSE_S` at most.
-2. It ends when the server does, however that ends: its socket closes.
-3. A page that ends without being told to is started again, later each time; streams do not notice.
+1. The page is only told what it asks for, and is answered at most once per `_PAUSE_S`.
+2. It ends when the server does, for any reason, because its socket closes.
+3. A page that ends unexpectedly is restarted, with longer pauses each time; streams are not
+    affected.
 
 If the code differs, the code is wrong.
 """
@@ -40,12 +41,12 @@ _log = logging.getLogger(__name__)
 def running_page(
     config: ServerConfig, source: ConfigSource | None, status: Callable[[], Status]
 ) -> Iterator[None]:
-    """Run the page of a server while the context lasts, if its settings ask for one.
+    """Run the page of a server while the context lasts, if the settings include one.
 
     Args:
         config: The server's settings.
-        source: Where they are read again.
-        status: Says what the server does.
+        source: Where the settings are read again from.
+        status: Returns the server's current state.
     """
     if not config.page:
         yield
@@ -59,7 +60,7 @@ def running_page(
 
 
 class _Page:
-    """Keeps a page running; one thread."""
+    """Keep a page running, from one thread."""
 
     def __init__(
         self, config: ServerConfig, source: ConfigSource | None, status: Callable[[], Status]
@@ -88,10 +89,10 @@ class _Page:
             try:
                 code = self._run()
             except OSError:
-                _log.exception("the page cannot be started; it is tried again in %.0f s", pause_s)
+                _log.exception("the page cannot be started; trying again in %.0f s", pause_s)
             else:
                 if not self._ending.is_set():
-                    _log.error("the page ended with %d; again in %.0f s", code, pause_s)
+                    _log.error("the page ended with %d; starting it again in %.0f s", code, pause_s)
             self._ending.wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -103,7 +104,7 @@ class _Page:
                 [sys.executable, "-m", "headrace.page", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # Ctrl-C is for the server, which ends the page.
+                # Ctrl-C is meant for the server, which then ends the page.
                 start_new_session=True,
             )
         with self._lock:
@@ -122,7 +123,7 @@ class _Page:
         return code
 
     def _answer(self, connection: Connection) -> None:
-        """Answer questions until the page has ended; they are bytes, and nothing is unpickled."""
+        """Answer questions until the page ends; they are bytes, and nothing is unpickled."""
         while not self._ending.is_set():
             told = connection.recv_bytes(_MOST_QUESTION_BYTES).decode("ascii", "replace")
             if told.startswith("http"):

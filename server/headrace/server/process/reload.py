@@ -1,4 +1,4 @@
-"""Read the configuration again when somebody asks, or when its file changes."""
+"""Read the configuration again on request, or when its file changes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headrace.server.settings.config_layers import ConfigSource
 from headrace.server.settings.server_config import ServerConfig
 from headrace.server.telemetry.logs import event
 
-# How often the file is looked at, and how soon a dataset that could not be opened is tried again.
-# Both are arbitrary; a look is one call of stat.
+# How often the file is checked, and how soon a dataset that could not be opened is tried again.
+# Both are arbitrary; a check is one call of stat.
 _POLL_S = 1.0
 _RETRY_S = 30.0
-# How long the end of the process waits for a reload; a store may keep one for a minute.
+# How long the end of the process waits for a reload, which a store may delay for a minute.
 _JOIN_TIMEOUT_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -27,8 +27,8 @@ class Reloader:
     """A thread that applies configurations, one at a time.
 
     Args:
-        source: Where to read them.
-        apply: Makes the server serve one; says whether all of it could be done.
+        source: Where to read configurations from.
+        apply: Applies a configuration to the server; returns whether all of it could be applied.
     """
 
     def __init__(self, source: ConfigSource, apply: Callable[[ServerConfig], bool]) -> None:
@@ -77,13 +77,13 @@ class Reloader:
             is_whole = self._apply(self._source.load())
         except HeadraceError as error:
             _log.error(
-                "the configuration stays as it was: %s",
+                "the configuration was not changed: %s",
                 error.message,
                 extra=event(reason=error.reason),
             )
             return
         except Exception:  # noqa: BLE001 - a bug must not end reloading for good
-            _log.exception("the configuration stays as it was; this is a bug of headrace")
+            _log.exception("the configuration was not changed; this is a bug of headrace")
             return
         _log.info("configuration read again", extra=event(whole=is_whole))
         if not is_whole:
@@ -91,7 +91,7 @@ class Reloader:
 
 
 def _stamp(source: ConfigSource) -> tuple[int, ...]:
-    """Return what differs when the file does; following links, as Kubernetes replaces those."""
+    """Return a value that changes with the file; follows links, which Kubernetes replaces."""
     if source.file is None:
         return ()
     try:

@@ -23,7 +23,7 @@ from headrace.server.workers.supervisor import start_supervisor
 _Handler = Callable[[int, FrameType | None], None]
 
 _LOOK_S = 0.5
-"""How late a signal may be seen that another thread got."""
+"""How late a signal may be noticed that was delivered to another thread."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,25 +36,26 @@ def serve(
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once.
 
-    However that goes, the process ends within 2 s of its drain.
+    In any case the process ends within 2 s of its drain.
 
-    Must be called in the main thread. Before it serves there is nothing to drain, and a store that
-    does not answer may keep it from that for minutes, so a signal ends it there.
+    Must be called in the main thread. Before it is ready there is nothing to drain, and a store
+    that does not answer may delay it for minutes, so a signal ends it at once.
 
     Args:
         config: The settings.
         on_ready: Called once with the addresses, joined by spaces, when clients may connect.
-        source: Where the settings come from: read again at SIGHUP, and when its file changes.
+        source: Where the settings come from; they are read again on SIGHUP and when the file
+            changes.
 
     Returns:
         The exit code of the process: 0.
 
     Raises:
-        ConfigurationError: As `start_server`.
-        HeadraceError: As `start_server`.
-        KeyboardInterrupt: SIGTERM or SIGINT came before it served.
+        ConfigurationError: `start_server` raised it.
+        HeadraceError: `start_server` raised it.
+        KeyboardInterrupt: SIGTERM or SIGINT arrived before the server was ready.
     """
-    # A queue, since an event's lock may be held by what a handler interrupts.
+    # A queue, since the code that a handler interrupts may hold an event's lock.
     asked: SimpleQueue[int] = SimpleQueue()
     is_serving = threading.Event()
 
@@ -71,7 +72,7 @@ def serve(
         _log.info("asked to end; draining for at most %g s", config.drain_s)
         end_by(config.drain_s)
 
-    # Here and not by the server, of which each worker is one.
+    # Here, not in the server, since each worker is a server.
     for text in start_warnings(config):
         _log.warning("%s", text)
     with _handled({signal.SIGTERM: ask, signal.SIGINT: ask}):
@@ -83,9 +84,9 @@ def serve(
 
 
 def _wait_for(asked: SimpleQueue[int]) -> None:
-    """Wait for a signal, also for one that another thread got, which does not wake this one.
+    """Wait for a signal, including one delivered to another thread, which does not wake this one.
 
-    Python runs handlers in the main thread, when that runs next.
+    Python runs handlers in the main thread, the next time that it runs.
     """
     while True:
         with suppress(Empty):

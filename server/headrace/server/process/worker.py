@@ -1,6 +1,7 @@
-"""A worker: a server whose cache its supervisor has. `python -m headrace.server.process.worker FD`.
+"""Run a worker, a server that uses its supervisor's cache.
 
-It ends at once when its supervisor is gone; clients then go on elsewhere.
+It is started as `python -m headrace.server.process.worker FD`. It ends at once when its supervisor
+ends; clients then continue elsewhere.
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ from headrace.server.workers.messages import (
 )
 from headrace.server.workers.worker_cache import WorkerCache
 
-# How often the supervisor is told of streams and metrics (arbitrary; a report takes milliseconds).
+# How often streams and metrics are reported to the supervisor (arbitrary; a report takes
+# milliseconds).
 _REPORT_S = 0.5
 
 _log = logging.getLogger(__name__)
 
 
 class _Worker:
-    """What the supervisor's words do here."""
+    """Handles the supervisor's messages."""
 
     def __init__(self, start: Start, connection: Connection, memory: list[Shared]) -> None:
         settings: dict[str, Any] = start.settings
@@ -76,7 +78,7 @@ class _Worker:
         self.server = Server(
             self.config,
             catalog=Catalog(),
-            # It has all that streams ask a cache for.
+            # It has all the methods of a cache that streams use.
             cache=cast("BlockCache", self.cache),
             metrics=self.metrics,
             access=access,
@@ -85,13 +87,13 @@ class _Worker:
         )
 
     def listen(self) -> None:
-        """Do what the supervisor says; its end is the worker's."""
+        """Handle the supervisor's messages; when it ends, so does the worker."""
         self.cache.listen(self._obey)
         self.is_lost = True
         self.asked.put(None)
 
     def is_asked(self, *, within_s: float) -> bool:
-        """Whether it was asked to end, as soon as that is known."""
+        """Return whether it was asked to end, as soon as that is known."""
         try:
             self.asked.get(timeout=within_s)
         except Empty:
@@ -99,7 +101,7 @@ class _Worker:
         return True
 
     def report(self) -> None:
-        """Tell the supervisor how things are."""
+        """Report streams and metrics to the supervisor."""
         metrics = list(self.metrics.registry.collect())
         streams = self.server.stream_rows() if self.config.page else []
         self.cache.send(Report(self.server.stream_count, metrics, streams))
@@ -125,7 +127,7 @@ class _Worker:
 def main(fd: int) -> int:
     """Serve until told to end; return the exit code of the process."""
     connection = Connection(fd)
-    # Ctrl-C reaches every process of the terminal; the supervisor says what is to be done.
+    # Ctrl-C reaches every process of the terminal; the supervisor decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_freed_memory()
     start = connection.recv()
@@ -149,7 +151,7 @@ def main(fd: int) -> int:
             worker.report()
     if worker.is_lost:
         _log.error("the supervisor is gone; this worker ends")
-        # Streams that stand in a send would hold up an orderly end.
+        # Streams that are blocked in a send would delay an orderly end.
         os._exit(1)
     end_by(worker.config.drain_s)
     worker.server.drain()
@@ -158,7 +160,7 @@ def main(fd: int) -> int:
 
 def _reloader(source: ConfigSource, worker: _Worker) -> Reloader:
     reloader = Reloader(source, worker.apply)
-    # What has changed since the supervisor started.
+    # Apply what has changed since the supervisor started.
     reloader.request()
     return reloader
 

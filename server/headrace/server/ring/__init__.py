@@ -1,1 +1,1 @@
-"""Batches in shared memory for clients of the same host."""
+"""Send batches through shared memory to clients on the same host."""

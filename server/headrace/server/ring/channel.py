@@ -1,12 +1,12 @@
-"""The server's end of a ring's socket: records out and in, and waits that can be ended.
+"""The server's end of a ring's socket: it sends and receives records, and its waits can be ended.
 
 Contract:
 
-1. `send` returns True when the records are on their way. While the client reads none it waits, and
-   takes what the client says meanwhile, so that two full sockets never wait for each other.
-2. `wake`, from any thread, ends every wait, now and from then on.
-3. A client that is gone is `ClientGoneError`, in whatever is asked next, and one that says what
-   nobody understands `BadArgumentError`.
+1. `send` returns True when the records have been sent. While the client does not read, it waits and
+   receives the client's records, so that two full sockets never wait for each other.
+2. `wake`, from any thread, ends the current wait and all later ones.
+3. If the client has disconnected, the next call raises `ClientGoneError`; if it sent something
+   invalid, `BadArgumentError`.
 
 If the code differs, the code is wrong.
 """
@@ -25,7 +25,7 @@ _RECEIVE_BYTES = 65536
 
 
 class RingChannel:
-    """Speaks to one client; for one thread, except for `wake`.
+    """Exchange records with one client; for one thread, except for `wake`.
 
     Args:
         connection: A connection to the client, closed with the channel.
@@ -40,10 +40,10 @@ class RingChannel:
         self.is_woken = False
 
     def send(self, records: bytes) -> bool:
-        """Send records; return whether they were sent, which they are unless the wait was ended."""
+        """Send records; return False only if the wait was ended before that."""
         while True:
             try:
-                # So little goes into the socket's queue whole or not at all.
+                # Records this small are queued by the socket as a whole or not at all.
                 self._connection.send(records)
             except BlockingIOError:
                 if self.is_woken:
@@ -56,13 +56,13 @@ class RingChannel:
                 return True
 
     def take(self) -> list[Record]:
-        """Return what the client has said; does not wait."""
+        """Return the records that the client has sent, without waiting."""
         self._receive()
         received, self._received = self._received, []
         return received
 
     def wait(self) -> None:
-        """Return when the client has said something, or is gone, or `wake` was called."""
+        """Wait until the client has sent something or disconnected, or `wake` was called."""
         if not self._received:
             self._poll(select.POLLIN)
 
@@ -73,7 +73,7 @@ class RingChannel:
             os.eventfd_write(self._wake_fd, 1)
 
     def close(self) -> None:
-        """Close the socket: the client then looks at how the call ended."""
+        """Close the socket; the client then reads the status of the call."""
         self._connection.close()
         fd, self._wake_fd = self._wake_fd, -1
         os.close(fd)
@@ -90,10 +90,10 @@ class RingChannel:
         try:
             self._received += self._reader.feed(said)
         except StreamCorruptError as error:
-            # It is the client's fault, and none of the data's.
+            # The error is the client's, not the data's.
             raise BadArgumentError(
-                "the client sent something other than a record on its ring's socket: "
-                f"{error.message}; use a client of this version",
+                f"the client sent an invalid record on its ring's socket: {error.message}; use a "
+                "client of this version",
                 field="ring",
             ) from error
 

@@ -1,12 +1,12 @@
-"""Where clients come for their rings: a unix socket beside gRPC's.
+"""Hand rings to clients over a unix socket beside gRPC's.
 
 Contract:
 
-1. A client that comes with a ticket is handed, with its connection, to the stream that waits for
-   it. Each ticket is good once.
-2. A client of another user than those allowed, or without a good ticket, is told why and let go.
-3. A client that says nothing is let go after ``_TICKET_S``, and holds up no other.
-4. `close` ends the thread, all waits for clients, and removes the socket.
+1. The connection of a client with a valid ticket is passed to the stream that waits for it. Each
+   ticket is valid once.
+2. A client of a user that is not allowed, or without a valid ticket, is told why and disconnected.
+3. A client that sends nothing is disconnected after ``_TICKET_S``, and delays no other.
+4. `close` ends the thread and all waits for clients, and removes the socket.
 
 If the code differs, the code is wrong.
 """
@@ -30,7 +30,7 @@ from headrace.errors import RingUnavailableError
 from headrace.ring import TICKET_BYTES, refusal
 
 _TICKET_S = 10.0
-# How often it is looked for those that say nothing (arbitrary), and how many there may be.
+# How often silent clients are looked for (arbitrary), and how many there may be.
 _LOOK_S = 1.0
 _MOST_SILENT = 64
 _CREDENTIALS = struct.Struct("3i")
@@ -40,7 +40,7 @@ class Ticket:
     """A stream's wait for its client.
 
     Attributes:
-        secret: What the client must say.
+        secret: The ticket that the client must send.
     """
 
     def __init__(self) -> None:
@@ -48,17 +48,17 @@ class Ticket:
         self._given: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
 
     def give(self, connection: socket.socket | None) -> None:
-        """Hand the client over; None ends the wait."""
+        """Pass the client's connection on; None ends the wait."""
         self._given.put(connection)
 
     def wait(self) -> socket.socket | None:
-        """Return the client's connection, or None if it did not come."""
+        """Return the client's connection, or None if it did not arrive."""
         with contextlib.suppress(queue.Empty):
             return self._given.get(timeout=_TICKET_S)
         return None
 
     def discard(self) -> None:
-        """Let go of a client that came too late, or twice."""
+        """Disconnect a client that came too late, or twice."""
         with contextlib.suppress(queue.Empty):
             while True:
                 late = self._given.get_nowait()
@@ -67,12 +67,12 @@ class Ticket:
 
 
 class RingDoor:
-    """Listens on one path; `start` it.
+    """Listen on one path, after `start`.
 
     Args:
         path: The path of the socket.
         mode: Its permissions.
-        uids: Users who may come.
+        uids: The ids of the users that are allowed.
     """
 
     def __init__(self, path: str, *, mode: int, uids: Collection[int]) -> None:
@@ -89,15 +89,15 @@ class RingDoor:
         self._thread = threading.Thread(target=self._run, name="headrace-ring-door", daemon=True)
 
     def start(self) -> None:
-        """Bind the socket and begin to listen.
+        """Bind the socket and start to listen.
 
         Raises:
             OSError: The path cannot be bound.
         """
-        # What an ended server left; gRPC's own socket says whether one still serves here.
+        # A stopped server left it; gRPC's own socket shows whether a server still runs here.
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISSOCK(Path(self._path).stat().st_mode):
-                raise FileExistsError(f"there is a file of that name: {self._path}")
+                raise FileExistsError(f"a file of that name exists: {self._path}")
             Path(self._path).unlink()
         before = os.umask(0o777 & ~self._mode)
         try:
@@ -112,10 +112,10 @@ class RingDoor:
         self._thread.start()
 
     def admit(self, ticket: Ticket) -> None:
-        """Let a client in that has this ticket; `forget` must follow.
+        """Accept a client with this ticket; `forget` must follow.
 
         Raises:
-            RingUnavailableError: The door is closed.
+            RingUnavailableError: The listener is closed.
         """
         with self._lock:
             if self._is_closed:
@@ -123,12 +123,12 @@ class RingDoor:
             self._tickets[ticket.secret] = ticket
 
     def forget(self, ticket: Ticket) -> None:
-        """Make a ticket good for nothing."""
+        """Invalidate a ticket."""
         with self._lock:
             self._tickets.pop(ticket.secret, None)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no more clients."""
         with self._lock:
             if self._is_closed:
                 return
@@ -168,18 +168,18 @@ class RingDoor:
             allowed = ", ".join(map(str, sorted(self._uids)))
             _refuse(
                 connection,
-                f"user {uid} may have no ring of this server, only {allowed} may; "
-                "start the server with --ring-uids",
+                f"user {uid} may not have a ring of this server, only {allowed} may; start the "
+                "server with --ring-uids",
             )
         elif len(self._silent) >= _MOST_SILENT:
-            _refuse(connection, "too many clients come for rings at once")
+            _refuse(connection, "too many clients are asking for rings at once")
         else:
             self._silent[connection] = time.monotonic()
             self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, connection: socket.socket) -> None:
         try:
-            # A client says it in one piece, and nothing else before it has its ring.
+            # A client sends the ticket in one piece, and nothing else before it has its ring.
             said = connection.recv(TICKET_BYTES)
         except OSError:
             said = b""
@@ -188,7 +188,7 @@ class RingDoor:
         if ticket is None:
             self._selector.unregister(connection)
             del self._silent[connection]
-            _refuse(connection, "the ticket is none of this server's, or was used before")
+            _refuse(connection, "the ticket is not from this server, or was used before")
             return
         self._selector.unregister(connection)
         del self._silent[connection]

@@ -1,4 +1,4 @@
-"""The memory of one ring: made, sealed, lent out slot by slot."""
+"""The memory of one ring: allocated, sealed, and lent slot by slot."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from headrace.errors import BadArgumentError
 from headrace.server.cache.memory.arena import ExtentAllocator, rounded
 from headrace.server.cache.memory.shared_memory import Shared
 
-# Nobody can make a mapping shorter than its reader believes, nor take these promises back. Writing
-# stays allowed: tensors are writable by promise. A private mapping would allow it too, but would
-# continue showing what a client wrote after the slot is written again, and cannot be pinned.
+# The seals prevent anyone from shrinking the memory under a reader, or from removing the seals.
+# Writing stays allowed, since tensors are writable. A private mapping would allow it too, but would
+# keep showing what a client wrote after the slot is rewritten, and cannot be pinned.
 _SEALS = ("F_SEAL_SHRINK", "F_SEAL_GROW", "F_SEAL_SEAL")  # by name: Linux alone has them
 
 IS_SUPPORTED = hasattr(os, "memfd_create") and hasattr(os, "eventfd")
 
 
 class RingMemory:
-    """Slots of one stream; for one thread.
+    """The slots of one stream's ring; for one thread.
 
-    What lies in the memory is the client's to write as much as the server's, so nothing is read
-    back: who has which slot is noted here.
+    The client may write to the memory as well as the server, so nothing is read back from it: this
+    object records who has which slot.
 
     Args:
-        size: Bytes.
+        size: The size of the ring in bytes.
 
     Attributes:
-        shared: The memory, to be handed over.
+        shared: The file descriptor's memory, to pass to the client.
         array: The memory as ``(size,) uint8``.
     """
 
@@ -43,23 +43,23 @@ class RingMemory:
 
     @property
     def lent_count(self) -> int:
-        """Return how many slots the client has, or is about to get."""
+        """Return the number of slots that the client has, or is about to get."""
         return len(self._lent)
 
     def fits(self, size: int) -> bool:
-        """Say whether a slot of that size is free."""
+        """Return whether a slot of that size is free."""
         return rounded(size) <= self._free.longest
 
     def room(self, size: int, most: int) -> int:
-        """Return how many slots of that size are free, one behind the other; at least one."""
+        """Return the number of consecutive free slots of that size, at least one."""
         return max(1, min(most, self._free.longest // rounded(size)))
 
     def could_fit(self, size: int) -> bool:
-        """Say whether a slot of that size would be free if all were."""
+        """Return whether a slot of that size fits into an empty ring."""
         return size <= self._free.size
 
     def take(self, size: int) -> tuple[int, int] | None:
-        """Return begin and generation of a slot of that many bytes, or None if none is free."""
+        """Return the offset and the generation of a free slot of that size, or None."""
         begin = self._free.take(size)
         if begin is None:
             return None
@@ -84,7 +84,7 @@ class RingMemory:
         self._free.give(begin, lent[1])
 
     def close(self) -> None:
-        """Give the memory back; the client's mapping stays its own."""
+        """Free the memory; the client's own mapping remains valid."""
         del self.array
         with contextlib.suppress(OSError):
             self.shared.close()

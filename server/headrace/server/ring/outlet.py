@@ -2,18 +2,19 @@
 
 Contract:
 
-1. A batch that finds room is gathered straight into a slot, and announced when it is whole.
-2. Where there is no room the stream waits, before it gathers, until the client has released
-   enough, or has said that it has taken all there is. Then the batch goes out in the messages of
-   the call: a client that keeps all its batches is never waited for.
-3. A batch larger than the ring goes out in messages at once.
-4. Everything that goes out in messages is announced too, in order, so the client knows which of
-   the two to look at.
-5. A slot is written again only when the client has released it, with its generation.
+1. A batch for which there is room is written directly into a slot, and announced when it is
+    complete.
+2. If there is no room, the stream waits, before writing, until the client has released enough, or
+   has said that it has taken all batches. In the latter case the batch is sent in messages of the
+   call, so the server never waits for a client that keeps all its batches.
+3. A batch larger than the ring is sent in messages at once.
+4. Batches in messages are announced too, in order, so that the client knows where to read.
+5. A slot is reused only after the client has released it, with its generation.
 6. `wake` ends every wait.
-7. Announcements of fast streams travel together, so that a client that waits is not woken for each.
-   One is held back until `_TOGETHER_S` after the last ones went, or `_TOGETHER_BYTES` are held, and
-   for the making of a batch; and no wait, for room or for a store, begins before all are sent.
+7. Announcements of fast streams are sent together, so that a waiting client is not woken for each.
+   One is delayed until `_TOGETHER_S` after the previous ones, or until `_TOGETHER_BYTES` are
+   announced, but at most while a batch is made: all are sent before any wait for room or for a
+   store.
 
 If the code differs, the code is wrong.
 """
@@ -36,42 +37,42 @@ from headrace.server.ring.slots import Slot, SlotPlaces
 from headrace.server.stream.encode_thread import Messages
 from headrace.v1 import shard_service_pb2 as pb
 
-# What protobuf adds to the fields that are known before the payload is: tags, sizes and the hash;
-# and the most that one length of a buffer takes.
+# The bytes that protobuf adds to the fields known before the payload: tags, sizes and the hash; and
+# the most bytes that the length of one buffer takes.
 _MESSAGE_SPARE = 64
 _VARINT_BYTES = 11
 _WIRE = record(RecordKind.WIRE)
-# Less than a step of training takes, and many batches of small samples. A client that slept has all
-# to fetch from memory again: its first batch takes 150 us, and each that came with it 6.
+# Less than a training step, but many batches of small samples. A client that slept has cold caches:
+# its first batch takes 150 us, and each that came with it 6 us.
 _TOGETHER_S = 0.008
-# Of larger batches that matters less, and a ring must not run empty meanwhile. With 4 MiB those of
-# 640 KiB cost their client a tenth more.
+# For larger batches that matters less, and a ring must not run empty meanwhile. With 4 MiB, batches
+# of 640 KiB cost their client a tenth more.
 _TOGETHER_BYTES = 16 << 20
-# How much of the greatest recent batch is still expected after the next; ragged ones vary.
+# How much of the largest recent batch is still expected after the next; ragged batches vary.
 _DECAY = 0.98
 
 
 class RingObserver(Protocol):
-    """What a ring reports."""
+    """The events that a ring reports."""
 
     def placed(self, *, is_in_ring: bool) -> None:
-        """Count a batch: in the ring, or beside it for lack of room."""
+        """Count a batch, in the ring or inline for lack of room."""
 
     def blocked(self, *, seconds: float) -> None:
-        """Count time in which the ring was full."""
+        """Count time during which the ring was full."""
 
 
 class RingOutlet:
-    """Takes the batches of one stream; the contract is above.
+    """Accept the batches of one stream, according to the contract above.
 
     Args:
         memory: The ring; closed with the outlet.
         channel: A channel to its client, closed with the outlet.
-        max_chunk_bytes: Greatest payload of one message.
+        max_chunk_bytes: The largest payload of one message.
         check_payload: Whether slots carry the hash of their payload.
-        observer: Is told what happens.
-        on_close: Called once, when the ring is given up.
-        now: Seconds of a clock that never goes back.
+        observer: Is told about batches and waits.
+        on_close: Called once, when the ring is freed.
+        now: Returns seconds of a monotonic clock.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class RingOutlet:
         self._fulls = 0
         self._is_hungry = False
         self._address = memory.array.ctypes.data
-        # Of what was made and not yet announced; empty for what goes out in messages.
+        # Slots that were filled but not yet announced; empty for batches in messages.
         self._announcements: deque[bytes] = deque()
         self._held: list[bytes] = []
         self._held_bytes = 0
@@ -108,7 +109,7 @@ class RingOutlet:
         self._is_closed = False
 
     def wait(self) -> None:
-        """Return when the next batch will likely find room, or must not wait for it."""
+        """Wait until there is likely room for the next batch, or it need not wait."""
         self._take()
         if self._has_room():
             return
@@ -123,16 +124,16 @@ class RingOutlet:
         self._observer.blocked(seconds=time.monotonic() - began)
 
     def room(self, most: int) -> int:
-        """Return how many batches of a likely size find room now, at least one."""
+        """Return how many batches of the likely size fit now, at least one."""
         return self._memory.room(self._likely_bytes, most) if self._likely_bytes else 1
 
     def has_room(self) -> bool:
-        """Return whether one more batch of a likely size finds room now, or must do without."""
+        """Return whether another batch of the likely size fits now, or needs no slot."""
         self._take()
         return self._has_room()
 
     def places(self) -> Places:
-        """Begin one batch or several: each in a slot if there is one, else in messages."""
+        """Begin one or several batches, each in a slot if one is free, else in messages."""
         return SlotPlaces(
             self._slot, max_chunk_bytes=self._max_chunk_bytes, is_checked=self._check_payload
         )
@@ -140,7 +141,7 @@ class RingOutlet:
     def _slot(
         self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...], payload_bytes: int
     ) -> Slot | None:
-        """Take a slot, if one is free; what was announced of it follows when it is filled."""
+        """Take a slot, if one is free; its announcement follows when it is filled."""
         room = header.ByteSize() + _MESSAGE_SPARE + _VARINT_BYTES * len(buffer_bytes)
         begin = payload_begin(room)
         size = begin + payload_bytes
@@ -161,7 +162,7 @@ class RingOutlet:
         )
 
     def _layout_number(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> int:
-        """Return the number of the last batch's layout, or a new one if this is another."""
+        """Return the number of the last batch's layout, or a new number if the layout differs."""
         shape = (header.sample_count, buffer_bytes)
         if shape != self._shape:
             self._shape = shape
@@ -169,7 +170,7 @@ class RingOutlet:
         return self._shapes
 
     def announce(self) -> None:
-        """Tell the client, now or a little later, of the next slot that is filled, if one is."""
+        """Announce the next filled slot, if any, to the client, now or a little later."""
         if announcement := self._announcements.popleft():
             self._held.append(announcement)
             if (
@@ -179,14 +180,14 @@ class RingOutlet:
                 self.flush()
 
     def flush(self) -> None:
-        """Tell the client of all that was announced."""
+        """Send all pending announcements to the client."""
         if self._held and self._channel.send(b"".join(self._held)):
             self._held.clear()
             self._held_bytes = 0
             self._announced_at = self._now()
 
     def announce_message(self) -> bool:
-        """Tell the client that a message of the call comes next; return whether it was told."""
+        """Announce that a message of the call comes next; return whether this was sent."""
         self._held.append(_WIRE)
         self.flush()
         return not self._held
@@ -198,7 +199,7 @@ class RingOutlet:
                 self._channel.wake()
 
     def close(self) -> None:
-        """Let go of the ring; the client keeps what it has mapped."""
+        """Free the ring; the client keeps its mapping."""
         with self._closing:
             if not self._is_closed:
                 self._is_closed = True
@@ -219,10 +220,10 @@ class RingOutlet:
 
 
 class RingMessages:
-    """The messages of a stream that has a ring; each is announced before it goes out.
+    """The messages of a stream with a ring; each is announced before it is sent.
 
     Args:
-        stream: Its batches go to the outlet.
+        stream: The stream, which writes its batches to the outlet.
         outlet: The outlet of the stream.
     """
 
@@ -231,21 +232,21 @@ class RingMessages:
         self._outlet = outlet
 
     def messages(self) -> Generator[bytes, None, None]:
-        """Yield the messages that do not lie in the ring."""
+        """Yield the messages that are not in the ring."""
         with closing(self._stream.messages()) as messages:
             try:
                 for message in messages:
-                    # One that was not announced belongs to a stream that is being ended.
+                    # A message that was not announced belongs to a stream that is being ended.
                     if self._outlet.announce_message():
                         yield message
             except ClientGoneError:
                 return
             except HeadraceError:
-                # What came before it stands.
+                # Announcements before it remain valid.
                 with suppress(ClientGoneError):
                     self._outlet.flush()
                 raise
 
     def cancel(self) -> None:
-        """End them, from any thread."""
+        """End the messages, from any thread."""
         self._stream.cancel()

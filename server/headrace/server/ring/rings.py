@@ -1,4 +1,4 @@
-"""The rings of one server: whether it makes them, for whom, and how many there are."""
+"""Make the rings of one server, decide who gets one, and count them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RingWish:
-    """What a call asked for.
+    """The ring that a call requested.
 
     Attributes:
-        ring_bytes: Size; 0 leaves it to the server.
+        ring_bytes: The requested size; 0 lets the server choose.
         check_payload: Whether slots carry the hash of their payload.
         peer: The client's address as gRPC has it.
-        on_end: Registers what to call when the call ends; False if it has.
+        on_end: Registers a function to call when the call ends; returns False if it already has.
     """
 
     ring_bytes: int
@@ -43,11 +43,11 @@ class RingWish:
 
 
 class Rings:
-    """Makes rings for clients of this host.
+    """Make rings for clients on this host.
 
     Args:
         config: The server's settings.
-        metrics: Are told of rings.
+        metrics: Count the rings.
     """
 
     def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
@@ -59,7 +59,7 @@ class Rings:
         self._why_not = self._reason()
 
     def listen(self, addresses: Iterable[str]) -> None:
-        """Open a door beside each unix socket of gRPC's; without one there are no rings."""
+        """Open a listener beside each unix socket of gRPC; without one there are no rings."""
         if self._why_not:
             return
         uids = {os.getuid(), *self._config.ring_users}
@@ -72,23 +72,23 @@ class Rings:
                 door.start()
             except OSError as error:
                 door.close()
-                self._why_not = f"the ring's socket {path} cannot be had ({error})"
-                _log.warning("no rings: %s; batches go over gRPC", self._why_not)
+                self._why_not = f"the ring's socket {path} cannot be opened ({error})"
+                _log.warning("no rings: %s; batches are sent over gRPC", self._why_not)
                 continue
             self._doors.append(door)
 
     def attach(
         self, wish: RingWish, *, max_chunk_bytes: int, share: Share
     ) -> Generator[bytes, None, RingOutlet]:
-        """Make a ring for a call, and hand it over; yields the offer.
+        """Make a ring for a call and pass it to the client; yields the offer.
 
         Args:
-            wish: What the call asked for.
-            max_chunk_bytes: Greatest payload of one message.
-            share: The share of the stream, which the ring is a part of.
+            wish: The ring that the call requested.
+            max_chunk_bytes: The largest payload of one message.
+            share: The stream's share of the budget, which pays for the ring.
 
         Raises:
-            RingUnavailableError: This client can have none.
+            RingUnavailableError: This client cannot have a ring.
         """
         sized = self._sized(wish, share)
         try:
@@ -107,18 +107,18 @@ class Rings:
         )
 
     def close(self) -> None:
-        """Let nobody in any more; rings in use stay."""
+        """Make no more rings; rings in use stay."""
         for door in self._doors:
             door.close()
 
     def _met(self, wish: RingWish, warning: str) -> Generator[bytes, None, socket.socket]:
-        """Offer a ring, and wait for the client to come for it."""
-        # Good at each door: a client knows but the one beside the socket that it came by.
+        """Offer a ring, and wait for the client to fetch it."""
+        # Valid at each listener: a client knows only the one beside the socket that it used.
         ticket = Ticket()
         try:
             for door in self._doors:
                 door.admit(ticket)
-            # A call that is over waits for nobody.
+            # A finished call waits for nobody.
             if not wish.on_end(lambda: ticket.give(None)):
                 ticket.give(None)
             offer = pb.RingOffer(version=VERSION, ticket=ticket.secret, warning=warning)
@@ -129,11 +129,11 @@ class Rings:
                 door.forget(ticket)
             ticket.discard()
         if connection is None:
-            raise RingUnavailableError("the client did not come for its ring")
+            raise RingUnavailableError("the client did not fetch its ring")
         return connection
 
     def _sized(self, wish: RingWish, share: Share) -> RingSize:
-        """Return the size of a new ring, which counts from now on."""
+        """Return the size of a new ring, and count it from now on."""
         why_not = self._why_not
         if not self._doors:
             why_not = why_not or "this server listens on no unix socket"
@@ -151,12 +151,12 @@ class Rings:
             )
         if not share.stand(sized.size):
             raise RingUnavailableError(
-                f"the server has no memory for a ring of {sized.size} bytes just now: all batches "
-                f"and rings may take {self._config.payload_bytes} (--payload-bytes)"
+                f"the server has no memory for a ring of {sized.size} bytes at the moment: all "
+                f"batches and rings may take {self._config.payload_bytes} (--payload-bytes)"
             )
         self._count(1, sized.size)
         if sized.warning:
-            _log.warning("a ring is smaller than was asked for: %s", sized.warning)
+            _log.warning("a ring is smaller than requested: %s", sized.warning)
         return sized
 
     def _count(self, rings: int, size: int) -> None:
@@ -173,7 +173,7 @@ class Rings:
 
 
 def _handed_over(connection: socket.socket, size: int) -> tuple[RingMemory, RingChannel]:
-    """Make a ring and give it to the client; nothing stays open if that fails."""
+    """Make a ring and pass it to the client; nothing stays open if that fails."""
     with ExitStack() as opened:
         opened.callback(connection.close)
         try:

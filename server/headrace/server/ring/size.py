@@ -1,4 +1,4 @@
-"""How large a ring may be: what is asked for, what is configured, and what the container has."""
+"""Determine the size of a ring from the request, the settings and the container's memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from headrace.errors import RingUnavailableError
 
-# The part of what the container has left that one ring may take, so that others find room too.
+# The part of the container's free memory that one ring may take, so that others fit too.
 _SHARE = 4
-# Below this a ring is not worth its trouble (arbitrary).
+# Smaller rings are not worthwhile (arbitrary).
 LEAST_BYTES = 1 << 20
 DEFAULT_BYTES = 128 << 20
 _PAGE = 4096
@@ -22,11 +22,11 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class RingSize:
-    """What a client gets.
+    """The size that a client gets.
 
     Attributes:
-        size: Bytes of its ring.
-        warning: Why that is less than it asked for, and what to do; else empty.
+        size: The size of its ring in bytes.
+        warning: Why that is less than requested, and what to do; empty if it is not.
     """
 
     size: int
@@ -39,14 +39,14 @@ def ring_size(
     """Return the size of a new ring.
 
     Args:
-        wanted: What the client asks for; 0 leaves it to the server.
+        wanted: The bytes that the client requests; 0 lets the server choose.
         most: ``ring_bytes`` of the server.
-        limit: The memory that the server's container may take; None without a limit.
-        cache_bytes: What its cache may take of it.
-        open_bytes: How much the open rings take together.
+        limit: The memory limit of the server's container in bytes; None without a limit.
+        cache_bytes: The part of it that the cache may take.
+        open_bytes: The total size of the open rings.
 
     Raises:
-        RingUnavailableError: There is no room for any.
+        RingUnavailableError: There is no room for a ring.
     """
     size, warning = min(wanted or DEFAULT_BYTES, most), ""
     if limit is not None:
@@ -55,22 +55,22 @@ def ring_size(
             size = left
             warning = (
                 f"the container's memory limit of {limit // _MIB} MiB leaves "
-                f"{max(0, left) // _MIB} MiB for a ring beside the cache of "
-                f"{cache_bytes // _MIB} MiB and rings of {open_bytes // _MIB} MiB; raise the "
-                "limit, or lower --cache-bytes"
+                f"{max(0, left) // _MIB} MiB for a ring besides the cache of {cache_bytes // _MIB} "
+                f"MiB and rings of {open_bytes // _MIB} MiB; raise the limit, or lower "
+                "--cache-bytes"
             )
     if size < LEAST_BYTES:
         raise RingUnavailableError(
-            warning or f"a ring of {size} bytes is less than {LEAST_BYTES}; ask for more"
+            warning or f"a ring of {size} bytes is smaller than {LEAST_BYTES}; request more"
         )
     return RingSize(size - size % _PAGE, warning)
 
 
 def memory_limit(cgroup: Path = _CGROUP_FILE, root: Path = _CGROUP_ROOT) -> int | None:
-    """Return the memory that this process's container may take in bytes, or None.
+    """Return the memory limit of this process's container in bytes, or None.
 
-    The least of those of the process's own group and of the groups around it, in either version
-    of control groups.
+    It is the lowest limit of the process's own control group and its parents, in either version of
+    control groups.
     """
     found = []
     with contextlib.suppress(OSError):
@@ -88,7 +88,7 @@ def _limits(root: Path, path: str, name: str) -> list[int]:
     group = root / path.lstrip("/")
     for place in (group, *group.parents):
         with contextlib.suppress(OSError, ValueError):
-            # Version 1 writes a number beyond all memory where there is no limit.
+            # Version 1 reports a huge number if there is no limit.
             limit = int((place / name).read_text())
             found += [limit] if limit < 1 << 60 else []
         if place == root:

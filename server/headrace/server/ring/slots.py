@@ -1,4 +1,4 @@
-"""Fill the slots of a ring: with one batch, or with several that are made together."""
+"""Fill the slots of a ring with one batch, or with several that are made together."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Slot:
     """A slot that is being filled.
 
     Attributes:
-        memory: All of it.
-        begin: Where its payload starts in it.
+        memory: The memory of the whole slot.
+        begin: The offset of the payload in the memory.
         address: The address of the payload.
         generation: The generation of the slot.
-        layout: Number of the payload's layout.
+        layout: The number of the payload's layout.
     """
 
     memory: NDArray[np.uint8]
@@ -34,11 +34,11 @@ class Slot:
 
     @property
     def payload(self) -> NDArray[np.uint8]:
-        """Return where the payload goes."""
+        """Return the memory of the payload."""
         return self.memory[self.begin :]
 
     def seal(self, message: bytes) -> None:
-        """Write the batch's message, and what says that the slot is filled."""
+        """Write the batch's message and mark the slot as filled."""
         seal_slot(
             self.memory,
             generation=self.generation,
@@ -50,11 +50,12 @@ class Slot:
 
 
 class SlotPlaces:
-    """Batches in slots, and in messages where there is none.
+    """Place batches in slots, and in messages if no slot is free.
 
     Args:
-        take: Gives the slot of a batch: of its header, its `buffer_bytes`, and its payload's size.
-        max_chunk_bytes: Greatest payload of one message.
+        take: Returns the slot for a batch, given its header, its `buffer_bytes` and its payload
+            size.
+        max_chunk_bytes: The largest payload of one message.
         is_checked: Whether slots carry the hash of their payload.
     """
 
@@ -71,7 +72,7 @@ class SlotPlaces:
         self._slots: list[tuple[Slot, bytes] | None] = []
 
     def add(self, header: pb.BatchHeader, buffer_bytes: tuple[int, ...]) -> None:
-        """Take a slot for one batch more, or a message."""
+        """Take a slot, or a message, for one more batch."""
         size = header.payload_bytes
         header.payload_xxh3 = 0
         slot = self._take(header, buffer_bytes, size)
@@ -84,7 +85,7 @@ class SlotPlaces:
         self._slots.append((slot, message))
 
     def find(self) -> list[Target]:
-        """Return the places in slots, and in the messages of what found none."""
+        """Return the places in slots, and in messages for batches without a slot."""
         targets = iter(self._messages.find())
         return [
             next(targets) if filled is None else (b"", filled[0].address, filled[0].payload.size, 0)
@@ -92,7 +93,7 @@ class SlotPlaces:
         ]
 
     def finish(self) -> list[Finished]:
-        """Seal the slots; return the messages of what found none."""
+        """Seal the slots; return the messages of batches without a slot."""
         messages = iter(self._messages.finish())
         finished: list[Finished] = []
         for filled in self._slots:

@@ -1,1 +1,1 @@
-"""A server of several processes: a supervisor with the cache, workers that serve from it."""
+"""Run a server as several processes: a supervisor with the cache, and workers that serve."""

@@ -1,8 +1,8 @@
-"""What a supervisor and its workers say to each other.
+"""The messages between a supervisor and its workers.
 
-They talk over a socket pair that only they have, as pickles: both are one program of one user.
-Everything is one way; an answer is a message of its own. Streams are named by numbers that their
-worker gives out, datasets by the index that the supervisor's cache gives them.
+They are sent as pickles over a private socket pair: both ends are the same program of the same
+user. All messages are one-way; an answer is a separate message. Workers number their streams, and
+the supervisor's cache numbers the datasets.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Blocks = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """To a worker, first: what it needs. Three descriptors follow: arena, header, desk.
+    """To a worker, first: its settings. Three descriptors follow: arena, header, desk.
 
     Attributes:
         settings: The settings of its `ServerConfig`, by name.
-        source: Where datasets that come and go are read from.
-        sizes: Bytes of arena, header and desk.
+        source: Where the configuration is read again from.
+        sizes: The sizes of arena, header and desk in bytes.
     """
 
     settings: dict[str, object]
@@ -39,7 +39,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class OpenSource:
-    """To the supervisor: let a dataset into the cache; answered by `SourceOpened`."""
+    """To the supervisor: open a dataset in the cache; answered by `SourceOpened`."""
 
     request: int
     name: str
@@ -59,7 +59,7 @@ class SourceOpened:
 
 @dataclass(frozen=True, slots=True)
 class CloseSource:
-    """To the supervisor: this worker needs a dataset no more."""
+    """To the supervisor: this worker no longer needs a dataset."""
 
     index: int
 
@@ -82,7 +82,7 @@ class JobNamed:
 
 @dataclass(frozen=True, slots=True)
 class StreamClosed:
-    """To the supervisor: it holds nothing any more, and needs nothing."""
+    """To the supervisor: the stream has ended; it holds and needs nothing."""
 
     stream: int
 
@@ -98,10 +98,10 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """To the supervisor: pin blocks for a stream and say so, those that are not there as they come.
+    """To the supervisor: pin blocks for a stream and report each, missing ones as they arrive.
 
     Attributes:
-        serial: Counts the demands of a stream; answers name it.
+        serial: The number of the demand in its stream, which answers repeat.
     """
 
     stream: int
@@ -121,7 +121,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class EndDemand:
-    """To the supervisor: the demand of a stream is over; what is pinned for it is free."""
+    """To the supervisor: the demand of a stream is over; its pins are released."""
 
     stream: int
 
@@ -137,7 +137,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """To a worker: a block that a stream waits for will not come."""
+    """To a worker: a block that a stream waits for cannot be fetched."""
 
     stream: int
     serial: int
@@ -160,12 +160,12 @@ class CannotStart:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """To the supervisor, every now and then: how many streams of batches there are, and metrics.
+    """To the supervisor, regularly: the number of streams, and metrics.
 
     Attributes:
-        stream_count: Streams.
-        metrics: What was counted.
-        streams: What each open stream has counted, if there is a page.
+        stream_count: The number of open streams of batches.
+        metrics: The values of the worker's metrics.
+        streams: The counts of each open stream, if there is a page.
     """
 
     stream_count: int
@@ -175,7 +175,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class SendAway:
-    """To a worker: ask streams to reconnect, and those that come in the next moments too."""
+    """To a worker: ask streams to reconnect, including those that arrive in the next moments."""
 
     count: int
 

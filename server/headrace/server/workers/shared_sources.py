@@ -1,4 +1,4 @@
-"""The datasets that a supervisor reads for its workers, each open once."""
+"""The datasets that a supervisor reads for its workers, each opened once."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class SharedSource:
     """One dataset.
 
     Attributes:
-        key: What it was opened by.
+        key: The settings and version with which it was opened.
         dataset: The dataset.
         source: Its blocks in the cache.
-        tables: Where they lie, for workers.
-        users: Workers that have it open, each as often as it opened it.
+        tables: The places of the blocks, for workers.
+        users: Workers that have it open, once for each time they opened it.
     """
 
     key: bytes
@@ -41,12 +41,12 @@ class SharedSource:
 
 
 class SharedSources:
-    """Opens datasets for workers. Safe for several threads.
+    """Open datasets for workers. Safe for several threads.
 
     Args:
-        cache: Gets their blocks.
-        capacity: Slots that the cache may have.
-        observers: Are told of reads.
+        cache: The cache that stores their blocks.
+        capacity: The number of slots of the cache.
+        observers: Are told about reads.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class SharedSources:
         """Return a version of a dataset; `give_back` must follow.
 
         Args:
-            name: What metrics call it, if it is not open yet.
-            config: What opens it.
+            name: Its name in metrics, if it is not open yet.
+            config: The settings with which it is opened.
             fingerprint: The fingerprint of the version.
 
         Raises:
             HeadraceError: It cannot be opened.
         """
         key = pickle.dumps((config, fingerprint))
-        # One at a time: all workers start together and want the same.
+        # One at a time: all workers start together and open the same datasets.
         with self._lock:
             shared = self._open.get(key)
             if shared is None:
@@ -79,7 +79,7 @@ class SharedSources:
             return shared
 
     def give_back(self, shared: SharedSource) -> None:
-        """Undo one `take`; what nobody has is closed."""
+        """Undo one `take`; a dataset that no worker has open is closed."""
         with self._lock:
             shared.users -= 1
             if shared.users:

@@ -1,15 +1,15 @@
-"""A server of several processes: a supervisor, which has the cache, and workers, which serve.
+"""Run a server as several processes: a supervisor with the cache, and workers that serve.
 
 Contract:
 
 1. All workers listen on the same ports; the kernel gives each connection to one of them. Streams
    are evened out by asking some to reconnect.
-2. A worker that ends without being told, or says nothing for `SILENCE_S`, is replaced, at once the
-   first time, and later the later the oftener it happens. Its streams reconnect to others; those of
-   others notice nothing.
-3. A worker holds nothing that outlives it: its session gives all of it back.
-4. `drain` asks every worker to drain, and waits ``drain_s`` and some seconds; what is left then is
-   killed. `stop` kills at once. Both leave no process, no thread and no socket.
+2. A worker that ends unexpectedly, or sends nothing for `SILENCE_S`, is replaced: at once the first
+   time, and after longer and longer pauses if it happens again. Its streams reconnect to other
+   workers; streams of other workers are not affected.
+3. Nothing that a worker holds outlives it: its session releases all of it.
+4. `drain` asks every worker to drain, and waits ``drain_s`` and a few seconds; workers that remain
+   are killed. `stop` kills at once. Both leave no process, no thread and no socket.
 5. Workers end when the supervisor does, however that ends.
 
 If the code differs, the code is wrong.
@@ -58,32 +58,32 @@ from headrace.server.workers.worker_handle import Session
 
 # How long workers may take to open all datasets.
 _START_TIMEOUT_S = 600.0
-# How long they may take to end beyond ``drain_s``; a server ends within 2 s of it.
+# How much longer than ``drain_s`` they may take to end; a server ends within 2 s of it.
 _CUT_TIMEOUT_S = 0.8
-# How long one that has closed its socket may take to end.
+# How long a worker that has closed its socket may take to end.
 _END_TIMEOUT_S = 15.0
-# A worker that lived so long is replaced at once; each that did not doubles the pause.
+# A worker that lived this long is replaced at once; each that did not doubles the pause.
 _STEADY_S = 30.0
 _LONGEST_PAUSE_S = 30.0
 _TICK_S = 0.25
-# Workers report twice a second. One that is stopped, or hangs in what holds Python's lock, says
-# nothing; a machine that is short of processors holds one up for some seconds (arbitrary).
+# Workers report twice a second. A worker that is stopped, or hangs while holding Python's lock,
+# sends nothing; on an overloaded machine a report may be some seconds late (arbitrary).
 SILENCE_S = 10.0
 
 _log = logging.getLogger(__name__)
 
 
 class _Member:
-    """One worker, and those that replace it.
+    """One worker, or its replacement.
 
     Attributes:
-        index: Names it.
-        process: Its process, if it runs.
-        session: What it asks for.
-        stream_count: Its streams, as last reported; None while it does not serve.
+        index: The worker's number.
+        process: Its process, if it is running.
+        session: Handles its requests.
+        stream_count: The number of its streams as last reported; None while it does not serve.
         failure: Why it could not start.
-        reported_at: When it last said how it is; of a monotonic clock.
-        streams: What its open streams have counted, as last reported.
+        reported_at: When it last reported, on a monotonic clock.
+        streams: The counts of its open streams, as last reported.
     """
 
     def __init__(self, index: int) -> None:
@@ -97,7 +97,7 @@ class _Member:
 
 
 class Supervisor:
-    """A started server of several processes; `start_supervisor` makes one.
+    """A running server of several processes, made by `start_supervisor`.
 
     Attributes:
         addresses: Where it listens, in the order configured.
@@ -152,7 +152,7 @@ class Supervisor:
 
     @property
     def worker_pids(self) -> tuple[int | None, ...]:
-        """Return the process of each worker; None for one that does not serve just now."""
+        """Return the process id of each worker; None for one that does not serve at the moment."""
         with self._changed:
             return tuple(
                 member.process.pid
@@ -163,26 +163,26 @@ class Supervisor:
 
     @property
     def stream_counts(self) -> tuple[int | None, ...]:
-        """Return how many streams each worker has, as last reported."""
+        """Return the number of streams of each worker, as last reported."""
         with self._changed:
             return tuple(member.stream_count for member in self._members)
 
     def status(self) -> Status:
-        """Return what the server does just now, as its workers have last reported."""
+        """Return the server's current state, as its workers last reported it."""
         with self._changed:
             streams = [row for member in self._members for row in member.streams]
         return status_of(self._sum.registry.collect(), streams)
 
     @property
     def used_bytes(self) -> int:
-        """Return what the cache holds now."""
+        """Return the current state of the cache."""
         return self._cache.used_bytes
 
     def start(self) -> None:
         """Start all workers, and wait until they serve.
 
         Raises:
-            HeadraceError: One cannot start.
+            HeadraceError: A worker cannot start.
         """
         if self._config.metrics_listen:
             self._endpoint = start_metrics_endpoint(self._config.metrics_listen, self._sum.registry)
@@ -201,12 +201,12 @@ class Supervisor:
             raise failures[0]
         if not is_whole:
             raise StoreUnavailableError(
-                f"the workers opened their datasets not within {_START_TIMEOUT_S:.0f} s; look at "
+                f"the workers did not open their datasets within {_START_TIMEOUT_S:.0f} s; check "
                 "the store, and start again"
             )
 
     def reload(self) -> None:
-        """Let workers read the datasets of the configuration again; they do it at changes too."""
+        """Let workers read the datasets of the configuration again, as they do when it changes."""
         for member in self._members:
             if member.session is not None:
                 member.session.post(Reload())
@@ -295,7 +295,7 @@ class Supervisor:
             member.process, member.session, member.stream_count = None, None, None
             member.streams = []
             self._changed.notify_all()
-        # It has closed its socket, so it is about to end.
+        # The process has closed its socket, so it is about to end.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_TIMEOUT_S)
         process.kill()
@@ -323,7 +323,7 @@ class Supervisor:
             self._changed.notify_all()
 
     def _kill_silent(self) -> None:
-        """Kill workers that serve and have said nothing for long; they are replaced."""
+        """Kill serving workers that have sent nothing for too long; they are replaced."""
         long_ago = time.monotonic() - SILENCE_S
         with self._changed:
             for member in self._members:
@@ -382,7 +382,7 @@ def _settings(config: ServerConfig, addresses: tuple[str, ...]) -> dict[str, obj
         listen=addresses,
         metrics_listen="",
         cache_dir="",
-        # Streams share what is fetched ahead of need by the number of their worker's streams.
+        # Each worker divides the prefetch budget by its number of streams.
         cache_bytes=max(1, config.cache_bytes // config.workers),
         max_streams=math.ceil(config.max_streams / config.workers),
         payload_bytes=max(1, config.payload_bytes // config.workers),

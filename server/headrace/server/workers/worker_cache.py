@@ -1,13 +1,14 @@
-"""The cache as a worker has it: blocks are read in place, and asked for over a socket.
+"""The cache as seen by a worker: it reads blocks in place, and requests them over a socket.
 
 It has the methods of `BlockCache` that streams use, and keeps its contract:
 
 1. A lease pins on the worker's desk, by the contract of
-   `headrace.server.cache.memory.shared_memory`, and asks nobody.
-2. What is not cached the supervisor fetches. It pins a block for the stream that demands it until
-   the worker says that it has been read.
-3. What streams will read is written on the desk when blocks have been evicted, some times a second.
-4. When the supervisor is gone every wait ends with `DrainingError`, and `on_lost` is called.
+   `headrace.server.cache.memory.shared_memory`, without a request to the supervisor.
+2. The supervisor fetches blocks that are not cached. It pins a block for the stream that demands it
+   until the worker reports that the block has been read.
+3. The worker writes what its streams will read to the desk after blocks have been evicted, a few
+    times a second.
+4. When the supervisor ends, every wait ends with `DrainingError`, and `on_lost` is called.
 
 If the code differs, the code is wrong.
 """
@@ -64,10 +65,10 @@ from headrace.server.workers.messages import (
     ToWorker,
 )
 
-# How often what streams will read is written down (arbitrary: some batches).
+# How often the future reads of streams are written (arbitrary: a few batches).
 _DESK_PERIOD_S = 0.05
 
-# The supervisor opens datasets as a server does; its stores give up long before.
+# The supervisor opens datasets as a server does; its stores give up long before this.
 _OPEN_TIMEOUT_S = 600.0
 
 
@@ -75,7 +76,7 @@ class _WorkerWaiter(Waiter):
     """A stream of this worker.
 
     Attributes:
-        number: Names it to the supervisor.
+        number: Its number in messages to the supervisor.
         serial: The number of its latest demand.
     """
 
@@ -88,14 +89,14 @@ class _WorkerWaiter(Waiter):
 
 
 class WorkerCache:
-    """What a worker needs of the supervisor's cache.
+    """The methods of the supervisor's cache that a worker's streams use.
 
     Args:
-        connection: A connection to the supervisor, read by `listen` alone.
-        arena: Where the blocks lie, to read.
-        header: What is known of the arena.
-        desk: This worker's.
-        observer: Is told what happens.
+        connection: A connection to the supervisor, read only by `listen`.
+        arena: The memory of the blocks, for reading.
+        header: The tables that describe the arena.
+        desk: This worker's desk.
+        observer: Is told about events of the cache.
     """
 
     disk: DiskCache | None = None
@@ -136,9 +137,10 @@ class WorkerCache:
 
     @property
     def together_bytes(self) -> int:
-        """Return how much the blocks of one batch may take to be waited for without copies.
+        """Return the most bytes that the blocks of a batch may have to be awaited without copies.
 
-        An eighth of the cache (arbitrary): of the jobs of other workers nothing is known here.
+        This is an eighth of the cache (arbitrary), since the jobs of other workers are unknown
+        here.
         """
         return self.budget_bytes // 8
 
@@ -152,13 +154,13 @@ class WorkerCache:
         origin: tuple[str, DatasetConfig, str] | None = None,
         store: str = "",
     ) -> Source:
-        """Let the supervisor read a dataset; its reader here is not used.
+        """Let the supervisor open a dataset; the local reader is not used.
 
         Raises:
             HeadraceError: The supervisor cannot open it.
         """
         del store
-        assert origin is not None, "a worker's datasets are opened by their settings"
+        assert origin is not None, "a worker opens its datasets from their settings"
         opened: Future[tuple[int, Shared]] = Future()
         request = next(self._numbers)
         with self._lock:
@@ -174,7 +176,7 @@ class WorkerCache:
         return source
 
     def remove_source(self, source: Source) -> None:
-        """Tell the supervisor that a dataset is not needed here."""
+        """Tell the supervisor that this worker no longer needs a dataset."""
         if not source.removed:
             source.removed = True
             self.send(CloseSource(source.index))
@@ -278,7 +280,7 @@ class WorkerCache:
     def rows(
         self, source: Source, blocks: NDArray[np.int64], offsets: NDArray[np.int64]
     ) -> BlockRows:
-        """Return samples that lie in pinned blocks, as `BlockCache.rows`."""
+        """Return samples from pinned blocks, as `BlockCache.rows`."""
         return BlockRows(
             source.layout,
             self._memory,
@@ -295,7 +297,7 @@ class WorkerCache:
         self._writer.join()
 
     def send(self, message: ToSupervisor) -> None:
-        """Tell the supervisor; if it is gone, nobody."""
+        """Send a message to the supervisor, if it still runs."""
         try:
             with self._sending:
                 self._connection.send(message)
@@ -303,10 +305,10 @@ class WorkerCache:
             self.lose()
 
     def listen(self, other: Callable[[ToWorker], None]) -> None:
-        """Take what the supervisor says, until it is gone.
+        """Handle the supervisor's messages until it ends.
 
         Args:
-            other: Is given what does not concern the cache.
+            other: Receives messages that do not concern the cache.
         """
         try:
             while True:
@@ -315,7 +317,7 @@ class WorkerCache:
             self.lose()
 
     def lose(self) -> None:
-        """End every wait, as nothing comes any more."""
+        """End every wait, as no more messages arrive."""
         with self._lock:
             self._is_lost = True
             for waiter in self._streams.values():
@@ -333,7 +335,7 @@ class WorkerCache:
                 if waiter is not None:
                     waiter.job = job
             case SourceOpened():
-                # The descriptor comes behind the message, so it must be taken here.
+                # The descriptor follows the message, so it must be received here.
                 fd = recv_handle(self._connection) if message.error is None else -1
                 with self._lock:
                     opened = self._opening.pop(message.request)

@@ -1,11 +1,11 @@
-"""One worker as its supervisor sees it.
+"""Serve the requests of one worker in its supervisor.
 
 Contract:
 
-1. What a worker asks for is done in the order in which it asks, except for the opening of datasets,
-   each of which runs beside.
-2. When the worker is gone, however it went, so is all that it held: pins, demands, datasets. Nobody
-   waits for it.
+1. Requests of a worker are handled in order, except for opening datasets, each of which runs
+   concurrently.
+2. When the worker ends, for any reason, all that it held is released: pins, demands, datasets.
+   Nothing waits for it.
 
 If the code differs, the code is wrong.
 """
@@ -49,10 +49,10 @@ _log = logging.getLogger(__name__)
 
 
 class _RemoteWaiter(Waiter):
-    """A stream of a worker; what it waits for is told to the worker.
+    """A stream of a worker, which is told about the blocks that it waits for.
 
     Attributes:
-        demanded: What it waits for now.
+        demanded: The blocks that it waits for now.
         serial: The number of that demand.
     """
 
@@ -74,14 +74,14 @@ class _RemoteWaiter(Waiter):
 
 
 class Session:
-    """Serves the requests of one worker.
+    """Handle the requests of one worker.
 
     Args:
         connection: A connection to the worker.
-        cache: The supervisor's.
+        cache: The supervisor's cache.
         sources: The datasets that workers have open.
-        desk: The worker's.
-        on_message: Is given what does not concern the cache.
+        desk: The worker's desk.
+        on_message: Receives messages that do not concern the cache.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Session:
         self._streams: dict[int, _RemoteWaiter] = {}
         self._open: dict[int, SharedSource] = {}
         self._is_over = False
-        # What is posted is bounded by what the worker's streams have demanded.
+        # The queue is bounded by what the worker's streams have demanded.
         self._outbox: queue.SimpleQueue[tuple[ToWorker, tuple[Shared, ...]] | None] = (
             queue.SimpleQueue()
         )
@@ -113,11 +113,11 @@ class Session:
         self._sender.start()
 
     def post(self, message: ToWorker, *handles: Shared) -> None:
-        """Say something to the worker, soon, with memory that it may map."""
+        """Queue a message to the worker, with memory for it to map."""
         self._outbox.put((message, handles))
 
     def serve(self) -> None:
-        """Do what the worker asks for, until it is gone."""
+        """Handle the worker's requests until it ends."""
         try:
             while True:
                 self._take(self._connection.recv())
@@ -166,7 +166,7 @@ class Session:
 
     def _prefetch_or_release(self, message: Prefetch | Release) -> None:
         source, waiter = self._source(message.index), self._streams.get(message.stream)
-        # What ended while the message was on its way needs nothing.
+        # A stream that ended while the message was in transit needs nothing.
         if source is None or waiter is None:
             return
         if isinstance(message, Prefetch):
@@ -193,7 +193,7 @@ class Session:
             waiter.fail(error)
 
     def _source(self, index: int) -> Source | None:
-        """Return a dataset, or None if the worker has closed it meanwhile."""
+        """Return a dataset, or None if the worker has closed it in the meantime."""
         with self._lock:
             shared = self._open.get(index)
         return None if shared is None else shared.source
@@ -233,7 +233,7 @@ class Session:
     def _send_all(self) -> None:
         while (item := self._outbox.get()) is not None:
             message, handles = item
-            # A worker that is gone is noticed by who listens to it.
+            # The listening thread notices a worker that has ended.
             with contextlib.suppress(OSError):
                 self._connection.send(message)
                 for handle in handles:
