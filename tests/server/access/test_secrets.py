@@ -86,7 +86,7 @@ def test_nothing_that_a_server_says_holds_a_secret(s3: S3, tmp_path: Path) -> No
         file.write_text(f"datasets: [{_BEARER}")
         (tmp_path / "tokens.json").write_text(f'{{"tokens": ["{_BEARER}"')
         server.process.send_signal(signal.SIGHUP)
-        assert until(lambda: "stays as it was" in log.read_text())
+        assert until(lambda: "was not changed" in log.read_text())
         said += _said_to_callers(server.address)
         with urlopen(f"http://{_metrics_address(log)}/metrics", timeout=10) as answer:
             said += answer.read().decode()

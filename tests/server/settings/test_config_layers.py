@@ -132,7 +132,7 @@ def test_variables_that_are_no_settings_are_told() -> None:
         ("datasets: {a: x}\ndatasets: {b: y}", "the key 'datasets' occurs twice"),
         ("a: [", "is not YAML at line"),
         ("a: \x00", "is not YAML"),
-        ("- 1", "must be names of settings"),
+        ("- 1", "must contain names of settings"),
         ("tokens: ${NOT_SET}", "refers to ${NOT_SET} in tokens, which is not set"),
         ("tokens: ${file:/nowhere/x}", "refers to /nowhere/x in tokens: No such file"),
     ],
@@ -182,10 +182,10 @@ def _chained(levels: int) -> str:
         (_doubling(12), "with its aliases written out it has more than"),
         (_merging(12), "with its aliases written out it has more than"),
         (f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 200)}]", "more than 16777216"),
-        (_chained(500), "it is more than 32 levels deep"),
-        ("a: " + "[" * 40 + "]" * 40, "it is more than 32 levels deep"),
-        ("a: " + "{b: " * 40 + "}" * 40, "it is more than 32 levels deep"),
-        ("a: " + "[" * 10_000, "it is more than 32 levels deep"),
+        (_chained(500), "it has more than 32 levels"),
+        ("a: " + "[" * 40 + "]" * 40, "it has more than 32 levels"),
+        ("a: " + "{b: " * 40 + "}" * 40, "it has more than 32 levels"),
+        ("a: " + "[" * 10_000, "it has more than 32 levels"),
     ],
 )
 def test_a_file_that_refers_to_itself_or_multiplies_is_refused(

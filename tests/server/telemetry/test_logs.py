@@ -87,7 +87,7 @@ def test_all_that_a_process_says_is_events() -> None:
 
     assert ["ours", "grave"] == [one["message"] for one in events[:2]]
     assert "old" in events[2]["message"]
-    assert ("doomed died of a bug", True) == (
+    assert ("doomed ended because of a bug", True) == (
         events[3]["message"],
         "ZeroDivisionError" in events[3]["traceback"],
     )

@@ -1,1 +1,1 @@
-"""Who calls, and what they may read: bearer tokens, TLS, the caller's address."""
+"""Identify callers and decide what they may read: bearer tokens, TLS, the caller's address."""

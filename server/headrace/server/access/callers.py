@@ -1,9 +1,9 @@
-"""Who may read what: callers from a file that is read again when it changes.
+"""Decide who may read what, from a file of callers that is reread when it changes.
 
 The file is JSON, ``{"tokens": [{"name", "sha256" or "token" or "subject", "datasets",
-"max_streams", "operator"}, …]}``; docs/security.md describes it. A token is compared by its
-SHA-256, with every entry and in constant time; neither it nor its digest is ever logged, nor part
-of a message. A subject is a name in the certificate of a client that mutual TLS has verified.
+"max_streams", "operator"}, …]}``; docs/security.md describes it. The SHA-256 of a token is compared
+with every entry, in constant time; neither the token nor its digest ever appears in logs or
+messages. A subject is a name in a client certificate that mutual TLS has verified.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _MIN_TOKEN_LENGTH = 16
 _MAX_FILE_BYTES = 16 * 1024 * 1024
 
 LOOK_S = 0.25
-"""A token that was taken out of the file is known for no longer than this (a part of the 2 s within
-which its streams end). One that is not known yet is looked for in the file as it is."""
+"""A token that was removed from the file stays valid no longer than this (a part of the 2 s within
+which its streams end). For an unknown token the file is checked at once."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls.
+    """An authenticated caller.
 
     Attributes:
-        name: For the log; of the entry, never the token itself.
-        datasets: Names that it may read; None means all.
-        max_streams: Streams that it may have open at once; 0 means as many as the server.
-        is_operator: Whether the page shows it the whole server and everybody's streams.
+        name: The entry's name, for the log; never the token itself.
+        datasets: The names of datasets that it may read; None means all.
+        max_streams: The maximum number of its open streams; 0 means the server's limit.
+        is_operator: Whether the page shows it the whole server and all callers' streams.
     """
 
     name: str = ""
@@ -52,7 +52,7 @@ class Caller:
     is_operator: bool = False
 
     def may_read(self, dataset: str) -> bool:
-        """Return whether it may know of a dataset."""
+        """Return whether it may see a dataset."""
         return self.datasets is None or dataset in self.datasets
 
 
@@ -67,14 +67,14 @@ class _Entry:
 
 
 class Access:
-    """Tells callers apart; safe for several threads.
+    """Authenticate callers; safe for several threads.
 
     Args:
-        path: The file of tokens; None lets everybody read everything.
-        now: Seconds of a clock that never goes back.
+        path: The file of tokens; None lets anyone read everything.
+        now: Returns seconds of a monotonic clock.
 
     Raises:
-        ConfigurationError: The file cannot be read or is not as it must be.
+        ConfigurationError: The file cannot be read or is invalid.
     """
 
     def __init__(self, path: Path | None, *, now: Callable[[], float] = time.monotonic) -> None:
@@ -91,11 +91,11 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may read everything."""
+        """Return whether anyone may read everything."""
         return self._path is None
 
     def changes(self) -> int:
-        """Return how often the file has changed since the start, after a look now and then."""
+        """Return how often the file has changed since the start, checking it from time to time."""
         if self._path is not None:
             self._refresh_now_and_then(self._path)
         return self._changes
@@ -105,14 +105,14 @@ class Access:
         metadata: Iterable[tuple[str, str | bytes]],
         subjects: Callable[[], Iterable[str]] = list,
     ) -> Caller:
-        """Return who calls: whose token it is, or without one whose certificate.
+        """Return the caller to whom the token belongs, or without a token, the certificate.
 
         Args:
             metadata: The metadata of the call.
-            subjects: Gives the names in the client's verified certificate.
+            subjects: Returns the names in the client's verified certificate.
 
         Raises:
-            UnauthenticatedError: There is no token and no name that is known.
+            UnauthenticatedError: Neither the token nor a name is known.
             AccessDeniedError: The caller may read nothing.
         """
         if self._path is None:
@@ -122,16 +122,16 @@ class Access:
         self._refresh_now_and_then(self._path)
         found = self._known(token, names)
         if found is None:
-            # It may have been written a moment ago.
+            # The token may have been added a moment ago.
             self._refresh(self._path)
             found = self._known(token, names)
         if found is None:
             raise UnauthenticatedError(
-                "the call has no bearer token or certificate that this server knows; give one "
-                "that is valid"
+                "the call has no bearer token or certificate that this server knows; give a valid "
+                "one"
             )
         if found.datasets == frozenset():
-            raise AccessDeniedError("the caller is known and may read nothing here")
+            raise AccessDeniedError("the caller is known but may read nothing here")
         return found
 
     def _known(self, token: bytes, subjects: frozenset[str]) -> Caller | None:
@@ -140,7 +140,7 @@ class Access:
     def _of_token(self, token: bytes) -> Caller | None:
         digest = hashlib.sha256(token).digest()
         found = None
-        # To the end, whatever was found: the time must not tell which entry it was.
+        # Always to the end: the time must not reveal which entry matched.
         for entry in self._entries:
             if hmac.compare_digest(entry.digest, digest):
                 found = entry.caller
@@ -151,12 +151,12 @@ class Access:
         return next((entry.caller for entry in self._entries if entry.subject in names), None)
 
     def _refresh_now_and_then(self, path: Path) -> None:
-        # Without the lock: two that look at once do no harm.
+        # Without the lock: two simultaneous checks do no harm.
         if self._now() >= self._looked_at + LOOK_S:
             self._refresh(path)
 
     def _refresh(self, path: Path) -> None:
-        """Read the file again if it changed; while it is damaged the tokens stay as they were."""
+        """Read the file again if it changed; while it is damaged, the tokens stay the same."""
         with self._lock:
             self._looked_at = self._now()
             try:
@@ -167,7 +167,7 @@ class Access:
                 self._entries = read_tokens(path)
                 self._changes += 1
             except ConfigurationError as error:
-                _log.error("the callers stay as they were: %s", error.message)
+                _log.error("callers were not changed: %s", error.message)
             else:
                 _log.info("%d callers read from %s", len(self._entries), path)
 
@@ -176,7 +176,7 @@ def read_tokens(path: Path) -> tuple[_Entry, ...]:
     """Read a file of tokens.
 
     Raises:
-        ConfigurationError: It cannot be read or is not as it must be; says nothing of its secrets.
+        ConfigurationError: It cannot be read or is invalid; the message contains no secrets.
     """
     try:
         with path.open("rb") as file:
@@ -185,7 +185,7 @@ def read_tokens(path: Path) -> tuple[_Entry, ...]:
     except OSError as error:
         raise _refusal(path, f"cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError):
-        # Not chained: the decoder's error holds the whole file.
+        # Not chained: the decoder's error contains the whole file.
         raise _refusal(path, "is not JSON") from None
     stated = top.get("tokens") if isinstance(top, dict) and set(top) == {"tokens"} else None
     if not isinstance(stated, list):
@@ -196,7 +196,7 @@ def read_tokens(path: Path) -> tuple[_Entry, ...]:
         ("tokens or subjects", len({(entry.digest, entry.subject) for entry in entries})),
     ):
         if count < len(entries):
-            raise _refusal(path, f"has two entries with equal {what}")
+            raise _refusal(path, f"has two entries with the same {what}")
     return entries
 
 
@@ -237,7 +237,7 @@ def _digest(path: Path, index: int, stated: Mapping[str, object]) -> bytes:
 
 
 def _presented(metadata: Iterable[tuple[str, str | bytes]]) -> bytes:
-    """Return the token of a call, or nothing, which no entry has."""
+    """Return the token of a call, or an empty text, which no entry has."""
     for key, value in metadata:
         if key == "authorization" and isinstance(value, str):
             scheme, _, token = value.partition(" ")
@@ -258,7 +258,7 @@ def _refusal(path: Path, found: str) -> ConfigurationError:
     return ConfigurationError(f"the file of tokens {path} {found}; see docs/security.md")
 
 
-# Names that a certificate gives its owner, as gRPC has verified them.
+# The names of a certificate's owner, as verified by gRPC.
 _NAMES = ("x509_subject_alternative_name", "x509_common_name")
 
 
@@ -268,6 +268,6 @@ def subjects_of(auth_context: Mapping[str, Sequence[bytes]]) -> list[str]:
 
 
 def host_of(peer: str) -> str:
-    """Return the address of a client without its port; all of a unix socket are one."""
+    """Return the address of a client without its port; clients of a unix socket share one."""
     kind, _, rest = peer.partition(":")
     return kind if kind == "unix" else rest.rpartition(":")[0]

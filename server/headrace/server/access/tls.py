@@ -1,4 +1,4 @@
-"""The certificates of a server, read again when their files change: for new connections."""
+"""The certificates of a server; new connections use changed files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 def tls_credentials(cert: str, key: str, client_ca: str) -> grpc.ServerCredentials | None:
-    """Return what makes a server speak TLS, or None if no files are given.
+    """Return the credentials for TLS, or None if no files are given.
 
     Raises:
-        ConfigurationError: A file cannot be read, or certificate and key do not fit.
+        ConfigurationError: A file cannot be read, or certificate and key do not match.
     """
     if not cert:
         return None
@@ -44,12 +44,12 @@ class _Files:
         """Read and check the files.
 
         Raises:
-            ConfigurationError: One cannot be read, or certificate and key do not fit.
+            ConfigurationError: One cannot be read, or certificate and key do not match.
         """
         pair = (_pem(self._key), _pem(self._cert))
         authorities = _pem(self._client_ca) if self._client_ca else None
         try:
-            # gRPC itself would find out at the first connection, and say nothing.
+            # gRPC itself would only notice at the first connection, and not report it.
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
                 self._cert, self._key
             )
@@ -57,16 +57,16 @@ class _Files:
                 ssl.create_default_context(cafile=self._client_ca)
         except (ssl.SSLError, OSError) as error:
             raise ConfigurationError(
-                f"{self._cert}, {self._key} and {self._client_ca or 'no client authority'} make "
-                f"no TLS server ({error.strerror}); give a certificate in PEM, its private key, "
-                "and authorities"
+                f"cannot serve TLS with {self._cert}, {self._key} and "
+                f"{self._client_ca or 'no client authority'} ({error.strerror}); give a PEM "
+                "certificate, its private key, and certificate authorities"
             ) from error
         return grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
 
     def renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return what the files hold if they changed; gRPC asks at each connection.
+        """Return the contents of the files if they changed; gRPC asks at each connection.
 
-        While they are damaged, or half of them is replaced, the server continues with the old ones.
+        While they are damaged or only partly replaced, the server continues with the old ones.
         """
         with self._lock:
             stamp = self._current_stamp()
@@ -76,7 +76,7 @@ class _Files:
             try:
                 found = self.read()
             except ConfigurationError as error:
-                _log.error("the certificate stays as it was: %s", error.message)
+                _log.error("the certificate was not changed: %s", error.message)
                 return None
         _log.info("certificate read again from %s", self._cert)
         return found

@@ -1,4 +1,4 @@
 """Loops over batches and blocks, written in C.
 
-Each has a twin in NumPy elsewhere, which serves where no C compiler was there at installation.
+Each has an equivalent in NumPy, which is used if there was no C compiler at installation.
 """

@@ -2,9 +2,9 @@
 
     python -m headrace.server.kernels
 
-Only the standard library is imported, because building a wheel runs this file by itself. What comes
-out is for CPython 3.11 and newer on this kind of processor; what the processor can do beyond its
-kind's least (AVX2) is asked when the loops are loaded, so they run on any other machine too.
+Only the standard library is imported, because building a wheel runs this file by itself. The result
+is for CPython 3.11 and newer on this processor architecture. Extensions such as AVX2 are detected
+when the loops are loaded, so they run on any other machine of the architecture too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import warnings
 from pathlib import Path
 
 EXTENSION = "_loops.abi3.so"
-"""What the module is called, whatever version of CPython it was compiled with."""
+"""The file name of the module, for any version of CPython that compiled it."""
 
 _HERE = Path(__file__).parent
 _SOURCES = _HERE / "src"
@@ -38,11 +38,11 @@ _FLAGS = (
 
 
 class NotCompiledError(Exception):
-    """There is no compiler, or it failed; the message says which."""
+    """There is no compiler, or it failed; the message says why."""
 
 
 def sources_digest() -> str:
-    """Return what the sources are told apart by."""
+    """Return the digest that identifies the sources."""
     digest = hashlib.sha256()
     for path in sorted(_SOURCES.iterdir()):
         digest.update(path.read_bytes())
@@ -53,10 +53,10 @@ def compile_loops(folder: Path = _HERE) -> Path:
     """Compile the loops into a folder; return the module's path.
 
     Raises:
-        NotCompiledError: It cannot be done here; NumPy does the same, and takes longer.
+        NotCompiledError: It is not possible here; NumPy does the same, more slowly.
     """
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
-        raise NotCompiledError("the loops are for CPython with its global lock")
+        raise NotCompiledError("the loops need CPython with its global lock")
     include = sysconfig.get_path("include")
     if not Path(include, "Python.h").is_file():
         raise NotCompiledError(
@@ -77,22 +77,24 @@ def compile_loops(folder: Path = _HERE) -> Path:
             *shlex.split(os.environ.get("CFLAGS", "")),
         ]
         _run(command)
-        # At once: another process may load it, or compile it too.
+        # Atomically: another process may load it, or compile it too.
         return made.replace(folder / EXTENSION)
 
 
 def bring_up_to_date() -> None:
-    """Compile the loops of a clone if its sources have changed; where none can be, do without."""
+    """Compile the loops of a clone if its sources have changed and a compiler is available."""
     made = _HERE / EXTENSION
     try:
         if not made.is_file() or sources_digest().encode() not in made.read_bytes():
             compile_loops()
     except (NotCompiledError, OSError) as error:
-        warnings.warn(f"NumPy takes the place of compiled loops: {error}", stacklevel=2)
+        warnings.warn(
+            f"the loops are not compiled, and NumPy is used instead: {error}", stacklevel=2
+        )
 
 
 def _compiler() -> list[str]:
-    """Return the command of a C compiler: that of ``CC``, or the first that there is."""
+    """Return the command of a C compiler: that of ``CC``, or the first one found."""
     named = os.environ.get("CC")
     for candidate in [named] if named else [sysconfig.get_config_var("CC"), "cc", "gcc", "clang"]:
         command = shlex.split(candidate or "")

@@ -13,25 +13,27 @@ import yaml
 
 from headrace.errors import ConfigurationError
 
-# A configuration of thousands of datasets is some hundred KiB; more is a mistake (arbitrary).
+# A configuration with thousands of datasets takes a few hundred KiB; more is a mistake (arbitrary).
 _MAX_BYTES = 16 * 1024 * 1024
-# Settings are four deep, and what an fsspec takes some more (arbitrary).
+# Settings have four levels, and options of fsspec a few more (arbitrary).
 _MAX_DEPTH = 32
 _REFERENCE = re.compile(r"\$\{(?:file:(?P<path>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*))\}")
 
 
 def read_config_file(path: Path, environment: Mapping[str, str]) -> dict[str, object]:
-    """Return what a file says, by name of the setting.
+    """Return the contents of a configuration file by name of the setting.
 
-    In any text ``${NAME}`` becomes the value of that variable, and ``${file:/run/secrets/key}``
-    what that file holds, without white space at its ends: so no secret need stand in the file.
+    In any text, ``${NAME}`` is replaced by the value of that variable, and
+    ``${file:/run/secrets/key}`` by the contents of that file, without white space at the ends, so
+    the configuration need not contain secrets.
 
-    An alias stands for a copy of what its anchor holds: with all copies written out the file may
-    be 16 MiB long and 32 levels deep.
+    An alias stands for a copy of its anchor's value: with all copies written out, the file may have
+    at most 16 MiB and 32 levels.
 
     Raises:
-        ConfigurationError: It cannot be read, is not YAML, says a thing twice, refers to what is
-            not there or to itself, or is too long or too deep. No content of the file is quoted.
+        ConfigurationError: The file cannot be read, is not YAML, repeats a key, refers to something
+            missing or to itself, or is too long or too deep. The message quotes nothing from the
+            file.
     """
     try:
         content = path.read_bytes()
@@ -44,29 +46,30 @@ def read_config_file(path: Path, environment: Mapping[str, str]) -> dict[str, ob
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         at = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
-        # Not chained: the error quotes the line, which may hold a secret.
+        # Not chained: the error quotes the line, which may contain a secret.
         raise _refusal(path, f"is not YAML{at}: {_problem(error)}") from None
     except (yaml.YAMLError, RecursionError):
         raise _refusal(path, "is not YAML") from None
     if top is None:
         return {}
     if not isinstance(top, dict) or not all(isinstance(key, str) for key in top):
-        raise _refusal(path, "must be names of settings and their values")
+        raise _refusal(path, "must contain names of settings and their values")
     return {key: _resolved(value, key, path, environment) for key, value in top.items()}
 
 
 class _Extent(NamedTuple):
-    """How long and how deep a part of the file is, with its aliases written out."""
+    """The length and the depth of a part of the file, with its aliases written out."""
 
     length: int
     depth: int
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what YAML's own rules take without a word.
+    """Load YAML, but refuse some mistakes that its rules accept silently.
 
-    That is a key that stands twice, and aliases that lead back to where they stand or make much of
-    little. Nodes are counted as they are composed, children first, so nothing is ever written out.
+    These are repeated keys, aliases that contain themselves, and aliases that expand a small file
+    to a large one. Nodes are counted as they are composed, children first, so nothing is ever
+    written out.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -77,7 +80,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs have no type for it
         self._open_count += 1
-        # Here too, before the interpreter's own limit is met.
+        # Here too, before the interpreter's own limit is reached.
         mark = event.start_mark
         self._check(_Extent(0, self._open_count), mark)
         node: yaml.Node = super().compose_node(parent, index)  # type: ignore[arg-type, assignment]  # an int or a node, and never None
@@ -103,7 +106,7 @@ class _Loader(yaml.SafeLoader):
     def _check(self, extent: _Extent, mark: Any) -> None:  # one of two kinds of mark
         problem = ""
         if extent.depth > _MAX_DEPTH:
-            problem = f"it is more than {_MAX_DEPTH} levels deep"
+            problem = f"it has more than {_MAX_DEPTH} levels"
         elif extent.length > _MAX_BYTES:
             problem = f"with its aliases written out it has more than {_MAX_BYTES} characters"
         if problem:
@@ -124,7 +127,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _problem(error: yaml.MarkedYAMLError) -> str:
-    """Return what is wrong; a secret without quotes may be taken for an alias or a tag."""
+    """Return the problem, without names: an unquoted secret can look like an alias or a tag."""
     found = str(error.problem)
     names = (yaml.composer.ComposerError, yaml.constructor.ConstructorError)
     return found.partition(" '")[0] if isinstance(error, names) else found

@@ -1,7 +1,7 @@
-"""Put a server's settings together: the file, then the environment, then the command line.
+"""Combine a server's settings from the file, the environment and the command line.
 
-What stands later wins. Datasets are put together by name, so a flag may add one to those of the
-file, or serve another URL under a name of it.
+Later sources win, in this order. Datasets are merged by name, so a flag may add a dataset to those
+of the file, or serve another URL under one of its names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.server.settings.server_config import ServerConfig
 
 PREFIX = "HEADRACE_"
 
-# Settings that one line of text cannot hold.
+# Settings that a single line of text cannot express.
 _NOT_FROM_TEXT = frozenset({"datasets"})
 
 
@@ -28,7 +28,7 @@ class ConfigSource:
     Attributes:
         file: The file of ``--config``; None for none.
         environment: The variables of the process, as they were when it started.
-        flags: What the command line says, by name of the setting; only what was given.
+        flags: The options given on the command line, by name of the setting.
     """
 
     file: Path | None = None
@@ -39,7 +39,7 @@ class ConfigSource:
         """Return the configuration as it is now.
 
         Raises:
-            ConfigurationError: A part of it is not as it must be.
+            ConfigurationError: A part of it is invalid.
         """
         layers = [
             read_config_file(self.file, self.environment) if self.file else {},
@@ -60,9 +60,9 @@ class ConfigSource:
 
 
 def ignored_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return the variables that look like settings and are none, sorted.
+    """Return the variables that look like settings but are not, sorted.
 
-    Kubernetes sets some for each service, so they are told and not refused.
+    Kubernetes sets some for each service, so they are reported, not refused.
     """
     known = {PREFIX + one.name.upper() for one in fields(ServerConfig)} | {PREFIX + "CONFIG"}
     return sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
@@ -80,13 +80,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 
 
 def _named_urls(text: str) -> dict[str, object]:
-    """Return the datasets of ``NAME=URL NAME=URL``."""
+    """Return the datasets in a text such as ``NAME=URL NAME=URL``."""
     found: dict[str, object] = {}
     for one in text.split():
         name, equals, url = one.partition("=")
         if not (name and equals and url):
             raise ConfigurationError(
-                f"{PREFIX}DATASETS holds {one!r}; expected NAME=URL, with spaces between several"
+                f"{PREFIX}DATASETS has {one!r}; expected NAME=URL, separated by spaces"
             )
         found[name] = url
     return found

@@ -1,4 +1,4 @@
-"""Show a configuration as YAML, without what is secret in it."""
+"""Show a configuration as YAML, without its secrets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from headrace.storage import HIDDEN, safe_url
 
 
 def config_text(config: ServerConfig) -> str:
-    """Return every setting with its value as YAML that ``--config`` would take.
+    """Return every setting with its value, as YAML that ``--config`` accepts.
 
-    Hidden are fields that ``repr`` leaves out, and users, passwords and queries in URLs.
+    Fields that ``repr`` leaves out are hidden, as are users, passwords and queries in URLs.
     """
     return yaml.safe_dump(_shown(config), sort_keys=False, allow_unicode=True)
 

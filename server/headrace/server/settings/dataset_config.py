@@ -13,18 +13,19 @@ _VERSIONED = re.compile(r"(?P<url>.+)#(?P<fingerprint>[0-9a-f]{32})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetConfig:
-    """Where one dataset lies, as whom it is reached, and how it is read.
+    """The URL, the store and the layout of one served dataset.
 
-    Its options are its own: two datasets of one server may lie in stores with other endpoints and
-    other credentials.
+    Each dataset has its own options, so datasets of one server may be in stores with different
+    endpoints and credentials.
 
     Attributes:
-        url: Its place; ``#`` and a fingerprint behind it name an older version.
-        store: How its store is reached and as whom.
-        source: Which layout it has, and what is allowed: pickled columns, a version of a table.
-        item_nulls: Whether its lists may hold null items; `None` is the server's ``item_nulls``.
-        skips: Files of sample ids that jobs may leave out, one id a line: each file is a list that
-            requests name by its digest.
+        url: Its URL; a ``#`` followed by a fingerprint selects an older version.
+        store: The endpoint, the credentials and other options of its store.
+        source: Its layout, and options for it, such as pickled columns or a table version.
+        item_nulls: Whether its lists may contain null items; `None` means the server's
+            ``item_nulls``.
+        skips: Files with ids of samples that jobs may skip, one id per line; requests name a file
+            by its digest.
     """
 
     url: str
@@ -39,6 +40,6 @@ class DatasetConfig:
 
     @property
     def place(self) -> tuple[str, str | None]:
-        """Return the URL alone, and the fingerprint of the version if one is named."""
+        """Return the URL without its fragment, and the fingerprint if one is given."""
         found = _VERSIONED.fullmatch(self.url)
         return (self.url, None) if found is None else (found["url"], found["fingerprint"])

@@ -1,7 +1,7 @@
-"""Make frozen settings out of what a YAML file or a line of text says, with errors that say where.
+"""Build frozen settings from parsed YAML or text, with errors that name the place.
 
-The fields of a dataclass, their names and their types are the only schema there is: a setting that
-is added to the class can be written in a file at once.
+The fields of a dataclass, with their names and types, are the only schema: a setting added to the
+class can be used in files at once.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def from_mapping(kind: type[_Settings], stated: object, *, where: str) -> _Setti
 
     Args:
         kind: A dataclass.
-        stated: A mapping from the names of its fields.
-        where: Names the place in messages, such as ``datasets.flights``.
+        stated: A mapping from the names of its fields to values.
+        where: The place in messages, such as ``datasets.flights``.
 
     Raises:
-        ConfigurationError: A key is unknown, or a value is not of its field's type. The value of a
-            field that is left out of ``repr`` is a secret, and stands in no message.
+        ConfigurationError: A key is unknown, or a value does not have its field's type. Fields that
+            ``repr`` leaves out are secrets, whose values never appear in messages.
     """
     if not isinstance(stated, Mapping):
         raise ConfigurationError(
@@ -60,12 +60,12 @@ def from_mapping(kind: type[_Settings], stated: object, *, where: str) -> _Setti
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a value stands.
+    """The place of a value in the settings.
 
     Attributes:
         path: The file, for messages.
-        name: The name of the setting, whose end says its unit.
-        is_secret: Whether its value may stand in a message.
+        name: The name of the setting, whose suffix is its unit.
+        is_secret: Whether its value must not appear in messages.
     """
 
     path: str
@@ -73,13 +73,13 @@ class _Place:
     is_secret: bool
 
     def refusal(self, value: object, wanted: str) -> ConfigurationError:
-        """Return the error that names what was found and what was wanted."""
+        """Return an error that names what was found and what was expected."""
         found = _kind_of(value) if self.is_secret else repr(value)
         return ConfigurationError(f"{self.path} is {found}; expected {wanted}")
 
 
 def _value(value: object, hint: Any, place: _Place) -> object:
-    """Return a value as its field's type has it."""
+    """Return a value converted to its field's type."""
     origin = get_origin(hint)
     if origin in {Union, types.UnionType}:
         return _one_of(value, get_args(hint), place)
@@ -101,7 +101,7 @@ def _one_of(value: object, hints: tuple[Any, ...], place: _Place) -> object:
         return None
     chosen = [hint for hint in hints if hint is not types.NoneType]
     for hint in chosen:
-        # A text is not a list, and a mapping is neither: the shape of the value chooses.
+        # A text is not a list, and a mapping is neither, so the kind of value decides.
         if _has_shape(value, hint):
             return _value(value, hint, place)
     return _value(value, chosen[0], place)

@@ -1,4 +1,4 @@
-"""The configuration of one server process: built once at the edge, passed down, never changed."""
+"""The configuration of a server process: built once at startup, passed down, never changed."""
 
 from __future__ import annotations
 
@@ -27,81 +27,85 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 class ServerConfig:
     """Every setting of a server.
 
-    Memory is bounded by about ``cache_bytes`` + ``payload_bytes`` + ``fetch_threads`` reads in
-    flight + some MiB for each open stream; docs/operations.md has the formula.
+    Memory is limited to about ``cache_bytes`` + ``payload_bytes`` + ``fetch_threads`` reads in
+    flight + a few MiB per open stream; docs/operations.md has the formula.
 
     Attributes:
-        datasets: Each dataset by the name under which it is served; at least one. A URL alone
-            means default settings.
-        listen: Addresses to listen on, as several texts or as one with commas between:
-            ``host:port`` (port 0 takes a free one) or ``unix:/path``.
-        tls_cert: PEM file of the server's certificate chain; with ``tls_key``, addresses of TCP
-            speak TLS. Unix sockets never do. Read again when it changes.
-        tls_key: PEM file of its private key.
-        tls_client_ca: PEM file of authorities: clients must have a certificate of one of them.
-        tokens: JSON file of the callers: bearer tokens or subjects of certificates, and what each
-            may read; without it, everybody may read everything. Read again when it changes;
-            docs/security.md describes it.
-        unix_mode: Permissions of unix sockets. By default they are this user's alone.
-        ring_bytes: Greatest size of one ring, the shared memory that a client on this host reads
-            its batches from; 0 for none. The default is twice what clients ask for by themselves.
-        ring_uids: Users, by number, that may have rings beside the server's own, with commas
-            between. Only over unix sockets, which ``unix_mode`` guards too.
+        datasets: The datasets by the name under which each is served; at least one. A URL in place
+            of a `DatasetConfig` means default settings.
+        listen: Addresses to listen on, as several strings or as one string separated by commas:
+            ``host:port`` (port 0 picks a free port) or ``unix:/path``.
+        tls_cert: PEM file with the server's certificate chain; with ``tls_key``, TCP addresses use
+            TLS. Unix sockets never do. Reread when it changes.
+        tls_key: PEM file with its private key.
+        tls_client_ca: PEM file with certificate authorities: clients must have a certificate from
+            one of them.
+        tokens: JSON file with the callers: bearer tokens or certificate subjects, and what each may
+            read. Without it, anyone may read everything. Reread when it changes; docs/security.md
+            describes it.
+        unix_mode: Permissions of unix sockets. By default only this user has access.
+        ring_bytes: Maximum size of one ring, the shared memory from which a client on this host
+            reads its batches; 0 for none. The default is twice what clients request by default.
+        ring_uids: User ids that may have rings besides the server's own, separated by commas. Rings
+            need unix sockets, which ``unix_mode`` protects too.
         metrics_listen: ``host:port`` of the Prometheus endpoint; empty for none.
         page: ``host:port`` of the page for browsers; empty for none. Needs the packages of the
             ``[page]`` extra.
-        page_hosts: Names by which browsers may address it, beside localhost and plain addresses,
-            with commas between.
-        cache_bytes: Greatest size of all decoded blocks together. The default is
-            what one job shuffles together by default, 2 GiB; each lane takes as much.
-        workers: Processes that serve, beside the one that has the cache; 0 serves in one process.
-        cache_dir: Folder on a local disk that keeps stored blocks over restarts; empty for none.
-            One server has it at a time.
-        cache_dir_bytes: Greatest size of the files in it, in whole pages of 4 KiB. The default is
-            arbitrary.
-        prefetch_bytes: Greatest size of the blocks that one stream asks for before it needs them,
-            as they are stored. The default is an eighth of what is shuffled together by default.
-        fetch_threads: Reads of each store at once, at most, each of a block or some neighbouring
-            ones. How many there really are follows from what the store gives; the default is what a
-            first batch of 16 MiB can use.
-        max_streams: Streams open at once. Each holds a thread.
-        max_streams_per_peer: Streams open at once from one address; 0 means as many as the server.
-            Behind a proxy all callers have one address, so there is no limit by default.
-        max_batch_bytes: Greatest payload of one batch. The default is arbitrary.
-        payload_bytes: Greatest size of all batches together that are being made or wait to be sent,
-            with all that their making takes, and of all rings. Callers have equal shares of it,
-            and streams of one caller equal shares of that. The default is 10 MiB for each of 200
-            streams, which batches of 1 MiB take at most.
-        item_nulls: Whether lists may hold null items, in datasets that do not say so themselves;
-            says which with a byte an item.
-        max_stream_s: A stream is asked to reconnect after this time, give or take 20 %; 0 means
-            never. The default is of design.md: rolling restarts even out within half an hour.
+        page_hosts: Host names of the page besides localhost and plain addresses, separated by
+            commas.
+        cache_bytes: Maximum total size of decoded blocks. The default, 2 GiB, is what one job with
+            default options shuffles together; each lane needs as much.
+        workers: Number of processes that serve, besides the one with the cache; 0 serves in one
+            process.
+        cache_dir: Folder on a local disk that keeps stored blocks across restarts; empty for none.
+            Only one server at a time can use it.
+        cache_dir_bytes: Maximum size of the files in that folder, rounded up to pages of 4 KiB. The
+            default is arbitrary.
+        prefetch_bytes: Maximum stored size of the blocks that one stream requests before it needs
+            them. The default is an eighth of what is shuffled together by default.
+        fetch_threads: Maximum number of simultaneous reads from each store, each of one block or a
+            few neighbouring ones. The actual number depends on the store's measured throughput; the
+            default is what a first batch of 16 MiB can use.
+        max_streams: Maximum number of open streams. Each uses a thread.
+        max_streams_per_peer: Maximum number of open streams from one address; 0 means no limit
+            besides ``max_streams``. Behind a proxy all callers have the same address, so there is
+            no limit by default.
+        max_batch_bytes: Maximum payload of one batch. The default is arbitrary.
+        payload_bytes: Maximum memory for all rings and all batches that are being made or wait to
+            be sent, including the memory needed to make them. Callers have equal shares of it, and
+            streams of one caller equal shares of that. The default is 10 MiB for each of 200
+            streams, the most that batches of 1 MiB take.
+        item_nulls: Whether lists may contain null items, in datasets without a setting of their
+            own. One byte per item then says which are null.
+        max_stream_s: Time after which a stream is asked to reconnect, plus or minus 20 %; 0 means
+            never. With the default, streams are evenly distributed within half an hour of a rolling
+            restart.
         drain_s: How long a stopping server waits for its streams to end.
         request_timeout_s: How long a client may take to send its request after a call's headers, or
-            to take the answer of a call that is over. The default lets 1 MiB through at 1 Mbit/s.
-        heartbeat_s: Time between two signs of life on a stream that waits for its store. gRPC
-            clients commonly give up after 20 s of silence.
+            to receive the answer of a finished call. The default is enough for 1 MiB at 1 Mbit/s.
+        heartbeat_s: Time between two heartbeats on a stream that waits for its store. gRPC clients
+            commonly give up after 20 s of silence.
         store_timeout_s: How long a stream waits for its store before it ends with
             ``STORE_UNAVAILABLE``.
-        step_timeout_s: How long a step that is no transform may work on one batch. The default is
-            arbitrary: no loop waits so long for a batch.
-        step_threads: Most threads that decode images and make tokens, of all streams together; 0 is
-            as many as the process may use processors.
-        decoded_cache_bytes: Most memory for decoded images, kept for other ranks, jobs and epochs;
-            0 keeps none.
-        otlp_endpoint: ``http://host:port`` of an OpenTelemetry collector that traces are sent to;
-            empty for none. Needs the packages of the ``[otel]`` extra.
+        step_timeout_s: How long a step other than a transform may work on one batch. The default is
+            arbitrary: no training loop waits that long for a batch.
+        step_threads: Maximum number of threads that decode images and make tokens, for all streams
+            together; 0 means one per processor that the process may use.
+        decoded_cache_bytes: Maximum memory for decoded images, kept for other ranks, jobs and
+            epochs; 0 keeps none.
+        otlp_endpoint: ``http://host:port`` of the OpenTelemetry collector to send traces to; empty
+            for none. Needs the packages of the ``[otel]`` extra.
         transforms: Functions that requests may name, each as ``NAME=module:function@version``;
             docs/operations.md describes them.
-        tokenizers: Tokenizers that requests may name and lengths may be counted with, each as
-            ``NAME=FILE`` with a tokenizer.json of Hugging Face. Needs the package of the
-            ``[tokenize]`` extra.
-        transform_workers: Most processes of each transform. The default is arbitrary.
+        tokenizers: Tokenizers that requests may name, or with which stored lengths were counted,
+            each as ``NAME=FILE``, where FILE is a tokenizer.json of Hugging Face. Needs the package
+            of the ``[tokenize]`` extra.
+        transform_workers: Maximum number of processes per transform. The default is arbitrary.
         transform_timeout_s: How long a transform may work on one batch. The default is as long as
-            clients commonly bear silence.
-        log_level: The least grave events that are logged; those of other packages from
+            clients commonly tolerate silence.
+        log_level: The lowest level of events to log; those of other packages are logged from
             ``warning`` on.
-        log_format: ``console`` or ``json``; both have one line an event.
+        log_format: ``console`` or ``json``; both write one line per event.
     """
 
     datasets: Mapping[str, str | DatasetConfig]
@@ -157,7 +161,7 @@ class ServerConfig:
 
     @property
     def dataset_configs(self) -> Mapping[str, DatasetConfig]:
-        """Return the settings of each dataset by its name, all of them settled."""
+        """Return the settings of each dataset by name, with defaults applied."""
         return {name: self._settled(given) for name, given in self.datasets.items()}
 
     @property
@@ -168,7 +172,7 @@ class ServerConfig:
 
     @property
     def ring_users(self) -> frozenset[int]:
-        """Return the users that may have rings beside the server's own."""
+        """Return the ids of users that may have rings besides the server's own."""
         return frozenset(map(int, _parts(self.ring_uids)))
 
     def _settled(self, given: str | DatasetConfig) -> DatasetConfig:
@@ -192,7 +196,7 @@ class ServerConfig:
             if not address.startswith("unix:"):
                 split_address(address)
         if self.page.startswith("unix:"):
-            raise ConfigurationError(f"no browser reaches {self.page!r}; give page=HOST:PORT")
+            raise ConfigurationError(f"browsers cannot open {self.page!r}; give page=HOST:PORT")
         if self.metrics_listen.startswith("unix:"):
             raise ConfigurationError(
                 f"metrics cannot be served on {self.metrics_listen!r}; give HOST:PORT"
@@ -203,8 +207,8 @@ class ServerConfig:
             raise ConfigurationError("tls_cert and tls_key belong together; give both or neither")
         if self.page and not self.tokens and is_reached(self.page):
             raise ConfigurationError(
-                f"the page would listen on {self.page} and let everybody in who reaches it; give "
-                "a file of tokens, or listen on 127.0.0.1 and come through a tunnel"
+                f"the page would listen on {self.page} and let anyone in who can reach it; give a "
+                "file of tokens, or listen on 127.0.0.1 and use a tunnel"
             )
         if self.tls_client_ca and not self.tls_cert:
             raise ConfigurationError("tls_client_ca needs tls_cert and tls_key; give them too")
@@ -258,8 +262,7 @@ def _parts(text: str) -> list[str]:
 def is_reached(address: str) -> bool:
     """Return whether other machines may reach an address.
 
-    No name is looked up: a host that is neither an address nor ``localhost`` counts as one that
-    they do.
+    Names are not resolved: a host that is neither an address nor ``localhost`` counts as reachable.
     """
     if address.startswith("unix:"):
         return False
@@ -280,13 +283,13 @@ def fixed_settings(config: ServerConfig) -> list[str]:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``; an IPv6 host stands in brackets.
+    """Return the host and the port of ``host:port``; an IPv6 host is in brackets.
 
     Raises:
-        ConfigurationError: The text is no such pair, or the port is outside [0, 65535].
+        ConfigurationError: The text is not such a pair, or the port is outside [0, 65535].
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - the greatest port
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - the largest port
         raise ConfigurationError(
             f"{address!r} is not an address to listen on; give HOST:PORT (port 0 picks a free one) "
             "or unix:/path"

@@ -1,4 +1,4 @@
-"""The tokenizers that an operator registers: a name, and the file of each."""
+"""Parse the tokenizers that an operator registers, each with a name and a file."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ def tokenizer_paths(stated: Iterable[str]) -> Mapping[str, str]:
     """Return the files of tokenizers by name.
 
     Args:
-        stated: Each as ``NAME=FILE``.
+        stated: The settings, each as ``NAME=FILE``.
 
     Raises:
-        ConfigurationError: One is none, or two share a name.
+        ConfigurationError: A setting is invalid, or two share a name.
     """
     found: dict[str, str] = {}
     for text in stated:
         match = _STATED.fullmatch(text)
         if match is None:
             raise ConfigurationError(
-                f"the tokenizer {text!r} is none; expected NAME=FILE, with a name of up to 40 "
+                f"{text!r} is not a tokenizer; expected NAME=FILE, with a name of up to 40 "
                 "letters, digits, '.', '_' and '-'"
             )
         if match["name"] in found:
-            raise ConfigurationError(f"two tokenizers are called {match['name']!r}; rename one")
+            raise ConfigurationError(f"two tokenizers are named {match['name']!r}; rename one")
         found[match["name"]] = match["path"]
     return found

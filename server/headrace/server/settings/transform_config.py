@@ -1,4 +1,4 @@
-"""The transforms that an operator registers: a name, a version, and where the function is."""
+"""Parse the transforms that an operator registers, each with a name, a function and a version."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class TransformConfig:
     """One registered transform.
 
     Attributes:
-        name: What requests call it.
-        version: Stands in tokens; to be changed whenever its results change.
-        module: Where the function is.
-        function: Its name there.
+        name: Its name in requests.
+        version: Part of tokens; must be changed whenever the results change.
+        module: The module of the function.
+        function: The function's name in the module.
     """
 
     name: str
@@ -34,13 +34,13 @@ class TransformConfig:
 
     @property
     def title(self) -> str:
-        """What tokens and messages call it."""
+        """Return its name in tokens and messages."""
         return f"{self.name}@{self.version}"
 
 
 @dataclass(frozen=True, slots=True)
 class StepVersion:
-    """What a token says of one step that the operator has registered something for.
+    """The entry in a token for a step that uses something the operator registered.
 
     Attributes:
         name: The name of the transform, or `TOKENIZER`.
@@ -52,7 +52,7 @@ class StepVersion:
 
     @property
     def title(self) -> str:
-        """What tokens and messages call it."""
+        """Return its name in tokens and messages."""
         return f"{self.name}@{self.version}"
 
 
@@ -60,26 +60,25 @@ def transform_configs(stated: Iterable[str]) -> dict[str, TransformConfig]:
     """Return transforms by name.
 
     Args:
-        stated: Each as ``NAME=module:function@version``.
+        stated: The settings, each as ``NAME=module:function@version``.
 
     Raises:
-        ConfigurationError: One is none, or two share a name.
+        ConfigurationError: A setting is invalid, or two share a name.
     """
     found: dict[str, TransformConfig] = {}
     for text in stated:
         match = _STATED.fullmatch(text)
         if match is None:
             raise ConfigurationError(
-                f"the transform {text!r} is none; expected NAME=module:function@version, with a "
-                "name of up to 40 and a version of up to 20 letters, digits, '.', '_' and '-'"
+                f"{text!r} is not a transform; expected NAME=module:function@version, with a name "
+                "of up to 40 and a version of up to 20 letters, digits, '.', '_' and '-'"
             )
         config = TransformConfig(**match.groupdict())
         if config.name in {IMAGES, TOKENIZER}:
             raise ConfigurationError(
-                f"a transform is called {config.name!r}, which tokens call the server's own; "
-                "rename it"
+                f"a transform is named {config.name!r}, which is reserved for the server; rename it"
             )
         if config.name in found:
-            raise ConfigurationError(f"two transforms are called {config.name!r}; rename one")
+            raise ConfigurationError(f"two transforms are named {config.name!r}; rename one")
         found[config.name] = config
     return found

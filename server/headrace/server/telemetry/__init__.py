@@ -1,1 +1,1 @@
-"""What an operator sees: logs, Prometheus metrics and OpenTelemetry spans."""
+"""Report to operators: logs, Prometheus metrics and OpenTelemetry spans."""

@@ -1,7 +1,7 @@
-"""What the open streams need of the cache, and a warning where it has less.
+"""Work out how much cache the open streams need, and warn if it is smaller.
 
-With less memory than its jobs shuffle in, a server fetches blocks several times, and nothing else
-tells: batches are the same, only slower, and the store's bill is higher.
+With less memory than its jobs shuffle together, a server fetches blocks several times. Nothing else
+shows it: batches are the same, only slower, and the store's bill is higher.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from headrace.server.telemetry.logs import event
 _log = logging.getLogger(__name__)
 
 _EVERY_S = 600.0
-"""Between two warnings (arbitrary): streams come and go all the time, and the cache stays."""
+"""Seconds between two warnings (arbitrary): streams come and go, but the cache stays the same."""
 
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class CacheNeed:
-    """What a stream needs, together with the others of its job.
+    """The cache that a stream needs together with the others of its job.
 
     Attributes:
-        job: Names the job.
+        job: Identifies the job.
         lanes: The lanes that it reads.
-        lane_bytes: Raw bytes that each of them shuffles together.
+        lane_bytes: Raw bytes that each lane shuffles together.
     """
 
     job: Hashable
@@ -40,32 +40,32 @@ class CacheNeed:
 
 
 class CacheNeeds:
-    """Adds up what the jobs of the open streams need; safe for several threads.
+    """Add up what the jobs of the open streams need; safe for several threads.
 
     Args:
-        cache_bytes: What there is.
-        now: Seconds of a clock that never goes back.
+        cache_bytes: The size of the cache.
+        now: Returns seconds of a monotonic clock.
     """
 
     def __init__(self, cache_bytes: int, *, now: Callable[[], float] = time.monotonic) -> None:
         self._cache_bytes = cache_bytes
         self._now = now
         self._lock = threading.Lock()
-        # How many streams read each lane of each job, and what that lane needs.
+        # The number of streams that read each lane of each job, and what that lane needs.
         self._streams: Counter[tuple[Hashable, int]] = Counter()
         self._bytes: dict[tuple[Hashable, int], int] = {}
         self._said_at = -_EVERY_S
 
     @property
     def needed_bytes(self) -> int:
-        """Return what all jobs together need now."""
+        """Return the bytes that all jobs together need now."""
         return sum(self._bytes.values())
 
     @property
     def spare_bytes(self) -> int:
-        """Return what the cache has beside that and half as much again, in parts for each job.
+        """Return the cache's bytes beyond 1.5 times that need, divided by the number of jobs.
 
-        Samples take more in memory than their raw bytes: a short text 16 bytes more, for one.
+        Samples take more memory than their raw bytes: a short text, for example, 16 bytes more.
         """
         with self._lock:
             jobs = len({job for job, _ in self._bytes})
@@ -77,8 +77,8 @@ class CacheNeeds:
         """Count a stream while it is open, and warn if there is too little for all.
 
         Args:
-            need: What it needs; None for nothing.
-            dataset: What it reads.
+            need: What the stream needs; None for nothing.
+            dataset: The name of the dataset that it reads.
         """
         if need is None:
             yield
@@ -99,7 +99,7 @@ class CacheNeeds:
                 return
             self._said_at = now
         _log.warning(
-            "the cache is smaller than what is shuffled together: blocks are fetched several "
+            "the cache is smaller than what is shuffled together, so blocks are fetched several "
             "times; raise cache_bytes, or lower shuffle_bytes or lanes in the jobs",
             extra=event(
                 dataset=dataset,

@@ -1,7 +1,7 @@
-"""What a server process logs, on standard error: one line an event, for people or as JSON.
+"""Log to standard error, one line per event, for people or as JSON.
 
-An event has a text and, where there is something to search by, fields:
-``log.info("stream ended", extra=event(dataset="flights", reason="OK"))``.
+An event has a text and, if there is something to search by, fields: ``log.info("stream ended",
+extra=event(dataset="flights", reason="OK"))``.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _FIELDS = "headrace_fields"
 
 
 def event(**fields: object) -> dict[str, object]:
-    """Return the fields of an event as ``extra=`` of the logging functions takes them."""
+    """Return the fields of an event for the ``extra=`` argument of logging functions."""
     return {_FIELDS: fields}
 
 
 def start_logging(level: LogLevel, log_format: LogFormat) -> None:
-    """Send what this process logs to standard error, and what no one catches too.
+    """Send this process's log to standard error, including uncaught exceptions.
 
-    Events of other packages come from ``warning`` on alone: below that some of them write headers
-    of requests, and with them credentials.
+    Events of other packages are included from ``warning`` on: below that, some write the headers of
+    requests, which contain credentials.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else ConsoleLines())
@@ -40,7 +40,7 @@ def start_logging(level: LogLevel, log_format: LogFormat) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line; a traceback is a text in it."""
+    """Format events as one JSON object per line, with tracebacks as text."""
 
     def format(self, record: logging.LogRecord) -> str:
         stated = {
@@ -56,7 +56,7 @@ class JsonLines(logging.Formatter):
 
 
 class ConsoleLines(logging.Formatter):
-    """One line for a person; the lines of a traceback are joined by ``|``."""
+    """Format events as one line for people, with the lines of tracebacks joined by ``|``."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {key}={_quoted(value)}" for key, value in _fields(record).items())
@@ -84,4 +84,4 @@ def _utc(seconds: float) -> str:
 def _log_uncaught(uncaught: threading.ExceptHookArgs) -> None:
     name = uncaught.thread.name if uncaught.thread else "a thread"
     found = (uncaught.exc_type, uncaught.exc_value or uncaught.exc_type(), uncaught.exc_traceback)
-    logging.getLogger("headrace.server").error("%s died of a bug", name, exc_info=found)
+    logging.getLogger("headrace.server").error("%s ended because of a bug", name, exc_info=found)

@@ -1,4 +1,4 @@
-"""What an operator sees of a server, for Prometheus."""
+"""The Prometheus metrics of a server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WAIT_SECONDS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
 
 
 class _CallMetrics:
-    """Of calls and streams."""
+    """Metrics of calls and streams."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._open_streams = Gauge(
@@ -40,15 +40,16 @@ class _CallMetrics:
         )
         self._failed_calls = Counter(
             "headrace_failed_calls_total",
-            "Calls that ended in an error, by reason; those that were refused and unary ones too. "
-            "A rise of UNAUTHENTICATED: somebody tries tokens; of STREAM_LIMIT: add replicas.",
+            "Calls that ended in an error, by reason, including refused and unary calls. A rise of "
+            "UNAUTHENTICATED: somebody is trying tokens; of STREAM_LIMIT: add replicas.",
             ["reason"],
             registry=registry,
         )
         self._damaged = Counter(
             "headrace_damaged_samples_total",
-            "Samples whose image cannot be decoded, and which others stood in for (on_error=skip). "
-            "Above 0: the log names them; list them as skips, or mend the files.",
+            "Samples whose image cannot be decoded and which were replaced by others "
+            "(on_error=skip). Above 0: the log names them; list them in skips, or repair the "
+            "files.",
             ["dataset"],
             registry=registry,
         )
@@ -64,7 +65,7 @@ class _CallMetrics:
     def stream_opened(self, dataset: str) -> None:
         """Count a stream."""
         self._open_streams.inc()
-        # From now on it is 0, not unknown.
+        # From now on the value is 0, not missing.
         self._starved.labels(dataset)
 
     def stream_ended(self, dataset: str, reason: str) -> None:
@@ -77,7 +78,7 @@ class _CallMetrics:
         self._failed_calls.labels(reason).inc()
 
     def replaced(self, dataset: str, *, samples: int) -> None:
-        """Count damaged samples that others stood in for."""
+        """Count damaged samples that were replaced by others."""
         self._damaged.labels(dataset).inc(samples)
 
     def starved(self, dataset: str, *, seconds: float) -> None:
@@ -86,7 +87,7 @@ class _CallMetrics:
 
 
 class _RingMetrics:
-    """Of rings; see `headrace.server.ring.outlet`."""
+    """Metrics of rings; see `headrace.server.ring.outlet`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._open_rings = Gauge(
@@ -97,8 +98,8 @@ class _RingMetrics:
         )
         self._ring_bytes = Gauge(
             "headrace_ring_bytes",
-            "Bytes of all open rings, which are the server's memory as far as they were written. "
-            "Near what the container has beside the cache: new rings become smaller, see the log.",
+            "Bytes of all open rings, which count as the server's memory once written. Near what "
+            "the container has besides the cache: new rings become smaller, see the log.",
             registry=registry,
         )
         self._ring_batches = Counter(
@@ -120,7 +121,7 @@ class _RingMetrics:
         )
 
     def rings_changed(self, rings: int, size: int) -> None:
-        """Count rings that were made; negative ones that are gone."""
+        """Count rings that were made, or freed if the number is negative."""
         self._open_rings.inc(rings)
         self._ring_bytes.inc(size)
 
@@ -129,29 +130,29 @@ class _RingMetrics:
         self._ring_placed[is_in_ring].inc()
 
     def blocked(self, *, seconds: float) -> None:
-        """Count time in which a ring was full."""
+        """Count time during which a ring was full."""
         self._ring_full.inc(seconds)
 
 
 class _MemoryMetrics:
-    """Of what streams hold; see `headrace.server.shares`."""
+    """Metrics of the memory that streams hold; see `headrace.server.shares`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._held_bytes = Gauge(
             "headrace_payload_bytes",
-            "Bytes of payload_bytes that streams hold: batches that are made or wait to be sent, "
-            "and rings. At payload_bytes streams wait for one another: fewer of them, smaller "
+            "Bytes of payload_bytes that streams use: rings, and batches being made or waiting to "
+            "be sent. At payload_bytes streams wait for one another: fewer of them, smaller "
             "batches, or more payload_bytes by the formula of memory.",
             registry=registry,
         )
 
     def watch_memory(self, budget: Budget) -> None:
-        """Show what streams hold of a budget."""
+        """Show the part of a budget that streams hold."""
         self._held_bytes.set_function(lambda: budget.held_bytes)
 
 
 class _PixelMetrics:
-    """Of decoded images that are kept; see `headrace.server.images.pixel_cache`."""
+    """Metrics of the cache of decoded images; see `headrace.server.images.pixel_cache`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._pixel_bytes = Gauge(
@@ -161,38 +162,38 @@ class _PixelMetrics:
         )
         looked_up = Counter(
             "headrace_decoded_cache_lookups_total",
-            "Images that were wanted decoded, by whether they were kept: hit or miss. Few hits "
-            "after the first epoch: decoded_cache_bytes is small beside the images.",
+            "Decoded images that were needed, by whether they were cached: hit or miss. Few hits "
+            "after the first epoch: decoded_cache_bytes is small compared with the images.",
             ["found"],
             registry=registry,
         )
         self._pixel_lookups = (looked_up.labels("miss"), looked_up.labels("hit"))
 
     def watch_pixels(self, cache: HeldPixels) -> None:
-        """Show what a cache of decoded images holds."""
+        """Show the size of a cache of decoded images."""
         self._pixel_bytes.set_function(lambda: cache.used_bytes)
 
     def looked_up(self, *, is_hit: bool) -> None:
-        """Count an image that was kept decoded, or not."""
+        """Count a look-up that found a decoded image, or did not."""
         self._pixel_lookups[is_hit].inc()
 
 
 class HeldPixels(Protocol):
-    """What metrics show of a cache of decoded images."""
+    """The property of a cache of decoded images that metrics show."""
 
     @property
     def used_bytes(self) -> int:
-        """What it holds."""
+        """The memory that images take, in bytes."""
 
 
 class _CacheMetrics:
-    """Of the cache, in memory and in its folder."""
+    """Metrics of the cache, in memory and in its folder."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._cache_hits = Counter(
             "headrace_cache_hits_total",
-            "Blocks that were cached when a batch needed them. Flat while batches go out: nothing "
-            "is found in time, see the misses.",
+            "Blocks that were cached when a batch needed them. Flat while batches are sent: "
+            "nothing is cached in time, see the misses.",
             registry=registry,
         )
         self._cache_misses = Counter(
@@ -209,20 +210,20 @@ class _CacheMetrics:
         )
         self._cache_blocks = Gauge(
             "headrace_cache_blocks",
-            "Blocks in the cache. Falling and rising again and again: the "
-            "cache is too small for the jobs, which evict one another's blocks.",
+            "Blocks in the cache. Repeatedly falling and rising: the cache is too small for the "
+            "jobs, which evict one another's blocks.",
             registry=registry,
         )
         self._disk_hits = Counter(
             "headrace_disk_cache_hits_total",
             "Blocks that were in cache_dir when they were not in memory. Near 0 after a restart: "
-            "the folder is empty, or is not the one of before.",
+            "the folder is empty, or is not the previous one.",
             registry=registry,
         )
         self._disk_misses = Counter(
             "headrace_disk_cache_misses_total",
-            "Blocks that were fetched from the store though there is a cache_dir. About the hits' "
-            "number in every epoch but the first: cache_dir_bytes is half of the data.",
+            "Blocks that were fetched from the store although there is a cache_dir. About as many "
+            "as hits in every epoch but the first: cache_dir_bytes is half of the data.",
             registry=registry,
         )
         self._disk_bytes = Gauge(
@@ -239,7 +240,7 @@ class _CacheMetrics:
             self._cache_misses.inc(misses)
 
     def held(self, *, used_bytes: int, block_count: int) -> None:
-        """Note what the cache holds now."""
+        """Note the current size of the cache."""
         self._cache_bytes.set(used_bytes)
         self._cache_blocks.set(block_count)
 
@@ -248,12 +249,12 @@ class _CacheMetrics:
         (self._disk_hits if is_hit else self._disk_misses).inc()
 
     def disk_held(self, *, used_bytes: int) -> None:
-        """Note what the cache's folder holds now."""
+        """Note the current size of the cache's folder."""
         self._disk_bytes.set(used_bytes)
 
 
 class _StoreMetrics:
-    """Of reads from the store."""
+    """Metrics of reads from the store."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._fetch_seconds = Histogram(
@@ -274,14 +275,14 @@ class _StoreMetrics:
         )
         self._fetch_errors = Counter(
             "headrace_store_fetch_errors_total",
-            "Reads of blocks that failed, by reason. SHARD_CORRUPT: restore or convert the "
-            "data again; others: look at the store and its credentials.",
+            "Reads of blocks that failed, by reason. SHARD_CORRUPT: restore or convert the data "
+            "again; others: check the store and its credentials.",
             ["dataset", "reason"],
             registry=registry,
         )
 
     def read(self, dataset: str, *, seconds: float, blocks: int, reason: str) -> None:
-        """Count a read from the store: its blocks, and the reason of its failure, or nothing."""
+        """Count a read from the store: its blocks, and the reason if it failed."""
         self._fetched.labels(dataset).inc(blocks)
         self._fetch_seconds.labels(dataset).observe(seconds)
         if reason:
@@ -304,8 +305,8 @@ class Metrics(
     """The metrics of one server, in a registry of its own.
 
     Attributes:
-        registry: Has them all.
-        streams: Adds up what streams count.
+        registry: The registry with all metrics.
+        streams: The sums of what streams count.
     """
 
     def __init__(self) -> None:
@@ -316,10 +317,12 @@ class Metrics(
             group.__init__(self, self.registry)
         Info(
             "headrace_build",
-            "Versions of what runs. More than one version for long: a rolling update hangs.",
+            "Versions of the running software. More than one version for long: a rolling "
+            "update is stuck.",
             registry=self.registry,
         ).info(_versions())
-        # The process's own: memory against the formula of docs/operations.md, processor, files.
+        # The process's own metrics: memory, to compare with the formula in docs/operations.md,
+        # processor time, files.
         ProcessCollector(registry=self.registry)
 
 

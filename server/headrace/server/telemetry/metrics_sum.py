@@ -1,4 +1,4 @@
-"""The metrics of a server that is several processes: their sum."""
+"""Add up the metrics of a server's processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from prometheus_client.registry import Collector
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
-# What a process that has ended still counts for.
+# The kinds of metrics that count after their process has ended.
 _LASTING = frozenset({"counter", "histogram", "summary"})
 
 
 class MetricsSum(Collector):
-    """Adds what processes report; what a counter has counted stays when its process has ended.
+    """Add up what processes report; counters keep their values when a process ends.
 
     Facts about the build, whose names end in ``_info``, are not added. Safe for several threads.
     """
@@ -33,12 +33,12 @@ class MetricsSum(Collector):
             self._sources[registry] = registry
 
     def report(self, process: object, metrics: Sequence[Metric]) -> None:
-        """Note what a process has counted until now."""
+        """Note the current values of a process."""
         with self._lock:
             self._sources[process] = metrics
 
     def end(self, process: object) -> None:
-        """Keep what a process that has ended has counted."""
+        """Keep the counters of a process that has ended."""
         with self._lock:
             last = self._sources.pop(process, ())
             lasting = [metric for metric in _metrics(last) if metric.type in _LASTING]

@@ -1,4 +1,4 @@
-"""What a server does just now, as its page is told: open streams, and sums of what was counted."""
+"""The current state of a server, for its page: open streams, and sums of counters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TOLD: Final = frozenset(
 
 
 def status_of(metrics: Iterable[Metric], streams: Sequence[dict[str, Any]]) -> Status:
-    """Return what a server does, as JSON has it.
+    """Return the current state of a server as JSON values.
 
     Args:
         metrics: The metrics of the server.

@@ -1,7 +1,7 @@
-"""What streams count for every batch, in plain numbers that are added up when somebody looks.
+"""Count batches in plain numbers per stream, which are added up on request.
 
-A counter of Prometheus takes a lock and some calls, and of a batch a dozen things are counted. Here
-each number belongs to one stream and is written by one of its threads, so counting is an addition.
+A Prometheus counter takes a lock and some calls, and each batch changes a dozen counters. Here each
+number belongs to one stream and is written by one of its threads, so counting is a plain addition.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _BATCH_SECONDS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30
 
 _SENT = {
     "batches": "Batches sent. Flat while streams are open: trainers or the store are stuck.",
-    "samples": "Samples sent, pads included. Flat as batches.",
-    "payload_bytes": "Payload bytes sent. Near the link's speed the network is the limit.",
+    "samples": "Samples sent, including pads. Flat as batches.",
+    "payload_bytes": "Payload bytes sent. Near the link's speed: the network is the limit.",
 }
 _WAITED = {
     "store_wait": (
@@ -44,13 +44,13 @@ _WAITED = {
 
 @dataclass(frozen=True, slots=True)
 class StreamAbout:
-    """What a stream is, as it was opened.
+    """The properties of a stream when it was opened.
 
     Attributes:
-        caller: Name of who reads it.
-        peer: The address that it is read from.
-        asked: What was asked for, in words.
-        epoch_samples: Samples of an epoch.
+        caller: The name of the caller.
+        peer: The caller's address.
+        asked: The request in words.
+        epoch_samples: The number of samples in an epoch.
         start: Epoch and position of the first batch.
     """
 
@@ -66,24 +66,24 @@ _NOBODY = StreamAbout()
 
 @dataclass(slots=True, eq=False)
 class Counts:
-    """What one stream has counted; each number is written by one thread alone.
+    """The counts of one stream; each number is written by only one thread.
 
     Attributes:
-        dataset: What is sent from, in words.
-        rank: The rank of the stream; None for a call that is over after one batch.
-        batches: Sent.
-        samples: Sent.
-        payload_bytes: Sent.
-        made_s: Time that making batches took.
-        made: Batches by that time, each up to one of the bounds; the last takes longer.
-        store_wait_s: Waited for the store.
-        client_wait_s: Waited for the client to take messages.
-        in_flight_bytes: The size of the message that is on its way.
+        dataset: The name of what is read.
+        rank: The rank of the stream; None for a call that returns one batch.
+        batches: Batches sent.
+        samples: Samples sent.
+        payload_bytes: Payload bytes sent.
+        made_s: Seconds spent making batches.
+        made: The number of batches by the time to make them, up to each of the bounds, then beyond.
+        store_wait_s: Seconds spent waiting for the store.
+        client_wait_s: Seconds spent waiting for the client to read messages.
+        in_flight_bytes: The size of the message being sent.
         place: Epoch, position and step after the last batch that was sent; None before the first.
-        starving_since: When it began to wait for the store, if it waits; of the monotonic clock.
-        sending_since: When the client was given the message that it has not taken yet.
-        about: What the stream is, for who looks at open ones.
-        number: The number of the stream; no other of this process has it.
+        starving_since: When it started to wait for the store, if it waits, on the monotonic clock.
+        sending_since: When the message that the client has not read yet was sent.
+        about: The properties of the stream, for views of open streams.
+        number: The number of the stream, unique in this process.
     """
 
     dataset: str
@@ -103,12 +103,12 @@ class Counts:
     number: int = field(default_factory=itertools.count().__next__)
 
     def note_made(self, seconds: float, batches: int) -> None:
-        """Count batches that took so long to make, all of them together."""
+        """Count batches that took a given time to make, in total."""
         self.made[bisect_left(_BATCH_SECONDS, seconds / batches)] += batches
         self.made_s += seconds
 
     def add(self, other: Counts) -> None:
-        """Add what another stream has counted and is over."""
+        """Add the counts of another stream, which has ended."""
         self.batches += other.batches
         self.samples += other.samples
         self.payload_bytes += other.payload_bytes
@@ -117,7 +117,7 @@ class Counts:
 
 
 class StreamCounts(Collector):
-    """Adds up what streams count. Safe for several threads."""
+    """Add up the counts of streams. Safe for several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -125,25 +125,25 @@ class StreamCounts(Collector):
         self._ended: dict[str, Counts] = {}
 
     def open(self, counts: Counts) -> None:
-        """Count a stream in; `close` must follow."""
+        """Add a stream; `close` must follow."""
         with self._lock:
             self._open.add(counts)
             self._ended.setdefault(counts.dataset, Counts(counts.dataset, None))
 
     def close(self, counts: Counts) -> None:
-        """Keep what lasts of a stream that has ended."""
+        """Keep the sums of a stream that has ended."""
         with self._lock:
             self._open.discard(counts)
             self._ended[counts.dataset].add(counts)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return what each open stream has counted, as JSON has it."""
+        """Return the counts of each open stream as JSON values."""
         with self._lock:
             streams = [counts for counts in self._open if counts.rank is not None]
         return [_row(counts) for counts in streams]
 
     def describe(self) -> Iterable[Metric]:
-        """Return what there is, without values."""
+        """Return the metrics without values."""
         return [*_by_dataset(()), *_by_rank(()), _in_flight(0)]
 
     def collect(self) -> Iterable[Metric]:
@@ -177,7 +177,7 @@ def _row(counts: Counts) -> dict[str, Any]:
         "samples": counts.samples,
         "payload_bytes": counts.payload_bytes,
         "made_s": counts.made_s,
-        # With the waits that have not ended: one that stands for minutes is what is looked for.
+        # Includes waits in progress, since a wait of minutes is what operators look for.
         "store_wait_s": counts.store_wait_s + _since(counts.starving_since),
         "client_wait_s": counts.client_wait_s + _since(counts.sending_since),
     }
@@ -194,8 +194,8 @@ def _by_dataset(sums: Iterable[Counts]) -> Iterator[Metric]:
     }
     made = HistogramMetricFamily(
         "headrace_batch_seconds",
-        "Time to make one batch, its wait for the store included. Much above the trainers' time "
-        "for a step, which is their P99 to bear: see headrace_store_wait_seconds.",
+        "Time to make one batch, including its wait for the store. Much above the trainers' step "
+        "time: see headrace_store_wait_seconds.",
         labels=["dataset"],
     )
     for counts in sums:
@@ -232,7 +232,7 @@ def _by_rank(streams: Iterable[Counts]) -> Iterator[Metric]:
 def _in_flight(size: int) -> Metric:
     return GaugeMetricFamily(
         "headrace_in_flight_bytes",
-        "Bytes of messages handed to connections and not yet taken by them. Near max_streams "
-        "times 2 MiB: most clients read slower than they are sent to.",
+        "Bytes of messages handed to connections and not yet taken by them. Near max_streams times "
+        "2 MiB: most clients read more slowly than the server sends.",
         value=size,
     )

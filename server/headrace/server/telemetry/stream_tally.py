@@ -1,4 +1,4 @@
-"""What one stream has sent and how long it waited: for metrics, for its last line in the log."""
+"""Count what one stream sends and how long it waits, for metrics and for its last log line."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from headrace.server.telemetry.stream_counts import Counts, StreamAbout
 
 
 class StreamTally:
-    """Counts for one stream; its threads each count other things, so there is no lock.
+    """Counts for one stream, without a lock, since each thread counts different things.
 
     Args:
-        metrics: Are told the same.
+        metrics: The metrics to update.
         dataset: What is sent from, in words.
         rank: The rank of the stream; None for a call that is over after one batch.
-        about: What the stream is.
+        about: The properties of the stream.
 
     Attributes:
-        counts: What was counted.
+        counts: The counts.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class StreamTally:
         return time.monotonic() - self._began
 
     def made(self, dataset: str, *, seconds: float, batches: int) -> None:
-        """Note how long it took to make batches, all of them together."""
+        """Note how long it took to make batches, in total."""
         del dataset
         self.counts.note_made(seconds, batches)
 
@@ -68,11 +68,11 @@ class StreamTally:
         counts.place = place
 
     def replaced(self, dataset: str, *, samples: int) -> None:
-        """Count damaged samples that others stood in for."""
+        """Count damaged samples that were replaced by others."""
         self._metrics.replaced(dataset, samples=samples)
 
     def starving(self, since: float) -> None:
-        """Note that a batch waits for its store, since a time of the monotonic clock."""
+        """Note that a batch has been waiting for its store since a time on the monotonic clock."""
         self.counts.starving_since = since
 
     def starved(self, dataset: str, *, seconds: float) -> None:
@@ -84,11 +84,11 @@ class StreamTally:
     def timed(
         self, messages: Generator[bytes, None, None], *, taken: Callable[[int], None]
     ) -> Iterator[bytes]:
-        """Yield messages, and count the time until each has been taken.
+        """Yield messages, and count the time until each has been read.
 
         Args:
             messages: The messages of the stream.
-            taken: Is told the bytes of each then.
+            taken: Is called with the size of each message after it has been read.
         """
         counts = self.counts
         try:
@@ -106,7 +106,7 @@ class StreamTally:
             messages.close()
 
     def close(self, reason: str) -> dict[str, object]:
-        """Forget the stream in the metrics; return what it was, for the log."""
+        """Remove the stream from the metrics; return its summary for the log."""
         counts = self.counts
         self._metrics.streams.close(counts)
         self._metrics.stream_ended(counts.dataset, reason)

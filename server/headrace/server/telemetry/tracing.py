@@ -1,7 +1,7 @@
-"""Spans of streams and of reads from stores, sent to an OpenTelemetry collector.
+"""Send spans of streams and of reads from stores to an OpenTelemetry collector.
 
-Both are made when they are over, from times that are measured anyway, so that a server without
-tracing pays nothing for it.
+Spans are created afterwards, from times that are measured anyway, so a server without tracing has
+no overhead.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 # How long the end of a server waits for the last spans to be sent.
 _FLUSH_S = 2.0
 
-# Ends that are nobody's fault.
+# Reasons for ending that are not errors.
 _GOOD = frozenset({"", "CANCELLED", "DRAINING", "OK", "REBALANCE"})
 
 
 class Tracing:
-    """Sends spans; safe for several threads."""
+    """Send spans; safe for several threads."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -47,17 +47,17 @@ class Tracing:
         """Send the span of a stream that has ended.
 
         Args:
-            fields: What the log says of it.
+            fields: The fields of its log event.
             metadata: The metadata of the call; its ``traceparent`` names the span that the stream
                 is part of.
-            seconds: How long it was open.
-            reason: The reason of its end.
+            seconds: How long the stream was open.
+            reason: Why it ended.
         """
         carried = {key: value for key, value in metadata if isinstance(value, str)}
         self._send("headrace.stream", seconds, fields, reason=reason, context=_context(carried))
 
     def close(self) -> None:
-        """Send what is left, and end."""
+        """Send the remaining spans and stop."""
         self._provider.force_flush(round(_FLUSH_S * 1000))
         self._provider.shutdown()
 
@@ -86,7 +86,7 @@ class Tracing:
 
 
 def start_tracing(endpoint: str) -> Tracing | None:
-    """Return what sends spans to ``http://host:port`` of a collector; None without one.
+    """Return an object that sends spans to a collector at ``http://host:port``; None without one.
 
     Raises:
         ConfigurationError: The packages are not installed.
