@@ -104,7 +104,7 @@ def test_a_run_goes_on_with_another_world_size(server: Server) -> None:
         assert rest == joined
     changed = _dataset(server, "label < 10")
     changed.load_state_dict(state)
-    with pytest.raises(TokenSpecChangedError, match="ask with the where= of the token's run"):
+    with pytest.raises(TokenSpecChangedError, match="use the where= of the token's run"):
         _ids(changed)
 
 

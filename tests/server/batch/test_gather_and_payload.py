@@ -250,7 +250,7 @@ def test_a_null_inside_a_list_is_refused(arrow_type: pa.DataType) -> None:
     batch = pa.RecordBatch.from_arrays([array], names=["bad"])
     layout = block_layout([wire_column(batch.schema.field(0))])
 
-    with pytest.raises(UnsupportedColumnError, match="'bad' holds a list with a null item"):
+    with pytest.raises(UnsupportedColumnError, match="'bad' contains a list with a null item"):
         DecodedBlock(layout, batch)
 
 
@@ -259,7 +259,7 @@ def test_a_null_in_a_column_without_nulls_is_damage() -> None:
     layout = block_layout([wire_column(pa.field("x", pa.int64(), nullable=False))])
     batch = pa.RecordBatch.from_arrays([pa.array([1, None])], names=["x"])
 
-    with pytest.raises(ShardCorruptError, match="'x' holds 1 nulls"):
+    with pytest.raises(ShardCorruptError, match="'x' contains 1 nulls"):
         DecodedBlock(layout, batch)
 
 

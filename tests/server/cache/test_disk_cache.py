@@ -182,7 +182,7 @@ def test_a_disk_that_takes_no_more_is_logged_once(tmp_path: Path) -> None:
     )
 
     assert 1 == done.stderr.count("LOG ")
-    assert "goes on without" in done.stderr
+    assert "continues without" in done.stderr
     assert [] == list(tmp_path.glob("*/*"))
 
 
@@ -257,7 +257,7 @@ def test_a_full_disk_costs_no_sample(rich_url: str, tmp_path: Path) -> None:
     found = json.loads(done.stdout)
 
     assert [list(range(RICH_SAMPLES))] * 2 == found["epochs"]
-    assert 1 == done.stderr.count("goes on without")
+    assert 1 == done.stderr.count("continues without")
     assert found["hits"] > 0
     assert found["free"] < 8
 
@@ -293,7 +293,7 @@ def test_a_server_survives_a_broken_folder(
         assert server._cache.disk is not None
         assert server._cache.disk.flush(10)
 
-    assert 1 == sum("goes on without" in record.message for record in caplog.records)
+    assert 1 == sum("continues without" in record.message for record in caplog.records)
     assert b"in the way" == (tmp_path / fingerprint).read_bytes()
 
 

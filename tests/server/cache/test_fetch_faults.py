@@ -222,7 +222,7 @@ def test_a_silent_store_is_given_up(rich_url: str) -> None:
     """After the time-out the stream ends with STORE_UNAVAILABLE, which the client retries."""
     bench = _Bench(rich_url, store_timeout_s=0.1)
     try:
-        with pytest.raises(StoreUnavailableError, match="'rich' gave none of"):
+        with pytest.raises(StoreUnavailableError, match="'rich' delivered none of"):
             list(bench.messages())
     finally:
         bench.close()

@@ -216,7 +216,7 @@ def test_calls_wait_a_little_and_are_told_to_ask_again(url: str) -> None:
     filters = Filters()
     with _slow(url, filters) as (slow, served):
         for where in ("label = 3", "label=3"):
-            with pytest.raises(FilterPendingError, match="0 of 3,000 are done"):
+            with pytest.raises(FilterPendingError, match="has checked 0 of 3,000"):
                 filters.apply(served, where, ANYBODY, wait_s=0.01)
         slow.gate.set()
         with ThreadPoolExecutor(8) as pool:
@@ -281,7 +281,7 @@ def test_callers_take_turns_and_have_few_waiting(url: str) -> None:
         for number in range(4):
             with pytest.raises(FilterPendingError):
                 filters.apply(served, f"label = {number}", greedy, wait_s=0)
-        with pytest.raises(ServerBusyError, match="4 of this caller"):
+        with pytest.raises(ServerBusyError, match="4 of them from this caller"):
             filters.apply(served, "label = 4", greedy, wait_s=0)
         with pytest.raises(FilterPendingError):
             filters.apply(served, "label = 9", modest, wait_s=0)

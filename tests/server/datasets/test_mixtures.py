@@ -183,7 +183,7 @@ def test_columns_that_differ_are_named(channel: grpc.Channel) -> None:
 
     assert ("INVALID_ARGUMENT", "COLUMN_UNSUPPORTED") == (code, reason)
     assert "'a' has it, 'c' does not" in text
-    assert "name the columns you want" in text
+    assert "name the columns that you want" in text
 
 
 @pytest.mark.parametrize(

@@ -392,8 +392,8 @@ def test_what_cannot_be_mixed_is_refused(tmp_path: Path, documents: _Documents) 
             index_rows(url, option, columns=columns)
     refused = {
         ("a:64", "b:100"): "rows of 'a:64' have 64 elements, and those of 'b:100' 100 elements",
-        ("a:64", "a:100"): "all rows of a mixture have one length",
-        ("a:64", "b"): "packed rows, 'a:64', and samples, 'b'; name the rows of one length",
+        ("a:64", "a:100"): "all rows of a mixture must have the same length",
+        ("a:64", "b"): "packed rows, 'a:64', and samples, 'b'; name rows of the same length",
         ("a", "b:100"): "packed rows, 'b:100', and samples, 'a'",
         ("a:64", "b:64"): "lengths 100 are stored for packing 'b'",
         ("a:64", "marked:64"): "no bos, eos 9, fill 0, and those of 'marked:64' no bos, eos 8",
@@ -410,7 +410,7 @@ def test_what_cannot_be_mixed_is_refused(tmp_path: Path, documents: _Documents) 
             assert message in str(failure.details())
         filtered = pb.Mixture(datasets=[pb.MixtureDataset(name="a:64", where="number < 5")])
         failure = failure_before_batches(opened, _request(filtered))
-        assert "where is given for 'a:64', whose samples are rows" in str(failure.details())
+        assert "where is given for 'a:64', whose samples are packed rows" in str(failure.details())
 
 
 def test_a_column_that_not_all_have_is_refused_by_name(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_a_column_that_not_all_have_is_refused_by_name(tmp_path: Path) -> None:
         )
 
     assert seen.batches
-    assert "packed in 'a:64' and not in 'b:64'" in str(failure.details())
+    assert "packed in 'a:64' but not in 'b:64'" in str(failure.details())
 
 
 def test_a_length_that_lies_is_found_and_named_with_its_dataset(tmp_path: Path) -> None:

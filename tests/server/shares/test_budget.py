@@ -182,7 +182,7 @@ def test_a_batch_that_never_fits_is_refused() -> None:
 
     with pytest.raises(ShortError):
         share.claim(1000)
-    with pytest.raises(BadArgumentError, match=r"takes 1001 bytes .* may take 1000"):
+    with pytest.raises(BadArgumentError, match=r"needs 1001 bytes .* may use 1000"):
         share.claim(1001)
 
 

@@ -168,7 +168,7 @@ def test_a_batch_over_the_limit_is_refused(streams: Streams) -> None:
     planned = next(contents.plans)
     assert isinstance(planned, list)
 
-    with pytest.raises(BadArgumentError, match="bytes or more is over this server's limit of 799"):
+    with pytest.raises(BadArgumentError, match="bytes exceeds this server's limit of 799"):
         maker.make(planned)
 
 

@@ -326,10 +326,9 @@ def check_lengths(
     if wrong.size:
         piece = int(wrong[0])
         raise StepFailedError(
-            f"{title(piece)} has "
-            f"{lengths[piece] // column.dtype.itemsize} elements in column {column.name!r}, "
-            f"and {expected[piece]} in the lengths that it was packed by; make them again with "
-            "`headrace index --pack-length`",
+            f"{title(piece)} has {lengths[piece] // column.dtype.itemsize} elements in column "
+            f"{column.name!r}, but {expected[piece]} in the lengths that were used for packing; "
+            "store the lengths again with `headrace index --pack-length`",
             column=column.name,
             sample_id=str(places.sample_ids[piece]),
         )

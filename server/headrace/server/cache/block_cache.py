@@ -484,5 +484,5 @@ def _check_served(source: Source) -> None:
 
 def _removed_error() -> RebalanceError:
     return RebalanceError(
-        "the dataset is no longer served here, or was opened again; reconnect to continue"
+        "the dataset is no longer served here, or was reopened; reconnect to continue"
     )

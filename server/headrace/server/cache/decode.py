@@ -165,7 +165,7 @@ def _storage(batch: pa.RecordBatch, column: WireColumn) -> Array:
     index = batch.schema.get_field_index(column.name)
     if index < 0:
         raise ShardCorruptError(
-            f"a block has no column {column.name!r}, and its dataset has", column=column.name
+            f"a block has no column {column.name!r}, but its dataset has", column=column.name
         )
     array = batch.column(index)
     return array.storage if isinstance(array, pa.ExtensionArray) else array
@@ -174,7 +174,7 @@ def _storage(batch: pa.RecordBatch, column: WireColumn) -> Array:
 def _refuse_nulls(array: Array, column: WireColumn, valid: NDArray[np.uint8] | None) -> None:
     if valid is not None and not column.nullable:
         raise ShardCorruptError(
-            f"column {column.name!r} holds {array.null_count} nulls in a block, and its schema "
+            f"column {column.name!r} contains {array.null_count} nulls in a block, but its schema "
             "says that it has none",
             column=column.name,
         )

@@ -62,13 +62,13 @@ class Catalog:
             DatasetNotFoundError: There is none of that name.
         """
         if not name:
-            raise BadArgumentError("no dataset is named; name one", field="dataset")
+            raise BadArgumentError("the request names no dataset; name one", field="dataset")
         served = self._datasets.get(name) if caller.may_read(name) else None
         if served is None:
             near = _near(name, (each for each in self._datasets if caller.may_read(each)))
             raise DatasetNotFoundError(
                 f"there is no dataset {name[:_LONGEST_COMPARED]!r} here{near}; `headrace list "
-                "HOST:PORT` names those that you may read",
+                "HOST:PORT` shows those that you may read",
                 dataset=name,
             )
         return served
@@ -205,14 +205,15 @@ def _refuse_both(request: Request, *, other: str) -> None:
     for field in ("dataset", "fingerprint", "skips", "token_skips", "where"):
         if field in given:
             raise BadArgumentError(
-                f"the request has {field} and {other}; it must have one of them", field=field
+                f"the request has {field} and {other}; it must have only one of them", field=field
             )
 
 
 def _joined(request: pb.GetSamplesRequest, catalog: Catalog, caller: Caller) -> ServedMixture:
     if len(request.datasets) > MAX_DATASETS:
         raise BadArgumentError(
-            f"the request has {len(request.datasets)} datasets; {MAX_DATASETS} is the most",
+            f"the request has {len(request.datasets)} datasets; it must have at most "
+            f"{MAX_DATASETS}",
             field="datasets",
         )
     members = [
@@ -242,9 +243,9 @@ def _mixture(
     spec = mixture_spec(request.mixture, wanted.order, fingerprints)
     if wanted.token is not None and wanted.token.fingerprint != spec.fingerprint:
         raise TokenDatasetChangedError(
-            f"the token is of datasets with the fingerprint {wanted.token.fingerprint} together, "
-            f"and those requested have {spec.fingerprint}; name the version of each dataset that "
-            "the run began with, or start over",
+            f"the token is for datasets with the combined fingerprint {wanted.token.fingerprint}, "
+            f"but those requested have {spec.fingerprint}; name the version of each dataset that "
+            "the run started with, or start over",
             token_fingerprint=wanted.token.fingerprint,
             dataset_fingerprint=spec.fingerprint,
         )
@@ -297,7 +298,7 @@ def _fingerprint(request: BatchesRequest) -> str:
 def _near(name: str, known: Iterable[str]) -> str:
     """Return which names a caller may have meant, of some that it may know of."""
     if "/" in name:
-        return ", and names are not URLs: `headrace serve NAME=URL` gives one its name"
+        return ", and a URL is not a name: `headrace serve NAME=URL` gives a dataset its name"
     few = list(itertools.islice(known, _MOST_COMPARED))
     near = difflib.get_close_matches(name[:_LONGEST_COMPARED], few)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

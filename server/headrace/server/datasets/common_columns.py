@@ -92,6 +92,6 @@ def _refuse_whole(columns: Iterable[WireColumn], refused: dict[str, str]) -> Non
 
 def _text(column: WireColumn) -> str:
     kind = pb.ColumnKind.Name(column.kind).removeprefix("COLUMN_KIND_").lower()
-    shape = f" of the shape {column.item_shape}" if column.item_shape else ""
+    shape = f" with shape {column.item_shape}" if column.item_shape else ""
     meaning = f" ({column.logical_type})" if column.logical_type else ""
     return f"{kind} {column.dtype.name}{shape}{meaning}"

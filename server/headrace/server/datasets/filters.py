@@ -128,8 +128,8 @@ class Filters:
         """
         if isinstance(served, ServedRows):
             raise BadArgumentError(
-                f"where is given for {served.name!r}, whose samples are rows of packed documents; "
-                "filter the dataset of the documents, or write one that holds those wanted",
+                f"where is given for {served.name!r}, whose samples are packed rows of documents; "
+                "filter the dataset of documents, or write one with only the documents you want",
                 field="where",
             )
         filtered = make_filter(where, served.dataset.schema)
@@ -143,8 +143,8 @@ class Filters:
             raise search.error
         if search.found is None:
             raise FilterPendingError(
-                f"the server is still finding which samples of {served.name!r} where= keeps: "
-                f"{search.done:,} of {served.dataset.sample_count:,} are done; ask again",
+                f"the server is still finding which samples of {served.name!r} where= keeps, and "
+                f"has checked {search.done:,} of {served.dataset.sample_count:,}; ask again",
                 done=search.done,
                 samples=served.dataset.sample_count,
             )
@@ -160,7 +160,7 @@ class Filters:
 
     def _search(self, served: ServedDataset, filtered: Filter, caller: str) -> _Search:
         if self._is_closed:
-            raise DrainingError("the server shuts down; ask another one")
+            raise DrainingError("the server is shutting down; ask another one")
         now = self._clock()
         key = (served.dataset.fingerprint, filtered.text)
         search = self._searches.get(key)
@@ -181,8 +181,8 @@ class Filters:
         waiting = [search.caller for search in self._searches.values() if not search.is_over]
         if len(waiting) >= _WAITING or waiting.count(caller) >= _CALLER_WAITING:
             raise ServerBusyError(
-                f"{len(waiting)} filters are waiting here, {waiting.count(caller)} of this caller "
-                f"({_CALLER_WAITING} at most); ask again when one is done",
+                f"{len(waiting)} filters are waiting here, {waiting.count(caller)} of them from "
+                f"this caller (at most {_CALLER_WAITING}); ask again when one is done",
             )
 
     def _run(self) -> None:
@@ -280,7 +280,7 @@ def _keeps_nothing(text: str, served: ServedDataset) -> BadArgumentError:
 
 def _keeps_too_many(kept: Kept, served: ServedDataset) -> BadArgumentError:
     return BadArgumentError(
-        f"where keeps {kept.count:,} samples of {served.name!r}, and a server notes "
-        f"{_BYTES // 2:,} at most; write a dataset that holds them alone",
+        f"where keeps {kept.count:,} samples of {served.name!r}, but a server can store at most "
+        f"{_BYTES // 2:,}; write a dataset that contains only them",
         field="where",
     )

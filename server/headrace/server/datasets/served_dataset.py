@@ -149,14 +149,15 @@ class Versions(Generic[_Served]):
     def _check_room(self, fingerprint: str) -> None:
         if len(self._older) >= _MAX_VERSIONS:
             raise self._gone(
-                fingerprint, f"this server has {_MAX_VERSIONS} older ones open, as many as it may"
+                fingerprint,
+                f"this server already has {_MAX_VERSIONS} older versions open, its maximum",
             )
 
     def _gone(self, fingerprint: str, why: str) -> TokenDatasetChangedError:
         return TokenDatasetChangedError(
-            f"a dataset with the fingerprint {fingerprint} is requested, and {self._name!r} has "
-            f"{self._fingerprint}; {why}. Restore it, serve it elsewhere (NAME=URL#FINGERPRINT), "
-            "or start over",
+            f"a dataset with the fingerprint {fingerprint} is requested, but {self._name!r} has "
+            f"{self._fingerprint}; {why}. Restore that version, serve it elsewhere "
+            "(NAME=URL#FINGERPRINT), or start over",
             token_fingerprint=fingerprint,
             dataset_fingerprint=self._fingerprint,
         )

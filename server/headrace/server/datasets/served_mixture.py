@@ -65,7 +65,7 @@ def dataset_counts(first_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDAr
 def no_buckets() -> BadArgumentError:
     """Return the refusal of length buckets for a mixture."""
     return BadArgumentError(
-        "buckets sort the samples of one dataset by length, and a mixture is requested; leave "
+        "buckets sort the samples of a single dataset by length, but a mixture is requested; leave "
         "buckets out, or read one dataset",
         field="buckets",
     )
@@ -168,7 +168,7 @@ class ServedMixture:
         """
         del self, deal, order, ranks, finder
         raise BadArgumentError(
-            "the samples of a mixture are dealt in order; leave deal out", field="deal"
+            "samples of a mixture can only be dealt in order; leave deal out", field="deal"
         )
 
     def blocks(self, cache: BlockCache) -> Blocks:

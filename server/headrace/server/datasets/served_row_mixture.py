@@ -190,7 +190,8 @@ def only_rows(members: Sequence[ServedDataset | ServedRows]) -> list[ServedRows]
         length = rows[0].packed.length
         raise BadArgumentError(
             f"the mixture has packed rows, {rows[0].name!r}, and samples, {other.name!r}; name "
-            f"the rows of one length of every dataset, such as '{other.name}:{length}', or of none",
+            f"rows of the same length for every dataset, such as '{other.name}:{length}', or for "
+            "none",
             field="mixture.datasets",
         )
     return rows
@@ -215,7 +216,7 @@ def _packed_alike(members: Sequence[ServedRows], documents: Readable) -> PackedC
     agreed = [column.name for column in documents.columns]
     if first.name not in agreed:
         raise BadArgumentError(
-            f"{documents.refused[first.name]}; documents that are mixed have one type",
+            f"{documents.refused[first.name]}; documents in a mixture must have the same type",
             field="mixture.datasets",
         )
     common = [
@@ -235,13 +236,21 @@ def _packed_alike(members: Sequence[ServedRows], documents: Readable) -> PackedC
 
 
 _ALIKE = {
-    "length": "all rows of a mixture have one length, so that weights by rows are weights by "
-    "tokens: name the rows of the same length of each dataset",
-    "marks": "rows that are mixed are made alike: store their lengths again with the same --bos, "
-    "--eos and --fill",
-    "tokenizer": "rows that are mixed have tokens of one vocabulary: store their lengths again "
-    "with the same --tokenizer, or write datasets that hold the tokens",
-    "column": "documents that are mixed lie in columns of one name: convert one dataset again",
+    "length": (
+        "all rows of a mixture must have the same length, so that weights by rows are weights by "
+        "tokens: name rows of the same length for each dataset"
+    ),
+    "marks": (
+        "rows in a mixture must be packed in the same way: store their lengths again with the "
+        "same --bos, --eos and --fill"
+    ),
+    "tokenizer": (
+        "rows in a mixture must have tokens of one vocabulary: store their lengths again with the "
+        "same --tokenizer, or write datasets that contain the tokens"
+    ),
+    "column": (
+        "documents in a mixture must be in columns of the same name: convert one dataset again"
+    ),
 }
 
 
@@ -275,7 +284,7 @@ def _refused(
         for name in sorted(_sources(member) - known - refused.keys()):
             lacking = [other.name for other in members if name not in _sources(other)]
             refused[name] = (
-                f"column {name!r} is packed in {member.name!r} and not in {lacking[0]!r}; store "
+                f"column {name!r} is packed in {member.name!r} but not in {lacking[0]!r}; store "
                 "the lengths of both with --alike"
                 if lacking
                 else documents.refused[name]

@@ -168,7 +168,7 @@ class ServedRows:
             BadArgumentError: Always.
         """
         raise BadArgumentError(
-            f"all rows of {self.name!r} have {self.packed.length} elements, and buckets sort "
+            f"all rows of {self.name!r} have {self.packed.length} elements, but buckets sort "
             f"samples by length; leave buckets out, or ask for {self._base.name!r}",
             field="buckets",
         )
@@ -223,8 +223,8 @@ class ServedRows:
             if candidate == fingerprint and version != self._base.dataset.fingerprint:
                 return self._base.version(version).rows.get(self.packed.length)
         raise TokenDatasetChangedError(
-            f"rows with the fingerprint {fingerprint[:100]} are requested, and {self.name!r} has "
-            f"{self.readable.fingerprint}; the dataset, its lengths or the options of packing have "
+            f"rows with the fingerprint {fingerprint[:100]} are requested, but {self.name!r} has "
+            f"{self.readable.fingerprint}; the dataset, its lengths or the packing options have "
             "changed since: restore them, or start over",
             token_fingerprint=fingerprint[:100],
             dataset_fingerprint=self.readable.fingerprint,
@@ -339,7 +339,7 @@ class RowsOf:
                 if pointer is None or self._store is None:
                     raise BadArgumentError(
                         f"no lengths are stored for {self._base.name!r}, which {field} needs; "
-                        "store them with `headrace index URL --pack-length L`, of any L",
+                        "store them with `headrace index URL --pack-length L`, with any L",
                         field=field,
                     )
                 self._lengths = StoredLengths(self._store, pointer)
@@ -393,7 +393,7 @@ def refuse_by_id(served: object) -> None:
     """
     if isinstance(served, ServedRows):
         raise BadArgumentError(
-            f"the rows of {served.name!r} differ from epoch to epoch, so none can be asked for by "
-            f"id; ask {served.base.name!r} for its documents",
+            f"the rows of {served.name!r} differ from epoch to epoch, so they have no ids; ask "
+            f"{served.base.name!r} for its documents",
             field="dataset",
         )

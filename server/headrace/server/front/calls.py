@@ -154,7 +154,7 @@ class Call:
         """Return whether the call goes on, to be told that its line is full; else it is cut."""
         if self._desk.floods.is_flooding(self.whose):
             return False
-        self._refusal = ServerBusyError("too many calls wait for their turn; try again")
+        self._refusal = ServerBusyError("too many calls are waiting for their turn; try again")
         return True
 
     def arrived(self) -> None:
@@ -206,7 +206,7 @@ class Call:
             self._desk.malformed.add(f"{self.name} from {self.host}")
             raise RequestMalformedError(
                 f"the {len(request)} bytes of the request are not a {kind.DESCRIPTOR.full_name}; "
-                "send one that is made by the stubs of this version"
+                "send one made with the stubs of this version"
             ) from None
 
     @property
@@ -304,11 +304,11 @@ class Call:
             self._wire.fail(failure_of(error))
 
     def _too_many(self) -> HeadraceError:
-        return ServerBusyError("too many calls wait for their request; try again")
+        return ServerBusyError("too many calls are waiting for their request; try again")
 
     def _too_late(self) -> HeadraceError:
         return RequestMissingError(
-            f"the request did not come within {self._desk.waiting.timeout_s:g} s of the call's "
+            f"the request did not arrive within {self._desk.waiting.timeout_s:g} s of the call's "
             "headers; try again"
         )
 
@@ -458,7 +458,7 @@ def _until_end(messages: Iterator[bytes], place: ExitStack) -> Iterator[bytes]:
 
 def _submit(pool: Pool, work: Callable[[], None], call: Call, request_bytes: int) -> None:
     if not pool.submit(work, caller=call.whose, request_bytes=request_bytes):
-        raise ServerBusyError("too many calls wait for a thread; try again")
+        raise ServerBusyError("too many calls are waiting for a thread; try again")
 
 
 def unary(

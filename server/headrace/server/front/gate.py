@@ -158,7 +158,7 @@ class Gate:
         seconds = min(2 * before.seconds, LONGEST_S) if before else self._shut_s
         self._terms[network] = _Term(seconds, now + seconds)
         _log.warning(
-            "%s brought more than %d calls in %g s, all at once or to reset them; it cannot "
+            "%s made more than %d calls in %g s, all at once or only to reset them; it cannot "
             "connect for %g s",
             network,
             self._most,
@@ -187,7 +187,7 @@ class Gate:
                 except OSError as error:
                     if not self._is_useless:
                         self._is_useless = True
-                        _log.warning("the kernel keeps no address out: %s", error)
+                        _log.warning("the kernel cannot keep addresses out: %s", error)
 
     def _cut(self, networks: frozenset[Network]) -> None:
         """Cut those connections of networks that are shut out that bring too many calls."""

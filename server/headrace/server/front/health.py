@@ -71,8 +71,8 @@ class Health:
         with self._lock:
             if len(self._watchers) >= self._most_watchers:
                 raise ServerBusyError(
-                    f"{self._most_watchers} calls watch this server's health, as many as may; "
-                    "ask with Check, or try again",
+                    f"{self._most_watchers} calls already watch this server's health, its maximum; "
+                    "use Check, or try again",
                 )
             self._watchers.add(watcher)
 

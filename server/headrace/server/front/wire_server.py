@@ -209,7 +209,7 @@ class WireServer:
         try:
             work(*arguments)
         except Exception:  # noqa: BLE001 - the thread of all calls must go on
-            _log.exception("a call failed where none may; this is a bug of headrace")
+            _log.exception("a call failed where none should; this is a bug of headrace")
 
     def _take(self, event: Any) -> None:
         tag = event.tag

@@ -263,8 +263,8 @@ def _after_check(item: Lowered) -> Lowered:
 def null_items_error(column: str) -> UnsupportedColumnError:
     """Make the error for a list that holds a null where none was announced."""
     return UnsupportedColumnError(
-        f"column {column!r} holds a list with a null item; serve the dataset with --item-nulls to "
-        f"send which items are there as {column}.items_valid, or replace the nulls in the data",
+        f"column {column!r} contains a list with a null item; serve the dataset with --item-nulls "
+        f"to send which items are valid as {column}.items_valid, or replace the nulls in the data",
         column=column,
     )
 

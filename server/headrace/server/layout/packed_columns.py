@@ -86,7 +86,7 @@ def packed_columns(
         source = by_name.get(name)
         if source is None or source.kind != kind:
             raise BadArgumentError(
-                f"column {name!r} is packed, and the dataset serves no {what} of that name; make "
+                f"column {name!r} is packed, but the dataset serves no {what} of that name; store "
                 "the lengths again with `headrace index --pack-length`",
                 field="dataset",
             )
@@ -97,14 +97,15 @@ def packed_columns(
     main = sources[0]
     if main.dtype.kind not in "iu":
         raise BadArgumentError(
-            f"column {main.name!r} holds {main.dtype.name}; only documents of integers are packed",
+            f"column {main.name!r} contains {main.dtype.name}; only documents of integers can "
+            "be packed",
             field="dataset",
         )
     most = (1 << 8 * main.dtype.itemsize - (main.dtype.kind == "i")) - 1
     for mark in (bos, eos, fill):
         if mark is not None and mark > most:
             raise BadArgumentError(
-                f"column {main.name!r} of {main.dtype.name} cannot hold {mark}, which marks or "
+                f"column {main.name!r} of {main.dtype.name} cannot store {mark}, which marks or "
                 "fills its rows",
                 field="dataset",
             )
@@ -120,7 +121,7 @@ def packed_columns(
     twice = {column.name for column in made if column.name in by_name} - set(names)
     if twice:
         raise BadArgumentError(
-            f"packing makes a column {min(twice)!r}, and the dataset has one; rename it",
+            f"packing makes a column {min(twice)!r}, but the dataset already has one; rename it",
             field="dataset",
         )
     return PackedColumns(length, bos, eos, fill, tuple(sources), tuple(made), texts, tokenizer)

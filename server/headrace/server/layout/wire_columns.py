@@ -103,7 +103,8 @@ def wire_column(field: pa.Field[Any]) -> WireColumn:
     """
     if field.name.startswith(_RESERVED):
         raise UnsupportedColumnError(
-            f"column {field.name!r} has a name of those that the server makes itself; rename it",
+            f"column {field.name!r} has the name of a column that the server makes itself; "
+            "rename it",
             column=field.name,
         )
     kind, element, shape = _kind(field)
@@ -146,8 +147,8 @@ def _collisions(columns: Sequence[WireColumn], stored: Sequence[str]) -> dict[st
         for column in found if len(found) > 1 else ():
             if column != name:
                 refused[column] = (
-                    f"column {column!r} comes apart into columns of which one would be {name!r}, "
-                    "and there is another of that name; rename one of them"
+                    f"column {column!r} is split into columns, one of which would be {name!r}, but "
+                    "there is already a column of that name; rename one of them"
                 )
     return refused
 
@@ -190,7 +191,7 @@ def choose_columns(
     whole = _by_stored_column(by_name.values())
     if not names:
         for reason in refused.values():
-            raise UnsupportedColumnError(f"{reason}; name the columns you want instead")
+            raise UnsupportedColumnError(f"{reason}; name the columns that you want")
         return tuple(by_name.values())
     if len(set(names)) != len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
@@ -221,7 +222,7 @@ def refuse_large(size: int, limit: int, *, field: str = "global_batch_size") -> 
     """
     if size > limit:
         raise BadArgumentError(
-            f"a batch of {size} bytes or more is over this server's limit of {limit}; use a "
+            f"a batch of at least {size} bytes exceeds this server's limit of {limit}; use a "
             f"smaller {field} or fewer columns",
             field=field,
         )
@@ -241,8 +242,8 @@ def refuse_taken_names(columns: Iterable[WireColumn]) -> None:
         if column.nullable and taken in names:
             raise UnsupportedColumnError(
                 f"column {column.name!r} may be null, so a batch has a column {taken!r} that says "
-                "which of its rows are there, and there is another column of that name; name the "
-                f"columns you want, without one of both, or rename {taken!r} in the data",
+                "which of its rows are valid, but there is already a column of that name; request "
+                f"columns without one of the two, or rename {taken!r} in the data",
                 field="columns",
                 column=taken,
             )

@@ -88,7 +88,7 @@ def _schedule(mixture: pb.Mixture) -> Schedule:
     for piece in mixture.schedule:
         if len(piece.weights) != wanted:
             raise BadArgumentError(
-                f"the piece of the schedule at {piece.start} has {len(piece.weights)} weights, "
+                f"the piece of the schedule at {piece.start} has {len(piece.weights)} weights, but "
                 f"the mixture has {wanted} datasets",
                 field="schedule",
             )
@@ -100,5 +100,5 @@ def _schedule(mixture: pb.Mixture) -> Schedule:
 
 def _known(value: int, names: Mapping[int, _Name], *, field: str) -> _Name:
     if value not in names:
-        raise BadArgumentError(f"{field} is {value}, which is none that there is", field=field)
+        raise BadArgumentError(f"{field} is {value}, which does not exist", field=field)
     return names[value]

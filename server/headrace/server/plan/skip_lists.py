@@ -112,14 +112,14 @@ def found_list(message: pb.SkipList, lists: Lists, *, field: str) -> Skips | Non
         return _named(message.digest, lists, field=field)
     if count > MAX_SENT_IDS:
         raise BadArgumentError(
-            f"{field} has {count} sample ids, {MAX_SENT_IDS} is the most; let the operator store "
-            "the list, and name it by its digest",
+            f"{field} has {count} sample ids; it must have at most {MAX_SENT_IDS}. Ask the "
+            "operator to store the list, and name it by its digest",
             field=f"{field}.sample_ids",
         )
     skips = Skips(np.array(message.sample_ids, np.int64))
     if message.digest not in {"", skips.digest}:
         raise BadArgumentError(
-            f"{field} has the digest {message.digest[:100]!r}, and its ids have {skips.digest}",
+            f"{field} has the digest {message.digest[:100]!r}, but its ids have {skips.digest}",
             field=f"{field}.digest",
         )
     return skips
@@ -135,9 +135,9 @@ def check_adoption(
     """
     if digest_of(found) != token.skips:
         raise TokenSpecChangedError(
-            f"the token leaves out the samples of {_title(token.skips)}, and those of "
-            f"{_title(digest_of(wanted))} are requested; give the token's list as token_skips and "
-            "allow_new_skips, or ask for the token's list",
+            f"the token skips the samples of {_title(token.skips)}, but those of "
+            f"{_title(digest_of(wanted))} are requested; give the token's list as token_skips with "
+            "allow_new_skips, or request the token's list",
             field="skips",
         )
     none = Skips([])
@@ -163,7 +163,7 @@ def _named(digest: str, lists: Lists, *, field: str) -> Skips | None:
     if digest not in lists:
         raise SkipsNotFoundError(
             f"{field}: the server has no list of samples with the digest {digest[:100]}; send its "
-            f"ids if they are at most {MAX_SENT_IDS}, or let the operator store it",
+            f"ids if there are at most {MAX_SENT_IDS}, or ask the operator to store it",
             field=field,
             digest=digest[:100],
         )
@@ -179,5 +179,6 @@ def _read(path: Path) -> Skips:
         return Skips(np.array(ids, np.int64))
     except (OSError, ValueError, OverflowError, BadArgumentError) as error:
         raise ConfigurationError(
-            f"the skips {path} cannot be read ({error}); expected a file with one sample id a line"
+            f"the skips {path} cannot be read ({error}); expected a file with one sample id "
+            "per line"
         ) from error

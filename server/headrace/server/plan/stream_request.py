@@ -84,8 +84,8 @@ def _check_place(token: Token) -> None:
         number = getattr(token, field)
         if number >= NUMBER_LIMIT:
             raise TokenMalformedError(
-                f"the token holds what cannot be: {field} is {number}, must be in "
-                f"[0, {NUMBER_LIMIT})"
+                f"the token contains an impossible value: {field} is {number}, must be in [0, "
+                f"{NUMBER_LIMIT})"
             )
 
 
@@ -99,7 +99,8 @@ def _order(request: BatchesRequest, token: Token | None, global_batch_size: int)
     if token is not None and wanted != token.spec:
         differences = "; ".join(spec_differences(wanted, token.spec))
         raise TokenSpecChangedError(
-            f"the token is of another order ({differences}); ask for the token's, or start over",
+            f"the token is for another order ({differences}); request the token's order, or "
+            "start over",
             differences=differences,
         )
     return wanted
@@ -344,7 +345,7 @@ def wanted_buckets(
         if buckets and buckets != token.buckets:
             found = f"buckets={token.buckets}" if token.buckets else "a run without buckets"
             raise TokenSpecChangedError(
-                f"the token is of {found}, and buckets={buckets} is requested; ask for the "
+                f"the token is for {found}, but buckets={buckets} is requested; request the "
                 "token's, or start over",
                 field="buckets",
             )
@@ -355,20 +356,20 @@ def wanted_buckets(
     unit, size = wanted.order.unit, wanted.global_batch_size
     if unit % size:
         raise BadArgumentError(
-            f"buckets have {unit} samples (order.unit), and the global batch size is {size}; "
-            "expected one that divides them, so that a batch is of one bucket",
+            f"buckets have {unit} samples (order.unit), but the global batch size is {size}; it "
+            "must divide them, so that each batch comes from one bucket",
             field="global_batch_size",
         )
     if position % size and position < sample_count // unit * unit:
         raise BadArgumentError(
-            f"position {position} lies within a batch of {size} samples of one length; with "
+            f"position {position} is inside a batch of {size} samples of similar length; with "
             f"buckets, start at a multiple of {size}, or give a global_batch_size that divides it",
             field="global_batch_size",
         )
     if buckets * unit > MOST_BUCKET_SAMPLES:
         raise BadArgumentError(
-            f"buckets is {buckets}, and {buckets} batches of {unit} have {buckets * unit} samples "
-            f"to sort together; {MOST_BUCKET_SAMPLES} is the most",
+            f"buckets is {buckets}, but {buckets} batches of {unit} have {buckets * unit} samples "
+            f"to sort together; there must be at most {MOST_BUCKET_SAMPLES}",
             field="buckets",
         )
     return buckets
@@ -378,9 +379,9 @@ def _lengths(served: ReadFrom, token: Token | None) -> str:
     digest = served.lengths_digest()
     if token is not None and token.lengths not in {"", digest}:
         raise TokenSpecChangedError(
-            f"the token is of samples sorted by the lengths {token.lengths}, and {digest} are "
-            "stored; store the token's again with `headrace index --pack-length`, of the same "
-            "column or tokenizer, or start over",
+            f"the token is for samples sorted by the lengths {token.lengths}, but {digest} are "
+            "stored; store the token's lengths again with `headrace index --pack-length`, with the "
+            "same column or tokenizer, or start over",
             field="buckets",
         )
     return digest
@@ -394,7 +395,7 @@ def _check_mixture(token: Token, readable: Readable) -> None:
         for digest in (token.mixture, readable.mixture)
     )
     raise TokenSpecChangedError(
-        f"the token is of {found}, and {wanted} is requested; ask for the token's datasets with "
+        f"the token is for {found}, but {wanted} is requested; request the token's datasets with "
         "the amounts, batching and schedule of its run, or start over",
         token_mixture=token.mixture,
         mixture=readable.mixture,
@@ -409,8 +410,8 @@ def _check_kept(token: Token, readable: Readable) -> None:
         for digest in (token.kept, readable.kept)
     )
     raise TokenSpecChangedError(
-        f"the token is of {found}, and {wanted} are requested; ask with the where= of the token's "
-        "run, or start over",
+        f"the token is for {found}, but {wanted} are requested; use the where= of the token's run, "
+        "or start over",
         field="where",
         token_kept=token.kept,
         kept=readable.kept,
@@ -425,7 +426,7 @@ def check_version(dataset: str, fingerprint: str, readable: Readable) -> None:
     """
     if fingerprint != readable.fingerprint:
         raise TokenDatasetChangedError(
-            f"a dataset with the fingerprint {fingerprint} is requested, and {dataset!r} has "
+            f"a dataset with the fingerprint {fingerprint} is requested, but {dataset!r} has "
             f"{readable.fingerprint}; serve that version (NAME=URL#FINGERPRINT), or start over",
             token_fingerprint=fingerprint,
             dataset_fingerprint=readable.fingerprint,
@@ -463,7 +464,8 @@ def _start(
         field = "epoch_start"
     else:
         raise BadArgumentError(
-            "the request says not where to start; give epoch_start or resume_token", field="start"
+            "the request does not say where to start; give epoch_start or resume_token",
+            field="start",
         )
     _check(f"{field}.epoch", epoch, low=0, high=_EPOCH_LIMIT)
     _check(f"{field}.position", position, low=0, high=_COUNT_LIMIT)
@@ -515,7 +517,7 @@ def _check_ranges(spec: StreamSpec) -> None:
     if spec.global_batch_size < parts:
         raise BadArgumentError(
             f"global_batch_size is {spec.global_batch_size}; {spec.world_size} ranks with "
-            f"replication {spec.replication} need {parts} samples at least",
+            f"replication {spec.replication} need at least {parts} samples",
             field="global_batch_size",
         )
 
@@ -524,8 +526,8 @@ def _check_batches(spec: StreamSpec, readable: Readable) -> None:
     rows = greatest_rows(spec, readable)
     if rows > _RANK_BATCH_LIMIT:
         raise BadArgumentError(
-            f"global_batch_size is {spec.global_batch_size}, which gives a rank {rows} samples at "
-            f"once; {_RANK_BATCH_LIMIT} is the most",
+            f"global_batch_size is {spec.global_batch_size}, which gives a rank {rows} samples per "
+            f"batch; it must be at most {_RANK_BATCH_LIMIT}",
             field="global_batch_size",
         )
     check_payload(rows, spec.columns, readable, field="global_batch_size")
@@ -535,8 +537,8 @@ def _check_batches(spec: StreamSpec, readable: Readable) -> None:
         # or nothing at all, without a word.
         raise BadArgumentError(
             f"an epoch of {readable.sample_count} samples has no batch of "
-            f"{spec.global_batch_size}, over all {spec.world_size} ranks, and the end 'drop_last' "
-            "leaves out what fills none; use a smaller batch_size, or end='uneven' or 'pad'",
+            f"{spec.global_batch_size}, over all {spec.world_size} ranks, and end='drop_last' "
+            "drops incomplete batches; use a smaller batch_size, or end='uneven' or 'pad'",
             field="global_batch_size",
         )
 

@@ -57,7 +57,7 @@ class Substitutes:
         found = set(planned.found.item_ids[sorted(rows)].tolist())
         for sample_id in sorted(found - self._finder.damaged.known(self._use)):
             _log.warning(
-                "the image of sample %d of the %s cannot be decoded; others stand in for it",
+                "the image of sample %d of the %s cannot be decoded; other samples take its place",
                 sample_id,
                 self._title,
             )
@@ -94,13 +94,13 @@ class Substitutes:
             while damaged[-1] in known and len(damaged) <= MOST_TRIES:
                 damaged.append(self._finder.substitute(epoch, damaged))
         except BadArgumentError:
-            why = "there is no other one"
+            why = "there is no other sample"
         else:
             if damaged[-1] not in known:
                 return damaged[-1]
-            why = f"{MOST_TRIES} samples that would stand in for it cannot either"
+            why = f"neither can {MOST_TRIES} samples that would take its place"
         raise StepFailedError(
             f"decode_image: the image of sample {sample_id} cannot be decoded, and {why}; list "
-            "damaged samples as skips, or convert the images once more",
+            "damaged samples in skips, or convert the images again",
             sample_id=sample_id,
         )

@@ -138,8 +138,8 @@ def _add_port(
 
 def _refusal(address: str) -> ConfigurationError:
     return ConfigurationError(
-        f"cannot listen on {address}: it is in use by another process, or no address of this "
-        "machine; stop that process, or choose another address",
+        f"cannot listen on {address}: it is in use by another process, or is not an address of "
+        "this machine; stop that process, or choose another address",
         address=address,
     )
 
@@ -155,7 +155,7 @@ def _make_way(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigurationError(f"cannot listen on unix:{path}: there is a file of that name")
+        raise ConfigurationError(f"cannot listen on unix:{path}: a file of that name exists")
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:

@@ -206,7 +206,7 @@ class Roster:
 
 
 def _renewed() -> HeadraceError:
-    return RebalanceError("this dataset was opened again here; reconnect to continue")
+    return RebalanceError("this dataset was reopened here; reconnect to continue")
 
 
 def _removed(name: str) -> HeadraceError:

@@ -246,7 +246,7 @@ class Server:
         self._streams.drain()
         was_idle = self._streams.wait_idle(deadline)
         if not was_idle:
-            _log.warning("%d streams did not end within the drain and are cut", self._streams.count)
+            _log.warning("%d streams did not end in time and are cut off", self._streams.count)
         self.stop()
         return was_idle
 

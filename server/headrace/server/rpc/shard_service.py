@@ -411,7 +411,7 @@ class _Opened:
                 self.end.end(error)
                 return
             if not all(map(caller.may_read, self.names)):
-                self.end.end(UnauthenticatedError("the caller may not read this any more"))
+                self.end.end(UnauthenticatedError("the caller may no longer read this"))
 
         return check
 
@@ -445,8 +445,8 @@ class _Opened:
 
 def _recalled_error() -> PayloadLimitError:
     return PayloadLimitError(
-        "this stream held more than its share of the server's memory, and others need theirs; "
-        "read faster, use a smaller batch, or ask the operator for more --payload-bytes"
+        "this stream used more than its share of the server's memory, which others need; read "
+        "faster, use a smaller batch, or ask the operator for more --payload-bytes"
     )
 
 

@@ -103,7 +103,7 @@ class Alarms:
             try:
                 action()
             except Exception:  # noqa: BLE001 - the others are due all the same
-                _log.exception("something that was due failed; this is a bug of headrace")
+                _log.exception("a scheduled action failed; this is a bug of headrace")
 
     def _next(self) -> Alarm | None:
         """Return what is due, when it is; None when there will be nothing."""

@@ -461,8 +461,8 @@ class Share:
         size = self._standing + making + _COPIES * min(making, self._message_bytes)
         if size > self._budget.total:
             raise BadArgumentError(
-                f"a batch takes {size} bytes while it is made, and all batches of this server "
-                f"together may take {self._budget.total} (--payload-bytes); use a smaller "
+                f"a batch needs {size} bytes while it is made, but all batches of this server "
+                f"together may use {self._budget.total} (--payload-bytes); use a smaller "
                 "global_batch_size, fewer columns or shorter rows",
                 field="global_batch_size",
             )

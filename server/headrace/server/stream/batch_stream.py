@@ -352,9 +352,9 @@ class BatchStream:
                     began = said = now
                 elif now - began >= _MEMORY_WAIT_S:
                     raise PayloadLimitError(
-                        f"a batch takes {making} bytes while it is made, which other streams "
-                        f"have held for {now - began:.0f} s; wait, use a smaller batch, or ask "
-                        "the operator for more --payload-bytes"
+                        f"a batch needs {making} bytes while it is made, which other streams have "
+                        f"used for {now - began:.0f} s; wait, use a smaller batch, or ask the "
+                        "operator for more --payload-bytes"
                     )
                 elif now - said >= self._limits.heartbeat_s:
                     said = now
@@ -442,7 +442,7 @@ class BatchStream:
     def _check_progress(self, waited_s: float, missing: NDArray[np.int64]) -> None:
         if waited_s >= self._limits.store_timeout_s:
             raise StoreUnavailableError(
-                f"the store of {self._dataset!r} gave none of {missing.size} blocks in "
+                f"the store of {self._dataset!r} delivered none of {missing.size} blocks in "
                 f"{waited_s:.0f} s; try again",
                 dataset=self._dataset,
             )

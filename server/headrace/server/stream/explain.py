@@ -81,8 +81,8 @@ def _check_size(spec: StreamSpec, sample_count: int) -> None:
 
 def _too_large(found: str, limit: str) -> BadArgumentError:
     return BadArgumentError(
-        f"the explanation would have {found}, and {limit} is the most; ask for the parts of a "
-        "greater world_size",
+        f"the explanation would have {found}, but at most {limit} are allowed; request the parts "
+        "of a larger world_size",
         field="batch.global_batch_size",
     )
 

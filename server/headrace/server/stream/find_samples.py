@@ -50,7 +50,7 @@ def find_samples(
     response = pb.FindSamplesResponse()
     for row in _rows(request, served, spec, plan):
         if len(response.rows) == _MAX_ROWS:
-            raise _too_many("the samples come in more", "ask for fewer samples at a time")
+            raise _too_many("the samples are in more", "ask for fewer samples at a time")
         response.rows.append(row)
     return response
 
@@ -62,13 +62,13 @@ def _check_copies(plan: EpochPlan, replication: int) -> None:
         copies *= -(-plan.global_batch_size // last)
     if copies > _MAX_ROWS:
         raise _too_many(
-            f"one sample may come in {copies}", "ask with a smaller replication or global batch"
+            f"one sample may be in {copies}", "ask with a smaller replication or global batch"
         )
 
 
 def _too_many(found: str, advice: str) -> BadArgumentError:
     return BadArgumentError(
-        f"{found} rows; {_MAX_ROWS} is the most that an answer holds: {advice}",
+        f"{found} rows, but an answer has at most {_MAX_ROWS}: {advice}",
         field="sample_ids",
     )
 

@@ -56,7 +56,7 @@ def batch_spec(request: pb.GetBatchRequest, served: Served, registered: Register
     plan = EpochPlan(readable.sample_count, spec.position, spec.global_batch_size, spec.end)
     if not plan.batch_count:
         raise PositionPastEndError(
-            f"no batch of {spec.global_batch_size} begins at position {spec.position}; an epoch "
+            f"no batch of {spec.global_batch_size} starts at position {spec.position}; an epoch "
             f"has {readable.sample_count} samples",
             position=spec.position,
             sample_count=readable.sample_count,

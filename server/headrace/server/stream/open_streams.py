@@ -178,17 +178,17 @@ class OpenStreams:
             (
                 self._max_streams,
                 self._admitted,
-                "this server has {} streams, as many as it may; wait, or use another replica",
+                "this server has {} streams, its maximum; wait, or use another replica",
             ),
             (
                 caller.max_streams,
                 self._admitted_of["caller", caller.name],
-                "this caller has {} streams, as many as it may; wait",
+                "this caller has {} streams, its maximum; wait",
             ),
             (
                 self._max_streams_per_peer,
                 self._admitted_of["peer", peer],
-                "this address has {} streams, as many as it may; wait",
+                "this address has {} streams, its maximum; wait",
             ),
         ):
             if limit and count >= limit:

@@ -282,7 +282,7 @@ def _in_time(step: Step, batch: Batch, turns: CallerTurns, timeout_s: float) -> 
     name = type(step).__name__
     raise StepFailedError(
         f"{name} worked longer than {timeout_s:g} s on a batch of {batch.row_count} rows; use "
-        "smaller batches, or let the operator set step_timeout_s",
+        "smaller batches, or ask the operator to raise step_timeout_s",
         step=name,
     )
 
@@ -364,7 +364,7 @@ def _step(
     }
     if kind not in makers:
         raise BadArgumentError(
-            "a step is none that this server knows; use a newer server", field="steps"
+            "a step is unknown to this server; use a newer server", field="steps"
         )
     return makers[kind]()
 
@@ -372,7 +372,8 @@ def _step(
 def _check_count(messages: Sequence[pb.BatchStep]) -> None:
     if len(messages) > _MAX_STEPS:
         raise BadArgumentError(
-            f"the request has {len(messages)} steps; {_MAX_STEPS} is the most", field="steps"
+            f"the request has {len(messages)} steps; it must have at most {_MAX_STEPS}",
+            field="steps",
         )
 
 
@@ -382,7 +383,7 @@ def _check_behind_images(messages: Sequence[pb.BatchStep], place: int) -> None:
     before = messages[place - 1].decode_image if place else pb.DecodeImage()
     if place + 1 < len(messages) or not before.transforms or before.column != column:
         raise BadArgumentError(
-            f"steps[{place}], {kind}, must be the last step, right behind the DecodeImage with "
+            f"steps[{place}], {kind}, must be the last step, right after the DecodeImage with "
             f"transforms that makes its column {column!r}",
             field="steps",
         )
@@ -392,6 +393,6 @@ def _check_own(message: pb.BatchStep) -> None:
     kind = message.WhichOneof("step")
     if kind is not None and getattr(getattr(message, kind), "column", "") == SAMPLE_ID_COLUMN:
         raise BadArgumentError(
-            f"{kind}: column {SAMPLE_ID_COLUMN!r} is the server's own and stays as it is",
+            f"{kind}: column {SAMPLE_ID_COLUMN!r} belongs to the server and cannot be changed",
             field="steps",
         )

@@ -162,7 +162,7 @@ class DiskCache:
             return None
         content = _content(whole, fingerprint, block)
         if content is None:
-            _log.warning("%s is not as it was written; the block is fetched again", path)
+            _log.warning("%s has changed since it was written; the block is fetched again", path)
             self.drop(fingerprint, block)
         return content
 
@@ -202,8 +202,8 @@ class DiskCache:
         if not self._has_complained:
             self._has_complained = True
             _log.warning(
-                "cannot %s %s (%s); the server goes on without the cache's folder where it must. "
-                "Free space on its disk, or give another one with cache_dir",
+                "cannot %s %s (%s); the server continues without the cache's folder where "
+                "necessary. Free space on its disk, or give another folder with cache_dir",
                 verb,
                 path,
                 error.strerror,
@@ -224,7 +224,7 @@ def _locked(folder: Path) -> int:
     except OSError as error:
         os.close(lock_file)
         raise ConfigurationError(
-            f"cache_dir {folder} is in use by another server; give each server one of its own"
+            f"cache_dir {folder} is in use by another server; give each server its own folder"
         ) from error
     return lock_file
 
@@ -262,7 +262,9 @@ def _delete_ours(path: Path) -> None:
 def _write(path: Path, header: bytes, content: bytes) -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     if path.exists() and not _is_ours(path):
-        raise FileExistsError(errno.EEXIST, "there is a file of that name that is not the cache's")
+        raise FileExistsError(
+            errno.EEXIST, "a file of that name exists that does not belong to the cache"
+        )
     unfinished = path.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         with os.fdopen(

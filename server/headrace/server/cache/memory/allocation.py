@@ -116,8 +116,8 @@ class Room:
         """
         if length > self._extents.size:
             raise ConfigurationError(
-                f"a block of {length} bytes does not fit a cache of {self._extents.size}; start "
-                "the server with a larger cache_bytes"
+                f"a block of {length} bytes does not fit into a cache of {self._extents.size}; "
+                "start the server with a larger cache_bytes"
             )
         began = time.monotonic()
         # One at a time: each attempt ranks all blocks, and what is freed serves one of them first.

@@ -67,8 +67,8 @@ class Shared:
         """
         if not hasattr(os, "memfd_create"):
             raise ConfigurationError(
-                "this system has no memfd, through which the processes of --workers share the "
-                "cache: leave --workers out, and one process serves"
+                "this system has no memfd, which the processes of --workers need to share the "
+                "cache: leave --workers out to serve in one process"
             )
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size)
