@@ -31,7 +31,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def _refused(folder: Path) -> None:
     before = _files(folder)
-    with pytest.raises(ManifestCorruptError, match="a newer headrace may read it, so use that"):
+    with pytest.raises(ManifestCorruptError, match="a newer headrace may be able to read it"):
         repair_manifest(LocalStore(str(folder)))
     with pytest.raises(ManifestCorruptError, match="a newer headrace"):
         repair_manifest(LocalStore(str(folder)), patterns=["*"])

@@ -58,12 +58,12 @@ _BOMBS: dict[str, tuple[Callable[[Path], object], type[HeadraceError], str]] = {
     "1 an abyss between two members of a sample": (
         lambda path: _holes(path, [("0.txt", 1), ("no-sample", 512 * _GIB), ("0.cls", 1)]),
         ConfigurationError,
-        "sample '0' takes 5497558[0-9]+ bytes",
+        "sample '0' has 5497558[0-9]+ bytes",
     ),
     "2 a sample of forty GiB in forty columns": (
         lambda path: _holes(path, [(f"0.c{column}", _GIB) for column in range(40)]),
         ConfigurationError,
-        "sample '0' takes 42949",
+        "sample '0' has 42949",
     ),
     "3 a member of a TiB": (
         lambda path: _holes(path, [("0.txt", 1 << 40)]),

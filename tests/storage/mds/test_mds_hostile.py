@@ -84,7 +84,10 @@ BAD_INDEXES: dict[str, tuple[Damage, str]] = {
     "05 no shards": (_index_text('{"version": 2}'), "0 lists named 'shards'"),
     "06 shards twice": (_index_text('{"shards": [], "version": 2, "shards": []}'), "2 lists"),
     "07 shards is a number": (_index_text('{"shards": 1, "version": 2}'), "0 lists"),
-    "08 version 3": (_index_change("version", value=3), "version 3 found, this headrace reads 2"),
+    "08 version 3": (
+        _index_change("version", value=3),
+        "version 3 found, but this headrace reads 2",
+    ),
     "09 no version": (_index_text('{"shards": []}'), "version None"),
     "10 bytes after the end": (_index_text('{"shards": [], "version": 2} x'), "after the end"),
     "11 no UTF-8": (_index_text(b'{"\xff": 1}'), "utf-8"),
@@ -103,7 +106,7 @@ BAD_INDEXES: dict[str, tuple[Damage, str]] = {
     "24 unknown encoding": (_shard_change("column_encodings", 0, value="int128"), "'int128'"),
     "25 shape of zero": (
         _shard_change("column_encodings", 0, value="ndarray:int8:0"),
-        "no element",
+        "without elements",
     ),
     "26 shape of 8 EiB": (
         _shard_change("column_encodings", 0, value="ndarray:int64:9999999999,99999999"),
@@ -216,14 +219,14 @@ BAD_SHARDS: dict[str, tuple[dict[str, object], Damage, str]] = {
         "expected",
     ),
     "03 empty": (PLAIN, _file("shard.00000.mds", b""), "expected"),
-    "04 another count": (PLAIN, _words({0: 11}), "11 samples found, the index says 10"),
+    "04 another count": (PLAIN, _words({0: 11}), "11 samples found, but the index says 10"),
     "05 first offset in the header": (PLAIN, _words({4: 8}), "inside the header of 48"),
-    "06 offsets decrease": (PLAIN, _words({12: 60}), "the next one 60"),
+    "06 offsets decrease": (PLAIN, _words({12: 60}), "the next one is 60"),
     "07 offset outside": (PLAIN, _words({44: 10**9}), "an offset is 1000000000"),
-    "08 last offset early": (PLAIN, _words({44: 0}), "the next one 0"),
+    "08 last offset early": (PLAIN, _words({44: 0}), "the next one is 0"),
     "09 hashed and flipped": (HASHED, _flipped(-1), "xxh3_64"),
     "10 hashed and longer": (HASHED, _appended(b"x"), "more bytes found"),
-    "11 hashed and truncated": (HASHED, _cut(1), "bytes found, the index says"),
+    "11 hashed and truncated": (HASHED, _cut(1), "bytes found, but the index says"),
     "12 no gzip": (GZ, _compressed_file(b"not gzip at all"), "compressed by gz"),
     "13 gzip cut off": (GZ, _cut_and_stated(9), "Truncated"),
     "14 decompression bomb": (GZ, _compressed_file(_gz(bytes(1 << 28))), "more than"),
@@ -281,10 +284,10 @@ GOOD_TEXT = _sample_bytes(b"good")
 ARRAY = _sample_bytes(bytes([1 << 2, 2]) + bytes(8))  # two numbers of four bytes
 ANY_ARRAY = _sample_bytes(bytes([33, 1 << 2, 2]) + bytes(8))
 BAD_SAMPLES: dict[str, tuple[str, list[bytes], int, str]] = {
-    "01 size beyond the sample": ("str", [GOOD_TEXT, b"\xff\0\0\0abc"], 1, "its columns take 259"),
-    "02 size below the sample": ("str", [GOOD_TEXT, b"\x01\0\0\0abc"], 1, "its columns take 5"),
+    "01 size beyond the sample": ("str", [GOOD_TEXT, b"\xff\0\0\0abc"], 1, "its columns need 259"),
+    "02 size below the sample": ("str", [GOOD_TEXT, b"\x01\0\0\0abc"], 1, "its columns need 5"),
     "03 no room for sizes": ("bytes", [b"\x01\0"], 0, "2 bytes found, 4 of sizes expected"),
-    "04 a number cut": ("int64", [bytes(8), bytes(7)], 1, "its columns take 8 bytes, it has 7"),
+    "04 a number cut": ("int64", [bytes(8), bytes(7)], 1, "its columns need 8 bytes, but it has 7"),
     "05 no UTF-8": ("str", [GOOD_TEXT, _sample_bytes(b"ab\xff")], 1, "not UTF-8 at its byte 2"),
     "06 half a character": ("json", [_sample_bytes(b"\xc3")], 0, "not UTF-8 at its byte 0"),
     "07 no number": ("str_float", [_sample_bytes(b"1.5"), _sample_bytes(b"x")], 1, "'x' found"),
@@ -299,7 +302,7 @@ BAD_SAMPLES: dict[str, tuple[str, list[bytes], int, str]] = {
         "ndarray:int32",
         [ARRAY, _sample_bytes(bytes([1 << 2 | 3, 1]))],
         1,
-        "its head has 9",
+        "its header has 9",
     ),
     "13 half an element": (
         "ndarray:int32",

@@ -84,7 +84,7 @@ def test_other_keys_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [["p.parquet", "y=1/q.parquet"], ["x=1/p.parquet", "q.parquet"]])
 def test_a_file_beside_the_folders_is_refused_by_its_name(names: list[str]) -> None:
     """Whichever comes first."""
-    with pytest.raises(UnsupportedColumnError, match=f"file {names[1]} lies in"):
+    with pytest.raises(UnsupportedColumnError, match=f"file {names[1]} is in"):
         partition_columns(names)
 
 

@@ -229,10 +229,13 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
         "more than",
     ),
     "06 another format": (_edit(format="tar"), "'tar' found, 'headrace' expected"),
-    "07 a version to come": (_edit(version=2), "a newer headrace may read it"),
+    "07 a version to come": (_edit(version=2), "a newer headrace may be able to read it"),
     "08 a source to come": (_edit(source="lance"), "'lance' found"),
     "09 no versions": (_edit(versions=[]), "no list of versions"),
-    "10 fingerprint of another version": (_edit(fingerprint="0" * 32), "not that of the last"),
+    "10 fingerprint of another version": (
+        _edit(fingerprint="0" * 32),
+        "differs from that of the last",
+    ),
     "11 fingerprint of no digits": (_edit_version(fingerprint="../../x"), "hexadecimal"),
     "12 table outside the root": (
         _edit_version(shards={"name": "../x", "stored_bytes": 9}),
@@ -242,7 +245,7 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
         _edit_version(blocks={"name": "/etc/passwd", "stored_bytes": 9}),
         "'/etc/passwd' of blocks",
     ),
-    "14 table that is not there": (_edit_version(shards=_TABLE), "which is not there"),
+    "14 table that is not there": (_edit_version(shards=_TABLE), "which is missing"),
     "15 size below zero": (
         _edit_version(shards={"name": "x", "stored_bytes": -1}),
         "expected an integer",
@@ -267,19 +270,19 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
     "24 absolute shard": (_forge(_set_name("/etc/passwd")), "name .* of shard 0"),
     "25 shard without samples": (_forge(_set_shard("sample_counts", 0)), "sample_counts of shard"),
     "26 negative raw bytes": (_forge(_set_shard("raw_bytes", -1)), "raw_bytes of shard 0 is -1"),
-    "27 sums that wrap around": (_forge(_set_shard("raw_bytes", 2**63 - 1)), "passes 2"),
+    "27 sums that wrap around": (_forge(_set_shard("raw_bytes", 2**63 - 1)), "exceeds 2"),
     "28 blocks that no page holds": (_forge(_set_shard("block_counts", 9000)), "pages found"),
     "29 samples of blocks and shards differ": (
         _forge(_set_shard("sample_counts", 69)),
-        "samples of blocks and shards differ",
+        "sample counts of blocks and shards differ",
     ),
     "30 block past the end": (
         _forge(rows=_set("offset", 1, 1 << 40)),
         "a block past the end of its shard",
     ),
-    "31 negative offset": (_forge(rows=_set("offset", 0, -8)), "negative place"),
+    "31 negative offset": (_forge(rows=_set("offset", 0, -8)), "negative offset"),
     "32 overlapping blocks": (_forge(rows=_set("offset", 1, 400)), "blocks that overlap"),
-    "33 block without bytes": (_forge(rows=_set("stored_bytes", 0, 0)), "negative place"),
+    "33 block without bytes": (_forge(rows=_set("stored_bytes", 0, 0)), "negative offset"),
     "67 compressed shard table": (
         _shard_table(lambda batch: batch, "zstd"),
         "compressed record batch",
@@ -287,7 +290,7 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
     "68 compressed block table": (_compressed_blocks, "a compressed page"),
     "69 shard table of a version to come": (
         _metadata("headrace.version", lambda _: b"3"),
-        "a newer headrace may read it",
+        "a newer headrace may be able to read it",
     ),
     "70 shard names that are no UTF-8": (_shard_table(_names_of_noise), "UTF8"),
     "71 column names that are no UTF-8": (
@@ -298,27 +301,27 @@ _DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
     "73 pages that are no list": (_metadata("headrace.pages", lambda _: b"{}"), "is not a list"),
     "74 blocks that differ where there is one": (
         _forge(_set_shard("block_samples", 0, shard=2)),
-        "block_samples of shard 2 is 0, which does not cut 5 samples into blocks, 1 of them",
+        "block_samples of shard 2 is 0, which does not divide 5 samples into blocks, 1 of them",
     ),
     "75 negative block samples": (
         _forge(_set_shard("block_samples", -1)),
-        "block_samples of shard 0 is -1, which does not cut 70 samples",
+        "block_samples of shard 0 is -1, which does not divide 70 samples",
     ),
     "76 block samples beyond any block": (
         _forge(_set_shard("block_samples", 2**62)),
-        "block_samples of shard 0 is 4611686018427387904, which does not cut",
+        "block_samples of shard 0 is 4611686018427387904, which does not divide",
     ),
     "77 block samples of another number of blocks": (
         _forge(_set_shard("block_samples", 69)),
-        "block_samples of shard 0 is 69, which does not cut",
+        "block_samples of shard 0 is 69, which does not divide",
     ),
     "78 one block of more than its samples": (
         _forge(_set_shard("block_samples", 6, shard=2)),
-        "block_samples of shard 2 is 6, which does not cut 5 samples into blocks, 1 of them",
+        "block_samples of shard 2 is 6, which does not divide 5 samples into blocks, 1 of them",
     ),
     "79 block samples that blocks do not have": (
         _forge(_one_sample_more),
-        "samples of blocks are not the block_samples of their shard",
+        "sample counts of blocks differ from their shard's block_samples",
     ),
     "80 shard table of version 2 without block samples": (
         _shard_table(lambda batch: batch.drop_columns(["block_samples"])),

@@ -108,5 +108,5 @@ def test_nulls_where_the_manifest_promises_none_are_refused(codec: Codec | None)
     promised = pa.schema([pa.field("x", pa.int64()), pa.field("y", pa.int64(), nullable=False)])
     stored = bytes(message_of(batch, codec=codec))
 
-    with pytest.raises(ShardCorruptError, match="column 'y' holds 1 nulls, none expected"):
+    with pytest.raises(ShardCorruptError, match="column 'y' contains 1 nulls, none expected"):
         HostileBlock(stored, promised, 3, 48).decode()

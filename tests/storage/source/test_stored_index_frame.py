@@ -57,7 +57,7 @@ def test_an_older_form_is_refused_by_its_number() -> None:
     content = _GOLDEN[:7] + bytes([6]) + _GOLDEN[8:]
 
     with (
-        pytest.raises(ManifestCorruptError, match="version 6 found, this headrace reads 7"),
+        pytest.raises(ManifestCorruptError, match="version 6 found, but this headrace reads 7"),
         told_as_damage("here"),
     ):
         unpack(_FORM, content)

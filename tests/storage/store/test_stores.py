@@ -258,7 +258,7 @@ def test_urls_that_name_no_store_are_refused(url: str) -> None:
 
 def test_options_are_checked() -> None:
     """A key without its secret, a timeout of zero, no attempt: refused with the value."""
-    with pytest.raises(BadArgumentError, match="come together"):
+    with pytest.raises(BadArgumentError, match="belong together"):
         StoreOptions(access_key="a")
     with pytest.raises(BadArgumentError, match="timeouts are 0"):
         StoreOptions(connect_timeout_s=0)

@@ -133,7 +133,7 @@ def test_tar_files_without_samples_are_refused(tmp_path: Path) -> None:
     """One file or several in which no member is a sample are told as such, each in its number."""
     write_tar(tmp_path / "a.tar", {"README": b""})
 
-    with pytest.raises(NotADatasetError, match=r"the tar file at .* has no samples; .* at least"):
+    with pytest.raises(NotADatasetError, match=r"the tar file at .* has no samples, .* at least"):
         build_index(LocalStore(str(tmp_path)))
     write_tar(tmp_path / "b.tar", {"README": b""})
     with pytest.raises(NotADatasetError, match=r"the 2 tar files at .* have no samples"):

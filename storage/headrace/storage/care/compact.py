@@ -199,8 +199,8 @@ def compact(
         int(manifest.raw_bytes.sum()),
     ):
         raise InternalError(
-            f"compacting {store.url} made {new.sample_count} samples of {manifest.sample_count} "
-            f"from {before} shards; nothing was committed: report this"
+            f"compacting {store.url} wrote {new.sample_count} of {manifest.sample_count} samples "
+            f"from {before} shards; nothing was committed: please report this"
         )
     others = [kept for kept in pointer.versions if kept.fingerprint != new.fingerprint]
     publish(store, new, blocks, before=others, replaced=version)
@@ -247,7 +247,7 @@ def _read_pointer(store: Store) -> tuple[Pointer, Version]:
         pointer, version = read_any_pointer(store)
     except ObjectNotFoundError as error:
         raise NotADatasetError(
-            f"{store.url} has no {POINTER_NAME}; only datasets of headrace's own shards are "
+            f"{store.url} has no {POINTER_NAME}; only datasets in headrace's own format can be "
             "compacted, so check the URL, or convert the files there",
             url=store.url,
         ) from error
@@ -358,9 +358,9 @@ def _refuse_difference(work: _Work, piece: _Piece, made: Sequence[ShardEntry]) -
     raw_bytes = sum(entry.raw_bytes for entry in made)
     if (samples, raw_bytes) != (piece.sample_count, piece.raw_bytes):
         raise InternalError(
-            f"compacting blocks {piece.first} to {piece.stop - 1} of {work.store.url} made "
+            f"compacting blocks {piece.first} to {piece.stop - 1} of {work.store.url} wrote "
             f"{samples} samples of {raw_bytes} bytes, expected {piece.sample_count} of "
-            f"{piece.raw_bytes}; nothing was committed: report this"
+            f"{piece.raw_bytes}; nothing was committed: please report this"
         )
 
 

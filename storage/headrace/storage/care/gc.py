@@ -190,7 +190,7 @@ def _check_or_drop(store: Store, plan: GarbagePlan) -> None:
         return
     if store.read_versioned(plan.pointer)[1] != plan.version:
         raise CommitConflictError(
-            f"{plan.pointer} in {store.url} was written by another writer meanwhile; nothing was "
+            f"another writer changed {plan.pointer} in {store.url} in the meantime; nothing was "
             "removed, try again",
             url=store.url,
         )
@@ -206,9 +206,9 @@ def _plan_mds(store: Store, cutoff_s: float, *, missing: ObjectNotFoundError) ->
         content, version = store.read_versioned(_MDS_INDEX)
     except ObjectNotFoundError:
         raise NotADatasetError(
-            f"{store.url} has no {POINTER_NAME}, so nothing tells which files are needed; remove "
-            "the whole folder if it is left over, or find the manifest again with "
-            "`headrace verify --repair-manifest`",
+            f"{store.url} has no {POINTER_NAME}, so it is unknown which files are needed; remove "
+            "the whole folder if it is not needed, or rebuild the manifest with `headrace verify "
+            "--repair-manifest`",
             url=store.url,
         ) from missing
     named = _named_by_index(content, place=f"{store.url}/{_MDS_INDEX}")

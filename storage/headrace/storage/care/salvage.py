@@ -190,9 +190,9 @@ def _check_one_conversion(names: Sequence[str], url: str) -> None:
         partition, _, job, attempt = parts.groups()
         if attempts.setdefault(partition, job + attempt) != job + attempt:
             raise BadArgumentError(
-                f"no manifest in {url} can be read, and the shards are of several conversions or "
-                f"attempts ({_counts(names)}); say which belong to the dataset, in its order, "
-                f"with --shards '*-{attempts[partition]}.arrow' and so on",
+                f"no manifest in {url} can be read, and the shards come from several conversions "
+                f"or attempts ({_counts(names)}); name those that belong to the dataset, in its "
+                f"order, with --shards '*-{attempts[partition]}.arrow' and so on",
                 field="shards",
             )
 

@@ -75,7 +75,7 @@ def scan_shard(content: bytes, *, name: str) -> ScannedShard:
         schema, offsets = _messages(content)
         _check_end(content, len(offsets) - 1)
     except (pa.ArrowException, EOFError, OSError, ValueError) as error:
-        raise _damage(name, f"no Arrow IPC file: {error}") from error
+        raise _damage(name, f"not an Arrow IPC file: {error}") from error
     decoder = BlockDecoder(schema)
     rows = np.zeros(len(offsets) - 1, BLOCK_DTYPE)
     stats = []
@@ -83,7 +83,7 @@ def scan_shard(content: bytes, *, name: str) -> ScannedShard:
         rows[block] = _row(content[start:stop], start, name=name, decoder=decoder)
         stats.append(_verified(content, rows[block], block, name=name, decoder=decoder))
     if not len(rows):
-        raise _damage(name, "it holds no blocks")
+        raise _damage(name, "it contains no blocks")
     return ScannedShard(_entry(name, content, rows, stats), schema, ())
 
 
@@ -130,7 +130,7 @@ def _found_elsewhere(content: bytes, *, name: str, rows: NDArray[np.void]) -> Sc
 def of_another_schema(shard: ScannedShard, schema: pa.Schema) -> ScannedShard:
     """Return a shard as lost because its columns are not ``schema``."""
     assert shard.entry is not None
-    message = f"it has columns {shard.schema}, the other shards have {schema}"
+    message = f"it has columns {shard.schema}, but the other shards have {schema}"
     lost = Lost(shard.entry.name, None, shard.entry.sample_count, " ".join(message.split()))
     return replace(shard, entry=None, lost=(*shard.lost, lost))
 
@@ -157,7 +157,7 @@ def _ends(source: pa.BufferReader) -> Iterator[int]:
 def _check_end(content: bytes, block_count: int) -> None:
     stated = pa.ipc.open_file(pa.py_buffer(content)).num_record_batches
     if stated != block_count:
-        raise ValueError(f"{block_count} blocks found, its end states {stated}")
+        raise ValueError(f"{block_count} blocks found, but its footer says {stated}")
 
 
 def _row(

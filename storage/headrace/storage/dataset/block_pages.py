@@ -94,7 +94,7 @@ class BlockTable:
                 self._table.name, offset=entry.offset, length=entry.stored_bytes
             )
         except ObjectNotFoundError as error:
-            raise ManifestCorruptError(f"{place} is not there", place=place) from error
+            raise ManifestCorruptError(f"{place} is missing", place=place) from error
         row_count = page_row_count(index, self._manifest.block_count)
         rows = decode_page(message, entry, row_count=row_count, place=place)
         samples = rows["sample_count"].astype(np.int64)
@@ -116,12 +116,14 @@ class BlockTable:
         shards = np.searchsorted(self._shard_blocks, blocks, side="right") - 1
         same = shards[1:] == shards[:-1]
         problems = {
-            "samples of blocks and shards differ": bool(
+            "sample counts of blocks and shards differ": bool(
                 np.any(found != self._shard_samples[inside])
             ),
-            "samples of blocks are not the block_samples of their shard": self._are_uneven(page),
+            "sample counts of blocks differ from their shard's block_samples": self._are_uneven(
+                page
+            ),
             "a block without samples": bool(np.any(page.rows["sample_count"] < 1)),
-            "a block with a negative place": bool(
+            "a block with a negative offset": bool(
                 np.any((page.rows["offset"] < 0) | (page.rows["stored_bytes"] < 1))
             ),
             "a block past the end of its shard": bool(

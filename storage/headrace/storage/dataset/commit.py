@@ -58,8 +58,8 @@ def check_mode(store: Store, mode: Mode) -> None:
         )
     if _read_current(store) is not None and mode == "error":
         raise DatasetExistsError(
-            f"{store.url} holds a dataset already; write elsewhere, or with mode='overwrite' "
-            "or mode='append' (on the command line: --mode)",
+            f"{store.url} already contains a dataset; write elsewhere, or with mode='overwrite' or "
+            "mode='append' (on the command line: --mode)",
             url=store.url,
         )
     refuse_other_kinds(store, POINTER_NAME)
@@ -102,7 +102,7 @@ def commit_dataset(
         return base.manifest
     if sum(shard.sample_count for shard in filled) < least_samples and base is None:
         raise BadArgumentError(
-            f"no samples to write to {store.url}; expected {least_samples} at least",
+            f"no samples to write to {store.url}; expected at least {least_samples}",
             field="samples",
         )
     manifest, blocks = _build(schema, filled, base=base, place=store.url)
@@ -149,7 +149,7 @@ def _read_current(store: Store) -> _Current | None:
         return None
     if isinstance(pointer, IndexPointer):
         raise DatasetExistsError(
-            f"{store.url} holds the stored index of {pointer.target}; write elsewhere",
+            f"{store.url} contains the stored index of {pointer.target}; write elsewhere",
             url=store.url,
         )
     return _Current(pointer, version)
@@ -206,8 +206,8 @@ def _same_schema(schema: pa.Schema, before: pa.Schema, place: str) -> pa.Schema:
     joined = joined_schema(before, schema, place=place)
     if joined is None:
         raise BadArgumentError(
-            f"the samples to append have columns {_columns_text(schema)}, the dataset {place} has "
-            f"{_columns_text(before)}; select and cast them to match, or write a new dataset",
+            f"the samples to append have columns {_columns_text(schema)}, but the dataset {place} "
+            f"has {_columns_text(before)}; select and cast them to match, or write a new dataset",
             field="schema",
         )
     return joined

@@ -202,7 +202,7 @@ def _metadata(schema: pa.Schema) -> tuple[Mapping[str, str], int]:
         is_newer = version.isdecimal() and int(version) > MANIFEST_VERSION
         kind = _NewerError if is_newer else _DamageError
         raise kind(
-            f"manifest version {version[:100]} found, this headrace reads {MANIFEST_VERSION}"
+            f"manifest version {version[:100]} found, but this headrace reads {MANIFEST_VERSION}"
         )
     missing = [key for key in _KEYS if key not in found]
     if missing:
@@ -236,7 +236,7 @@ def _check_numbers(manifest: Manifest) -> None:
             raise _DamageError(f"{column} of shard {shard} is {values[shard]}, expected >= {low}")
         # A sum of int64 may wrap around; one of floats does not.
         if float(values.sum(dtype=np.float64)) > 2.0**62:
-            raise _DamageError(f"the sum of {column} passes 2**62")
+            raise _DamageError(f"the sum of {column} exceeds 2**62")
     wanted = -(-manifest.block_count // PAGE_BLOCKS)
     if len(manifest.pages) != wanted:
         raise _DamageError(f"{len(manifest.pages)} pages found, {wanted} expected")
@@ -289,7 +289,7 @@ def _page(row: object) -> PageEntry:
     match row:
         case [int(offset), int(stored_bytes), int(first_sample), str(digest)]:
             if min(offset, first_sample) < 0 or not 0 < stored_bytes <= _MAX_PAGE_BYTES:
-                raise _DamageError(f"page {row} lies outside its limits")
+                raise _DamageError(f"page {row} is outside its limits")
             return PageEntry(offset, stored_bytes, first_sample, digest)
         case _:
             raise _DamageError(f"page {str(row)[:200]} is not [offset, bytes, sample, digest]")

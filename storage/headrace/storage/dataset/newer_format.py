@@ -17,7 +17,7 @@ def newer_format(place: str, found: str) -> NewerFormatError:
         found: The version that it states, and those that this headrace reads.
     """
     return NewerFormatError(
-        f"{place}: {found}; a newer headrace may read it, so use that one. If the file is damaged, "
-        "remove it and run `headrace verify --repair-manifest`, or restore it",
+        f"{place}: {found}; a newer headrace may be able to read it. If the file is damaged, "
+        "restore it, or remove it and run `headrace verify --repair-manifest`",
         place=place,
     )

@@ -146,7 +146,7 @@ def _decode(content: bytes) -> Pointer | IndexPointer:
         case (version, source):
             kind = _NewerError if _is_newer(version, source) else _DamageError
             raise kind(
-                f"version {str(version)[:100]} of source {str(source)[:100]!r} found, this "
+                f"version {str(version)[:100]} of source {str(source)[:100]!r} found, but this "
                 f"headrace reads version {POINTER_VERSION} of 'arrow' and version "
                 f"{INDEX_POINTER_VERSION} of {', '.join(INDEXED_SOURCES)}"
             )
@@ -165,7 +165,7 @@ def _pointer(top: Mapping[str, object]) -> Pointer:
         raise _DamageError("no list of versions")
     pointer = Pointer(tuple(_version(version) for version in versions))
     if top.get("fingerprint") != pointer.current.fingerprint:
-        raise _DamageError("the fingerprint is not that of the last version")
+        raise _DamageError("the fingerprint differs from that of the last version")
     return pointer
 
 
@@ -173,7 +173,7 @@ def _index_pointer(top: Mapping[str, object], source: str) -> IndexPointer:
     index = _mapping(top.get("index"), "index")
     target = _string(top, "url")
     if not target or not target.isprintable():
-        raise _DamageError(f"url {target[:200]!r} is none")
+        raise _DamageError(f"{target[:200]!r} is not a valid url")
     return IndexPointer(
         source=source,
         target=target,

@@ -27,8 +27,8 @@ def shards_pointer(pointer: Pointer | IndexPointer, url: str) -> Pointer:
     """
     if isinstance(pointer, IndexPointer):
         raise NotADatasetError(
-            f"{url} holds the stored index of {pointer.target} and no shards; store it again "
-            "with `headrace index`, or name the URL of a dataset",
+            f"{url} contains the stored index of {pointer.target} and no shards; store it again "
+            "with `headrace index`, or give the URL of a dataset",
             url=url,
         )
     return pointer
@@ -89,13 +89,13 @@ def read_table(store: Store, table: TableFile) -> bytes:
         content = store.read(table.name, length=table.stored_bytes + 1)
     except ObjectNotFoundError as error:
         raise ManifestCorruptError(
-            f"{store.url}/{POINTER_NAME} names {table.name}, which is not there; "
-            "restore it or convert the data again",
+            f"{store.url}/{POINTER_NAME} names {table.name}, which is missing; restore it or "
+            "convert the data again",
             place=place,
         ) from error
     if len(content) != table.stored_bytes:
         raise ManifestCorruptError(
-            f"{place} has {len(content)} bytes, {POINTER_NAME} says {table.stored_bytes}; "
+            f"{place} has {len(content)} bytes, but {POINTER_NAME} says {table.stored_bytes}; "
             "restore it or convert the data again",
             place=place,
         )

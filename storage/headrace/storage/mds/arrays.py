@@ -141,22 +141,23 @@ def array_shapes(
         refuse_first(
             codes != code,
             lambda at: (
-                f"an array's type is {codes[at]}, {code} of those that were looked at when the "
-                f"dataset was opened; open it with {_REMEDY}"
+                f"an array has type {codes[at]}, but the arrays read when the dataset was opened "
+                f"have {code}; open it with {_REMEDY}"
             ),
         )
     shape_bytes = gather_numbers(content, spans.begins + code_bytes, _BYTE)
     refuse_first(
         (shape_bytes >> 2) != wanted.axes,
         lambda at: (
-            f"an array has {shape_bytes[at] >> 2} axes, those that were looked at when the "
-            f"dataset was opened have {wanted.axes}; open it with {_REMEDY}"
+            f"an array has {shape_bytes[at] >> 2} axes, but the arrays read when the dataset was "
+            f"opened have {wanted.axes}; open it with {_REMEDY}"
         ),
     )
     widths = np.int64(1) << (shape_bytes & 3).astype(np.int64)
     heads = code_bytes + 1 + wanted.axes * widths
     refuse_first(
-        sizes < heads, lambda at: f"an array of {sizes[at]} bytes found, its head has {heads[at]}"
+        sizes < heads,
+        lambda at: f"an array of {sizes[at]} bytes found, but its header has {heads[at]}",
     )
     shapes = _sides(content, spans.begins + code_bytes + 1, widths, wanted.axes)
     elements = spans.without_head(heads)

@@ -67,8 +67,8 @@ def parse_compression(text: str) -> Compression:
         if levels.low <= level <= levels.high:
             return Compression(text, algorithm, level)
     raise ValueError(
-        f"compression {text[:100]!r} found, expected one of {', '.join(_LEVELS)}, the first three "
-        "and the last with a level such as ':9' or without"
+        f"compression {text[:100]!r} found, expected one of {', '.join(_LEVELS)}; the first three "
+        "and the last may have a level, such as ':9'"
     )
 
 
@@ -81,10 +81,10 @@ def decompressed(stored: bytes, algorithm: str, *, raw_bytes: int) -> pa.Buffer:
     try:
         content = _decompress(stored, algorithm, raw_bytes)
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise DamageError(f"no file compressed by {algorithm}: {error}") from error
+        raise DamageError(f"not a file compressed by {algorithm}: {error}") from error
     if content.size != raw_bytes:
         found = "more" if content.size > raw_bytes else f"{content.size}"
-        raise DamageError(f"{found} bytes found when decompressed, the index says {raw_bytes}")
+        raise DamageError(f"{found} bytes found when decompressed, but the index says {raw_bytes}")
     return content
 
 
@@ -98,7 +98,7 @@ def _decompress(stored: bytes, algorithm: str, raw_bytes: int) -> pa.Buffer:
         # No stream reads a raw block, and pyarrow fills up what is shorter than stated.
         size = _snappy_size(stored)
         if size != raw_bytes:
-            raise DamageError(f"a block of {size} bytes found, the index says {raw_bytes}")
+            raise DamageError(f"a block of {size} bytes found, but the index says {raw_bytes}")
         return pa.Codec("snappy").decompress(stored, decompressed_size=raw_bytes)
     with (
         pa.BufferReader(stored) as source,

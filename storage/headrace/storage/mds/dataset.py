@@ -196,7 +196,7 @@ class MdsDataset:
             # The last byte and one more: some stores refuse to read from the very end.
             found = len(self._store.read(name, offset=max(0, size - 1), length=2))
             if found != min(1, size):
-                problem = f"{'more' if found else 'fewer'} bytes found, the index says {size}"
+                problem = f"{'more' if found else 'fewer'} bytes found, but the index says {size}"
         is_protected = bool(index.raw_hashes[shard].as_py() or index.stored_hashes[shard].as_py())
         return ShardCheck(name, problem, 0 if is_protected else int(index.sample_counts[shard]))
 
@@ -247,7 +247,7 @@ class MdsDataset:
         else:
             if len(stored) != stored_bytes:
                 found = "more" if len(stored) > stored_bytes else str(len(stored))
-                raise DamageError(f"{found} bytes found, the index says {stored_bytes}")
+                raise DamageError(f"{found} bytes found, but the index says {stored_bytes}")
             stored_hash = index.stored_hashes[shard].as_py()
             content = unpacked(
                 stored, schema, stored_hash=stored_hash, raw_hash=raw_hash, raw_bytes=raw_bytes
@@ -360,9 +360,9 @@ def _refuse_pickles(index: Index, url: str) -> None:
         for name, encoding in zip(schema.names, schema.encodings, strict=True):
             if encoding.kind is ValueKind.PICKLE:
                 raise ConfigurationError(
-                    f"column {name!r} of {url}/{MDS_INDEX_NAME} holds pickles, which run code of "
-                    "whoever wrote them when they are read; allow them with allow_pickle if you "
-                    "trust the dataset, or write it again without the column",
+                    f"column {name!r} of {url}/{MDS_INDEX_NAME} contains pickles, which can run "
+                    "arbitrary code when they are read; allow them with allow_pickle if you trust "
+                    "the dataset, or write it again without the column",
                     column=name,
                     url=url,
                 )

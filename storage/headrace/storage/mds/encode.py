@@ -47,8 +47,8 @@ def encode_samples(batch: pa.RecordBatch, encodings: Sequence[Encoding]) -> pa.L
 def _encode(array: Array, encoding: Encoding, name: str) -> Array:
     if array.null_count:
         raise UnsupportedColumnError(
-            f"column {name!r} holds {array.null_count} nulls, and MDS has none; fill them, or "
-            "leave the column out",
+            f"column {name!r} contains {array.null_count} nulls, which MDS does not support; fill "
+            "them, or leave the column out",
             column=name,
         )
     match encoding.kind:
@@ -133,8 +133,8 @@ def _joined(*parts: Array) -> pa.LargeBinaryArray:
 def _refuse_null_items(items: Array, name: str) -> None:
     if items.null_count:
         raise UnsupportedColumnError(
-            f"column {name!r} holds arrays with {items.null_count} nulls inside, and MDS has none; "
-            "fill them, or leave the column out",
+            f"column {name!r} contains arrays with {items.null_count} nulls inside, which MDS does "
+            "not support; fill them, or leave the column out",
             column=name,
         )
 
@@ -147,8 +147,8 @@ def _refuse_bad_shapes(
     if is_bad.any():
         at = int(is_bad.argmax())
         raise UnsupportedColumnError(
-            f"column {name!r} holds at {at} of a batch a shape {shapes[at].tolist()} that is not "
-            "that of its elements",
+            f"column {name!r} has at row {at} of a batch a shape {shapes[at].tolist()} that does "
+            "not match its elements",
             column=name,
         )
 

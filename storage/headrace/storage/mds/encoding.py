@@ -112,7 +112,7 @@ def parse_encoding(text: str) -> Encoding:
         return Encoding(text, ValueKind.SCALAR, _DTYPES[name], ())
     match = _ARRAY.fullmatch(text)
     if match is None or (match[1] is not None and match[1] not in _DTYPES):
-        raise ValueError(f"encoding {text[:100]!r} is none that this headrace knows")
+        raise ValueError(f"encoding {text[:100]!r} is unknown to this headrace")
     dtype = None if match[1] is None else _DTYPES[match[1]]
     shape = None if match[2] is None else tuple(int(side) for side in match[2].split(","))
     encoding = Encoding(text, ValueKind.ARRAY, dtype, shape)
@@ -123,9 +123,9 @@ def parse_encoding(text: str) -> Encoding:
 
 def _check_shape(encoding: Encoding, shape: tuple[int, ...]) -> None:
     if encoding.dtype is None:
-        raise ValueError(f"encoding {encoding.text[:100]!r} has a shape and no element type")
+        raise ValueError(f"encoding {encoding.text[:100]!r} has a shape but no element type")
     if min(shape) < 1 or len(shape) > MAX_AXES or (encoding.size or 0) > _MAX_ITEM_BYTES:
         raise ValueError(
-            f"encoding {encoding.text[:100]!r} has arrays of no element, of more than {MAX_AXES} "
-            f"axes or of more than {_MAX_ITEM_BYTES} bytes"
+            f"encoding {encoding.text[:100]!r} has arrays without elements, with more than "
+            f"{MAX_AXES} axes or with more than {_MAX_ITEM_BYTES} bytes"
         )

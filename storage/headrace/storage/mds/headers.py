@@ -76,7 +76,7 @@ class Headers:
         check_count(content[: WORD.itemsize], sample_count)
         offsets = decode_offsets(content[WORD.itemsize :], low=header, high=raw_bytes)
         if offsets[-1] != raw_bytes:
-            raise DamageError(f"the last sample ends at {offsets[-1]}, the file at {raw_bytes}")
+            raise DamageError(f"the last sample ends at {offsets[-1]}, but the file at {raw_bytes}")
         return offsets
 
     def _read(self, name: str, *, offset: int, length: int) -> bytes:

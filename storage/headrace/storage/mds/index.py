@@ -203,9 +203,8 @@ class _Collected:
 
     def _refuse_format(self, value: Mapping[str, object]) -> NoReturn:
         raise NotADatasetError(
-            f"{self.place}: shard {self.count} has the format "
-            f"{str(value['format'])[:100]!r}, none of mds, json, csv, tsv and xsv; write the "
-            "dataset again with `headrace convert`",
+            f"{self.place}: shard {self.count} has the format {str(value['format'])[:100]!r}, "
+            "expected mds, json, csv, tsv or xsv; write the dataset again with `headrace convert`",
             place=self.place,
         )
 
@@ -221,11 +220,11 @@ def check_shards(index: Index) -> None:
     is_bad = (ordinals < 0) | (ordinals >= len(index.schemas))
     is_bad |= ((sizes < 0) | (sizes > MAX_SHARD_BYTES)).any(axis=0)
     if is_bad.any():
-        raise ValueError(f"shard {int(is_bad.argmax())} has counts that cannot be")
+        raise ValueError(f"shard {int(is_bad.argmax())} has impossible counts")
     is_text = np.array([schema.text is not None for schema in index.schemas], bool)[ordinals]
     is_bad = index.raw_bytes < np.where(is_text, counts, header_bytes(counts))
     if is_bad.any():
-        raise ValueError(f"shard {int(is_bad.argmax())} has counts that cannot be")
+        raise ValueError(f"shard {int(is_bad.argmax())} has impossible counts")
     for names in {id(part): part for part in (index.raw_names, index.stored_names)}.values():
         for name in _each(names):
             problem = None if _PLAIN_NAME.fullmatch(name) else name_problem(name)
@@ -235,7 +234,7 @@ def check_shards(index: Index) -> None:
         for text in _each(hashes):
             algorithm, _, digest = text.partition(":")
             if text and (algorithm not in HASHES or not digest.isalnum()):
-                raise ValueError(f"hash {text[:200]!r} is none of {sorted(HASHES)}")
+                raise ValueError(f"hash {text[:200]!r} is not one of {sorted(HASHES)}")
 
 
 def _each(texts: pa.StringArray) -> Iterator[str]:
@@ -272,7 +271,9 @@ def _hash_texts(hashes: object, key: str) -> Mapping[str, str]:
     for algorithm in sorted(hashes):
         digest = hashes[algorithm]
         if algorithm not in HASHES or not isinstance(digest, str) or not digest.isalnum():
-            raise ValueError(f"hash {str(algorithm)[:100]!r} of {key} is none of {sorted(HASHES)}")
+            raise ValueError(
+                f"hash {str(algorithm)[:100]!r} of {key} is not one of {sorted(HASHES)}"
+            )
         texts[algorithm] = f"{algorithm}:{digest}"
     return texts
 

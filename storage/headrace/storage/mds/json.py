@@ -36,7 +36,7 @@ def shard_objects(text: str) -> Iterator[object]:
     if lists != 1:
         raise ValueError(f"{lists} lists named 'shards' found, 1 expected")
     if version != 2 or isinstance(version, bool | float):  # noqa: PLR2004 - the version
-        raise ValueError(f"version {str(version)[:100]} found, this headrace reads 2")
+        raise ValueError(f"version {str(version)[:100]} found, but this headrace reads 2")
 
 
 def _elements(text: str, place: int) -> Generator[object, None, int]:

@@ -68,8 +68,8 @@ def commit_mds(store: Store, shards: Sequence[MdsShardEntry], *, mode: Mode = "e
     check_mds_mode(store, mode)
     if not sum(shard.sample_count for shard in shards):
         raise BadArgumentError(
-            f"no samples to write to {store.url}, and MosaicML's format has no columns without; "
-            "expected one at least, or the format 'arrow'",
+            f"no samples to write to {store.url}, and MosaicML's format cannot store columns "
+            "without samples; expected at least one, or the format 'arrow'",
             field="samples",
         )
     before = None if mode == "error" else _read(store)
@@ -108,7 +108,7 @@ def _write(store: Store, content: bytes, before: tuple[bytes, Version] | None) -
 
 def _exists(store: Store) -> DatasetExistsError:
     return DatasetExistsError(
-        f"{store.url} holds a dataset already; write elsewhere, or with mode='overwrite' or "
+        f"{store.url} already contains a dataset; write elsewhere, or with mode='overwrite' or "
         "mode='append' (on the command line: --mode)",
         url=store.url,
     )
@@ -119,6 +119,6 @@ def _refuse_same_names(index: Index) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BadArgumentError(
-            f"the shard {twice!r} occurs twice; give each writer a folder of its own",
+            f"the shard {twice!r} occurs twice; give each writer its own folder",
             field="shards",
         )

@@ -68,10 +68,12 @@ def decode_offsets(words: bytes | Bytes, *, low: int, high: int) -> NDArray[np.i
     falls = np.flatnonzero(np.diff(offsets) < 0)
     if falls.size:
         at = int(falls[0])
-        raise DamageError(f"its offset is {offsets[at]}, the next one {offsets[at + 1]}", at)
+        raise DamageError(f"its offset is {offsets[at]}, but the next one is {offsets[at + 1]}", at)
     if offsets[-1] > high:
         at = int(np.searchsorted(offsets, high, side="right"))
-        raise DamageError(f"an offset is {offsets[at]}, the file has {high} bytes", max(0, at - 1))
+        raise DamageError(
+            f"an offset is {offsets[at]}, but the file has {high} bytes", max(0, at - 1)
+        )
     return offsets
 
 
@@ -110,7 +112,7 @@ def value_spans(
     refuse_first(
         values != ends,
         lambda at: (
-            f"its columns take {values[at] - begins[at]} bytes, it has {ends[at] - begins[at]}"
+            f"its columns need {values[at] - begins[at]} bytes, but it has {ends[at] - begins[at]}"
         ),
     )
     return spans

@@ -66,8 +66,8 @@ def _merged(one: Field, other: Field) -> Field:
     kind = one.type if one.type == other.type else _common_type(one.type, other.type)
     if kind is None:
         raise UnsupportedColumnError(
-            f"column {one.name!r} is {one.type} in some shards and {other.type} in others, which "
-            "no one type holds; write the dataset again",
+            f"column {one.name!r} is {one.type} in some shards and {other.type} in others, and no "
+            "type represents both; write the dataset again",
             column=one.name,
         )
     # Metadata that differ say nothing of the column as a whole.

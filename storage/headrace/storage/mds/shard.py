@@ -144,7 +144,7 @@ def unpacked(
     _check_hash(stored, stored_hash)
     if schema.compression is None:
         if len(stored) != raw_bytes:
-            raise DamageError(f"{len(stored)} bytes found, the index says {raw_bytes}")
+            raise DamageError(f"{len(stored)} bytes found, but the index says {raw_bytes}")
         return np.frombuffer(stored, np.uint8)
     raw = decompressed(stored, schema.compression.algorithm, raw_bytes=raw_bytes)
     if not stored_hash and raw_hash:
@@ -166,12 +166,12 @@ def shard_samples(
     header = header_bytes(sample_count)
     if raw.size < header:
         raise DamageError(
-            f"{raw.size} bytes found, the header of {sample_count} samples has {header}"
+            f"{raw.size} bytes found, but the header of {sample_count} samples has {header}"
         )
     check_count(raw[: WORD.itemsize], sample_count)
     offsets = decode_offsets(raw[WORD.itemsize : header], low=header, high=raw.size)
     if offsets[-1] != raw.size:
-        raise DamageError(f"the last sample ends at {offsets[-1]}, the file at {raw.size}")
+        raise DamageError(f"the last sample ends at {offsets[-1]}, but the file at {raw.size}")
     return Samples(raw, offsets, 0, place)
 
 
@@ -183,7 +183,7 @@ def check_count(word: bytes | Bytes, sample_count: int) -> None:
     """
     found = int(np.frombuffer(word, WORD)[0])
     if found != sample_count:
-        raise DamageError(f"{found} samples found, the index says {sample_count}")
+        raise DamageError(f"{found} samples found, but the index says {sample_count}")
 
 
 def _check_hash(content: bytes, wanted: str) -> None:
@@ -192,4 +192,4 @@ def _check_hash(content: bytes, wanted: str) -> None:
     algorithm, _, digest = wanted.partition(":")
     found = digest_of(algorithm, content)
     if found != digest.lower():
-        raise DamageError(f"{algorithm} {found} found, the index says {digest[:200]}")
+        raise DamageError(f"{algorithm} {found} found, but the index says {digest[:200]}")

@@ -123,7 +123,7 @@ def schema_of(
     for name, size, encoding in zip(names, sizes, schema.encodings, strict=True):
         if isinstance(size, bool) or size != encoding.size:
             raise ValueError(
-                f"column {name!r} has the size {str(size)[:100]}, its encoding "
+                f"column {name!r} has the size {str(size)[:100]}, but its encoding "
                 f"{encoding.text!r} has {encoding.size}"
             )
     return schema

@@ -26,7 +26,7 @@ def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) ->
     )
     if fingerprint is not None and fingerprint != index.fingerprint:
         raise NotADatasetError(
-            f"{store.url} has no version {fingerprint[:100]}; the one it has is "
+            f"{store.url} has no version {fingerprint[:100]}; its only version is "
             f"{index.fingerprint}",
             url=store.url,
             fingerprint=fingerprint[:100],

@@ -156,8 +156,8 @@ def _entry(store: Store) -> ObjectEntry:
     entry = store.entry(MDS_INDEX_NAME)
     if entry is None:
         raise ObjectNotFoundError(
-            f"{MDS_INDEX_NAME} is gone from {store.url}; restore it, or store the index again with "
-            "`headrace index`",
+            f"{MDS_INDEX_NAME} is no longer in {store.url}; restore it, or store the index again "
+            "with `headrace index`",
             url=store.url,
             name=MDS_INDEX_NAME,
         )

@@ -47,10 +47,10 @@ class TextForm:
     def __post_init__(self) -> None:
         for mark in (self.newline, self.separator):
             if mark is not None and not (isinstance(mark, str) and 0 < len(mark) <= _MAX_MARK):
-                raise ValueError(f"newline or separator {str(mark)[:100]!r} is none")
+                raise ValueError(f"{str(mark)[:100]!r} is not a valid newline or separator")
             (mark or "").encode()  # half a surrogate pair is a ValueError
         if self.format not in _SEPARATORS:
-            raise ValueError(f"format {str(self.format)[:100]!r} is none of text")
+            raise ValueError(f"{str(self.format)[:100]!r} is not a text format")
         if (self.separator is None) != (self.format == "json"):
             raise ValueError(f"separator {self.separator!r} in a shard of {self.format}")
 
@@ -77,7 +77,7 @@ def text_encoding(text: object) -> Encoding:
         ValueError: There is no such one.
     """
     if text not in _ENCODINGS:
-        raise ValueError(f"encoding {str(text)[:100]!r} is none of {', '.join(_ENCODINGS)}")
+        raise ValueError(f"encoding {str(text)[:100]!r} is not one of {', '.join(_ENCODINGS)}")
     return parse_encoding(_ENCODINGS[str(text)])
 
 
@@ -101,12 +101,14 @@ def line_offsets(
         head = (form.separator.join(names) + form.newline).encode()
         if not content.startswith(head):
             found, wanted = content[:100], head[:100]
-            raise DamageError(f"its first line begins {found!r}, the index says {wanted!r}")
+            raise DamageError(
+                f"its first line starts with {found!r}, but the index says {wanted!r}"
+            )
         start = len(head)
     newline = re.escape(form.newline.encode())
     ends = [match.end() for match in re.compile(newline).finditer(content, start)]
     if len(ends) != sample_count or (ends[-1] if ends else start) != len(content):
-        raise DamageError(f"{len(ends)} whole lines found, the index says {sample_count}")
+        raise DamageError(f"{len(ends)} whole lines found, but the index says {sample_count}")
     return np.array([start, *ends], np.int64)
 
 
@@ -168,7 +170,9 @@ def _json_values(
     for name, encoding in zip(names, encodings, strict=True):
         value = sample[name]
         if not isinstance(value, _TYPES[encoding.text]):
-            raise ValueError(f"column {name!r}: {str(value)[:100]!r} is no {encoding.text}")  # noqa: TRY004 - as above
+            raise ValueError(  # noqa: TRY004 - as above
+                f"column {name!r}: {str(value)[:100]!r} is not a value of type {encoding.text}"
+            )
         found.append(_CASTS[encoding.text](value))
     return found
 

@@ -145,8 +145,8 @@ class MdsWriter:
         """
         if not batch.schema.equals(self._schema, check_metadata=False):
             raise BadArgumentError(
-                f"a batch of {batch.schema.names} found, one of the writer's schema "
-                f"{self._schema.names} expected",
+                f"a batch with columns {batch.schema.names} found, expected the writer's schema "
+                f"{self._schema.names}",
                 field="batch",
             )
         samples = encode_samples(batch.select(self._order), self._encodings)

@@ -36,7 +36,7 @@ def _chosen(pointer: Pointer, fingerprint: str | None, url: str) -> VersionEntry
             return entry
     known = ", ".join(entry.fingerprint for entry in pointer.versions[-5:])
     raise NotADatasetError(
-        f"{url} has no version {fingerprint[:100]}; the latest it has are {known}",
+        f"{url} has no version {fingerprint[:100]}; its latest versions are {known}",
         url=url,
         fingerprint=fingerprint[:100],
     )

@@ -119,7 +119,7 @@ def open_indexed(
     """
     if fingerprint is not None and fingerprint != pointer.fingerprint:
         raise NotADatasetError(
-            f"{place.store.url} has no version {fingerprint[:100]}; the one it has is "
+            f"{place.store.url} has no version {fingerprint[:100]}; its only version is "
             f"{pointer.fingerprint}",
             url=place.store.url,
             fingerprint=fingerprint[:100],
@@ -177,8 +177,8 @@ def _index_of(
     finally:
         place.store.close()
     raise NotADatasetError(
-        f"{target} holds neither an MDS dataset nor Parquet files nor WebDataset tars; datasets "
-        "of other sources have no index to store",
+        f"{target} contains neither an MDS dataset nor Parquet files nor WebDataset tars; other "
+        "datasets have no index to store",
         url=target,
     )
 
@@ -239,8 +239,9 @@ def _open_parquet(
     index = decode_index(content, place=where)
     if options.table_version not in {None, index.table_version}:
         raise BadArgumentError(
-            f"version {options.table_version} of the table is requested, {where} is of version "
-            f"{index.table_version}; store that one with `headrace index`, or open {target}",
+            f"version {options.table_version} of the table is requested, but {where} is for "
+            f"version {index.table_version}; store that one with `headrace index`, or open "
+            f"{target}",
             field="table_version",
         )
     return open_parquet(target, options=place.options, index=index)
@@ -273,7 +274,7 @@ def _replaced(store: Store) -> Version | None:
         return None
     if not isinstance(pointer, IndexPointer):
         raise DatasetExistsError(
-            f"{store.url} holds a dataset of shards; store the index elsewhere", url=store.url
+            f"{store.url} contains a dataset; store the index elsewhere", url=store.url
         )
     return version
 
@@ -283,8 +284,8 @@ def _absolute(url: str) -> str:
         return str(Path(url).absolute())
     if urlsplit(url).password:
         raise BadArgumentError(
-            "the URL of the source holds a password, which the index would show to whoever may "
-            "read it; give it by the options of the store",
+            "the URL of the source contains a password, which the index would show to all its "
+            "readers; give it in the store's options",
             field="url",
         )
     return url
@@ -302,8 +303,8 @@ def _refuse_unreachable(target: str, url: str) -> None:
     """
     if _is_local(target) and not _is_local(url):
         raise BadArgumentError(
-            f"the index at {url} names {target[:500]}, a place on a local disk; an index in a "
-            "store names sources in stores only",
+            f"the index at {url} names {target[:500]}, a path on a local disk; an index in a store "
+            "may only name sources in stores",
             field="url",
         )
 

@@ -73,8 +73,8 @@ def index_packing(
             is_text = tokenizer is not None
             if is_text and len(wanted) > 1:
                 raise BadArgumentError(
-                    f"columns {', '.join(map(str, wanted))} are to be packed alike, and one is "
-                    "tokenized, so no other has its lengths; tokenize before you convert",
+                    f"columns {', '.join(map(str, wanted))} should be packed in the same way, but "
+                    "one is tokenized, so no other has its lengths; tokenize before you convert",
                     field="alike",
                 )
             names = [document_column(dataset.schema, name, is_text=is_text) for name in wanted]

@@ -108,7 +108,7 @@ def _found(place: Place, candidates: Mapping[str, Callable[[], Source]]) -> Sour
         marks.append(f"no {source.MARK}")
     url = place.store.url
     raise NotADatasetError(
-        f"{url} holds no dataset: there is {', '.join(marks)} in it; {_advice(url)}", url=url
+        f"{url} holds no dataset: it contains {', '.join(marks)}; {_advice(url)}", url=url
     )
 
 
@@ -118,20 +118,23 @@ def _advice(url: str) -> str:
     base, _, length = url.rpartition(":")
     if length.isdecimal() and (re.fullmatch(r"\w+://.+/.+", base) or Path(base).is_dir()):
         return (
-            f"{name} may name packed rows, which servers and `RemoteDataset(None, URL)` read, each "
-            f"epoch other ones; what is read here is documents: give {base}"
+            f"{name} may name packed rows, which differ in each epoch and which only servers and "
+            f"`RemoteDataset(None, URL)` read; to read documents here, give {base}"
         )
     if re.fullmatch(r"[\w.-]+:\d+", name):
-        return f"{name} looks like the address of a server, which `headrace list {name}` asks"
+        return (
+            f"{name} looks like the address of a server; `headrace list {name}` shows what it "
+            "serves"
+        )
     if "#" in name:
         return (
-            "what follows # must be the fingerprint of a version, 32 hexadecimal digits, as "
-            "`headrace inspect URL` shows them"
+            "the part after # must be the fingerprint of a version, 32 hexadecimal digits, as "
+            "shown by `headrace inspect URL`"
         )
     inner = sorted(found.parent.name for found in Path(url).glob("*/headrace.json"))
     if inner:
         shown = ", ".join(inner[:9]) + (", …" if len(inner) > 9 else "")  # noqa: PLR2004 - a line
-        return f"there are datasets in folders of it, {shown}: add the name of one to the URL"
+        return f"its folders contain datasets, {shown}: add the name of one to the URL"
     if Path(url).is_file():
-        return f"it is a file: `headrace convert {url} FOLDER` writes a dataset of it"
-    return "check the URL, or write one there with `headrace convert`"
+        return f"it is a file: convert it to a dataset with `headrace convert {url} FOLDER`"
+    return "check the URL, or write a dataset there with `headrace convert`"

@@ -153,8 +153,8 @@ def _death(process: subprocess.Popen[bytes]) -> str:
 def _ended(trial: Trial, how: str) -> ConfigurationError:
     url = safe_url(trial.url)
     return ConfigurationError(
-        f"{url} was opened in a process of its own to try it, and that process {how}: its files "
-        "end the program that reads them, or take too long; find the file with `headrace verify`, "
-        "and write it again",
+        f"{url} was opened in a separate process as a trial, and that process {how}: its files "
+        "crash the program that reads them, or take too long; find the file with `headrace "
+        "verify`, and write it again",
         url=url,
     )

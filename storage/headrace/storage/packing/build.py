@@ -280,8 +280,8 @@ class _Work:
             return
         row = int(lengths.argmax())
         raise BadArgumentError(
-            f"sample {first + row} has {lengths[row]} elements, with {options.marks} around them "
-            f"more than a row of {options.length}; let it be cut, or use longer rows",
+            f"sample {first + row} has {lengths[row]} elements, which with {options.marks} around "
+            f"them exceed a row of {options.length}; allow it to be cut, or use longer rows",
             field="length",
         )
 

@@ -83,7 +83,7 @@ def decode_page(content: bytes, row: np.void, *, place: str) -> NDArray[np.int64
     found = xxhash.xxh3_64_intdigest(content)
     if found != int(row["hash"]):
         raise ManifestCorruptError(
-            f"{place}: hash {found:016x} found, {int(row['hash']):016x} expected; make it again "
+            f"{place}: hash {found:016x} found, {int(row['hash']):016x} expected; store it again "
             "with `headrace index --pack-length`",
             place=place,
         )
@@ -103,7 +103,9 @@ def decode_groups(content: bytes, *, sample_count: int, place: str) -> NDArray[n
         ManifestCorruptError: It cannot be.
     """
     if len(content) % GROUP_DTYPE.itemsize:
-        raise ManifestCorruptError(f"{place} has {len(content)} bytes, no whole rows", place=place)
+        raise ManifestCorruptError(
+            f"{place} has {len(content)} bytes, which is not a whole number of rows", place=place
+        )
     table = np.frombuffer(content, GROUP_DTYPE)
     counts, items = table["sample_count"], table["item_bytes"]
     is_right = (
@@ -114,8 +116,8 @@ def decode_groups(content: bytes, *, sample_count: int, place: str) -> NDArray[n
     )
     if not is_right:
         raise ManifestCorruptError(
-            f"{place} holds groups that cannot be, or not of {sample_count} samples; make it again "
-            "with `headrace index --pack-length`",
+            f"{place} contains impossible groups, or groups of other than {sample_count} samples; "
+            "store it again with `headrace index --pack-length`",
             place=place,
         )
     return table

@@ -71,7 +71,7 @@ def document_column(schema: pa.Schema, name: str | None, *, is_text: bool = Fals
     found = [field.name for field in schema if holds(field.type)]
     if len(found) != 1:
         raise BadArgumentError(
-            f"{len(found)} columns hold {what} ({', '.join(found)}); name the one that holds the "
+            f"{len(found)} columns contain {what} ({', '.join(found)}); name the one with the "
             "documents with --column",
             field="column",
         )
@@ -144,8 +144,9 @@ def _block_part(dataset: OpenDataset, documents: Documents, block: int, first_sa
         if unequal.size:
             row = int(unequal[0])
             raise BadArgumentError(
-                f"sample {first + row} has {lists[0][row]} elements in {columns[0]!r} and "
-                f"{others[row]} in {name!r}; columns that are packed alike have equal lengths",
+                f"sample {first + row} has {lists[0][row]} elements in {columns[0]!r} but "
+                f"{others[row]} in {name!r}; columns that are packed in the same way must have "
+                "equal lengths",
                 field="alike",
             )
     return lists[0][own], np.diff(edges)[own]

@@ -170,7 +170,7 @@ def decode_packing(content: bytes, *, fingerprint: str, place: str) -> PackingPo
         pointer = _decode(content, fingerprint)
     except (ValueError, TypeError, KeyError, RecursionError, BadArgumentError) as error:
         raise ManifestCorruptError(
-            f"{place}: {error!s:.300}; make it again with `headrace index --pack-length`",
+            f"{place}: {error!s:.300}; store it again with `headrace index --pack-length`",
             place=place,
         ) from error
     return pointer
@@ -188,10 +188,13 @@ def _decode(content: bytes, fingerprint: str) -> PackingPointer:
     rows = tuple(_row_table(_mapping(each), folder) for each in _list(top["rows"]))
     lengths = [table.options.length for table in rows]
     if len(rows) > MAX_ROW_OPTIONS or len(set(lengths)) != len(lengths):
-        raise ValueError(f"rows of the lengths {lengths!s:.100}, each may come once")
+        raise ValueError(f"rows of the lengths {lengths!s:.100}, each may occur only once")
     tokenizer = _text(top.get("tokenizer", ""))
     if tokenizer and (not _DIGEST.fullmatch(tokenizer) or top["alike"]):
-        raise ValueError(f"a tokenizer {tokenizer[:40]!r}, and columns alike {top['alike']!s:.50}")
+        raise ValueError(
+            f"a tokenizer {tokenizer[:40]!r}, and also the columns {top['alike']!s:.50}, packed in "
+            "the same way"
+        )
     return PackingPointer(
         dataset=fingerprint,
         column=_text(top["column"]),

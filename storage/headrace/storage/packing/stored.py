@@ -67,8 +67,8 @@ class StoredLengths:
         self._firsts -= self.groups["sample_count"]
         if self._edges[-1] != pointer.lengths.stored_bytes:
             raise ManifestCorruptError(
-                f"{store.url}/{pointer.lengths.name} has {pointer.lengths.stored_bytes} bytes, and "
-                f"its groups {self._edges[-1]}",
+                f"{store.url}/{pointer.lengths.name} has {pointer.lengths.stored_bytes} bytes, but "
+                f"its groups have {self._edges[-1]}",
                 place=f"{store.url}/{pointer.lengths.name}",
             )
         self.of_group = functools.lru_cache(_KEPT_PAGES)(self.read_group)
@@ -102,7 +102,7 @@ class StoredLengths:
         try:
             content = self._store.read(self._file.name, offset=begin, length=end - begin)
         except ObjectNotFoundError as error:
-            raise ManifestCorruptError(f"{place}: it is gone", place=place) from error
+            raise ManifestCorruptError(f"{place}: it is missing", place=place) from error
         return decode_page(content, self.groups[group], place=place)
 
 
@@ -116,7 +116,7 @@ def read_row_counts(store: Store, table: RowTable, *, group_count: int) -> NDArr
     if len(counts) != group_count or int(counts.sum()) != table.row_count:
         place = f"{store.url}/{table.counts.name}"
         raise ManifestCorruptError(
-            f"{place} holds {len(counts)} counts with the sum {counts.sum()}, expected "
+            f"{place} contains {len(counts)} counts with the sum {counts.sum()}, expected "
             f"{group_count} with the sum {table.row_count}",
             place=place,
         )
@@ -131,16 +131,16 @@ def read_checked(store: Store, file: StoredFile) -> bytes:
     """
     place = f"{store.url}/{file.name}"
     if file.stored_bytes > _MAX_TABLE_BYTES:
-        raise ManifestCorruptError(f"{place} is to have {file.stored_bytes} bytes", place=place)
+        raise ManifestCorruptError(f"{place} should have {file.stored_bytes} bytes", place=place)
     try:
         content = store.read(file.name, length=file.stored_bytes + 1)
     except ObjectNotFoundError as error:
-        raise ManifestCorruptError(f"{place} is gone", place=place) from error
+        raise ManifestCorruptError(f"{place} is missing", place=place) from error
     found = digest_of(content)
     if len(content) != file.stored_bytes or found != file.digest:
         raise ManifestCorruptError(
             f"{place}: {len(content)} bytes with the digest {found} found, {file.stored_bytes} "
-            f"with {file.digest} expected; make it again with `headrace index --pack-length`",
+            f"with {file.digest} expected; store it again with `headrace index --pack-length`",
             place=place,
         )
     return content

@@ -190,7 +190,7 @@ def _check_castable(file: FileSchema, wanted: Field) -> None:
         pa.array([], found).cast(wanted.type)
     except pa.ArrowException as error:
         raise UnsupportedColumnError(
-            f"column {wanted.name!r} is {found} in file {file.file} and {wanted.type} in the "
+            f"column {wanted.name!r} is {found} in file {file.file} but {wanted.type} in the "
             "table; write the file again",
             column=wanted.name,
             shard=file.file,
@@ -200,8 +200,8 @@ def _check_castable(file: FileSchema, wanted: Field) -> None:
 def _advise(url: str, row_groups: np.ndarray[Any, np.dtype[np.void]]) -> None:
     if len(row_groups) and int(row_groups["raw_bytes"].max()) > LARGE_ROW_GROUP_BYTES:
         _LOG.warning(
-            "%s has row groups of up to %d MiB, each of which is read whole for any of its "
-            "samples; for shuffled reading write them with %d MiB or less",
+            "%s has row groups of up to %d MiB, and reading any sample reads its whole row group; "
+            "for shuffled reading, write row groups of at most %d MiB",
             url,
             int(row_groups["raw_bytes"].max()) >> 20,
             LARGE_ROW_GROUP_BYTES >> 20,

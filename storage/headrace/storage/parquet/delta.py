@@ -111,7 +111,7 @@ def _open(url: str, options: StoreOptions, version: int | None) -> DeltaTable:
         table = DeltaTable(_root(url), storage_options=delta_options(url, options))
         if version is not None and not 0 <= version <= table.version():
             raise NotADatasetError(
-                f"{url} has no version {version}, its current one is {table.version()}", url=url
+                f"{url} has no version {version}; its current version is {table.version()}", url=url
             )
         if version is not None:
             table.load_as_version(version)
@@ -131,16 +131,16 @@ def _check_features(table: DeltaTable, url: str) -> None:
     unknown = set(table.protocol().reader_features or ()) - _KNOWN_FEATURES
     if unknown:
         raise ConfigurationError(
-            f"{url} needs readers that know {', '.join(sorted(unknown))}, which is not supported; "
-            "drop the feature (ALTER TABLE … DROP FEATURE) or convert the table with "
+            f"{url} needs readers that support {', '.join(sorted(unknown))}, which headrace does "
+            "not; drop the feature (ALTER TABLE … DROP FEATURE) or convert the table with "
             "`headrace convert`",
             url=url,
         )
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode not in {"none", "name"}:
         raise ConfigurationError(
-            f"{url} maps columns by {mode!r}, supported are 'none' and 'name'; copy the table to "
-            "one with delta.columnMapping.mode=name or convert it with `headrace convert`",
+            f"{url} maps columns by {mode!r}, expected 'none' or 'name'; copy the table to one "
+            "with delta.columnMapping.mode=name or convert it with `headrace convert`",
             url=url,
         )
 
@@ -148,8 +148,8 @@ def _check_features(table: DeltaTable, url: str) -> None:
 def _name(path: str, url: str) -> str:
     if "://" in path or path.startswith("/"):
         raise ConfigurationError(
-            f"{url} refers to {path}, a file of another table (a shallow clone), which is not "
-            "supported; copy the table",
+            f"{url} refers to {path}, a file of another table, as a shallow clone does; this is "
+            "not supported, so copy the table",
             url=url,
         )
     return unquote(path)
@@ -190,7 +190,7 @@ def _deleted(
         end = _plain_path(path.as_py()).removeprefix(root).lstrip("/")
         if end not in by_end:
             raise ConfigurationError(
-                f"{url} deletes rows of {path}, which is not a file of the version", url=url
+                f"{url} deletes rows of {path}, which is not a file of this version", url=url
             )
         mask = kept.values.to_numpy(zero_copy_only=False)
         deleted[by_end[end]] = np.flatnonzero(~mask).astype(np.int64)
@@ -204,7 +204,7 @@ def _plain_path(path: str) -> str:
 
 def _log_damage(url: str, error: Exception) -> ManifestCorruptError:
     return ManifestCorruptError(
-        f"the log of the Delta table {url} cannot be read: {error}; repair the table, or name a "
-        "version whose log is whole",
+        f"the log of the Delta table {url} cannot be read: {error}; repair the table, or give a "
+        "version whose log is complete",
         place=f"{url}/{DELTA_LOG_FOLDER}",
     )

@@ -80,7 +80,7 @@ class Footer:
         except EncryptionFoundError as error:
             raise _encrypted(self.entry) from error
         except (IndexError, RecursionError) as error:
-            raise self.damage("its footer is nested too deep or cut off") from error
+            raise self.damage("its footer is nested too deeply or cut off") from error
         return file
 
     def damage(self, found: str) -> ShardCorruptError:
@@ -110,7 +110,7 @@ def _check_chunks(content: bytes, metadata: pq.FileMetaData) -> None:
                 or (chunk.text_bytes and kind != _BYTE_ARRAY)
             ):
                 raise ValueError(
-                    f"column {columns[index].path!r} of row group {group} states {chunk}, which "
+                    f"column {columns[index].path!r} of row group {group} has {chunk}, which "
                     "contradicts the schema"
                 )
 
@@ -155,7 +155,7 @@ def read_known_footer(files: Store, entry: ObjectEntry, *, length: int, digest: 
     footer = Footer(entry, files.read_entry(entry, offset=start, length=length))
     if footer.digest != digest:
         raise footer.damage(
-            f"the footer has digest {footer.digest.hex()}, indexed was {digest.hex()}"
+            f"the footer has digest {footer.digest.hex()}, but the indexed one had {digest.hex()}"
         )
     return footer
 
@@ -172,11 +172,13 @@ def footer_length(tail: bytes, entry: ObjectEntry) -> int:
     if magic == _ENCRYPTED:
         raise _encrypted(entry)
     if magic != _MAGIC:
-        raise damage(entry, f"it ends with {magic!r}, a Parquet file with {_MAGIC!r}", offset=place)
+        raise damage(
+            entry, f"it ends with {magic!r}, but a Parquet file ends with {_MAGIC!r}", offset=place
+        )
     if not 0 < length <= min(MAX_FOOTER_BYTES, place - len(_MAGIC)):
         raise damage(
             entry,
-            f"a footer of {length} bytes is stated, the file has {entry.stored_bytes} and the "
+            f"the footer should have {length} bytes, but the file has {entry.stored_bytes} and the "
             f"limit is {MAX_FOOTER_BYTES}",
             offset=place,
         )
@@ -185,6 +187,6 @@ def footer_length(tail: bytes, entry: ObjectEntry) -> int:
 
 def _encrypted(entry: ObjectEntry) -> ConfigurationError:
     return ConfigurationError(
-        f"file {entry.name} is encrypted, which is not read here; write it without encryption",
+        f"file {entry.name} is encrypted, which is not supported; write it without encryption",
         shard=entry.name,
     )

@@ -138,7 +138,7 @@ def _decode(content: bytes) -> ParquetIndex:
         schema=schema, files=files, constants=constants, deleted=deleted, row_groups=row_groups
     )
     if found != facts["fingerprint"]:
-        raise ValueError(f"fingerprint {str(facts['fingerprint'])[:100]!r} stated, {found} found")
+        raise ValueError(f"fingerprint {str(facts['fingerprint'])[:100]!r} expected, {found} found")
     version = facts["table_version"]
     if version is not None and type(version) is not int:
         raise ValueError(f"version {str(version)[:100]} of the table is not a number")
@@ -168,7 +168,7 @@ def _files(batch: pa.RecordBatch) -> tuple[IndexedFile, ...]:
     files = tuple(IndexedFile(*row) for row in rows)
     for file in files:
         if not 0 < file.footer_bytes < file.entry.stored_bytes or file.row_group_count < 0:
-            raise ValueError(f"file {file.entry.name[:200]!r} has sizes that cannot be")
+            raise ValueError(f"file {file.entry.name[:200]!r} has impossible sizes")
     return files
 
 
@@ -193,7 +193,7 @@ def _row_groups(batch: pa.RecordBatch, files: tuple[IndexedFile, ...]) -> NDArra
         | (groups["raw_bytes"] > MAX_ROW_GROUP_BYTES)
     )
     if is_bad.any():
-        raise ValueError(f"row group {int(np.argmax(is_bad))} of the index cannot be")
+        raise ValueError(f"row group {int(np.argmax(is_bad))} of the index is impossible")
     return groups
 
 

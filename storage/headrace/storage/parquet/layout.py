@@ -104,8 +104,7 @@ def layout_of(
         )
     if table_version is not None:
         raise NotADatasetError(
-            f"{url} has no versions: there is no {DELTA_LOG_FOLDER} in it, so it is not a "
-            f"Delta table",
+            f"{url} has no versions: it contains no {DELTA_LOG_FOLDER}, so it is not a Delta table",
             url=url,
         )
     # A file named by its URL is taken whatever its name.
@@ -127,8 +126,8 @@ def _delta_layout(url: str, entries: tuple[ObjectEntry, ...], delta: DeltaVersio
         found = by_name.get(name)
         if found is None:
             raise ObjectNotFoundError(
-                f"file {name} of version {delta.version} of the Delta table {url} is gone; it was "
-                "vacuumed or deleted, so restore it or name a later version",
+                f"file {name} of version {delta.version} of the Delta table {url} is missing; it "
+                "was vacuumed or deleted, so restore it or give a later version",
                 url=url,
                 name=name,
             )

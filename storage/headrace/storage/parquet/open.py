@@ -65,7 +65,7 @@ def _check_not_empty(index: ParquetIndex, url: str) -> None:
         count = len(index.files)
         what = "the Parquet file" if count == 1 else f"the {count} Parquet files"
         raise NotADatasetError(
-            f"{what} at {url} {'has' if count == 1 else 'have'} no samples; a dataset holds "
-            "at least one: check what wrote there",
+            f"{what} at {url} {'has' if count == 1 else 'have'} no samples, but a dataset needs at "
+            "least one: check the program that wrote there",
             url=url,
         )

@@ -39,8 +39,8 @@ def partition_columns(names: Sequence[str]) -> pa.RecordBatch:
         if list(values) != keys:
             key = [*sorted(set(keys) ^ set(values)), *keys][0]
             raise UnsupportedColumnError(
-                f"file {name} lies in folders for {list(values)}, file {names[0]} in folders for "
-                f"{keys}; move it to where it belongs",
+                f"file {name} is in folders for {list(values)}, but file {names[0]} is in folders "
+                f"for {keys}; move it to where it belongs",
                 column=key,
                 shard=name,
             )

@@ -62,7 +62,7 @@ def read_row_group(
         raise block_damage(
             footer,
             row_group,
-            f"{table.num_rows} rows found, {group.num_rows} stated",
+            f"{table.num_rows} rows found, {group.num_rows} expected",
             offset=segments[0][0] if segments else 0,
         )
     return table

@@ -85,7 +85,7 @@ def row_group_table(metadata: pq.FileMetaData, footer: Footer) -> RowGroupTable:
         places.extend(chunks)
     table = np.array(rows, ROW_GROUP_DTYPE)
     if first_row != metadata.num_rows:
-        raise footer.damage(f"{metadata.num_rows} rows stated, {first_row} in the row groups")
+        raise footer.damage(f"{metadata.num_rows} rows expected, {first_row} in the row groups")
     _check_apart(places, footer)
     return RowGroupTable(table, metadata.num_row_groups, frozenset(null_free))
 
@@ -105,8 +105,8 @@ def chunk_ranges(group: pq.RowGroupMetaData, footer: Footer) -> Iterator[tuple[i
         stop = start + chunk.total_compressed_size
         if not 4 <= start <= stop <= limit:  # noqa: PLR2004 - after the magic
             raise footer.damage(
-                f"column {chunk.path_in_schema!r} lies in bytes [{start}, {stop}), the data of "
-                f"the file in [4, {limit})"
+                f"column {chunk.path_in_schema!r} is in bytes [{start}, {stop}), but the data of "
+                f"the file is in [4, {limit})"
             )
         yield start, stop
 
@@ -128,7 +128,7 @@ def without(
         return rows
     stop = int(rows["row_count"].sum())
     if int(deleted[0]) < 0 or int(deleted[-1]) >= stop:
-        raise damage(entry, f"row {deleted[-1]} is deleted, the file has {stop}", offset=0)
+        raise damage(entry, f"row {deleted[-1]} is deleted, but the file has {stop}", offset=0)
     left = rows.copy()
     ends = rows["first_row"] + rows["row_count"]
     counts = np.searchsorted(deleted, ends) - np.searchsorted(deleted, rows["first_row"])
@@ -180,12 +180,12 @@ def _may_hold_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
 
 def _check_counts(rows: int, raw_bytes: int, index: int, entry: ObjectEntry) -> None:
     if rows < 0:
-        raise damage(entry, f"row group {index} states {rows} rows", offset=0)
+        raise damage(entry, f"row group {index} has {rows} rows", offset=0)
     if raw_bytes > MAX_ROW_GROUP_BYTES or rows > MAX_ROW_GROUP_BYTES:
         raise ConfigurationError(
-            f"row group {index} of file {entry.name} states {rows} rows of {raw_bytes} bytes; a "
-            f"row group is read whole and may have {MAX_ROW_GROUP_BYTES}; write the file again "
-            "with smaller row groups",
+            f"row group {index} of file {entry.name} has {rows} rows of {raw_bytes} bytes; a row "
+            f"group is read as a whole and may have at most {MAX_ROW_GROUP_BYTES}; write the file "
+            "again with smaller row groups",
             shard=entry.name,
         )
 

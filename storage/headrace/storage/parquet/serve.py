@@ -95,7 +95,7 @@ def served_batch(
             kind: Any = plan.served
             column = pa.nulls(table.num_rows, kind)
         if column.null_count and not plan.nullable:
-            raise ValueError(f"column {plan.name!r} holds {column.null_count} nulls, 0 stated")
+            raise ValueError(f"column {plan.name!r} contains {column.null_count} nulls, 0 expected")
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -106,8 +106,8 @@ def _column(column: pa.ChunkedArray[Any], plan: ServedColumn, file: str) -> Arra
         whole = plain_array(column, plan.stored)
     except pa.ArrowException as error:
         raise UnsupportedColumnError(
-            f"column {plan.name!r} is {plain_type(column.type)} in file {file} and "
-            f"{plan.served} in the dataset, and a value does not fit: {error}",
+            f"column {plan.name!r} is {plain_type(column.type)} in file {file} but {plan.served} "
+            f"in the dataset, and a value does not fit: {error}",
             column=plan.name,
             shard=file,
         ) from error
@@ -132,8 +132,8 @@ def _check_dictionary(column: pa.ChunkedArray[Any], plan: ServedColumn, file: st
     if size > MAX_ROW_GROUP_BYTES:
         raise ConfigurationError(
             f"column {plan.name!r} of a row group of file {file} has {size} bytes without its "
-            f"dictionary, a block may have {MAX_ROW_GROUP_BYTES}; write the file again with "
-            "smaller row groups",
+            f"dictionary, but a block may have at most {MAX_ROW_GROUP_BYTES}; write the file again "
+            "with smaller row groups",
             column=plan.name,
             shard=file,
         )

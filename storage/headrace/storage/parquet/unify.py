@@ -121,8 +121,9 @@ def _joined(
     for name in _not_in_both(fields, schema.names):
         where, other = (file, first) if name in fields else (first, file)
         raise UnsupportedColumnError(
-            f"file {where} has no column {name!r}, file {other} has one; files of a dataset have "
-            "the same columns, so write it again or make it a Delta table, which may lack some",
+            f"file {where} has no column {name!r}, but file {other} has one; files of a dataset "
+            "must have the same columns, so write it again, or use a Delta table, whose files may "
+            "lack columns",
             column=name,
             shard=where,
         )
@@ -131,8 +132,8 @@ def _joined(
         wider = wider_field(known, schema.field(name))
         if wider is None:
             raise UnsupportedColumnError(
-                f"column {name!r} is {schema.field(name).type} in file {file} and {known.type} in "
-                f"the files before it, first {first}; write it in one type",
+                f"column {name!r} is {schema.field(name).type} in file {file} but {known.type} in "
+                f"the files before it, first in {first}; write it with one type",
                 column=name,
                 shard=file,
             )

@@ -67,8 +67,8 @@ def with_classes(field: Field, names: Sequence[str]) -> Field:
     problem = _problem(names, field.type)
     if problem is not None:
         raise BadArgumentError(
-            f"the classes of column {field.name!r} are {problem}; expected different names, value "
-            "i meaning the i-th, for a column of integers",
+            f"the classes of column {field.name!r} are {problem}; expected distinct names for a "
+            "column of integers, the i-th for the value i",
             field="classes",
         )
     metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
@@ -100,9 +100,9 @@ def merged_classes(
     for number, (old, new) in enumerate(zip(before, after, strict=False)):
         if old != new:
             raise BadArgumentError(
-                f"class {number} of column {column!r} is {old!r} in the dataset {place} and "
-                f"{new!r} in the samples to append; number them as the dataset does, new classes "
-                "at its end. If another append came between, convert again",
+                f"class {number} of column {column!r} is {old!r} in the dataset {place} but "
+                f"{new!r} in the samples to append; number classes as the dataset does, with new "
+                "ones at the end. If there was another append in between, convert again",
                 field="classes",
             )
     return tuple(after if len(after) > len(before) else before)
@@ -149,7 +149,7 @@ def _names_problem(names: Sequence[object]) -> str | None:
             return f"not all Unicode: {name!a} is among them"
     if len(set(names)) < len(names):
         twice, _ = Counter(names).most_common(1)[0]
-        return f"not different: {twice!r} occurs twice"
+        return f"not distinct: {twice!r} occurs twice"
     size = len(_encoded(names))
     if size > MAX_CLASSES_BYTES:
         return f"{len(names):,} names of {size:,} bytes, above the limit of {MAX_CLASSES_BYTES:,}"

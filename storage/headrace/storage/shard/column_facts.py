@@ -187,8 +187,9 @@ def _type_after_append(field: Field, kind: pa.DataType, before: Field) -> pa.Dat
     if kept == field.type:
         return kept  # the dataset's lengths vary already
     raise BadArgumentError(
-        f"column {field.name!r} is {before.type} in the dataset and {kind} in the samples to "
-        "append; bring it to that length, or write a new dataset in which it is declared ragged",
+        f"column {field.name!r} is {before.type} in the dataset but {kind} in the samples to "
+        "append; change the samples to that length, or write a new dataset in which the column is "
+        "declared ragged",
         field=field.name,
     )
 
@@ -226,7 +227,7 @@ class Narrowing:
         for index, name in self._filled:
             null_count = batch.column(index).null_count
             if null_count:
-                raise ValueError(f"column {name!r} holds {null_count} nulls, none expected")
+                raise ValueError(f"column {name!r} contains {null_count} nulls, none expected")
         if not self._converts:
             return batch
         columns = [
@@ -240,13 +241,13 @@ def _served_column(column: Array, field: Field) -> Array:
     if column.type == field.type:
         return column
     if not isinstance(column, pa.ListArray) or not pa.types.is_fixed_size_list(field.type):
-        raise ValueError(f"column {field.name!r} holds {column.type}, {field.type} expected")
+        raise ValueError(f"column {field.name!r} contains {column.type}, {field.type} expected")
     size = field.type.list_size
     offsets = offsets_of(column)
     if np.any(np.diff(offsets) != size):
-        raise ValueError(f"column {field.name!r} holds a list of another length than {size}")
+        raise ValueError(f"column {field.name!r} contains a list of a length other than {size}")
     values = column.values.slice(int(offsets[0]), len(column) * size)
     if values.null_count:
-        raise ValueError(f"column {field.name!r} holds a null inside a list, none expected")
+        raise ValueError(f"column {field.name!r} contains a null inside a list, none expected")
     served: Array = pa.FixedSizeListArray.from_arrays(values, type=field.type)  # type: ignore[call-overload] # the stubs lack a type given as a value
     return served

@@ -52,7 +52,7 @@ def block_samples_problem(
     shard = int(bad[0])
     stated = f"block_samples of shard {shard} is {block_samples[shard]}"
     cut = f"{sample_counts[shard]} samples into blocks, {block_counts[shard]} of them"
-    return f"{stated}, which does not cut {cut}"
+    return f"{stated}, which does not divide {cut}"
 
 
 _MAX_BLOCK_SAMPLES = 2**31 - 1  # rows of the block table hold 32-bit counts

@@ -58,23 +58,23 @@ def _problem(head: bytes, tail: bytes, schema: pa.Schema, rows: NDArray[np.void]
     mark = tail[max(0, start - len(_END)) : max(0, start)]
     if mark != _END or magic != _MAGIC:
         return (
-            f"behind its blocks are {mark!r}, a footer of {length} bytes and {magic!r}, expected "
+            f"after its blocks are {mark!r}, a footer of {length} bytes and {magic!r}, expected "
             f"{_END!r}, at most {len(tail) - len(_END) - _TAIL.size} bytes and {_MAGIC!r}"
         )
     footer = tail[start : -_TAIL.size]
     # A file without the blocks: their places are compared below.
     file = pa.ipc.open_file(pa.py_buffer(_HEAD_MAGIC + footer + tail[-_TAIL.size :]))
     if not file.schema.equals(schema, check_metadata=True):
-        return "the schema in its footer is another one than the manifest's"
+        return "the schema in its footer differs from the manifest's"
     places = _places(footer)
     if places is None:
-        return "its footer is of another version, or has metadata or dictionaries"
+        return "its footer has another version, metadata or dictionaries"
     end, problem = _header(head, schema)
     if problem is not None:
         return problem
     before_tail = int(rows[-1]["offset"] + rows[-1]["stored_bytes"])
     if not _are_stated(places, rows, start=end, stop=before_tail + start - len(_END)):
-        return "the places of blocks in its footer are not those of the manifest"
+        return "the offsets of blocks in its footer differ from the manifest's"
     return None
 
 
@@ -106,7 +106,7 @@ def _are_stated(places: NDArray[np.void], rows: NDArray[np.void], *, start: int,
 def _header(head: bytes, schema: pa.Schema) -> tuple[int, str | None]:
     """Return where the header ends and what is wrong with it."""
     if head[: len(_HEAD_MAGIC)] != _HEAD_MAGIC:
-        return 0, f"it begins with {head[:8]!r}, expected {_HEAD_MAGIC!r}"
+        return 0, f"it starts with {head[:8]!r}, expected {_HEAD_MAGIC!r}"
     source = pa.BufferReader(head[len(_HEAD_MAGIC) :])
     found = pa.ipc.read_schema(pa.ipc.read_message(source))
     end = source.tell() + len(_HEAD_MAGIC)
@@ -120,10 +120,10 @@ def _header(head: bytes, schema: pa.Schema) -> tuple[int, str | None]:
     if stated != (_VERSION, _SCHEMA_KIND, 0) or _METADATA_FIELD in fields:
         return (
             end,
-            f"its header states {stated} or has metadata; it must be {_VERSION}, 1, 0 and none",
+            f"its header has {stated} or metadata, expected {_VERSION}, 1, 0 and none",
         )
     if not found.equals(schema, check_metadata=True):
-        return end, "the schema in its header is another one than the manifest's"
+        return end, "the schema in its header differs from the manifest's"
     return end, None
 
 

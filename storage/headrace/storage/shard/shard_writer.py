@@ -108,8 +108,8 @@ class ShardWriter:
         """
         if cut.raw_bytes > MAX_BLOCK_BYTES:
             raise BadArgumentError(
-                f"one sample of shard {self._name} has {cut.raw_bytes} bytes, at most "
-                f"{MAX_BLOCK_BYTES} fit; split it",
+                f"one sample of shard {self._name} has {cut.raw_bytes} bytes, expected at most "
+                f"{MAX_BLOCK_BYTES}; split it",
                 field="sample",
             )
         block = _one_batch(cut.batches)
@@ -195,7 +195,7 @@ def check_blocks(compression: str, block_bytes: int, compression_level: int | No
 def _check_level(compression: str, level: int) -> None:
     if compression == "none":
         raise BadArgumentError(
-            f"compression_level is {level}, and compression is 'none'; leave one out",
+            f"compression_level is {level}, but compression is 'none'; leave one out",
             field="compression_level",
         )
     least = pa.Codec.minimum_compression_level(compression)  # type: ignore[arg-type] # a codec by now

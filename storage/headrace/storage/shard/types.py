@@ -52,7 +52,7 @@ def type_text(arrow_type: pa.DataType, *, column: str) -> str:
         if matches(arrow_type):
             return text(arrow_type, column)
     raise UnsupportedColumnError(
-        f"column {column!r} has type {arrow_type}, which a shard cannot hold; cast it to a "
+        f"column {column!r} has type {arrow_type}, which a shard cannot store; cast it to a "
         "number, bool, string, binary, date, timestamp, decimal, list or struct, or leave it out",
         column=column,
         type=arrow_type,
@@ -121,7 +121,7 @@ def _quoted(name: str) -> str:
 
 def _refuse_extension(arrow_type: pa.DataType, column: str) -> str:
     raise UnsupportedColumnError(
-        f"column {column!r} has the extension type {arrow_type}; only fixed-shape tensors are "
+        f"column {column!r} has the extension type {arrow_type}; only fixed-shape tensors can be "
         "stored, so cast it to its storage type",
         column=column,
     )

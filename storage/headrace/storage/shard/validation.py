@@ -63,7 +63,7 @@ class BatchValidator:
         for index, name in self._filled:
             null_count = batch.column(index).null_count
             if null_count:
-                raise ValueError(f"column {name!r} holds {null_count} nulls, none expected")
+                raise ValueError(f"column {name!r} contains {null_count} nulls, none expected")
 
 
 def _is_ascii(column: _Array) -> bool:

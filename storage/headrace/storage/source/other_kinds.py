@@ -40,8 +40,8 @@ def refuse_other_kinds(store: Store, mark: str) -> None:
         found = _kind_by_names(store)
     if found is not None:
         raise DatasetExistsError(
-            f"{store.url} holds {found}, which {mark} beside it would hide or be hidden by, in "
-            "every mode; write elsewhere, or remove it first",
+            f"{store.url} contains {found}; {mark} beside it would hide it or be hidden by it, in "
+            "any mode. Write elsewhere, or remove it first",
             url=store.url,
         )
 
@@ -58,13 +58,13 @@ def has_object(store: Store, name: str) -> bool:
 def _hiding_kind(store: Store, mark: str) -> str | None:
     """Return what readers would find before the mark."""
     if mark != POINTER_NAME and has_object(store, POINTER_NAME):
-        return f"a dataset of headrace's own ({POINTER_NAME})"
+        return f"a headrace dataset ({POINTER_NAME})"
     return None
 
 
 def _kind_by_names(store: Store) -> str | None:
     if has_object(store, MDS_INDEX_NAME):
-        return f"a dataset of MosaicML Streaming ({MDS_INDEX_NAME})"
+        return f"a MosaicML Streaming dataset ({MDS_INDEX_NAME})"
     for name in islice(store.list(), _LOOKED_AT):
         if name.startswith(f"{DELTA_LOG_FOLDER}/"):
             return f"a Delta table ({name})"

@@ -115,15 +115,15 @@ def unpack(form: PackedForm, content: bytes) -> Packed:
             `pa.ArrowException`, and OSError.
     """
     if not content.startswith(form.magic) or len(content) < _HEADER_BYTES:
-        raise ValueError(f"it begins with {content[:8]!r}, an index with {form.magic!r}")
+        raise ValueError(f"it starts with {content[:8]!r}, but an index starts with {form.magic!r}")
     if content[_MAGIC_BYTES] != form.version:
         raise ValueError(
-            f"version {content[_MAGIC_BYTES]} found, this headrace reads {form.version}; another "
-            "headrace may read it"
+            f"version {content[_MAGIC_BYTES]} found, but this headrace reads {form.version}; "
+            "another headrace may be able to read it"
         )
     stated, found = content[_MAGIC_BYTES + 1 : _SEALED], _digest(memoryview(content)[_SEALED:])
     if found != stated:
-        raise ValueError(f"digest {found.hex()} found, {stated.hex()} stated")
+        raise ValueError(f"digest {found.hex()} found, {stated.hex()} expected")
     size = int.from_bytes(content[_SEALED:_HEADER_BYTES], "little")
     if size > form.limit_bytes:
         raise ValueError(f"a table of {size} bytes, at most {form.limit_bytes} expected")
@@ -140,7 +140,7 @@ def unpack(form: PackedForm, content: bytes) -> Packed:
         raise ValueError("nulls found, none expected")
     facts = json.loads((reader.schema.metadata or {}).get(_FACTS.encode(), b"null"))
     if not isinstance(facts, dict):
-        raise ValueError("no facts beside the table")  # noqa: TRY004 - the file's fault, not a type's
+        raise ValueError("no facts next to the table")  # noqa: TRY004 - the file's fault, not a type's
     return Packed(facts, batch)
 
 

@@ -96,5 +96,5 @@ def _who(path: Path) -> str:
         holder = path.read_text()
         if holder:
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
-            return f", {holder}, since {since}; if that is gone, remove the file"
-    return "; look for one that is stuck"
+            return f", {holder}, since {since}; if that process no longer exists, remove the file"
+    return "; look for a process that is stuck"

@@ -54,7 +54,7 @@ class FsspecStore:
         except OSError as error:
             raise StoreUnavailableError(
                 f"the store of {safe_url(url)!r} does not answer ({type(error).__name__}: "
-                f"{error.strerror or 'no reason given'}); check the host's name and the network"
+                f"{error.strerror or 'no reason given'}); check the host name and the network"
             ) from None
         except Exception as error:  # noqa: BLE001 - packages of other protocols raise what they like
             found = f"{type(error).__name__}: {safe_url(str(error))}"
@@ -102,7 +102,7 @@ class FsspecStore:
             except ObjectNotFoundError:
                 self.write(name, content)
             else:
-                raise self._conflict(name, "it is there")
+                raise self._conflict(name, "it exists")
 
     def write_if_unchanged(self, name: str, content: bytes, version: Version) -> None:
         with self._alone(name):
@@ -145,7 +145,7 @@ class FsspecStore:
         return iter(())  # fsspec has no way to ask for uploads that wait
 
     def discard(self, unfinished: Unfinished) -> None:
-        raise BadArgumentError(f"{unfinished} is of another store", field="unfinished")
+        raise BadArgumentError(f"{unfinished} belongs to another store", field="unfinished")
 
     def delete(self, name: str) -> None:
         with contextlib.suppress(ObjectNotFoundError), _translated(name, self.url):

@@ -219,7 +219,7 @@ def _path_of(url: str) -> str:
         return url
     parts = urlsplit(url)
     if parts.netloc not in {"", "localhost"} or not parts.path:
-        raise BadArgumentError(f"{url!r} names no local path, expected file:///path", field="url")
+        raise BadArgumentError(f"{url!r} is not a local path, expected file:///path", field="url")
     return unquote(parts.path)
 
 
@@ -275,7 +275,7 @@ def _flush_directory(path: Path) -> None:
 
 def _conflict(name: str, url: str) -> CommitConflictError:
     return CommitConflictError(
-        f"{name} in {url} was written by another writer meanwhile; nothing was changed, try again",
+        f"another writer changed {name} in {url} in the meantime; nothing was changed, try again",
         url=url,
         name=name,
     )

@@ -19,7 +19,7 @@ def name_problem(name: str) -> str | None:
     if not name or len(name.encode(errors="replace")) > MAX_NAME_BYTES:
         return f"a name has 1 to {MAX_NAME_BYTES} bytes"
     if not name.isprintable() or "\\" in name:
-        return "a name holds no control characters and no backslash"
+        return "a name contains no control characters and no backslash"
     if any(part in {"", ".", ".."} for part in name.split("/")):
         return "a name is relative, with no empty part and no '.' or '..'"
     return None

@@ -95,7 +95,10 @@ class StoreOptions:
                 field="addressing",
             )
         if (self.access_key is None) != (self.secret_key is None):
-            raise BadArgumentError("access_key and secret_key come together", field="access_key")
+            raise BadArgumentError(
+                "access_key and secret_key belong together; give both or neither",
+                field="access_key",
+            )
         timeouts = (self.connect_timeout_s, self.read_timeout_s, self.write_timeout_s)
         if min(timeouts) <= 0:
             stated = ", ".join(f"{timeout_s} s" for timeout_s in timeouts)

@@ -128,7 +128,7 @@ def _session(options: StoreOptions) -> Session:
 def _client(session: Session, options: StoreOptions) -> S3Client:
     if options.ca_bundle is not None and options.endpoint and options.endpoint.startswith("http:"):
         raise ConfigurationError(
-            f"ca_bundle is given, but the endpoint {options.endpoint} has no TLS"
+            f"ca_bundle is given, but the endpoint {options.endpoint} does not use TLS"
         )
     made = session.create_client(
         "s3",

@@ -63,20 +63,20 @@ def translate(error: BotoCoreError | ClientError, *, place: str, credential: str
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return StoreRefusedError(
             f"no credentials found for {place} ({error}); set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY or a profile, or ask for anonymous access",
+            "AWS_SECRET_ACCESS_KEY or a profile, or request anonymous access",
             url=place,
         )
     if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         return ConfigurationError(
-            f"the certificate of the store at {place} is not trusted: {error}; name the file "
-            "of its authority with the option ca_bundle or in AWS_CA_BUNDLE",
+            f"the certificate of the store at {place} is not trusted: {error}; give the file of "
+            "its certificate authority as the option ca_bundle or in AWS_CA_BUNDLE",
             url=place,
         )
     if isinstance(error, HTTPClientError | NoConnectionError | IncompleteReadError):
         return StoreUnavailableError(f"{place} could not be reached: {error}", url=place)
     if isinstance(error, ProfileNotFound):
         return ConfigurationError(f"{error}", url=place)
-    return ConfigurationError(f"boto3 cannot ask for {place}: {error}", url=place)
+    return ConfigurationError(f"boto3 cannot request {place}: {error}", url=place)
 
 
 def _translate_answer(error: ClientError, place: str, credential: str) -> HeadraceError:
@@ -85,8 +85,8 @@ def _translate_answer(error: ClientError, place: str, credential: str) -> Headra
     answer = f"{status} {code}"
     if code in _CHANGED or status == HTTPStatus.PRECONDITION_FAILED:
         return CommitConflictError(
-            f"{place} was written by another writer meanwhile ({answer}); nothing was changed, "
-            "try again",
+            f"another writer changed {place} in the meantime ({answer}); nothing was changed, try "
+            "again",
             url=place,
         )
     if code in _ABSENT or (status == HTTPStatus.NOT_FOUND and code not in _REFUSED):
@@ -102,7 +102,7 @@ def _translate_answer(error: ClientError, place: str, credential: str) -> Headra
     if code in _REFUSED or status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return StoreRefusedError(
             f"the store refuses {place} ({answer}) to {credential}; check the credentials and "
-            "what they may do",
+            "their permissions",
             url=place,
         )
     return StoreRefusedError(f"the store refuses the request for {place} ({answer})", url=place)

@@ -182,7 +182,7 @@ class PlainWire:
             parts.append(part)
             if left and time.monotonic() > deadline:
                 raise ReadTimeoutError(
-                    endpoint_url=self._url, error=f"{left} of {length} bytes still to come"
+                    endpoint_url=self._url, error=f"{left} of {length} bytes missing"
                 )
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -200,7 +200,7 @@ def _request(path: str, headers: Mapping[str, str]) -> bytes:
         or head.count("\n") != len(lines) + 3
         or head.count("\r") != len(lines) + 3
     ):
-        raise OtherAnswerError("a header that is not text of one line")
+        raise OtherAnswerError("a header that is not a single line of text")
     return head.encode("ascii")
 
 
@@ -220,13 +220,13 @@ def _head(connection: socket.socket, request: bytes) -> tuple[int, dict[str, str
         before += connection.recv(len(seen), socket.MSG_WAITALL)
         seen = connection.recv(_PEEKED_BYTES, socket.MSG_PEEK)
         if not seen or len(before) > _MAX_HEAD_BYTES:
-            raise OtherAnswerError("an answer without an end of its headers")
+            raise OtherAnswerError("an answer whose headers do not end")
     head = before + connection.recv(end + len(_HEAD_END) - len(before), socket.MSG_WAITALL)
     first, *lines = head[:end].decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     status = rest[:3]
     if version != "HTTP/1.1" or not status.isdigit():
-        raise OtherAnswerError(f"an answer that begins with {first[:50]!r}")
+        raise OtherAnswerError(f"an answer that starts with {first[:50]!r}")
     pairs = (line.partition(":") for line in lines)
     return int(status), {name.strip().lower(): value.strip() for name, _, value in pairs}
 

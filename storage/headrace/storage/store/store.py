@@ -60,8 +60,8 @@ class ObjectEntry:
         """
         if self.modified_s is None:
             raise ConfigurationError(
-                f"the store does not say when {self.name} was written, and without an age nothing "
-                "can be told to be left over; remove it by hand"
+                f"the store does not say when {self.name} was written, so its age is unknown and "
+                "it is not removed; remove it by hand"
             )
         return self.modified_s
 
@@ -70,8 +70,8 @@ class ObjectEntry:
         return ShardCorruptError(
             f"file {self.name} in {url} has changed: {self.stored_bytes} bytes and version "
             f"{self.version} when it was indexed, {found.stored_bytes} bytes and version "
-            f"{found.version} now; open the dataset again, or store its index again with "
-            "`headrace index`",
+            f"{found.version} now; reopen the dataset, or store its index again with `headrace "
+            "index`",
             shard=self.name,
             offset=0,
         )
@@ -249,8 +249,8 @@ def check_length(content: bytes, entry: ObjectEntry, *, url: str, offset: int, l
     """Refuse a read from an object that is shorter than expected."""
     if len(content) != length:
         raise ShardCorruptError(
-            f"file {entry.name} in {url}, at byte {offset}: only {len(content)} bytes more are "
-            "there; restore the file",
+            f"file {entry.name} in {url}, at byte {offset}: only {len(content)} more bytes exist; "
+            "restore the file",
             shard=entry.name,
             offset=offset,
         )

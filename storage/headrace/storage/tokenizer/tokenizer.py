@@ -154,7 +154,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
         import tokenizers  # noqa: PLC0415 - of the [tokenize] extra
     except ImportError as error:
         raise ConfigurationError(
-            "the package tokenizers is missing, which makes tokens; pip install "
+            "tokenizing needs the package tokenizers, which is not installed here: pip install "
             "'headrace[tokenize]'"
         ) from error
     # Its own threads would come on top of those that call it. It reads this with each call.
@@ -168,7 +168,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
     except BaseException as error:
         raise ConfigurationError(
             f"{path} is not a tokenizer that tokenizers {tokenizers.__version__} can load: "
-            f"{error!s:.200}; give the tokenizer.json of a model"
+            f"{error!s:.200}; give a model's tokenizer.json"
         ) from error
     library.no_truncation()
     library.no_padding()
@@ -182,13 +182,12 @@ def _content(path: Path) -> bytes:
             content = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigurationError(
-            f"the tokenizer {path} cannot be read: {error.strerror}; give the tokenizer.json of a "
-            "model"
+            f"the tokenizer {path} cannot be read: {error.strerror}; give a model's tokenizer.json"
         ) from error
     if len(content) > _MAX_FILE_BYTES:
         raise ConfigurationError(
-            f"the tokenizer {path} has more than {_MAX_FILE_BYTES} bytes; give the tokenizer.json "
-            "of a model"
+            f"the tokenizer {path} has more than {_MAX_FILE_BYTES} bytes; give a model's "
+            "tokenizer.json"
         )
     return content
 
@@ -200,20 +199,20 @@ def _refuse_random(content: bytes, path: str | os.PathLike[str]) -> None:
         drawn = [name for name in _RANDOM if model.get(name)]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigurationError(
-            f"{path} is not a tokenizer: {type(error).__name__}: {error!s:.200}; give the "
-            "tokenizer.json of a model"
+            f"{path} is not a tokenizer: {type(error).__name__}: {error!s:.200}; give a model's "
+            "tokenizer.json"
         ) from error
     if drawn:
         raise ConfigurationError(
-            f"the tokenizer {path} has {drawn[0]} {model[drawn[0]]!s:.20}, so it makes other "
-            "tokens of the same text each time; set it to null in the file"
+            f"the tokenizer {path} has {drawn[0]} {model[drawn[0]]!s:.20}, so it makes different "
+            "tokens from the same text each time; set it to null in the file"
         )
 
 
 def _decoded(row: int, text: bytes | memoryview) -> str:
     if len(text) > MAX_TEXT_BYTES:
         raise TextRefusedError(
-            row, f"it has {len(text)} bytes of text, {MAX_TEXT_BYTES} is the most; split it"
+            row, f"it has {len(text)} bytes of text, expected at most {MAX_TEXT_BYTES}; split it"
         )
     try:
         return str(text, "utf-8")

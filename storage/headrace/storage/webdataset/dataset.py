@@ -104,7 +104,7 @@ class WebDataset(FileBlocks):
         problem = None
         if place is not None:
             problem = (
-                f"there are bytes at {place} behind the end of the archive, which no reader sees; "
+                f"there are bytes at {place} after the end of the archive, which readers ignore; "
                 "were two files joined?"
             )
         return ShardCheck(entry.name, problem, int(self.shard_sample_counts[shard]))

@@ -129,8 +129,8 @@ def build_index(files: Store, *, progress: Progress | None = None) -> WebDataset
         count = len(shards)
         what = "the tar file" if count == 1 else f"the {count} tar files"
         raise NotADatasetError(
-            f"{what} at {files.url} {'has' if count == 1 else 'have'} no samples; a dataset holds "
-            "at least one: check what wrote there",
+            f"{what} at {files.url} {'has' if count == 1 else 'have'} no samples, but a dataset "
+            "needs at least one: check the program that wrote there",
             url=files.url,
         )
     return index_of(shards)
@@ -201,8 +201,8 @@ def _keys(entry: ObjectEntry, keys: list[str]) -> pa.StringArray:
     wide = pa.array(keys, pa.large_string())
     if wide.nbytes > _MAX_KEYS_BYTES:
         raise ConfigurationError(
-            f"shard {entry.name} has names of {wide.nbytes} bytes, at most {_MAX_KEYS_BYTES} are "
-            "read; cut it into several",
+            f"shard {entry.name} has names of {wide.nbytes} bytes, expected at most "
+            f"{_MAX_KEYS_BYTES}; split it into several",
             shard=entry.name,
         )
     return cast("pa.StringArray", wide.cast(pa.string()))
@@ -218,9 +218,9 @@ def _check_samples(shard: TarIndex) -> None:
     at = int(spans.argmax())
     if spans[at] > MAX_VALUE_BYTES:
         raise ConfigurationError(
-            f"shard {shard.entry.name}, at byte {starts[at]}: sample "
-            f"{str(shard.keys[at])[:200]!r} takes {spans[at]} bytes with what lies between its "
-            f"members, and a sample is read at once and may have {MAX_VALUE_BYTES}; split it",
+            f"shard {shard.entry.name}, at byte {starts[at]}: sample {str(shard.keys[at])[:200]!r} "
+            f"has {spans[at]} bytes from its first to its last member; a sample is read at once "
+            f"and may have at most {MAX_VALUE_BYTES}; split it",
             shard=shard.entry.name,
             offset=int(starts[at]),
         )
@@ -239,13 +239,13 @@ def _check_limits(entry: ObjectEntry, member: Member, names: dict[str, int]) -> 
     if member.size > MAX_VALUE_BYTES:
         raise ConfigurationError(
             f"shard {entry.name}, at byte {member.offset}: member {member.name[:200]!r} has "
-            f"{member.size} bytes, at most {MAX_VALUE_BYTES} are read; split it",
+            f"{member.size} bytes, expected at most {MAX_VALUE_BYTES}; split it",
             shard=entry.name,
         )
     if len(member.name) > _MAX_NAME_BYTES:
         raise ConfigurationError(
             f"shard {entry.name}, at byte {member.offset}: member {member.name[:200]!r} and so on "
-            f"has a name of {len(member.name)} characters, at most {_MAX_NAME_BYTES} are read",
+            f"has a name of {len(member.name)} characters, expected at most {_MAX_NAME_BYTES}",
             shard=entry.name,
         )
     if len(names) > MAX_COLUMNS:
@@ -254,8 +254,8 @@ def _check_limits(entry: ObjectEntry, member: Member, names: dict[str, int]) -> 
 
 def _too_many_columns(where: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{where} has more than {MAX_COLUMNS} different endings of names, each of which is a "
-        "column; write names as KEY.COLUMN, without a dot in KEY"
+        f"{where} has more than {MAX_COLUMNS} different name endings, each of which is a column; "
+        "write names as KEY.COLUMN, without a dot in KEY"
     )
 
 

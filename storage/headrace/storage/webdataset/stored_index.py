@@ -85,7 +85,7 @@ def decode_stored_index(content: bytes, *, place: str) -> WebDatasetIndex:
         packed = unpack(_FORM, content)
         index = index_of(_shards(packed.batch))
         if index.fingerprint != packed.facts.get("fingerprint"):
-            raise ValueError(f"fingerprint {index.fingerprint} found, another stated")
+            raise ValueError(f"fingerprint {index.fingerprint} found, another expected")
         return index
 
 
@@ -163,7 +163,7 @@ def _checked(shard: TarIndex) -> TarIndex:
             or ends[-1] > shard.entry.stored_bytes
         )
     ):
-        raise ValueError(f"file {shard.entry.name[:200]!r} has members that cannot be")
+        raise ValueError(f"file {shard.entry.name[:200]!r} has impossible members")
     return shard
 
 

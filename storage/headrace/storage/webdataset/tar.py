@@ -76,7 +76,7 @@ def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]
         offset, name, size = start + _padded(stated), None, None
     if not offset:
         raise tar_damage(
-            entry, "it begins with zeros or is empty, so it is not a tar file", offset=0
+            entry, "it starts with zeros or is empty, so it is not a tar file", offset=0
         )
     return offset
 
@@ -221,7 +221,7 @@ def _check_end(entry: ObjectEntry, offset: int, end: int) -> None:
     if end > entry.stored_bytes:
         raise tar_damage(
             entry,
-            f"a member that ends at byte {end}, the file has {entry.stored_bytes}",
+            f"a member that ends at byte {end}, but the file has {entry.stored_bytes}",
             offset=offset,
         )
 
@@ -232,7 +232,7 @@ def _padded(size: int) -> int:
 
 def _sparse(entry: ObjectEntry, offset: int) -> ConfigurationError:
     return ConfigurationError(
-        f"shard {entry.name}, at byte {offset}: a sparse member, which is not read here; write the "
+        f"shard {entry.name}, at byte {offset}: a sparse member, which is not supported; write the "
         "file again without sparse members",
         shard=entry.name,
         offset=offset,

@@ -149,8 +149,8 @@ def parse(text: str) -> Node:
     """
     if len(text) > MAX_LETTERS:
         raise BadArgumentError(
-            f"where has {len(text)} letters, {MAX_LETTERS} is the most; write a column that says "
-            "which samples to keep, and filter by that",
+            f"where has {len(text)} characters, expected at most {MAX_LETTERS}; write a column "
+            "that says which samples to keep, and filter by that",
             field="where",
         )
     parser = _Parser(text)
@@ -194,7 +194,7 @@ class _Parser:
     def _any(self) -> Node:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            self._fail(self._peek(), f"nested more than {_MAX_DEPTH} deep; expected less")
+            self._fail(self._peek(), f"nested more than {_MAX_DEPTH} levels deep")
         parts = [self._all()]
         while self._took("or"):
             parts.append(self._all())
@@ -330,11 +330,11 @@ def _words(text: str) -> Iterator[_Word]:
 
 def _refuse(text: str, at: int) -> NoReturn:
     if text[at] == "'":
-        fail(text, at, "a text begins here and does not end; expected another '")
+        fail(text, at, "a text starts here but does not end; expected another '")
     if text[at] == '"':
-        fail(text, at, 'a name begins here and does not end; expected another "')
+        fail(text, at, 'a name starts here but does not end; expected another "')
     if text[at].isdigit():
-        fail(text, at, "a number or a name begins here that is none; quote names in double quotes")
+        fail(text, at, "this is neither a number nor a name; put names in double quotes")
     fail(text, at, f"found {text[at]!r}, which is not part of the language")
 
 
