@@ -71,7 +71,7 @@ def test_a_file_is_told_by_its_own_name(tmp_path: Path) -> None:
     (tmp_path / "c.bin").rename(tmp_path / "d" / "c.bin")
     with pytest.raises(BadArgumentError, match="pass --format, one of csv, delta, headrace"):
         guess_format(str(tmp_path / "d"))
-    with pytest.raises(BadArgumentError, match=r"nothing in the name .*c.bin tells the format"):
+    with pytest.raises(BadArgumentError, match=r"nothing in the name .*c.bin indicates the format"):
         guess_format(str(tmp_path / "d" / "c.bin"))
 
 
@@ -130,19 +130,21 @@ CASES = [
     pytest.param(
         ("convert", "OWN", "X", "--shuffle-seed", "1", "--spill-folder", "/nowhere"),
         1,
-        "the folder /nowhere, which a shuffle spills to, cannot be used",
+        "the folder /nowhere for temporary data of a shuffle cannot be used",
         id="shuffle",
     ),
     pytest.param(("convert", "OWN", "X", "--master", "local"), 2, "SRC is headrace", id="master"),
-    pytest.param(("convert", "OWN", "X", "--split", "a=1", "--split-by", "b"), 2, "one", id="both"),
+    pytest.param(
+        ("convert", "OWN", "X", "--split", "a=1", "--split-by", "b"), 2, "exclude", id="both"
+    ),
     pytest.param(("convert", "OWN", "X", "--split", "a=most"), 2, "NAME=FRACTION", id="fraction"),
-    pytest.param(("convert", "OWN", "X", "--split", "a=0.5"), 2, "sum is 1", id="sum"),
+    pytest.param(("convert", "OWN", "X", "--split", "a=0.5"), 2, "the sum 1", id="sum"),
     pytest.param(("convert", "OWN", "X", "--type", "number"), 2, "NAME=VALUE", id="pair"),
     pytest.param(("convert", "OWN", "X", "--type", "number=colour"), 2, "colour", id="type"),
     pytest.param(("convert", "OWN", "X", "--shape", "grid=twoxtwo"), 2, "28x28", id="shape"),
     pytest.param(("convert", "OWN", "X", "--columns", "colour"), 2, "number, ratio", id="column"),
     pytest.param(("convert", "OWN", "X", "--compression", "br"), 2, "lz4, zstd", id="compression"),
-    pytest.param(("convert", "OWN", "OWN"), 1, "holds a dataset already", id="exists"),
+    pytest.param(("convert", "OWN", "OWN"), 1, "already contains a dataset", id="exists"),
     pytest.param(("convert", "OWN", "X", "--format", "mds"), 1, "index.json", id="not mds"),
     pytest.param(("convert", "EMPTY", "X"), 2, "is empty", id="empty"),
 ]

@@ -63,7 +63,7 @@ TOLD = {
     ),
     "in quotes": (
         _column("1", '""', "3"),
-        "a stays text: '' in x.csv:3; it is in quotes, and so no null; write nulls without quotes",
+        "a stays text: '' in x.csv:3; it is in quotes, so it is not null; write nulls unquoted",
     ),
     "prices": (
         _column("1.25", "1.50", "3"),

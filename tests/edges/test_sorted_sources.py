@@ -41,5 +41,7 @@ def test_a_column_that_samples_are_sorted_by_is_named(tmp_path: Path, name: str)
 
     assert (1 if values else 0) == len(said)
     if values:
-        assert f"one value of '{name}', which has {values} values, lie together" in said[0]
+        assert (
+            f"the same value of '{name}', which has {values} values, are stored together" in said[0]
+        )
         assert "--shuffle-seed" in said[0]

@@ -216,7 +216,7 @@ def test_what_is_left_out_is_listed_where_nothing_is_left(tmp_path: Path) -> Non
     (tmp_path / "in" / "x.png").write_bytes(b"no image")
     expected = {
         "x.csv": "left out 1 record:\n  x.csv:2: has 3 fields, expected 2\n",
-        "in": "left out 1 file (no whole image): x.png (it begins as no image does",
+        "in": "left out 1 file (not a complete image): x.png (it starts with",
     }
 
     def skip(name: str) -> subprocess.CompletedProcess[str]:

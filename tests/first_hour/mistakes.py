@@ -91,7 +91,7 @@ def _with(variables: dict[str, str]) -> Callable[[Stage], object]:
 _ADDRESS = "'host:port'"
 _HELP = "--help`"
 _NO_DATASET = "holds no dataset"
-_EVIDENCE = "there is no headrace.json"
+_EVIDENCE = "it contains no headrace.json"
 
 COMMANDS = [
     Mistake("lits", "'lits'", "Did you mean 'list'", f"headrace {_HELP}"),
@@ -100,7 +100,7 @@ COMMANDS = [
     Mistake("read {ADDR}", "dataset is ''", "expected a name", "`headrace list`"),
     Mistake("read {ADDR} smal", "'smal'", "did you mean 'small'", "`headrace list", code=1),
     Mistake(
-        "read {ADDR} {URL}", "{URL}", "names are not URLs", "`headrace serve NAME=URL`", code=1
+        "read {ADDR} {URL}", "{URL}", "a URL is not a name", "`headrace serve NAME=URL`", code=1
     ),
     Mistake("read small {ADDR}", "'small'", _ADDRESS, "pass 'small:50051'"),
     Mistake("read h small", "'h', without a port", _ADDRESS, "pass 'h:50051'"),
@@ -154,7 +154,9 @@ COMMANDS = [
     Mistake("serve --config {DIR}/broken.yaml", "not YAML at line 2", "expected", "operations.md"),
     Mistake("convert {DIR}/absent.csv {DIR}/x", "absent.csv", "does not exist", "a file or folder"),
     Mistake("convert {DIR}/a.csv", "Missing argument", "'DST'", f"headrace convert {_HELP}"),
-    Mistake("convert {DIR}/a.csv {URL}", "holds a dataset already", "elsewhere", "--mode", code=1),
+    Mistake(
+        "convert {DIR}/a.csv {URL}", "already contains a dataset", "elsewhere", "--mode", code=1
+    ),
     Mistake("convert {DIR}/a.csv {DIR}/a.csv", "is a file", "expected a folder", "s3://bucket"),
     Mistake(
         "convert {DIR}/empty.csv {DIR}/x", "the file is empty", "expected a line", "--no-header"
@@ -164,31 +166,33 @@ COMMANDS = [
     Mistake("convert {DIR}/a.csv {DIR}/x --format parket", "'parket'", "'parquet'", _HELP),
     Mistake("convert {DIR}/a.csv {DIR}/x --columns nope", "'nope'", "there are", "x, y"),
     Mistake("convert {DIR}/a.csv {DIR}/x --type x=int46", "'int46'", "expected a name", "int32"),
-    Mistake("convert {DIR}/a.csv {DIR}/x --split train=0.5", "0.5", "fractions", "whose sum is 1"),
+    Mistake("convert {DIR}/a.csv {DIR}/x --split train=0.5", "0.5", "fractions", "with the sum 1"),
     Mistake("inspect {DIR}/empty", _EVIDENCE, _NO_DATASET, "`headrace convert`", code=1),
     Mistake(
         "inspect {ADDR}", "{ADDR}", "the address of a server", "`headrace list {ADDR}`", code=1
     ),
-    Mistake("inspect {URL} --fingerprint 123", "no version 123", "the latest", "are ", code=1),
+    Mistake("inspect {URL} --fingerprint 123", "no version 123", "latest versions", "are ", code=1),
     Mistake("cat {URL} --ids 99999", "99999", "is not in", "[0, 600)"),
     Mistake("cat {URL} --ids abc", "'abc'", "neither an id nor a range", "100-110"),
     Mistake("cat {URL} --ids 5-3", "'5-3'", "runs backwards", "pass 3-5"),
     Mistake("cat {URL} --columns nope", "'nope'", "there are", "number"),
-    Mistake("cat {URL} --png {DIR}/x.png", "hold no images", "expected a column", "--html FILE"),
+    Mistake("cat {URL} --png {DIR}/x.png", "contain no images", "expected a column", "--html FILE"),
     Mistake("verify {DIR}/empty", _EVIDENCE, _NO_DATASET, "`headrace convert`", code=1),
     Mistake("order {URL}", "Missing option", "'--global-batch-size'", f"headrace order {_HELP}"),
     Mistake("shuffle {URL} --label nope", "'nope'", "there are", "number"),
     Mistake("gc {DIR}/empty", "no headrace.json", "which files are needed", "--repair", code=1),
     Mistake("loadtest {ADDR} small --rescale 8", "'8'", "OLD:NEW@P%", "8:6@50%"),
-    Mistake("loadtest {ADDR} small --picture {DIR}/no/x.png", "no folder", "to write x.png", _HELP),
-    Mistake("doctor {ADDR} small --need fast", "'fast'", "samples/s", "5000/s"),
+    Mistake(
+        "loadtest {ADDR} small --picture {DIR}/no/x.png", "does not exist", "in which x.png", _HELP
+    ),
+    Mistake("doctor {ADDR} small --need fast", "'fast'", "samples per second", "5000/s"),
 ]
 
 CALLS = [
     Mistake(
         lambda stage: next(iter(RemoteDataset(stage.places["ADDR"], "small"))),
         "neither batch_size",
-        "the samples of a batch",
+        "the samples per batch",
         "pass batch_size=",
         title="no batch size",
     ),
@@ -203,7 +207,7 @@ CALLS = [
         lambda stage: stage.dataset("small", stage.places["ADDR"]),
         "target is 'small'",
         _ADDRESS,
-        "exchange the two",
+        "swap the two",
         title="target and dataset exchanged",
     ),
     Mistake(
@@ -287,13 +291,13 @@ CALLS = [
     Mistake(
         lambda stage: stage.dataset().shuffle(),  # type: ignore[attr-defined] # the mistake
         "no attribute 'shuffle'",
-        "shuffled already",
+        "already shuffled",
         "seed=",
         title="shuffle",
     ),
     Mistake(
         lambda stage: stage.dataset()[0],
-        "no place 0",
+        "no item 0",
         "for batch in dataset",
         "`headrace cat",
         title="an index",
@@ -308,14 +312,14 @@ CALLS = [
     Mistake(
         lambda stage: stage.batch["blob"].float(),  # type: ignore[union-attr] # the mistake
         "no attribute 'float'",
-        "no tensor",
+        "not a tensor",
         "DecodeImage(",
         title="bytes as a tensor",
     ),
     Mistake(
         lambda stage: stage.batch["name"].to("cpu"),  # type: ignore[union-attr] # the mistake
         "no attribute 'to'",
-        "no tensor",
+        "not a tensor",
         "transform=",
         title="text as a tensor",
     ),
@@ -358,7 +362,7 @@ CALLS = [
         lambda stage: stage.dataset(name=[("web", 1), ("web", 2)]),
         "'web'",
         "share the name",
-        "each once",
+        "each dataset once",
         title="a name twice in a mixture",
     ),
     Mistake(

@@ -70,13 +70,13 @@ def provide_java() -> Java:
     bundled = _bundled_java()
     if bundled is None:
         raise ConfigurationError(
-            f"Spark needs Java {least} or newer, and {lack}; install one "
-            "(Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install "
-            "openjdk@17), or the one that pip brings: pip install 'headrace[java]'"
+            f"Spark needs Java {least} or newer, and {lack}; install one (Debian, Ubuntu: apt-get "
+            "install openjdk-17-jre-headless; macOS: brew install openjdk@17), or get one from "
+            "pip: pip install 'headrace[java]'"
         )
     wrapper = _HOME / "bin" / "java"
     if not os.access(wrapper, os.X_OK):
-        raise ConfigurationError(f"{wrapper} must be executable, and is not: chmod a+rx {wrapper}")
+        raise ConfigurationError(f"{wrapper} must be executable, but is not: chmod a+rx {wrapper}")
     program, told = bundled
     note = f"Spark runs on {told}, since {lack}"
     os.environ |= {

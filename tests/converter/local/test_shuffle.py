@@ -146,7 +146,7 @@ def test_files_are_written_in_a_random_order(tmp_path: Path) -> None:
 
     assert list(range(_SAMPLES)) == sorted(order)
     assert order[:100] != sorted(order[:100])
-    assert ["shuffling spills"] == [sentence[:16] for sentence in said]
+    assert ["shuffling writes"] == [sentence[:16] for sentence in said]
     passes = [bool(progress.shuffled_bytes) for progress in seen]
     assert passes == sorted(passes, reverse=True)
     assert {True, False} == set(passes)
@@ -256,7 +256,7 @@ def test_a_disk_that_fills_up_is_told(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, hard))  # a file takes no more than this
     try:
         with pytest.raises(
-            ConfigurationError, match=r"is full: .* spilled .*spill-folder.*nothing"
+            ConfigurationError, match=r"is full: .* temporary data .*spill-folder.*nothing"
         ):
             convert_files(source, str(tmp_path / "d"), source_format="parquet", shuffle_seed=7)
     finally:

@@ -249,11 +249,11 @@ def test_a_split_without_samples_stops_all(spark: SparkSession, tmp_path: Path) 
     ("arguments", "message"),
     [
         ({"columns": []}, r"columns is \[\]"),
-        ({"columns": {"id": "a", "text": "a"}}, "each once"),
+        ({"columns": {"id": "a", "text": "a"}}, "distinct names"),
         ({"write": WriteOptions(types={"id": "int7"})}, "types has 'int7' for column 'id'"),
         ({"write": WriteOptions(formats={"id": "jpeg"})}, "formats has 'jpeg' for column 'id'"),
-        ({"splits": {"a": 0.5}}, "fractions above 0 whose sum is 1"),
-        ({"splits": {"a/b": 1.0}}, "'a/b' is to be a split"),
+        ({"splits": {"a": 0.5}}, "fractions above 0 with the sum 1"),
+        ({"splits": {"a/b": 1.0}}, "'a/b' cannot be the name of a split"),
         ({"format": "tar"}, "format is 'tar', expected one of arrow, mds"),
         (
             {"write": WriteOptions(compression_level=99)},

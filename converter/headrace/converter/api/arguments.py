@@ -52,7 +52,7 @@ def check_frame(df: object) -> None:
     if hasattr(df, "sparkSession") and hasattr(df, "mapInArrow"):
         return
     raise BadArgumentError(
-        f"df is of type {type(df).__module__}.{type(df).__name__}; expected a DataFrame of Spark: "
+        f"df is of type {type(df).__module__}.{type(df).__name__}; expected a Spark DataFrame: "
         "pass spark.createDataFrame(…) of it, or convert files with `headrace convert`",
         field="df",
     )
@@ -115,7 +115,7 @@ def check_spill(spill_folder: object) -> None:
         BadArgumentError: It is something else.
     """
     if spill_folder is not None:
-        text("spill_folder", spill_folder, wanted="a folder of this machine, or None")
+        text("spill_folder", spill_folder, wanted="a local folder, or None")
 
 
 def check_splits(splits: object) -> None:

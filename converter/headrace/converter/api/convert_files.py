@@ -232,7 +232,7 @@ def _check_spark(
 ) -> None:
     if spark is not None and not hasattr(spark, "sparkContext") and not hasattr(spark, "range"):
         raise BadArgumentError(
-            f"spark is {argument_shown(spark)}; expected a session of Spark, or None", field="spark"
+            f"spark is {argument_shown(spark)}; expected a SparkSession, or None", field="spark"
         )
     if spark is not None and (source_format != "images" or how.on_error != "refuse"):
         raise BadArgumentError(
@@ -255,8 +255,8 @@ def _parts(
     found = find_splits(source, options=reach)
     if not found:
         raise NotADatasetError(
-            f"{source} holds no dataset of Hugging Face: neither dataset_dict.json nor state.json "
-            "with files in it; expected a folder that save_to_disk wrote",
+            f"{source} contains no Hugging Face dataset: neither dataset_dict.json nor state.json "
+            "with files in it; expected a folder written by save_to_disk",
             url=source,
         )
     return {name: hugging_face_pieces(at, options=reach) for name, at in found.items()}

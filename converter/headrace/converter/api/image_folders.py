@@ -174,7 +174,7 @@ def _suited(wanted: WantedConversion, pieces: ImagePieces) -> WantedConversion:
 def own_splits(source: str, names: Sequence[str]) -> BadArgumentError:
     """Make the error for splits that are asked for where there are some."""
     return BadArgumentError(
-        f"{source} has splits of its own, {', '.join(names)}; convert without other ones, or "
+        f"{source} already has splits, {', '.join(names)}; convert it without splits=, or convert "
         f"one of them: {source.rstrip('/')}/{names[0]}",
         field="splits",
     )
@@ -197,9 +197,8 @@ def _known_classes(url: str, targets: Sequence[str], wanted: WantedConversion) -
     """Return the classes of the datasets that are appended to, which must go together."""
     if wanted.writing.format == "mds":
         raise BadArgumentError(
-            "format='mds' keeps no names of classes, so that nothing tells what the numbers in the "
-            "dataset mean that is appended to; expected mode='overwrite', label='none', or our own "
-            "format",
+            "format='mds' stores no class names, so the meaning of the numbers in the dataset to "
+            "append to is unknown; expected mode='overwrite', label='none', or format='arrow'",
             field="mode",
         )
     known: tuple[str, ...] = ()
@@ -221,8 +220,8 @@ def _classes_at(place: str, wanted: WantedConversion) -> tuple[str, ...]:
         return ()
     if names is None:
         raise BadArgumentError(
-            f"column {column!r} of the dataset {place} is {kind} and has no names of classes, so "
-            "that numbers of classes cannot be appended; write a new dataset",
+            f"column {column!r} of the dataset {place} is {kind} and has no class names, so class "
+            "numbers cannot be appended; write a new dataset",
             field="mode",
         )
     return names

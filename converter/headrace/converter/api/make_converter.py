@@ -156,7 +156,7 @@ def _convert(df: DataFrame, named: ConversionKey, cache: ConversionCache, how: S
 def _warn_of(unknown: Sequence[str]) -> None:
     if unknown:
         _LOG.warning(
-            "this conversion will not be found again: %s; give make_converter a key= that names "
+            "later calls cannot reuse this conversion: %s; give make_converter a key= that names "
             "what it computes",
             "; ".join(unknown),
         )
@@ -217,8 +217,8 @@ def _default_place(spark: SparkSession) -> str:
     if master and master.startswith("local"):
         return str(Path.home() / ".cache" / "headrace" / "conversions")
     raise ConfigurationError(
-        "make_converter needs a place for conversions that all executors share, and Spark's "
+        "make_converter needs a place for conversions that all executors share, since Spark's "
         f"master is {master or 'not known'}; give cache_dir='s3://bucket/conversions', or set "
-        f"{CACHE_SETTING} for all",
+        f"{CACHE_SETTING}",
         field="cache_dir",
     )

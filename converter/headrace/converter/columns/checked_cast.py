@@ -37,9 +37,8 @@ def checked_cast(column: Array, kind: pa.DataType, *, name: str, first_sample: i
     except (pa.ArrowInvalid, OverflowError) as error:
         at = _first_unfit(column, kind)
         raise BadArgumentError(
-            f"column {name!r}: sample {first_sample + at} of its task is "
-            f"{_short(column[at])}, which {kind} cannot hold ({error}); choose another type, or "
-            "mend the value",
+            f"column {name!r}: sample {first_sample + at} of its task is {_short(column[at])}, "
+            f"which {kind} cannot represent ({error}); choose another type, or correct the value",
             field=name,
         ) from error
     return cast

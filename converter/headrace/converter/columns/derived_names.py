@@ -42,14 +42,16 @@ def _refuse(fields: Sequence[Field], *, inside: str, is_item: bool) -> None:
         if name.startswith(_RESERVED):
             raise _error(name, f"names that start with {_RESERVED!r} are reserved for the server")
         if names.count(field.name) > 1:
-            raise _error(name, "there is another of that name")
+            raise _error(name, "there is another column of that name")
         comes_apart = is_item or _nests(field.type)
         wanted = f"{field.name}." if comes_apart else f"{field.name}.valid"
         taken = [each for each in names if each.startswith(wanted)]
         if comes_apart and taken:
-            raise _error(f"{inside}{taken[0]}", f"{name!r} comes apart into columns named so")
+            raise _error(f"{inside}{taken[0]}", f"{name!r} is split into columns with such names")
         if wanted in taken:
-            raise _error(f"{inside}{wanted}", f"readers say by it which rows of {name!r} are there")
+            raise _error(
+                f"{inside}{wanted}", f"it is needed to say which rows of {name!r} are valid"
+            )
         is_list = is_item or not pat.is_struct(field.type)
         _refuse(_children(field.type), inside=f"{name}.", is_item=is_list)
 

@@ -32,7 +32,7 @@ _PLAIN = {
 _TIME_OF_DAY: type[spark.DataType] | None = getattr(spark, "TimeType", None)
 _ADVICE_BY_NAME = {
     "matrix": "turn it into an array with a function",
-    "variant": "take what you need of it (variant_get), or turn it into text (to_json)",
+    "variant": "extract what you need (variant_get), or turn it into text (to_json)",
     "vector": "take it out of its array, map or struct (pyspark.ml.functions.vector_to_array)",
 }
 # By name, since Spark 3.5 lacks the first.

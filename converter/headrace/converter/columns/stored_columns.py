@@ -88,9 +88,9 @@ def _refuse_strange_classes(
         return
     wrong = most if least >= -1 else least
     raise BadArgumentError(
-        f"column {plan.field.name!r}: among the samples from {first_sample} on of their task "
-        f"is the number {wrong}, and there are {class_count} classes; expected [0, {class_count}), "
-        "or -1 for none",
+        f"column {plan.field.name!r}: the samples of a task from sample {first_sample} on contain "
+        f"the number {wrong}, but there are {class_count} classes; expected [0, {class_count}), or "
+        "-1 for none",
         field=plan.field.name,
     )
 
@@ -193,8 +193,8 @@ def _refuse_length(
     shape = plan.shape or ()
     where = _first(column, lambda sample: not _fits(sample, shape))
     raise BadArgumentError(
-        f"column {plan.field.name!r}: sample {first_sample + where} of its task has an array "
-        f"of length {found}, the declared shape {shape} wants {wanted}; bring all samples to one "
+        f"column {plan.field.name!r}: sample {first_sample + where} of its task has an array of "
+        f"length {found}, but the declared shape {shape} needs {wanted}; change all samples to one "
         f"shape, or declare shapes={{{plan.field.name!r}: 'ragged'}}",
         field=plan.field.name,
     )

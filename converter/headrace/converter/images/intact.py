@@ -29,7 +29,7 @@ def problem_of(content: bytes) -> str | None:
     for starts, check in _CHECKS:
         if content.startswith(starts):
             return check(content)
-    return f"it begins as no image does, with {content[:8]!r}" if content else "it is empty"
+    return f"it starts with {content[:8]!r}, as no image does" if content else "it is empty"
 
 
 def _jpeg_problem(content: bytes) -> str | None:
@@ -43,7 +43,7 @@ def _jpeg_problem(content: bytes) -> str | None:
             at += 1 if kind == 0xFF else 2  # noqa: PLR2004
             continue
         at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
-    return "it has no image behind its head"
+    return "it has no image after its header"
 
 
 def _png_problem(content: bytes) -> str | None:
@@ -55,7 +55,7 @@ def _png_problem(content: bytes) -> str | None:
         if end > len(content):
             break
         if zlib.crc32(view[at + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
-            return f"its part at byte {at} does not match its check"
+            return f"its chunk at byte {at} does not match its checksum"
         if kind == b"IEND":
             return None
         at = end
@@ -68,7 +68,7 @@ def _gif_problem(content: bytes) -> str | None:
 
 def _webp_problem(content: bytes) -> str | None:
     if content[8:12] != b"WEBP":
-        return "it is a RIFF file, and no WebP"
+        return "it is a RIFF file, but not a WebP"
     return _too_short(content, 8 + int.from_bytes(content[4:8], "little"))
 
 

@@ -173,9 +173,9 @@ def _images(listing: Listing, sorting: _Sorted) -> list[tuple[str, int]]:
             f"expected names that end with {', '.join(sorted(IMAGE_FORMATS))}",
             field="SRC",
         )
-    sorting.leave_out("file", f"no image by its name, {_kinds(others)}", others)
-    sorting.leave_out("link", "back to a folder that it lies in", listing.loops)
-    sorting.leave_out("link", "to nothing, or no file", listing.strange)
+    sorting.leave_out("file", f"not an image by its name, {_kinds(others)}", others)
+    sorting.leave_out("link", "back to a folder that contains it", listing.loops)
+    sorting.leave_out("link", "to nothing, or not to a file", listing.strange)
     bad = {name for name, _ in images if not _is_plain(name)}
     sorting.fault(
         f"its name is not printable UTF-8 of at most {_MAX_NAME_BYTES} bytes",
@@ -213,8 +213,8 @@ def _split_finder(images: Sequence[tuple[str, int]], place: str) -> Callable[[st
         )
         raise BadArgumentError(
             f"{', '.join(sorted(named))} below {place} may be splits or classes, since there are "
-            f"images beside them: {found}; move what is no split elsewhere, or convert one folder "
-            "at a time",
+            f"images beside them: {found}; move elsewhere what is not a split, or convert one "
+            "folder at a time",
             field="SRC",
         )
     return lambda _: ""
@@ -231,7 +231,7 @@ def _with_class_names(
         raise BadArgumentError(_doubt(sorting.place, split, folders), field="label")
     at = -1 if label == "last" else 0
     loose = [name for name, above in folders.items() if not above]
-    sorting.fault("in no folder that could be its class", loose, "move them into one each")
+    sorting.fault("not in a folder that could be its class", loose, "move each into one")
     return [(name, size, folders[name][at]) for name, size in files if folders[name]]
 
 
@@ -252,9 +252,9 @@ def _doubt(place: str, split: str, folders: Mapping[str, Sequence[str]]) -> str:
         for depth, names in sorted(examples.items())
     )
     return (
-        f"images below {where} lie at several depths, or more than one folder deep, which leaves "
-        f"open what their class is: {found}; say label='first', 'last' or 'none' (--label first: "
-        "the folder right below it, last: the one that holds the image, none: no labels)"
+        f"images below {where} are at several depths, or more than one folder deep, so their class "
+        f"is ambiguous: {found}; give label='first', 'last' or 'none' (--label first: the folder "
+        "right below it, last: the folder that contains the image, none: no labels)"
     )
 
 
@@ -267,8 +267,8 @@ def _refuse_look_alikes(names: Iterable[str], place: str) -> None:
     if doubles:
         shown = "; ".join(" and ".join(map(repr, group)) for group in doubles[:_SHOWN])
         raise BadArgumentError(
-            f"classes of {place} may be one, and would be two: {shown}; rename one of the folders, "
-            "or say label='first' (--label first) to have them as they are",
+            f"classes of {place} may be the same, but would be two: {shown}; rename one of the "
+            "folders, or give label='first' (--label first) to keep both",
             field="label",
         )
 

@@ -47,7 +47,7 @@ class SkippedFiles:
         """What was noted so far, as one entry, or none."""
         with self._lock:
             names = tuple(f"{name} ({problem})" for name, problem in sorted(self._found))
-        return (FilesLeftOut("file", "no whole image", names),) if names else ()
+        return (FilesLeftOut("file", "not a complete image", names),) if names else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ class ImagePieces:
             return True
         if self.skipped is None:
             raise BadArgumentError(
-                f"{name} in {self.url} is not a whole image: {problem}; restore or remove it, or "
-                "leave out all that are like it with on_error='skip' (--on-error skip)",
+                f"{name} in {self.url} is not a complete image: {problem}; restore or remove it, "
+                "or leave out all such images with on_error='skip' (--on-error skip)",
                 field="SRC",
             )
         self.skipped.add(name, problem)

@@ -90,8 +90,8 @@ def refuse_changed_files(key: ConversionKey) -> None:
         path = changed_file(files)
         if path is not None:
             raise BadArgumentError(
-                f"{path} changed while it was converted, so nobody knows which rows were read; the "
-                "conversion is not kept: make the DataFrame again, and convert it again",
+                f"{path} changed while it was converted, so it is unknown which rows were read; "
+                "the conversion is not kept: make the DataFrame again, and convert it again",
                 field="df",
             )
 
@@ -104,7 +104,7 @@ def _facts(df: DataFrame) -> tuple[Plan | None, object, list[str]]:
         f"the session has the extension {name}" for name in strange_extensions(df.sparkSession)
     ]
     if _is_cached(df):
-        unknown.append("it reads what Spark has cached, which may be older than the files")
+        unknown.append("it reads data that Spark has cached, which may be older than the files")
     analysed = df._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark's only way to a plan
     return Plan(df), (settings_of(df.sparkSession), analysed), unknown
 
@@ -123,7 +123,7 @@ def _is_cached(df: DataFrame) -> bool:
 
 def _words(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} others" if len(names) > _SHOWN else ""
-    return f"its plan holds {', '.join(names[:_SHOWN])}{more}, which headrace cannot inspect"
+    return f"its plan contains {', '.join(names[:_SHOWN])}{more}, which headrace cannot inspect"
 
 
 def _refuse(value: object) -> object:

@@ -137,8 +137,8 @@ def _tell_first_pass(
 def _spill_text(folder: str, raw_bytes: int, free_bytes: int) -> str:
     amount = f"up to {_mebibytes(raw_bytes)}" if raw_bytes else "as much as it reads"
     return (
-        f"shuffling spills {amount} to {folder}, where {_mebibytes(free_bytes)} are free, until "
-        "the dataset is written"
+        f"shuffling writes {amount} of temporary data to {folder}, which has "
+        f"{_mebibytes(free_bytes)} free, until the dataset is written"
     )
 
 

@@ -87,9 +87,9 @@ class Sortedness:
         if not name or not counts[name]:
             return None
         return (
-            f"samples of one value of {name!r}, which has {counts[name]:,} values, lie together: "
-            "shuffled reading spreads them and needs nothing more; for whoever reads in storage "
-            "order, shuffle_seed (--shuffle-seed) writes a random one"
+            f"samples with the same value of {name!r}, which has {counts[name]:,} values, are "
+            "stored together: shuffled reading spreads them; for reading in storage order, write "
+            "them in random order with shuffle_seed (--shuffle-seed)"
         )
 
     def _sorted_values(self, name: str) -> int:

@@ -38,8 +38,8 @@ class SpillFile:
             )
         except OSError as error:
             raise ConfigurationError(
-                f"no file can be made in {folder}, which a shuffle spills to: {error.strerror}; "
-                "name another folder with spill_folder (--spill-folder)"
+                f"no file can be created in {folder}, the folder for temporary data of a shuffle: "
+                f"{error.strerror}; give another folder with spill_folder (--spill-folder)"
             ) from error
 
     def append(self, content: memoryview) -> int:
@@ -59,9 +59,9 @@ class SpillFile:
             if error.errno not in _FULL:
                 raise
             raise ConfigurationError(
-                f"{self._folder} is full: {self._end:,} bytes are spilled there by now for the "
-                f"shuffle ({error.strerror}); make room, or name another folder with spill_folder "
-                "(--spill-folder); nothing was written"
+                f"{self._folder} is full: the shuffle has written {self._end:,} bytes of temporary "
+                f"data there ({error.strerror}); free space, or give another folder with "
+                "spill_folder (--spill-folder); nothing was written"
             ) from error
         return start
 
@@ -71,7 +71,7 @@ class SpillFile:
         while length:
             part = os.pread(self._file.fileno(), length, start)
             if not part:
-                raise ConfigurationError(f"what was spilled to {self._folder} ends too early")
+                raise ConfigurationError(f"the temporary data in {self._folder} ends too early")
             parts.append(part)
             start += len(part)
             length -= len(part)
@@ -112,12 +112,13 @@ def free_space(folder: str, needed: int) -> int:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise ConfigurationError(
-            f"the folder {folder}, which a shuffle spills to, cannot be used: {error.strerror}; "
-            "name another one with spill_folder (--spill-folder)"
+            f"the folder {folder} for temporary data of a shuffle cannot be used: "
+            f"{error.strerror}; give another one with spill_folder (--spill-folder)"
         ) from error
     if needed > free:
         raise ConfigurationError(
-            f"a shuffle of {needed:,} bytes spills as many, and {folder} has {free:,} free; make "
-            "room, or name another folder with spill_folder (--spill-folder); nothing was written"
+            f"a shuffle of {needed:,} bytes needs as much temporary space, but {folder} has "
+            f"{free:,} free; free space, or give another folder with spill_folder "
+            "(--spill-folder); nothing was written"
         )
     return free

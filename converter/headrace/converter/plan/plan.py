@@ -83,18 +83,18 @@ def _with_split(
 ) -> WriteOptions:
     if column not in names:
         raise ColumnNotFoundError(
-            f"splits names the column {column!r}, the samples have {', '.join(names)}",
+            f"splits names the column {column!r}, but the samples have {', '.join(names)}",
             column=column,
         )
     if len(names) == 1:
         raise BadArgumentError(
-            f"the samples have no column beside {column!r}, which names their split",
+            f"the samples have no column besides {column!r}, which names their split",
             field="splits",
         )
     if column in labels:
         raise BadArgumentError(
-            f"splits names the column {column!r}, whose values are numbers of classes; expected a "
-            "column that holds the names of splits",
+            f"splits names the column {column!r}, whose values are class numbers; expected a "
+            "column with names of splits",
             field="splits",
         )
     return replace(declared, types={**declared.types, column: pa.string()})

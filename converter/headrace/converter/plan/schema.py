@@ -68,7 +68,8 @@ def _refuse_strangers(argument: str, said: Mapping[str, object], names: list[str
     missing = sorted(set(said) - set(names))
     if missing:
         raise ColumnNotFoundError(
-            f"{argument} names {', '.join(missing)}, what is written has {', '.join(names)}",
+            f"{argument} names {', '.join(missing)}, but the columns to write are "
+            f"{', '.join(names)}",
             column=missing[0],
         )
 
@@ -96,8 +97,8 @@ def _with_classes(planned: Field, said: WriteOptions) -> Field:
         return with_classes(planned, said.classes[planned.name])
     if CLASSES_KEY in (planned.metadata or {}) and not holds_classes(planned.type):
         raise BadArgumentError(
-            f"column {planned.name!r} holds the numbers of classes, and types wants "
-            f"{planned.type}; expected an integer type, beside which their names can stand",
+            f"column {planned.name!r} contains class numbers, but types has {planned.type} for it; "
+            "expected an integer type",
             field="types",
         )
     return planned
@@ -149,8 +150,8 @@ def _refuse_impossible(name: str, source: pa.DataType, kind: pa.DataType) -> Non
         pa.array([], source).cast(kind)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise UnsupportedColumnError(
-            f"column {name!r} is {source}, and types wants {kind}, for which there is no cast; "
-            "make it by an expression of Spark, or by a function",
+            f"column {name!r} is {source}, but types has {kind}, for which there is no cast; use a "
+            "Spark expression, or a function",
             column=name,
             type=str(kind),
         ) from error
@@ -168,7 +169,7 @@ def _shaped(
         return kind, None
     innermost, depth = _innermost(kind)
     if depth == 0 or (innermost not in _NUMBERS and shape != "ragged"):
-        what = "no array" if depth == 0 else "no array of numbers"
+        what = "no array" if depth == 0 else "not an array of numbers"
         raise BadArgumentError(
             f"shapes declares {shape!r} for column {name!r}, which is {_spark_text(kind)} and "
             f"{what}",
@@ -199,14 +200,14 @@ def _checked_shape(name: str, shape: tuple[int, ...], depth: int) -> tuple[int, 
     sides = tuple(int(side) for side in shape)
     if not sides or min(sides) < 1 or math.prod(sides) >= 2**31:
         raise BadArgumentError(
-            f"shapes declares {shape!r} for column {name!r}, expected sides >= 1 whose product is "
-            "below 2**31",
+            f"shapes declares {shape!r} for column {name!r}, expected lengths >= 1 whose product "
+            "is below 2**31",
             field="shapes",
         )
     if depth not in {1, len(sides)}:
         raise BadArgumentError(
-            f"shapes declares {shape!r} for column {name!r}, whose arrays are {depth} deep; "
-            f"expected {depth} sides, or flat arrays of {math.prod(sides)} values",
+            f"shapes declares {shape!r} for column {name!r}, whose arrays have {depth} dimensions; "
+            f"expected {depth} lengths, or flat arrays of {math.prod(sides)} values",
             field="shapes",
         )
     return sides

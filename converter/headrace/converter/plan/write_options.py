@@ -74,10 +74,10 @@ class WriteOptions:
         """Refuse what nobody can mean, whatever the format is."""
         for name in ("types", "shapes", "formats", "classes"):
             said = getattr(self, name)
-            mapping_or_none(name, said, wanted="a mapping by the name of the column")
+            mapping_or_none(name, said, wanted="a mapping from column names")
             object.__setattr__(self, name, said or {})
         for column, names in self.classes.items():
-            texts(f"classes[{column!r}]", names, wanted="a list of the names of its classes")
+            texts(f"classes[{column!r}]", names, wanted="a list of its class names")
         if self.compression is not None:
             text("compression", self.compression, wanted="the name of a compression, or None")
         level = self.compression_level
@@ -105,8 +105,8 @@ class WriteOptions:
     def _mds(self) -> Writing:
         if self.lengths is not None:
             raise BadArgumentError(
-                f"lengths is {self.lengths!r}, which is for format='arrow'; `headrace index "
-                "--pack-length` reads those of MDS, so leave it out",
+                f"lengths is {self.lengths!r}, which is for format='arrow'; leave it out, since "
+                "`headrace index --pack-length` reads the lengths of MDS",
                 field="lengths",
             )
         stored = None if self.compression in {None, "none"} else self.compression
@@ -122,8 +122,8 @@ class WriteOptions:
     def _arrow(self) -> Writing:
         if self.hashes:
             raise BadArgumentError(
-                f"hashes is {list(self.hashes)!r}, which is for format='mds'; blocks of 'arrow' "
-                "have checksums always, so leave it out",
+                f"hashes is {list(self.hashes)!r}, which is for format='mds'; leave it out, since "
+                "blocks of 'arrow' always have checksums",
                 field="hashes",
             )
         compression = self.compression or "lz4"
@@ -132,7 +132,7 @@ class WriteOptions:
         if self.shard_bytes < in_block:
             raise BadArgumentError(
                 f"shard_bytes is {self.shard_bytes}, expected at least block_bytes, {in_block}; "
-                "leave block_bytes out to have it follow",
+                "leave block_bytes out to choose it automatically",
                 field="shard_bytes",
             )
         return Writing(

@@ -147,8 +147,8 @@ def _failed(error: Exception, feed: _Feed, partition: int) -> BadArgumentError:
     lines = traceback.format_exception(error)
     text = "".join(lines)[-_TRACE:].rstrip()
     return BadArgumentError(
-        f"the function failed {feed.place} of partition {partition}: "
-        f"{type(error).__name__}: {error}; nothing was written\n{text}",
+        f"the function failed {feed.place} of partition {partition}: {type(error).__name__}: "
+        f"{error}; nothing was written\n{text}",
         field="function",
         partition=partition,
         row=feed.first,
@@ -167,7 +167,7 @@ def _as_schema(item: Any, plan: FunctionPlan, first_sample: int) -> pa.RecordBat
     missing = [name for name in plan.schema.names if name not in batch.schema.names]
     if missing or len(batch.schema.names) != len(plan.schema.names):
         raise BadArgumentError(
-            f"the function yielded the columns {', '.join(batch.schema.names)}, its schema has "
+            f"the function yielded the columns {', '.join(batch.schema.names)}, but its schema has "
             f"{', '.join(plan.schema.names)}",
             field="function",
         )
@@ -198,7 +198,7 @@ def _as_type(column: Any, field: Any, *, first_sample: int) -> Any:
         return checked_cast(column, field.type, name=field.name, first_sample=first_sample)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise BadArgumentError(
-            f"the function yielded {column.type} for column {field.name!r}, its schema has "
+            f"the function yielded {column.type} for column {field.name!r}, but its schema has "
             f"{field.type}",
             field="function",
         ) from error
@@ -263,8 +263,8 @@ def _batch_of_rows(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.Recor
             columns.append(pa.array(values, field.type))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise BadArgumentError(
-                f"the function yielded for column {field.name!r} what its type {field.type} "
-                f"cannot hold: {error}",
+                f"the function yielded a value for column {field.name!r} that its type "
+                f"{field.type} cannot represent: {error}",
                 field="function",
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -81,7 +81,7 @@ class ByColumn:
         if texts.null_count:
             place = int(np.flatnonzero(texts.is_null().to_numpy(zero_copy_only=False))[0])
             raise BadArgumentError(
-                f"column {self.column!r} names the split of each sample, and is null in sample "
+                f"column {self.column!r} names the split of each sample, but is null in sample "
                 f"{first_sample + place} of partition {partition}; filter or fill it",
                 field="splits",
             )
@@ -114,8 +114,8 @@ def make_splitter(splits: Splits, *, seed: int) -> Splitter:
     fit = all(0 < fraction <= 1 for fraction in fractions)
     if not fit or abs(math.fsum(fractions) - 1) > _SLACK or len(fractions) > MAX_SPLITS:
         raise BadArgumentError(
-            f"splits is {dict(splits)}, expected 1 to {MAX_SPLITS} fractions above "
-            "0 whose sum is 1",
+            f"splits is {dict(splits)}, expected 1 to {MAX_SPLITS} fractions above 0 with the "
+            "sum 1",
             field="splits",
         )
     ends = np.cumsum(fractions)
@@ -131,8 +131,9 @@ def check_split_name(name: str) -> None:
     """
     if not _NAME.fullmatch(name):
         raise BadArgumentError(
-            f"{name!r} is to be a split, expected 1 to 100 letters, digits, '_', '.', '=' or '-', "
-            "a letter or digit first, since its dataset is a folder of that name",
+            f"{name!r} cannot be the name of a split; expected 1 to 100 letters, digits, '_', '.', "
+            "'=' or '-', starting with a letter or digit, since its dataset is a folder of that "
+            "name",
             field="splits",
         )
 

@@ -123,13 +123,13 @@ def hugging_face_pieces(url: str, *, options: StoreOptions) -> HuggingFacePieces
         names = tuple(str(file["filename"]) for file in state.get("_data_files", ()))
         if not names:
             raise NotADatasetError(
-                f"{url} holds no dataset of Hugging Face: {STATE_NAME} names no files; expected a "
-                "folder that save_to_disk wrote",
+                f"{url} contains no Hugging Face dataset: {STATE_NAME} names no files; expected a "
+                "folder written by save_to_disk",
                 url=url,
             )
         if state.get("_indices_data_files") or state.get("_indices_files"):
             raise BadArgumentError(
-                f"{url} chooses rows by an index beside its files; write it again with "
+                f"{url} selects rows with an index beside its files; write it again with "
                 "dataset.flatten_indices().save_to_disk(...)",
                 field="SRC",
             )
@@ -205,8 +205,8 @@ def _file_bytes(column: Array, wanted: Field, place: str) -> Array:
     files: Array = pc.struct_field(column, [0])
     if files.null_count > column.null_count:
         raise BadArgumentError(
-            f"column {wanted.name!r} of {place} or after it holds a path and no bytes; write the "
-            "dataset again with save_to_disk, which takes the files in",
+            f"column {wanted.name!r} of {place} or a later sample has a path but no bytes; write "
+            "the dataset again with save_to_disk, which stores the files",
             field=wanted.name,
         )
     return files.cast(wanted.type)

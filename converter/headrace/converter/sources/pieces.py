@@ -159,8 +159,7 @@ def selected(
     chosen = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
     if not chosen or len(set(chosen.values())) < len(columns):
         raise BadArgumentError(
-            f"columns is {columns!r}, expected names, each once, or a mapping from "
-            "old to new names",
+            f"columns is {columns!r}, expected distinct names, or a mapping from old to new names",
             field="columns",
         )
     names = pieces.schema.names

@@ -97,13 +97,13 @@ def _ask(session: SparkSession, task: ShardTask, store: Store | None) -> None:
         )
     if report["code"] != code_digest():
         raise ConfigurationError(
-            f"{where} imports another headrace ({report['code'] or 'none'}), also after this one "
+            f"{where} imports another headrace ({report['code'] or 'none'}) even after this one "
             f"({code_digest()}) was sent; {report['problem'] or 'start a new session'}"
         )
     if report["problem"]:
         raise ConfigurationError(
-            f"{where} cannot load what it is sent: {report['problem']}; install it there, or send "
-            "it (SparkContext.addPyFile, SparkSession.addArtifacts); no task was started"
+            f"{where} cannot load what is sent to it: {report['problem']}; install it there, or "
+            "send it (SparkContext.addPyFile, SparkSession.addArtifacts); no task was started"
         )
     if store is not None:
         _refuse_unseen(store, report["object"], where)
@@ -114,7 +114,7 @@ def _refuse_unseen(store: Store, name: str, where: str) -> None:
         store.read(name)
     except ObjectNotFoundError as error:
         raise ConfigurationError(
-            f"{where} wrote {name} to {store.url}, and the driver does not find it there: the path "
+            f"{where} wrote {name} to {store.url}, but the driver does not find it there: the path "
             "is not shared; write to an object store, or to a folder that all machines mount"
         ) from error
     with contextlib.suppress(HeadraceError):

@@ -26,8 +26,7 @@ def select_columns(df: DataFrame, columns: Sequence[str] | Mapping[str, str]) ->
     names = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
     if isinstance(columns, str) or not names or len(set(names.values())) < len(columns):
         raise BadArgumentError(
-            f"columns is {columns!r}, expected names, each once, or a mapping from "
-            "old to new names",
+            f"columns is {columns!r}, expected distinct names, or a mapping from old to new names",
             field="columns",
         )
     for name in names:

@@ -71,7 +71,7 @@ def _spark_schema(schema: pa.Schema) -> Any:
         return from_arrow_schema(schema, prefer_timestamp_ntz=True)
     except (PySparkException, TypeError) as error:
         raise BadArgumentError(
-            f"Spark lacks a type of {schema.names}: {error}; leave --master out, or choose "
-            "another type by --type",
+            f"Spark lacks a type of {schema.names}: {error}; leave --master out, or choose another "
+            "type with --type",
             field="shuffle_seed",
         ) from error

@@ -128,7 +128,7 @@ def _store_lengths(
     try:
         why = ""
         if not store_converted_lengths(store, manifest, shards, column):
-            why = f"the lengths of {column!r} in the samples before them are not stored"
+            why = f"the lengths of {column!r} in earlier samples are not stored"
     except HeadraceError as error:
         why = error.message
     if why:
@@ -163,7 +163,7 @@ def _refuse_lost(store: Store, shards: Sequence[Entry]) -> None:
     lost = names - set(store.list(f"{SHARD_FOLDER}/" if mine else ""))
     if lost:
         raise ObjectNotFoundError(
-            f"{len(lost)} of {len(names)} shards that tasks wrote to {store.url} are gone again, "
+            f"{len(lost)} of {len(names)} shards that tasks wrote to {store.url} have disappeared, "
             f"{min(lost)} among them; nothing was committed: find out what removes them, and "
             "convert again",
             url=store.url,
@@ -175,7 +175,7 @@ def _with_others(error: HeadraceError, commits: Commits) -> HeadraceError:
     if not commits.written:
         return error
     return type(error)(
-        f"{error.message} (before it, these splits were committed, and stay: "
+        f"{error.message} (these splits were committed before and stay: "
         f"{', '.join(commits.written)})",
         **error.metadata,
     )

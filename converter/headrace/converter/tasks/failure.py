@@ -37,7 +37,7 @@ def error_in(text: str) -> HeadraceError | None:
     try:
         content = json.loads(zlib.decompress(base64.b64decode(found[-1])))
     except (ValueError, zlib.error) as error:
-        raise InternalError(f"a task's error did not arrive whole: {error}") from error
+        raise InternalError(f"a task's error did not arrive completely: {error}") from error
     kind: type[HeadraceError] = getattr(headrace.errors, content["kind"])
     assert issubclass(kind, HeadraceError)
     return kind(content["message"], **content["metadata"])

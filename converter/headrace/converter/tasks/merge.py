@@ -80,7 +80,7 @@ class MergeTask:
 
         context = TaskContext.get()
         if context is None:
-            raise InternalError("a merge task runs in a Spark task only")
+            raise InternalError("a merge task only runs inside a Spark task")
         with told_to_driver():
             for batch in batches:
                 for number in batch.column(0).to_numpy():
@@ -212,6 +212,6 @@ def _refuse_difference(group: ShardGroup, made: Sequence[Entry]) -> None:
     found = sum(entry.sample_count for entry in made)
     if found != wanted:
         raise InternalError(
-            f"merging {len(group.entries)} shards from {group.entries[0].name} on made {found} "
-            f"samples of {wanted}; nothing was committed: convert again, and report this"
+            f"merging {len(group.entries)} shards from {group.entries[0].name} on wrote {found} of "
+            f"{wanted} samples; nothing was committed: convert again, and please report this"
         )

@@ -96,7 +96,7 @@ class ShardTask:
 
         context = TaskContext.get()
         if context is None:
-            raise InternalError("a shard task runs in a Spark task only")
+            raise InternalError("a shard task only runs inside a Spark task")
         partition, attempt = context.partitionId(), context.taskAttemptId()
         stem = f"{partition:05d}-{self.job}{attempt:04x}"
         rows = taken_over(batches, self.names)

@@ -141,7 +141,7 @@ class AlmostTyped:
 
     def _remedy(self, column: str, *, is_decimal: bool) -> str:
         if any(quoted for _, quoted in self.found.values()):
-            return "it is in quotes, and so no null; write nulls without quotes"
+            return "it is in quotes, so it is not null; write nulls unquoted"
         nulls = " ".join(f"--null-value {shlex.quote(value)}" for value in self.found)
         numbers = f"--type {shlex.quote(column)}=float64 to have numbers"
         if not is_decimal:

@@ -228,7 +228,7 @@ def _names_problem(names: Sequence[str], delimiter: str, *, is_chosen: bool) -> 
     others = [mark for mark in ";\t|" if mark in names[0]]
     if len(names) == 1 and others and not is_chosen:
         return (
-            f"the only column is {names[0]!r}, which looks like several; say --delimiter "
+            f"the only column is {names[0]!r}, which looks like several; give --delimiter "
             f"{others[0]!r}, or --delimiter {delimiter!r} if it is one"
         )
     return ""
@@ -245,7 +245,7 @@ def compare_headers(names: Sequence[str], wanted: Sequence[str], *, file: str, f
     surplus = [name for name in names if name not in known]
     if missing or surplus:
         lacks = f"lacks {', '.join(map(repr, missing))}" if missing else ""
-        has = f"has {', '.join(map(repr, surplus))} beside them" if surplus else ""
+        has = f"also has {', '.join(map(repr, surplus))}" if surplus else ""
         told = " and ".join(filter(None, (lacks, has)))
         raise BadArgumentError(
             f"{file}:1: of the columns of {first}, the header {told}; "
@@ -274,7 +274,8 @@ def declared_unfit(types: Mapping[str, pa.DataType]) -> Unfit | None:
         if kind is None:
             return ()
         return [
-            (row, f"{_short(column[row].as_py())} is no {kind}") for row in unfit_rows(column, kind)
+            (row, f"{_short(column[row].as_py())} is not a value of type {kind}")
+            for row in unfit_rows(column, kind)
         ]
 
     return unfit

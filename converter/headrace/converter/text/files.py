@@ -161,9 +161,9 @@ def refuse_lost_partitions(files: Sequence[TextFile], columns: Sequence[str]) ->
             name, mark, _ = part.partition("=")
             if mark and name and name not in columns:
                 raise BadArgumentError(
-                    f"{file.name} lies in the folder {part!r}, whose {name!r} is in no column and "
-                    "would be lost; convert each such folder into a dataset of its own, or have "
-                    "Spark read the partitions and write_shards write them",
+                    f"{file.name} is in the folder {part!r}, whose {name!r} is not in a column and "
+                    "would be lost; convert each such folder into its own dataset, or read the "
+                    "partitions with Spark and write them with write_shards",
                     field="SRC",
                 )
 
@@ -222,7 +222,8 @@ def _refuse_wide(head: bytes, name: str) -> None:
     for mark, encoding in _WIDE_BOMS.items():
         if head.startswith(mark):
             raise BadArgumentError(
-                f"{name}:1: the file starts with the mark of {encoding}; say --encoding {encoding}",
+                f"{name}:1: the file starts with the byte order mark of {encoding}; give "
+                f"--encoding {encoding}",
                 field="encoding",
             )
 

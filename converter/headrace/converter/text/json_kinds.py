@@ -93,8 +93,8 @@ def kind_of(values: Sequence[Any], *, path: str, depth: int = 0) -> Kind:
     """
     if depth > _MOST_DEPTH:
         raise UnlikeError(
-            f"{path[:_MOST_PATH]}… lies in {depth} objects and arrays, expected "
-            f"{_MOST_DEPTH} at most"
+            f"{path[:_MOST_PATH]}… is inside {depth} objects and arrays, expected at most "
+            f"{_MOST_DEPTH}"
         )
     classes = set(map(type, values))
     made = Kind(has_nulls=type(None) in classes)
@@ -126,7 +126,7 @@ def _check_floats(values: Sequence[float], path: str) -> None:
     """Refuse numbers that became infinite as they were read; what says so itself is `constant`."""
     said = set(map(id, _INFINITE))
     if any(value in _INFINITE and id(value) not in said for value in values):
-        raise UnlikeError(f"{path} has a number beyond what a float holds, some 1.8e308")
+        raise UnlikeError(f"{path} has a number beyond the range of a float, about 1.8e308")
 
 
 def _fields(values: Sequence[Mapping[str, Any]], *, path: str, depth: int) -> dict[str, Kind]:
@@ -166,8 +166,8 @@ def merged(one: Kind, other: Kind, *, path: str) -> Kind:
     numbers = {one.name, other.name} <= {"int", "float"}
     if one.name != other.name and not numbers:
         raise UnlikeError(
-            f"{path} is {_SHOWN[other.name]} here and {_SHOWN[one.name]} elsewhere; one column "
-            "holds one kind of value"
+            f"{path} is {_SHOWN[other.name]} here but {_SHOWN[one.name]} elsewhere; a column has "
+            "one kind of value"
         )
     name: _Name = one.name if one.name == other.name else "float"
     low, high = min(one.low, other.low), max(one.high, other.high)
@@ -191,11 +191,12 @@ def _merged_fields(
 def _checked(kind: Kind, path: str) -> Kind:
     if kind.name == "float" and not -_EXACT <= kind.low <= kind.high <= _EXACT:
         raise UnlikeError(
-            f"{path} has the whole number {_far(kind)} and fractions, and no float holds it exactly"
+            f"{path} has fractions and the whole number {_far(kind)}, which no float "
+            "represents exactly"
         )
     if kind.name == "int" and _integer(kind) is None:
         raise UnlikeError(
-            f"{path} has {_far(kind)}, expected whole numbers that int64 or uint64 hold"
+            f"{path} has {_far(kind)}, expected whole numbers in the range of int64 or uint64"
         )
     return kind
 

@@ -274,8 +274,8 @@ class _Text:
     def failed(self, why: str) -> BadArgumentError:
         """Return an error that no option leaves out: where the next record starts is not known."""
         return BadArgumentError(
-            f"{self._name}:{self.line}: {why}. Nothing was written: mend the file; of what is not "
-            "an object a line, records after a broken one cannot be told",
+            f"{self._name}:{self.line}: {why}. Nothing was written: correct the file; in files "
+            "without one object per line, records after a broken one cannot be found",
             field="SRC",
         )
 
@@ -309,5 +309,5 @@ def _why(error: ValueError | RecursionError) -> str:
     if isinstance(error, RecursionError):
         return "objects or arrays are nested too deep"
     if isinstance(error, json.JSONDecodeError):
-        return f"no JSON: {error.msg} at character {error.colno}"
+        return f"not JSON: {error.msg} at character {error.colno}"
     return str(error)

@@ -76,7 +76,9 @@ def _declared(
     column: Array = pa.array(values, arrow_type(kind))
     try:
         for row in unfit_rows(column, _with_innermost(column.type, wanted)):
-            why[places[row]] = f"{name} is {values[row]!r:.60}, which is no {wanted}"
+            why[places[row]] = (
+                f"{name} is {values[row]!r:.60}, which is not a value of type {wanted}"
+            )
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return  # there is no cast at all, which is said once for the column
 

@@ -128,7 +128,8 @@ class TextPieces:
 
 def _changed(part: Piece) -> BadArgumentError:
     return BadArgumentError(
-        f"{part.file.name} was changed while it was read: from line {part.line} on it is not what "
-        "it was when its records were checked; nothing was written, try again when it is at rest",
+        f"{part.file.name} was changed while it was read: from line {part.line} on it differs from "
+        "what it was when its records were checked; nothing was written, try again when nothing "
+        "writes to it",
         field="SRC",
     )

@@ -162,10 +162,10 @@ def _field_pattern(delimiter: int) -> re.Pattern[bytes]:
 def bytes_problem(content: bytes) -> str:
     """Return why some bytes are not text; empty where they are."""
     if b"\0" in content:
-        return "holds a NUL byte, as binary files and UTF-16 do; check --encoding"
+        return "contains a NUL byte, as binary files and UTF-16 do; check --encoding"
     found = undecodable(content)
     if found is not None:
-        return f"holds the byte {found}, which the encoding does not have; check --encoding"
+        return f"contains the byte {found}, which is invalid in the encoding; check --encoding"
     return ""
 
 

@@ -266,14 +266,14 @@ def _refuse_strangers(types: Mapping[str, pa.DataType], columns: Sequence[str]) 
     for name, kind in types.items():
         if name not in columns:
             raise ColumnNotFoundError(
-                f"types names {name!r}, the header has {', '.join(columns)}", column=name
+                f"types names {name!r}, but the header has {', '.join(columns)}", column=name
             )
         try:
             pa.array([], pa.string()).cast(kind)
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise UnsupportedColumnError(
-                f"types wants {kind} for the column {name!r}, which no text can be made; leave it "
-                "out",
+                f"types has {kind} for the column {name!r}, to which text cannot be converted; "
+                "leave it out",
                 column=name,
                 type=str(kind),
             ) from error
@@ -317,8 +317,8 @@ def _csv_cutters(
         yield _Cutter(reader, file, piece_bytes, start, line)
     if first is None:
         raise BadArgumentError(
-            f"there is no record in {', '.join(file.name for file in files[:5])}, so nothing says "
-            "which columns there are; expected at least one",
+            f"there is no record in {', '.join(file.name for file in files[:5])}, so the columns "
+            "are unknown; expected at least one",
             field="SRC",
         )
 
