@@ -2,13 +2,13 @@
 
 Contract of `store_packing`:
 
-1. Success: ``packing.json`` of the current version names its lengths and groups, and row counts
-   for the options wanted, beside those that it named before.
-2. What is known is not read again: lengths that are stored for this version, or for an earlier one
-   of which this one is a continuation.
-3. Failure or crash before the last write: what was there is there; files may remain that no
-   ``packing.json`` names, in the folder of a version, with which `collect_garbage` removes them.
-4. Conflict: another writer came first; its work stands, and the caller gets an error.
+1. Success: ``packing.json`` of the current version names its lengths and groups, and row counts for
+   the requested options in addition to those it named before.
+2. Known lengths are not read again: those stored for this version, or for an earlier one that this
+   one continues.
+3. Failure or crash before the last write: nothing changes, but files that no ``packing.json`` names
+   may remain in the folder of a version, with which `collect_garbage` removes them.
+4. Conflict: if another writer was first, its result stays, and the caller gets an error.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from headrace.storage.source.source import OpenDataset
 from headrace.storage.store.store import Store, Version
 
 CountRows = Callable[[NDArray[np.int64], RowOptions], int]
-"""Returns how many rows the documents of a group make, of their lengths."""
+"""Returns the number of rows of a group of documents, given their lengths."""
 Progress = Callable[[int, int], None]
 
 _DIGEST_BYTES = 16
@@ -71,20 +71,21 @@ def store_packing(
         store: The store of the dataset.
         dataset: The version.
         options: How documents become rows.
-        documents: Where they are; what is as long as they are is packed alike.
-        count_rows: How many rows a group has.
-        earlier: What is stored of an earlier version, of which this one is a continuation.
+        documents: The column of documents, and columns with the same lengths, which are packed in
+            the same way.
+        count_rows: Returns the number of rows of a group.
+        earlier: What is stored for an earlier version that this one continues.
         refuse_longer: Whether a document that is longer than a row is an error.
-        progress: Called with blocks that were read, or groups that were counted, and all of them.
+        progress: Called with the number of blocks read, or groups counted, and their total.
 
     Returns:
-        What ``packing.json`` says now.
+        The new contents of ``packing.json``.
 
     Raises:
-        BadArgumentError: A document is too long or cannot be tokenized, or rows of columns are not
-            as long.
+        BadArgumentError: A document is too long or cannot be tokenized, or columns differ in
+            length.
         ManifestCorruptError: What is stored is damaged.
-        CommitConflictError: Another writer came between.
+        CommitConflictError: Another writer was first.
     """
     source = (documents.digest, *documents.columns)
     known = read_packing(store, dataset.fingerprint)
@@ -110,7 +111,7 @@ def store_packing(
         if known is None:
             known = work.read(options, earlier)
         else:
-            # Those of lengths that were noted at conversion are not counted yet.
+            # Rows for lengths that were stored at conversion have not been counted yet.
             others = () if known.rows or earlier is None else earlier.rows
             for each in [*(table.options for table in others), options]:
                 known = work.counted(known, each)
@@ -129,9 +130,9 @@ class LengthSource:
 
     Attributes:
         fingerprint: The fingerprint of the version.
-        sample_count: Its documents.
-        documents: Where they are.
-        parts: Yields lengths, and bytes in memory, from a document on.
+        sample_count: The number of its documents.
+        documents: The columns of the documents.
+        parts: Yields lengths and sizes in memory, from a given document on.
     """
 
     fingerprint: str
@@ -141,7 +142,7 @@ class LengthSource:
 
 
 def store_lengths(store: Store, source: LengthSource, earlier: PackingPointer | None) -> None:
-    """Store the lengths of a version that nothing is stored of yet, and no row counts.
+    """Store the lengths, but no row counts, of a version for which nothing is stored yet.
 
     Args:
         store: The store of the dataset.
@@ -150,7 +151,7 @@ def store_lengths(store: Store, source: LengthSource, earlier: PackingPointer | 
 
     Raises:
         ManifestCorruptError: What is stored is damaged.
-        CommitConflictError: Another writer came between.
+        CommitConflictError: Another writer was first.
     """
 
     def no_rows(_lengths: NDArray[np.int64], _options: RowOptions) -> int:
@@ -183,7 +184,7 @@ class _Work:
         self._refuse_longer = refuse_longer
 
     def counted(self, known: PackingPointer, options: RowOptions) -> PackingPointer:
-        """Add row counts to what is known of a version."""
+        """Add row counts to what is stored for a version."""
         stored = StoredLengths(self._store, known)
         count = len(stored.groups)
 
@@ -199,10 +200,10 @@ class _Work:
         return _with_rows(known, self._row_table(options, counts))
 
     def read(self, options: RowOptions | None, earlier: PackingPointer | None) -> PackingPointer:
-        """Read the lengths of a version, except for those of an earlier one.
+        """Read the lengths of a version, except for those of an earlier version.
 
         Args:
-            options: How documents become rows; None counts none.
+            options: How documents become rows; None counts no rows.
             earlier: What is stored of it.
         """
         counted = () if earlier is None or options is None else earlier.rows
@@ -267,7 +268,7 @@ class _Work:
     def _fresh(
         self, kept: _Kept, options: Sequence[RowOptions]
     ) -> Iterator[tuple[Group, list[int]]]:
-        """Yield the groups that are not known, each with its rows for all options."""
+        """Yield the groups that are not stored yet, each with its row counts for all options."""
 
         def counted(group: Group) -> tuple[Group, list[int]]:
             return group, [self._count_rows(group.lengths, each) for each in options]
@@ -296,15 +297,15 @@ class _Work:
 
 
 class _Kept:
-    """What of an earlier version stays as it is: all its groups but the last.
+    """The part of an earlier version that is kept: all its groups except the last.
 
     Args:
         store: The store of the dataset.
         earlier: What is stored of it, or `None` for nothing.
 
     Attributes:
-        document_count: Documents of the groups that stay.
-        open_count: Documents of the last one, which continues.
+        document_count: The number of documents in the kept groups.
+        open_count: The number of documents in the last group, which continues.
     """
 
     def __init__(self, store: Store, earlier: PackingPointer | None) -> None:
@@ -321,23 +322,23 @@ class _Kept:
         return [tuple(row.tolist()) for row in self._groups[: self._count]]
 
     def row_counts(self, table: RowTable) -> list[int]:
-        """Return how many rows each has."""
+        """Return the number of rows of each group."""
         found = read_row_counts(self._store, table, group_count=len(self._groups))
         counts: list[int] = found[: self._count].tolist()
         return counts
 
     def lengths(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the lengths of each."""
+        """Yield the lengths of each group."""
         for group in range(self._count):
             assert self._stored is not None
             yield self._stored.read_group(group)
 
     def pages(self) -> Iterator[bytes]:
-        """Yield their lengths as they are stored."""
+        """Yield their lengths in stored form."""
         return (encode_page(lengths)[0] for lengths in self.lengths())
 
     def open_part(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield the documents of the last group, whose bytes are spread evenly."""
+        """Yield the documents of the last group, with its bytes spread evenly over them."""
         if self._stored is None or not self.open_count:
             return
         raw = int(self._groups["raw_bytes"][self._count])

@@ -1,4 +1,4 @@
-"""Groups: stretches of neighbouring documents that are packed together."""
+"""Cut documents into groups, stretches of neighbours that are packed together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.errors import ManifestCorruptError
 
 MAX_GROUP_SAMPLES: Final = 1 << 14
 MAX_GROUP_BYTES: Final = 64 << 20
-"""Of the documents in memory. Larger groups pack no better (docs/llm.md)."""
+"""The size of a group's documents in memory. Larger groups do not pack better (docs/llm.md)."""
 
 GROUP_DTYPE: Final = np.dtype(
     [("sample_count", "<u4"), ("item_bytes", "<u4"), ("raw_bytes", "<u8"), ("hash", "<u8")]
@@ -29,8 +29,8 @@ class Group:
     """The documents of one group.
 
     Attributes:
-        lengths: ``(documents,) int64``: elements of each.
-        raw_bytes: Their bytes in memory, all columns together.
+        lengths: ``(documents,) int64``: the number of elements of each.
+        raw_bytes: The size of all their columns in memory, in bytes.
     """
 
     lengths: NDArray[np.int64]
@@ -40,7 +40,7 @@ class Group:
 def grouped(
     parts: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]],
 ) -> Iterator[Group]:
-    """Cut documents into groups, as they come.
+    """Cut documents into groups, as they arrive.
 
     Args:
         parts: Lengths and bytes in memory of documents that follow one another.
@@ -57,14 +57,14 @@ def grouped(
 
 
 def _first_group(raw_bytes: NDArray[np.int64]) -> int:
-    """Return how many documents the first group has: as many as may be, and one at least."""
+    """Return the number of documents of the first group: as many as fit, and at least one."""
     ends = np.cumsum(raw_bytes[: MAX_GROUP_SAMPLES + 1])
     fitting = int(np.searchsorted(ends, MAX_GROUP_BYTES, side="right"))
     return min(max(fitting, 1), MAX_GROUP_SAMPLES)
 
 
 def encode_page(lengths: NDArray[np.int64]) -> tuple[bytes, int]:
-    """Return the lengths of a group as they are stored, and the bytes of each."""
+    """Return the lengths of a group in stored form, and the bytes per length."""
     dtype = _NARROW if int(lengths.max(initial=0)) <= np.iinfo(_NARROW).max else _WIDE
     return lengths.astype(dtype).tobytes(), dtype.itemsize
 
@@ -73,12 +73,12 @@ def decode_page(content: bytes, row: np.void, *, place: str) -> NDArray[np.int64
     """Return the lengths of a group, verified.
 
     Args:
-        content: As they are stored.
+        content: The stored bytes.
         row: A row of the table of groups.
-        place: Where they lie, for the error.
+        place: Their file, for the error.
 
     Raises:
-        ManifestCorruptError: They are damaged.
+        ManifestCorruptError: The lengths are damaged.
     """
     found = xxhash.xxh3_64_intdigest(content)
     if found != int(row["hash"]):
@@ -92,7 +92,7 @@ def decode_page(content: bytes, row: np.void, *, place: str) -> NDArray[np.int64
 
 
 def group_row(group: Group, page: bytes, item_bytes: int) -> tuple[int, int, int, int]:
-    """Return the row of the table of groups that says what a page holds."""
+    """Return the row of the table of groups that describes a page."""
     return len(group.lengths), item_bytes, group.raw_bytes, xxhash.xxh3_64_intdigest(page)
 
 
@@ -100,7 +100,7 @@ def decode_groups(content: bytes, *, sample_count: int, place: str) -> NDArray[n
     """Return the table of groups, ``(groups,)`` of `GROUP_DTYPE`.
 
     Raises:
-        ManifestCorruptError: It cannot be.
+        ManifestCorruptError: The table is impossible.
     """
     if len(content) % GROUP_DTYPE.itemsize:
         raise ManifestCorruptError(

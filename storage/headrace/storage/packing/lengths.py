@@ -1,4 +1,4 @@
-"""Read how long the documents of a dataset are, block after block."""
+"""Read the lengths of the documents of a dataset, block after block."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from headrace.storage.tokenizer.tokenizer import TextRefusedError, Tokenizer
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")
 Part = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Lengths of documents, and their bytes in memory."""
+"""Lengths of documents, and their sizes in memory in bytes."""
 
-# Of blocks of a megabyte, so that little memory is held.
+# The number of blocks of about a megabyte, so that little memory is used.
 _AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Documents:
-    """Where documents are.
+    """The columns of documents.
 
     Attributes:
-        columns: The column of documents, and others whose rows must be as long.
-        tokenizer: Makes tokens of the column, which is one of texts; None for a column of lists.
+        columns: The column of documents, and others whose rows must have the same lengths.
+        tokenizer: Tokenizes the column, if it has texts; None for a column of lists.
     """
 
     columns: tuple[str, ...]
@@ -41,12 +41,12 @@ class Documents:
 
     @property
     def digest(self) -> str:
-        """Return the tokenizer's digest; empty for none."""
+        """Return the tokenizer's digest; empty without a tokenizer."""
         return "" if self.tokenizer is None else self.tokenizer.digest
 
 
 def document_column(schema: pa.Schema, name: str | None, *, is_text: bool = False) -> str:
-    """Return the column that holds documents: the one named, or the only one that can.
+    """Return the column of documents: the one named, or the only possible one.
 
     Args:
         schema: The schema of the dataset.
@@ -54,8 +54,8 @@ def document_column(schema: pa.Schema, name: str | None, *, is_text: bool = Fals
         is_text: Whether documents are texts, and not lists of numbers.
 
     Raises:
-        ColumnNotFoundError: There is none of that name.
-        BadArgumentError: It holds no documents, or there is not one such column alone.
+        ColumnNotFoundError: There is no column of that name.
+        BadArgumentError: It does not contain documents, or there is not exactly one such column.
     """
     holds, what = (_is_text, "text") if is_text else (is_number_list, "lists of numbers")
     if name is not None:
@@ -86,18 +86,18 @@ def read_lengths(
     threads: Executor,
     progress: Callable[[int], None],
 ) -> Iterator[Part]:
-    """Yield the lengths of documents and their bytes in memory, from one of them on.
+    """Yield the lengths of documents and their sizes in memory, from a given document on.
 
     Args:
         dataset: The dataset.
-        documents: Where they are.
-        first_sample: The first document that is wanted.
-        threads: Read blocks.
-        progress: Called with the blocks read.
+        documents: The columns of the documents.
+        first_sample: The first document to read.
+        threads: The threads that read blocks.
+        progress: Called with the number of blocks read.
 
     Raises:
-        BadArgumentError: A row of another column is not as long, or a text cannot be tokenized;
-            names the sample.
+        BadArgumentError: A row of another column has a different length, or a text cannot be
+            tokenized; names the sample.
     """
     if first_sample >= dataset.sample_count:
         return
@@ -113,7 +113,7 @@ def read_lengths(
 def mapped(
     function: Callable[[_Item], _Made], items: Iterable[_Item], threads: Executor
 ) -> Iterator[_Made]:
-    """Yield what a function makes of items, in their order, made a few ahead of need."""
+    """Yield the results of a function for items, in order, computed a few ahead."""
     waiting: deque[Future[_Made]] = deque()
     try:
         for item in items:

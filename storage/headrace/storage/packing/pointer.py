@@ -1,4 +1,4 @@
-"""The codec of ``packing.json``: what is stored so that a version's documents can be packed."""
+"""Encode and decode ``packing.json``, which says what is stored for packing documents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DIGEST = re.compile("[0-9a-f]{32}")
 
 
 def packing_name(fingerprint: str) -> str:
-    """Return where ``packing.json`` of a dataset's version lies."""
+    """Return the name of ``packing.json`` for a dataset's version."""
     return f"{PACKING_FOLDER}/{fingerprint}/packing.json"
 
 
@@ -31,10 +31,10 @@ class StoredFile:
     """A file beside ``packing.json``.
 
     Attributes:
-        name: In the store.
+        name: Its name in the store.
         stored_bytes: Its size.
-        digest: BLAKE2b-128 of its bytes, 32 hexadecimal digits; of the lengths, which are read in
-            parts that have hashes of their own, it only names them.
+        digest: BLAKE2b-128 of its bytes, 32 hexadecimal digits; for the lengths, which are read in
+            parts with hashes of their own, it only identifies them.
     """
 
     name: str
@@ -47,9 +47,9 @@ class RowOptions:
     """How documents become rows.
 
     Attributes:
-        length: Elements of a row, in [1, `MAX_ROW_LENGTH`].
-        cut: A document that no row has room for is cut where a row has room for this many
-            elements; 0 cuts only what is longer than a row.
+        length: The number of elements of a row, in [1, `MAX_ROW_LENGTH`].
+        cut: A document that fits into no row is cut if a row has room for this many elements; 0
+            only cuts documents longer than a row.
         bos: The token that is put before each document, in [0, 2**31), or None.
         eos: The token that is put after it, or None.
         fill: The token that fills rows up, in [0, 2**31).
@@ -65,7 +65,7 @@ class RowOptions:
     fill: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Refuse values out of range."""
         _check("length", self.length, low=1, high=MAX_ROW_LENGTH + 1)
         _check("cut", self.cut, low=0, high=self.length + 1)
         for name, token in (("bos", self.bos), ("eos", self.eos), ("fill", self.fill)):
@@ -73,17 +73,17 @@ class RowOptions:
 
     @property
     def marks(self) -> int:
-        """Tokens that are put around each document."""
+        """Return the number of tokens put around each document."""
         return (self.bos is not None) + (self.eos is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """The row counts of all groups, for some options.
+    """The row counts of all groups, for given options.
 
     Attributes:
         options: The options.
-        row_count: Rows of all groups.
+        row_count: The number of rows of all groups.
         counts: ``(groups,)`` little-endian uint32.
     """
 
@@ -94,19 +94,19 @@ class RowTable:
 
 @dataclass(frozen=True, slots=True)
 class PackingPointer:
-    """What ``packing.json`` says.
+    """The contents of ``packing.json``.
 
     Attributes:
-        dataset: Fingerprint of the version.
-        column: The column whose lengths they are.
-        alike: Other columns, whose rows are as long.
-        sample_count: Documents.
-        empty_count: Those of them that have no elements.
-        lengths: The lengths of all documents, group after group.
-        groups: The table of groups.
+        dataset: The fingerprint of the version.
+        column: The column whose lengths are stored.
+        alike: Other columns, whose rows have the same lengths.
+        sample_count: The number of documents.
+        empty_count: The number of documents without elements.
+        lengths: The file of the lengths of all documents, group after group.
+        groups: The file of the table of groups.
         rows: The row counts, at most one for each length of rows.
-        tokenizer: Digest of the tokenizer that made tokens of the column, which is one of texts;
-            empty for a column of lists.
+        tokenizer: The digest of the tokenizer that tokenized the column of texts; empty for a
+            column of lists.
     """
 
     dataset: str
@@ -121,7 +121,7 @@ class PackingPointer:
 
     @property
     def source(self) -> tuple[str, ...]:
-        """Return what the lengths are of: columns, and the tokenizer if there is one."""
+        """Return the columns of the lengths, and the tokenizer if there is one."""
         return (self.tokenizer, self.column, *self.alike)
 
 
@@ -155,7 +155,7 @@ def encode_packing(pointer: PackingPointer) -> bytes:
 
 
 def decode_packing(content: bytes, *, fingerprint: str, place: str) -> PackingPointer:
-    """Return what ``packing.json`` says.
+    """Return the contents of ``packing.json``.
 
     Args:
         content: The file.

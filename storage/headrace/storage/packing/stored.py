@@ -1,4 +1,4 @@
-"""What is stored of a version, so that its documents can be packed, open for reading."""
+"""Read what is stored for packing the documents of a version."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from headrace.storage.store.store import Store
 
 _DIGEST_BYTES = 16
 _MAX_TABLE_BYTES = 1 << 32
-# Of 64 KiB as they are stored and twice or four times as much in memory.
+# The number of groups, of 64 KiB as stored and two or four times as much in memory.
 _KEPT_PAGES = 128
 
 
 def read_packing(store: Store, fingerprint: str) -> PackingPointer | None:
-    """Return what is stored of a version; None if nothing is.
+    """Return what is stored for a version; None if nothing is.
 
     Raises:
         ManifestCorruptError: It is damaged.
@@ -43,15 +43,15 @@ class StoredLengths:
     """The lengths of a version's documents; safe to call from several threads.
 
     Args:
-        store: Where they lie.
-        pointer: What is stored.
+        store: The store of the files.
+        pointer: The contents of ``packing.json``.
 
     Attributes:
         groups: The table of groups.
-        digest: Of the lengths of all documents.
+        digest: The digest of the lengths of all documents.
 
     Raises:
-        ManifestCorruptError: The table is damaged or gone.
+        ManifestCorruptError: The table is damaged or missing.
     """
 
     def __init__(self, store: Store, pointer: PackingPointer) -> None:
@@ -74,16 +74,16 @@ class StoredLengths:
         self.of_group = functools.lru_cache(_KEPT_PAGES)(self.read_group)
 
     def of_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the lengths of some samples, ``(n,) int64``.
+        """Return the lengths of samples, ``(n,) int64``.
 
         Args:
             sample_ids: ``(n,) int64``, each one of the dataset's.
 
         Raises:
-            ManifestCorruptError: They are damaged or gone.
+            ManifestCorruptError: They are damaged or missing.
         """
         groups = np.searchsorted(self._firsts, sample_ids, side="right") - 1
-        # Each group's samples lie together then, so that each is looked at once.
+        # Sorted, so that the samples of a group are together and each group is read once.
         by_group = np.argsort(groups, kind="stable")
         distinct, starts = np.unique(groups[by_group], return_index=True)
         lengths = np.empty(sample_ids.size, np.int64)
@@ -92,10 +92,10 @@ class StoredLengths:
         return lengths
 
     def read_group(self, group: int) -> NDArray[np.int64]:
-        """Read the lengths of one group by one ranged read; `of_group` keeps the last ones.
+        """Read the lengths of one group with one ranged read; `of_group` caches the latest ones.
 
         Raises:
-            ManifestCorruptError: They are damaged or gone.
+            ManifestCorruptError: They are damaged or missing.
         """
         begin, end = self._edges[group : group + 2].tolist()
         place = f"{self._store.url}/{self._file.name} at byte {begin}"
@@ -107,10 +107,10 @@ class StoredLengths:
 
 
 def read_row_counts(store: Store, table: RowTable, *, group_count: int) -> NDArray[np.int64]:
-    """Return the rows of each group, ``(groups,) int64``.
+    """Return the number of rows of each group, ``(groups,) int64``.
 
     Raises:
-        ManifestCorruptError: They are damaged or gone.
+        ManifestCorruptError: They are damaged or missing.
     """
     counts = np.frombuffer(read_checked(store, table.counts), "<u4").astype(np.int64)
     if len(counts) != group_count or int(counts.sum()) != table.row_count:
@@ -127,7 +127,7 @@ def read_checked(store: Store, file: StoredFile) -> bytes:
     """Return a whole file, verified.
 
     Raises:
-        ManifestCorruptError: It is damaged or gone.
+        ManifestCorruptError: It is damaged or missing.
     """
     place = f"{store.url}/{file.name}"
     if file.stored_bytes > _MAX_TABLE_BYTES:

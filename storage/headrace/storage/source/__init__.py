@@ -1,1 +1,1 @@
-"""The seam between those who read datasets and the layouts that datasets are stored in."""
+"""The interface between readers of datasets and the layouts that datasets are stored in."""

@@ -1,4 +1,4 @@
-"""Blocks of files that others wrote: found by their sample counts, read again once if damaged."""
+"""Read blocks of files that other programs wrote, once more if they are damaged."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headrace.storage.store.store import Store
 
 
 class FileBlocks(ABC):
-    """What datasets of such files have in common. Safe to use from several threads.
+    """The common part of datasets of such files. Safe to use from several threads.
 
     Args:
-        files: Holds the files; closed by `close`.
-        block_samples: ``(blocks,)``: samples of each block.
+        files: The store of the files; closed by `close`.
+        block_samples: ``(blocks,)``: the number of samples in each block.
 
     Attributes:
-        url: Where the files are; the folder, if the dataset is one file.
-        sample_count: Samples.
-        block_count: Blocks that hold samples.
+        url: The URL of the files; the folder, if the dataset is a single file.
+        sample_count: The number of samples.
+        block_count: The number of blocks with samples.
     """
 
     def __init__(self, files: Store, block_samples: NDArray[np.int64]) -> None:
@@ -37,10 +37,10 @@ class FileBlocks(ABC):
 
     @abstractmethod
     def _read_once(self, block: int) -> pa.RecordBatch:
-        """Read, verify and decode a block that there is."""
+        """Read, verify and decode a block that exists."""
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find the blocks that hold samples; nothing is read.
+        """Find the blocks of samples, without reading anything.
 
         Args:
             sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
@@ -74,9 +74,9 @@ class FileBlocks(ABC):
         return int(self._starts.values[block]), int(self._starts.values[block + 1])
 
     def read_block(self, block: int) -> pa.RecordBatch:
-        """Read one block, mostly in one ranged read, and verify what its format lets be verified.
+        """Read one block, usually in one ranged read, and verify it as far as its format allows.
 
-        A block that fails is read again once, in case the damage came on the way.
+        A block that fails is read once more, in case it was damaged in transit.
 
         Args:
             block: In ``[0, block_count)``.
@@ -85,9 +85,10 @@ class FileBlocks(ABC):
             Its samples, with the dataset's schema.
 
         Raises:
-            ShardCorruptError: Twice damaged, or the file has changed; names the file and the byte.
+            ShardCorruptError: It was damaged twice, or the file has changed; names the file and the
+                byte.
             UnsupportedColumnError: A value does not fit the type of its column.
-            ObjectNotFoundError: The file is gone.
+            ObjectNotFoundError: The file is missing.
             StoreUnavailableError: The store cannot be reached.
         """
         self._checked(np.array([block]))

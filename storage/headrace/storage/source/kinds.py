@@ -1,21 +1,21 @@
-"""The names by which a folder shows what kind of dataset lies in it."""
+"""The file names that tell which kind of dataset a folder contains."""
 
 from __future__ import annotations
 
 POINTER_NAME = "headrace.json"
-"""Of a dataset in headrace's own format."""
+"""The file of a dataset in headrace's own format."""
 
 MDS_INDEX_NAME = "index.json"
-"""Of a dataset of MosaicML Streaming."""
+"""The file of a MosaicML Streaming dataset."""
 
 DELTA_LOG_FOLDER = "_delta_log"
-"""Of a Delta table."""
+"""The folder of a Delta table."""
 
 PARQUET_ENDINGS = (".parquet", ".parq", ".pq")
 
 
 def is_parquet_name(name: str) -> bool:
-    """Tell whether a name is one of a Parquet file, in no folder that is hidden."""
+    """Tell whether a name is that of a Parquet file outside of hidden folders."""
     return name.lower().endswith(PARQUET_ENDINGS) and not is_hidden(name)
 
 
@@ -31,5 +31,5 @@ def is_hidden(name: str) -> bool:
 
 
 def is_tar_name(name: str) -> bool:
-    """Tell whether a file is taken for a shard of a WebDataset."""
+    """Tell whether a file counts as a shard of a WebDataset."""
     return name.lower().endswith(".tar") and not name.rpartition("/")[2].startswith((".", "_"))

@@ -1,4 +1,4 @@
-"""Ordinals of samples and blocks, and the arrays of counts that sources hand out."""
+"""Check ordinals of samples and blocks, and make the arrays of counts that sources return."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def checked_ordinals(values: NDArray[np.int64], stop: int, what: str) -> NDArray
     """Return ordinals as int64.
 
     Args:
-        values: ``(n,)``.
-        stop: One past the greatest that there is.
-        what: Says in the error what is counted.
+        values: ``(n,)`` ordinals.
+        stop: One more than the largest valid ordinal.
+        what: What is counted, for the error.
 
     Raises:
-        BadArgumentError: One is outside ``[0, stop)``.
+        BadArgumentError: A value is outside ``[0, stop)``.
     """
     array = np.asarray(values, np.int64)
     if len(array) and (int(array.min()) < 0 or int(array.max()) >= stop):
@@ -27,12 +27,12 @@ def checked_ordinals(values: NDArray[np.int64], stop: int, what: str) -> NDArray
 
 
 def read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a view that nobody can write to."""
+    """Return a read-only view."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def starts_of(counts: list[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where each of consecutive parts starts, and where the last ends."""
+    """Return the start of each of consecutive parts, and the end of the last."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -1,9 +1,8 @@
-"""Refuse to write a dataset where one of another kind is, which readers would lose sight of.
+"""Refuse to write a dataset where one of another kind is, since readers would see only one.
 
-Of several kinds in one folder `open_dataset` finds one, so what is written would hide what was
-there, or what was there would hide what is written, without a word to either's readers. That
-holds for every mode: appending adds to nothing of another kind, and overwriting removes none of
-its files.
+If a folder contains several kinds, `open_dataset` finds only one of them, so one dataset would
+silently hide the other. This holds for every mode: appending does not add to another kind, and
+overwriting does not remove its files.
 """
 
 from __future__ import annotations
@@ -20,16 +19,18 @@ from headrace.storage.source.kinds import (
 )
 from headrace.storage.store.store import Store
 
-_LOOKED_AT = 1000  # as many names as `detect` of the sources looks at: one page of S3's listing
+_LOOKED_AT = (
+    1000  # the number of names that `detect` of the sources checks: one page of S3's listing
+)
 
 
 def refuse_other_kinds(store: Store, mark: str) -> None:
-    """Refuse a place that holds a dataset of another kind than the one that is to be written.
+    """Refuse a place that contains a dataset of another kind than the one to write.
 
     Args:
-        store: Where it is to be written.
-        mark: The file by which the new dataset will be known. Where it is there already, it
-            hides what it would hide.
+        store: The store to write to.
+        mark: The file by which the new dataset will be recognized. If it already exists, other
+            kinds are already hidden.
 
     Raises:
         DatasetExistsError: There is an MDS dataset, a headrace dataset, Parquet files, a Delta
@@ -47,7 +48,7 @@ def refuse_other_kinds(store: Store, mark: str) -> None:
 
 
 def has_object(store: Store, name: str) -> bool:
-    """Tell whether there is an object of a name."""
+    """Tell whether an object exists."""
     try:
         store.read(name, length=1)
     except ObjectNotFoundError:
@@ -56,7 +57,7 @@ def has_object(store: Store, name: str) -> bool:
 
 
 def _hiding_kind(store: Store, mark: str) -> str | None:
-    """Return what readers would find before the mark."""
+    """Return the kind of dataset that readers would find instead, if any."""
     if mark != POINTER_NAME and has_object(store, POINTER_NAME):
         return f"a headrace dataset ({POINTER_NAME})"
     return None

@@ -1,7 +1,7 @@
-"""Find which of many consecutive spans holds an ordinal: through a table, not by halving.
+"""Find which of many consecutive spans contains an ordinal, with a table instead of bisection.
 
-A batch of small samples asks for thousands of ordinals that lie anywhere; halving costs each some
-dozen misses, the table two.
+A batch of small samples looks up thousands of scattered ordinals; bisection costs about a dozen
+cache misses each, the table two.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-# Fewer are found by halving sooner than the table's calls return (measured).
+# For fewer ordinals, bisection is faster than the calls for the table (measured).
 _FEW = 1024
-# Spans whose lengths differ so much that a bucket has more borders are found by halving.
+# Spans whose lengths differ so much that a bucket has more borders are found by bisection.
 _MAX_STEPS = 4
 
 
@@ -25,11 +25,11 @@ class Starts:
         starts: ``(spans + 1,) int64``, ascending: span i holds ``[starts[i], starts[i + 1])``.
 
     Attributes:
-        values: The same.
-        buckets: The buckets of ``2 ** shift`` ordinals each: the span that holds the first; uint16,
-            or wider where there are more spans.
-        shift: Says how large a bucket is.
-        steps: The most spans that begin in a bucket behind its first ordinal.
+        values: The starts.
+        buckets: For each bucket of ``2 ** shift`` ordinals, the span of its first ordinal; uint16,
+            or wider if there are more spans.
+        shift: The logarithm of a bucket's size.
+        steps: The most spans that start in a bucket after its first ordinal.
     """
 
     def __init__(self, starts: NDArray[np.int64]) -> None:
@@ -44,11 +44,11 @@ class Starts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
+        """Return the size of the arrays in bytes."""
         return int(self.values.nbytes + self.buckets.nbytes)
 
     def find(self, ordinals: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the span that holds each ordinal, ``(n,) int64``; the last of several.
+        """Return the span of each ordinal, ``(n,) int64``; the last one if several match.
 
         Args:
             ordinals: ``(n,) int64`` in ``[starts[0], starts[-1])``.
@@ -66,7 +66,7 @@ class Starts:
 Search: TypeAlias = Callable[
     [Starts, NDArray[np.int64]], tuple[NDArray[np.int64], NDArray[np.int64]]
 ]
-"""Finds the span of each ordinal, as `Starts.find`, and how far into it the ordinal lies."""
+"""Find the span of each ordinal, as `Starts.find`, and the ordinal's offset in it."""
 
 
 def search_starts(

@@ -1,4 +1,4 @@
-"""The seam between those who read datasets and the layouts that datasets are stored in."""
+"""The interface between readers of datasets and the layouts that datasets are stored in."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.storage.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class ShardCheck:
-    """What reading all blocks of a shard does not show.
+    """What is known about a shard beyond its blocks.
 
     Attributes:
-        shard: Its name.
+        shard: The name of the shard.
         problem: What is wrong outside of its blocks, or `None`.
-        unprotected_count: Samples in which a changed byte would not be noticed.
+        unprotected_count: The number of samples in which a changed byte would not be noticed.
     """
 
     shard: str
@@ -39,48 +39,48 @@ class OpenDataset(Protocol):
 
     @property
     def url(self) -> str:
-        """Where the dataset is, without credentials."""
+        """The URL of the dataset, without credentials."""
 
     @property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits that name its content."""
+        """32 hexadecimal digits that identify its content."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of every batch."""
+        """The columns of every batch."""
 
     @property
     def sample_count(self) -> int:
-        """Samples."""
+        """The number of samples."""
 
     @property
     def shard_count(self) -> int:
-        """Shards."""
+        """The number of shards."""
 
     @property
     def block_count(self) -> int:
-        """Blocks."""
+        """The number of blocks."""
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of the samples."""
+        """The size of the samples in bytes."""
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the shards in the store."""
+        """The size of the shards in the store, in bytes."""
 
     @property
     def shard_sample_counts(self) -> NDArray[np.int64]:
-        """``(shards,) int64``, not to be written to; may hold zeros."""
+        """``(shards,) int64``: samples per shard, read-only; may contain zeros."""
 
     @property
     def shard_raw_bytes(self) -> NDArray[np.int64]:
-        """``(shards,) int64``, not to be written to."""
+        """``(shards,) int64``: raw bytes per shard, read-only."""
 
     def stretches(self) -> Stretches:
-        """Return how its samples are cut into blocks, for an order to keep blocks whole.
+        """Return how its samples are cut into blocks, so that orders can keep blocks whole.
 
-        Not to be written to; a thousand shards take microseconds, no store is asked.
+        The arrays are read-only. A thousand shards take microseconds, and no store is read.
         """
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -94,11 +94,11 @@ class OpenDataset(Protocol):
 
         Raises:
             BadArgumentError: An id is outside its range.
-            ManifestCorruptError: The manifest is damaged where it is needed.
+            ManifestCorruptError: A needed part of the manifest is damaged.
         """
 
     def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many bytes reading each block fetches, ``(n,) int64``; may be an estimate.
+        """Return the stored bytes that reading each block fetches, or estimates, ``(n,) int64``.
 
         Raises:
             BadArgumentError: An ordinal is outside ``[0, block_count)``.
@@ -126,7 +126,7 @@ class OpenDataset(Protocol):
         """
 
     def read_block(self, block: int) -> pa.RecordBatch:
-        """Read, verify and decode one block; what is damaged is read again once.
+        """Read, verify and decode one block; a damaged block is read once more.
 
         Args:
             block: In ``[0, block_count)``.
@@ -135,20 +135,20 @@ class OpenDataset(Protocol):
             Its samples, with the dataset's schema.
 
         Raises:
-            ShardCorruptError: Twice damaged; names shard, block and byte offset.
-            ObjectNotFoundError: The shard is gone.
+            ShardCorruptError: It was damaged twice; names shard, block and byte offset.
+            ObjectNotFoundError: The shard is missing.
             StoreUnavailableError: The store cannot be reached.
         """
 
     def check_shard(self, shard: int) -> ShardCheck:
-        """Look at what of a shard lies outside of its blocks, and at what protects these.
+        """Check a shard outside of its blocks, and whether checksums protect its blocks.
 
         Args:
             shard: In ``[0, shard_count)``.
 
         Raises:
             ShardCorruptError: The shard has changed since it was opened.
-            ObjectNotFoundError: It is gone.
+            ObjectNotFoundError: The shard is missing.
             StoreUnavailableError: The store cannot be reached.
         """
 
@@ -162,15 +162,15 @@ class OpenDataset(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What the operator says about how datasets are read, beside how stores are reached.
+    """Options for reading datasets, besides the options of stores.
 
     Attributes:
-        source: Name of the source, for a URL that holds several; `None` finds out.
-        allow_pickle: Serve columns of pickles (as bytes; they are never unpickled here). Off by
-            default: whoever unpickles such a column runs code of whoever wrote it.
-        mixed_arrays: Take it that MDS arrays which state their own type or shape have any. Where
-            it is off, samples that are spread over the dataset are looked at.
-        table_version: Version of a table that has versions of its own (Delta); `None` is the
+        source: The name of the source, for a URL with several; `None` detects it.
+        allow_pickle: Serve columns of pickles, as bytes; they are never unpickled here. Off by
+            default, because unpickling such a column can run arbitrary code of its writer.
+        mixed_arrays: Assume that MDS arrays that store their own type or shape may have any. If
+            this is off, samples from across the dataset are read to find out.
+        table_version: The version of a table with its own versions (Delta); `None` means the
             current one.
     """
 
@@ -182,12 +182,12 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a dataset may be.
+    """A place where a dataset may be.
 
     Attributes:
-        url: As the caller wrote it, with what a store's own ``url`` leaves out.
-        store: The objects under it. Whoever opens a dataset here owns it from then on.
-        options: How the store was reached, for sources that need another one.
+        url: The URL as the caller wrote it, including parts that a store's ``url`` leaves out.
+        store: The store of the objects under it. A dataset opened here owns it from then on.
+        options: The options of the store, for sources that need another one.
     """
 
     url: str
@@ -200,10 +200,10 @@ class Source(Protocol):
 
     @property
     def MARK(self) -> str:  # noqa: N802 - a constant of the module
-        """What such a dataset is known by, such as ``headrace.json``, for error messages."""
+        """What identifies such a dataset, such as ``headrace.json``, for error messages."""
 
     def detect(self, place: Place) -> bool:
-        """Tell by a read or two whether there is such a dataset, whole or damaged.
+        """Tell with one or two reads whether there is such a dataset, intact or damaged.
 
         Raises:
             StoreRefusedError: The store refuses.
@@ -213,10 +213,10 @@ class Source(Protocol):
     def open_at(
         self, place: Place, options: SourceOptions, *, fingerprint: str | None
     ) -> OpenDataset:
-        """Open the dataset, of which `detect` has told that it is there.
+        """Open a dataset that `detect` has found.
 
         Args:
-            place: Where; its store is closed by the dataset, or by the caller where this raises.
+            place: The place; its store is closed by the dataset, or by the caller if this raises.
             options: The operator's options.
             fingerprint: The version to read, or `None` for the current one.
 

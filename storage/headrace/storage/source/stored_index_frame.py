@@ -8,7 +8,7 @@
     bytes 24-31  bytes of the Arrow IPC file, int64
     then         the file, of one record batch without compression, as one ZSTD frame
 
-What is checked here is that a file of another's making is refused and takes no more memory than it
+The checks here refuse files that other programs made, and limit memory to the size that the file
 states.
 """
 
@@ -45,7 +45,7 @@ ENTRY_FIELDS: tuple[_Field, ...] = (
     pa.field("stored_bytes", pa.int64(), nullable=False),
     pa.field("version", pa.string(), nullable=False),
 )
-"""The columns of an index that hold files as their store states them."""
+"""The columns of an index for files, with their sizes and versions in the store."""
 
 
 def entry_columns(entries: Sequence[ObjectEntry]) -> list[_Array]:
@@ -65,14 +65,14 @@ def entries_of(batch: pa.RecordBatch) -> list[ObjectEntry]:
 
 @dataclass(frozen=True, slots=True)
 class PackedForm:
-    """What the stored index of a source looks like.
+    """The form of a source's stored index.
 
     Attributes:
         magic: Seven bytes.
         version: The version of the form.
-        schema: Columns, none of which may hold nulls.
-        more: Prefix of the names of any further columns, or `None` where there are none.
-        limit_bytes: What the Arrow IPC file may have.
+        schema: The columns, none of which may contain nulls.
+        more: The prefix of the names of further columns, or `None` if there are none.
+        limit_bytes: The maximum size of the Arrow IPC file.
     """
 
     magic: bytes
@@ -84,10 +84,10 @@ class PackedForm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """What a stored index holds.
+    """The contents of a stored index.
 
     Attributes:
-        facts: Small things that are not a column; JSON values.
+        facts: Small values that are not columns, as JSON.
         batch: The table.
     """
 
@@ -108,11 +108,11 @@ def pack(form: PackedForm, packed: Packed) -> bytes:
 
 
 def unpack(form: PackedForm, content: bytes) -> Packed:
-    """Return what was stored.
+    """Return the contents of a stored index.
 
     Raises:
-        ValueError: It is damaged, hostile, or of another form; says why. So does
-            `pa.ArrowException`, and OSError.
+        ValueError: It is damaged, hostile, or has another form; the message says why.
+            `pa.ArrowException` and OSError mean the same.
     """
     if not content.startswith(form.magic) or len(content) < _HEADER_BYTES:
         raise ValueError(f"it starts with {content[:8]!r}, but an index starts with {form.magic!r}")
@@ -159,7 +159,7 @@ def _digest(body: bytes | memoryview) -> bytes:
 
 @contextlib.contextmanager
 def told_as_damage(place: str) -> Iterator[None]:
-    """Say of whatever decoding a stored index raises that the index is damaged, and what to do.
+    """Turn errors in decoding a stored index into one that says it is damaged, and what to do.
 
     Args:
         place: Where the index is.

@@ -1,4 +1,4 @@
-"""What an order reads of a dataset, whatever its layout."""
+"""What an order needs to know about a dataset, whatever its layout."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretches:
-    """Neighbouring samples that are cut into blocks in one way: mostly the shards, in order.
+    """Stretches of neighbouring samples cut into blocks uniformly: usually the shards, in order.
 
-    Files whose row groups differ and are large are a stretch a row group, so that each of them is
-    read alone and once.
+    For files with large row groups of different sizes, each row group is a stretch, so that it is
+    read separately and once.
 
     Attributes:
-        sample_counts: ``(stretches,) int64``; may hold zeros.
-        raw_bytes: ``(stretches,) int64``, bytes of their samples.
-        block_samples: ``(stretches,) int64``, samples of every block of a stretch but its last,
-            which may have fewer; all its samples where it can only be read whole; 0 where blocks
-            differ, and are small enough to be read for a part of their samples.
+        sample_counts: ``(stretches,) int64``: the number of samples; may contain zeros.
+        raw_bytes: ``(stretches,) int64``: the size of the samples in bytes.
+        block_samples: ``(stretches,) int64``, the samples of every block of a stretch except the
+            last, which may have fewer; all its samples if it can only be read as a whole; 0 if
+            blocks differ, and are small enough to be read for a part of their samples.
     """
 
     sample_counts: NDArray[np.int64]

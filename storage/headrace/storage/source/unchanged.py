@@ -1,4 +1,4 @@
-"""Files of others that are opened by a stored index must be as they were when it was made."""
+"""Check that files opened by a stored index have not changed since it was made."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headrace.storage.store.store import ObjectEntry
 def check_unchanged(
     indexed: Iterable[ObjectEntry], listed: Iterable[ObjectEntry], *, url: str
 ) -> None:
-    """Compare the files of an index with those that are there; others may have come since.
+    """Compare the files of an index with the current ones; files may have been added since.
 
     Raises:
         ShardCorruptError: A file has changed; names it.
-        ObjectNotFoundError: A file is gone; names it.
+        ObjectNotFoundError: A file is missing; names it.
     """
     found = {entry.name: entry for entry in listed}
     for wanted in indexed:

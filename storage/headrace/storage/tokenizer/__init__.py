@@ -1,1 +1,1 @@
-"""Tokenizers of Hugging Face's library: loaded from files, named by digests."""
+"""Load Hugging Face tokenizers from files, and identify them by digests."""

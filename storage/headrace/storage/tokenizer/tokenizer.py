@@ -1,7 +1,7 @@
 """Turn texts into tokens with a tokenizer that a file describes.
 
 The same file, library and text give the same tokens: truncation, padding and special tokens are
-left out, and a tokenizer that draws at random is refused.
+disabled, and tokenizers that use random numbers are refused.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ if TYPE_CHECKING:
     import tokenizers
 
 MAX_TEXT_BYTES: Final = 4 << 20
-"""Of one text: it takes a second or two, and cannot be left half done."""
+"""The most bytes of one text: it takes a second or two, and cannot be interrupted."""
 
 TOKEN_BYTES: Final = 128
-"""What the library holds of a token while it works on its text (measured), and a byte of text is
+"""Memory that the library uses per token while it works on a text (measured); a byte of text is
 rarely more than one token."""
 
 CHUNK_BYTES: Final = 32 << 10
-"""Of texts that go to the library together: some 10 ms of work, and little between two."""
+"""Bytes of texts that are passed to the library together: about 10 ms of work, with little
+overhead.
+"""
 
 _MAX_FILE_BYTES: Final = 1 << 28
 _DIGEST_BYTES: Final = 16
 _REASON_LIMIT: Final = 200
-# Of the parts of a model whose tokens are drawn at random.
+# The settings of a model that make its tokens random.
 _RANDOM: Final = ("dropout", "alpha", "nbest_size")
 
 
@@ -42,8 +44,8 @@ class TextRefusedError(Exception):
     """A text cannot be tokenized.
 
     Attributes:
-        row: Which of the texts.
-        reason: Why.
+        row: The index of the text.
+        reason: Why it cannot be tokenized.
     """
 
     def __init__(self, row: int, reason: str) -> None:
@@ -53,10 +55,10 @@ class TextRefusedError(Exception):
 
 
 class Tokenizer:
-    """A tokenizer; safe to call from several threads, which then work side by side.
+    """A tokenizer; safe to call from several threads, which run in parallel.
 
     Args:
-        library: The library's, as `load_tokenizer` prepared it.
+        library: The library's tokenizer, as prepared by `load_tokenizer`.
         digest: The digest of its file.
 
     Attributes:
@@ -73,17 +75,18 @@ class Tokenizer:
         """Return the tokens of each text.
 
         Args:
-            texts: UTF-8; some `CHUNK_BYTES` together, since nothing ends the work on them.
+            texts: The texts in UTF-8, about `CHUNK_BYTES` in total, since the work on them cannot
+                be interrupted.
             special_tokens: Whether to add what the tokenizer's post-processor adds.
 
         Raises:
-            TextRefusedError: A text is too long, no UTF-8, or one that the tokenizer cannot take.
+            TextRefusedError: A text is too long, not UTF-8, or not accepted by the tokenizer.
         """
         decoded = [_decoded(row, text) for row, text in enumerate(texts)]
         try:
             found = self._encode(decoded, special_tokens=special_tokens)
         except _LibraryError:
-            # Which of them it was the library does not say.
+            # The library does not say which text it was.
             found = []
             for row, text in enumerate(decoded):
                 try:
@@ -93,7 +96,7 @@ class Tokenizer:
         return found
 
     def lengths(self, texts: Sequence[bytes | memoryview]) -> NDArray[np.int64]:
-        """Return how many tokens each text has, special tokens left out.
+        """Return the number of tokens of each text, without special tokens.
 
         Raises:
             TextRefusedError: As for `encode`.
@@ -108,9 +111,9 @@ class Tokenizer:
         return lengths
 
     def decode(self, tokens: Sequence[int]) -> str | None:
-        """Return the text of tokens, special ones included; None if it does not know one of them.
+        """Return the text of tokens, including special ones; None if one of them is unknown.
 
-        It is for people to read: another text may have the same tokens.
+        The text is for people: another text may have the same tokens.
         """
         if any(one < 0 or self._library.id_to_token(one) is None for one in set(tokens)):
             return None
@@ -121,17 +124,17 @@ class Tokenizer:
             found = self._library.encode_batch_fast(texts, add_special_tokens=special_tokens)
         except (KeyboardInterrupt, SystemExit):
             raise
-        # The library's errors have no class of their own, and its panics are no exceptions.
+        # The library's errors have no class of their own, and its panics are not exceptions.
         except BaseException as error:
             raise _LibraryError(f"{type(error).__name__}: {error}") from error
         return [np.array(each.ids, np.int32) for each in found]
 
 
 def text_chunks(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield which neighbouring texts go to the library together: ``[begin, end)``.
+    """Yield ranges ``[begin, end)`` of neighbouring texts to pass to the library together.
 
     Args:
-        sizes: Bytes of each text.
+        sizes: The size of each text in bytes.
     """
     begin = total = 0
     for row, size in enumerate(sizes):
@@ -144,10 +147,10 @@ def text_chunks(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
-    """Load a tokenizer from a file as ``tokenizer.json`` of a model on Hugging Face.
+    """Load a tokenizer from a file such as the ``tokenizer.json`` of a Hugging Face model.
 
     Raises:
-        ConfigurationError: The file is none, the tokenizer draws at random, or the library is
+        ConfigurationError: The file is not a tokenizer, the tokenizer is random, or the library is
             missing.
     """
     try:
@@ -157,7 +160,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
             "tokenizing needs the package tokenizers, which is not installed here: pip install "
             "'headrace[tokenize]'"
         ) from error
-    # Its own threads would come on top of those that call it. It reads this with each call.
+    # Its own threads would add to those that call it. It reads this in each call.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     content = _content(Path(path))
     _refuse_random(content, path)

@@ -1,1 +1,1 @@
-"""Filters of rows: the language of ``where=``, and which samples an expression keeps."""
+"""Filter rows: the language of ``where=``, and which samples an expression keeps."""

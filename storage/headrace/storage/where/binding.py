@@ -1,8 +1,8 @@
-"""From a tree of ``where=`` to a function over record batches, checked against a schema.
+"""Turn a tree of ``where=`` into a function over record batches, checked against a schema.
 
-Nulls follow SQL: what is compared with null is null, ``and``, ``or`` and ``not`` are those of three
-values, and a sample is kept where the whole is true. A number is compared as exactly as it is
-written with integers and decimals, and as the column's own type with floats.
+Nulls follow SQL: a comparison with null is null, ``and``, ``or`` and ``not`` have three-valued
+logic, and a sample is kept if the expression is true. Numbers are compared exactly as written with
+integers and decimals, and in the column's type with floats.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from headrace.storage.where.syntax import (
 if TYPE_CHECKING:
     Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
 
-# What an array holds is known at run time alone, and pyarrow's stubs go by it.
+# The type of an array is known only at run time, but pyarrow's stubs depend on it.
 _Array: TypeAlias = Any
 _Mask: TypeAlias = Callable[[pa.RecordBatch], Any]
 _compute: Any = pc
@@ -78,9 +78,9 @@ class Filter:
     """A checked expression.
 
     Attributes:
-        text: It, written in one way.
-        columns: Names of the columns of the schema that it reads, in their order.
-        mask: Returns which samples of a batch it keeps, ``(samples,) bool``.
+        text: The expression in normal form.
+        columns: The names of the columns that it reads, in the order of the schema.
+        mask: Returns which samples of a batch are kept, ``(samples,) bool``.
     """
 
     text: str
@@ -92,8 +92,8 @@ def make_filter(where: str, schema: pa.Schema) -> Filter:
     """Check an expression against the columns of a dataset.
 
     Raises:
-        BadArgumentError: It cannot be read, names no column of these, or compares what cannot be
-            compared; the message points at the character.
+        BadArgumentError: It cannot be parsed, names an unknown column, or compares values that
+            cannot be compared; the message points at the character.
     """
     node = parse(where)
     binder = _Binder(where, schema)
@@ -117,7 +117,7 @@ class _Resolved:
     field: Field
 
     def values(self, batch: pa.RecordBatch) -> _Array:
-        """Return its values, nulls of the structs around it among them."""
+        """Return its values, including nulls from the structs around it."""
         column = batch.column(self.name)
         if self.path:
             column = _compute.struct_field(column, list(self.path))
@@ -125,7 +125,7 @@ class _Resolved:
 
     @property
     def type(self) -> pa.DataType:
-        """Of the values."""
+        """The type of the values."""
         kind: pa.DataType = self.field.type
         return kind.value_type if isinstance(kind, pa.DictionaryType) else kind
 
@@ -139,14 +139,14 @@ def _plain(column: _Array) -> _Array:
 
 
 class _Binder:
-    """Checks a tree against a schema; errors show the text."""
+    """Check a tree against a schema; errors show the text."""
 
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self._text = text
         self._schema = schema
 
     def bind(self, node: Node) -> _Mask:
-        """Return what makes an array of truth values, or nulls, of a batch."""
+        """Return a function from a batch to an array of truth values or nulls."""
         match node:
             case Not(of):
                 inner = self.bind(of)
@@ -175,7 +175,7 @@ class _Binder:
                 raise AssertionError(node)
 
     def resolve(self, column: Column) -> _Resolved:
-        """Return where the values of a column are: one of that name, or a field of a struct."""
+        """Return the column of that name, or the field of a struct."""
         names, parts = self._schema.names, column.name.split(".")
         for count in range(len(parts), 0, -1):
             name = ".".join(parts[:count])
@@ -267,7 +267,7 @@ class _Binder:
         return mask
 
     def _value(self, column: Column, found: _Resolved, literal: Literal) -> Any:
-        """Return a literal as the column's values are: a scalar of Arrow, or an exact number."""
+        """Return a literal in the column's type: an Arrow scalar, or an exact number."""
         kind, value = found.type, literal.value
         if not _is_comparable(kind):
             self._refuse(column, f"{column.name} is {kind}; expected 'is null' or 'is not null'")
@@ -349,7 +349,7 @@ def _is_comparable(kind: pa.DataType) -> bool:
 
 
 def _common_type(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
-    """Return the type in which two columns are compared without a loss; None for none."""
+    """Return the type in which two columns can be compared without loss, or None."""
     if _is_text(one) and _is_text(two):
         return pa.large_string()
     if pat.is_float16(one) and pat.is_float16(two):
@@ -374,7 +374,7 @@ def _common_integer(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
 
 
 def _exact(literal: Literal) -> Decimal:
-    """Return a number as it is written; one beyond all types as one that is just so."""
+    """Return a number exactly as written; one beyond all types as the next number beyond them."""
     value = Decimal(literal.text)
     if value and value.adjusted() > _MAX_DIGITS:
         return Decimal(10**_MAX_DIGITS).copy_sign(value)
@@ -384,7 +384,7 @@ def _exact(literal: Literal) -> Decimal:
 
 
 def _bounds(kind: pa.DataType) -> tuple[int, int, int]:
-    """Return the least and the greatest value, in units of the last place, and the scale."""
+    """Return the smallest and the largest value in units of the last place, and the scale."""
     if pat.is_decimal(kind):
         most = 10**kind.precision - 1
         return -most, most, kind.scale
@@ -394,7 +394,7 @@ def _bounds(kind: pa.DataType) -> tuple[int, int, int]:
 
 
 def _exact_scalar(value: Decimal, kind: pa.DataType) -> Any:
-    """Return a number as a scalar of a type; None where no value of it is equal."""
+    """Return a number as a scalar of a type; None if the type has no equal value."""
     least, most, scale = _bounds(kind)
     units = value.scaleb(scale, _EXACT)
     if units != units.to_integral_value(context=_EXACT) or not least <= units <= most:
@@ -408,7 +408,7 @@ def _scalar_of(units: int, kind: pa.DataType, scale: int) -> Any:
 
 
 def _compared_exactly(name: str, found: _Resolved, value: Decimal) -> _Mask:
-    """Compare integers or decimals with a number that their type may not be able to hold."""
+    """Compare integers or decimals with a number that their type may not represent."""
     kind = found.type
     least, most, scale = _bounds(kind)
     units = value.scaleb(scale, _EXACT)
@@ -417,10 +417,10 @@ def _compared_exactly(name: str, found: _Resolved, value: Decimal) -> _Mask:
     if name in {"=", "!="} and not is_whole:
         return _constant(found, value=name == "!=")
     if not is_whole:
-        # No value lies between a number and its floor.
+        # There is no value between a number and its floor.
         name = {"<": "<=", ">=": ">"}.get(name, name)
     if not least <= whole <= most:
-        # All values lie on one side of it, as zero does.
+        # All values are on the same side of it as zero.
         return _constant(found, value=_PYTHON[name](0, whole))
     compare, scalar = _COMPARE[name], _scalar_of(whole, kind, scale)
     return lambda batch: compare(found.values(batch), scalar)
@@ -439,7 +439,7 @@ def _where_valid(array: _Array, mask: _Array) -> _Array:
 
 
 def _floats_among(array: _Array, values: NDArray[Any]) -> _Array:
-    # Arrow's own tells 0.0 from -0.0.
+    # Arrow's own function distinguishes 0.0 from -0.0.
     found = np.isin(array.to_numpy(zero_copy_only=False), values)
     return _where_valid(array, pa.array(found))
 

@@ -1,4 +1,4 @@
-"""Which samples of a dataset a filter keeps: all blocks once, a few at a time."""
+"""Find which samples of a dataset a filter keeps, reading each block once, a few at a time."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from headrace.storage.where.binding import Filter
 
 _Mask: TypeAlias = NDArray[np.bool_]
 
-# Blocks that are read together take this many bytes of the store, and this many are read at a
-# time: enough for a store that answers after 20 ms, and some tens of MiB of memory.
+# The stored bytes of blocks that are read together, and the number of simultaneous reads: enough
+# for a store that answers after 20 ms, with some tens of MiB of memory.
 _RUN_BYTES = 4 << 20
 _RUNS = 4
 
 
 @runtime_checkable
 class ColumnReader(Protocol):
-    """A dataset that can read some columns of a block without the others."""
+    """A dataset that can read a part of a block's columns."""
 
     def read_columns(self, block: int, names: tuple[str, ...]) -> pa.RecordBatch:
-        """Read some columns of one block, as `OpenDataset.read_block` reads all."""
+        """Read some columns of one block, as `OpenDataset.read_block` reads all columns."""
 
 
 def kept_bits(
     dataset: OpenDataset, filtered: Filter, *, progress: Callable[[int], None] = lambda _: None
 ) -> NDArray[np.uint8]:
-    """Return a bit for each sample, 1 where it is kept, the lowest bit of each byte first.
+    """Return a bit per sample, 1 if it is kept, with the lowest bit of each byte first.
 
     Contract:
 
-    1. Each block is read once, `_RUNS` reads at a time; what waits to be looked at is bounded by
-       them too.
-    2. Failure: the error of the first block that cannot be read is raised. What is being read
-       then ends before this does, and nothing else starts.
+    1. Each block is read once, with `_RUNS` simultaneous reads, which also limit the blocks in
+       memory.
+    2. Failure: the error of the first block that cannot be read is raised. Reads in progress end
+       first, and no others start.
     3. Cancel: what ``progress`` raises is raised, with the same end.
 
     If the code differs, the code is wrong.
 
     Args:
-        dataset: Stays the caller's.
-        filtered: Made for its schema.
-        progress: Is told after each read how many samples have been looked at; may raise.
+        dataset: The dataset, which the caller keeps.
+        filtered: The filter, made for the dataset's schema.
+        progress: Called after each read with the number of samples checked; may raise.
 
     Returns:
         ``(ceil(sample_count / 8),) uint8``.

@@ -9,8 +9,8 @@
                 | column ["not"] "between" literal "and" literal
                 | column "is" ["not"] "null"
 
-A column is a name, a path of names with dots between, or either in double quotes; a literal is a
-number, a text in single quotes, ``true`` or ``false``. Words of the language may be in any case.
+A column is a name or a path of names separated by dots, optionally in double quotes; a literal is a
+number, a text in single quotes, ``true`` or ``false``. Keywords may be in any case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from typing import Final, NoReturn, TypeAlias
 from headrace.errors import BadArgumentError
 
 MAX_LETTERS: Final = 8192
-"""Of an expression; bounds what a caller makes a server parse. Arbitrary."""
+"""The most characters of an expression, which limits the parsing that a caller can cause
+(arbitrary).
+"""
 _MAX_DEPTH = 50
 _SHOWN_LETTERS = 60
 
@@ -33,9 +35,9 @@ class Column:
     """A column, or a field of one, by its name.
 
     Attributes:
-        name: As it is written, without quotes.
+        name: The name as written, without quotes.
         at: Where it starts in the text.
-        is_quoted: Whether it stands in double quotes.
+        is_quoted: Whether it is in double quotes.
     """
 
     name: str
@@ -49,7 +51,7 @@ class Literal:
 
     Attributes:
         value: A number, a text or a truth value.
-        text: As it is written.
+        text: The value as written.
         at: Where it starts in the text.
     """
 
@@ -63,7 +65,7 @@ Operand: TypeAlias = Column | Literal
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two operands, and how they are compared: ``=``, ``!=``, ``<``, ``<=``, ``>`` or ``>=``."""
+    """A comparison of two operands with ``=``, ``!=``, ``<``, ``<=``, ``>`` or ``>=``."""
 
     operator: str
     left: Operand
@@ -73,7 +75,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """Whether a column has one of some values."""
+    """A test whether a column has one of several values."""
 
     column: Column
     values: tuple[Literal, ...]
@@ -81,35 +83,35 @@ class Among:
 
 @dataclass(frozen=True, slots=True)
 class Null:
-    """Whether a column is null."""
+    """A test whether a column is null."""
 
     column: Column
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A column of truth values."""
+    """A boolean column used as a condition."""
 
     column: Column
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """What is true where something is false."""
+    """A negation."""
 
     of: Node
 
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """What is true where all of several are."""
+    """A conjunction of several conditions."""
 
     of: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Any:
-    """What is true where one of several is."""
+    """A disjunction of several conditions."""
 
     of: tuple[Node, ...]
 
@@ -145,7 +147,7 @@ def parse(text: str) -> Node:
     """Return the tree of an expression.
 
     Raises:
-        BadArgumentError: It is none; the message shows where.
+        BadArgumentError: It is not an expression; the message shows where.
     """
     if len(text) > MAX_LETTERS:
         raise BadArgumentError(
@@ -173,7 +175,7 @@ def fail(text: str, at: int, problem: str) -> NoReturn:
 
 
 class _Parser:
-    """Reads an expression from left to right, one word ahead."""
+    """Parse an expression from left to right, with one word of lookahead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -182,7 +184,7 @@ class _Parser:
         self._depth = 0
 
     def whole(self) -> Node:
-        """Return the tree of all of it."""
+        """Return the tree of the whole expression."""
         if self._peek().kind == "end":
             fail(self._text, 0, "there is no expression; expected one such as label < 10")
         node = self._any()
@@ -355,7 +357,7 @@ def _inverted(node: Node, is_not: bool) -> Node:  # noqa: FBT001 - what was read
 
 
 def canonical(node: Node) -> str:
-    """Write a tree down in one way, so that expressions that differ in spelling alone are equal."""
+    """Write a tree in normal form, so that expressions that differ only in spelling are equal."""
     match node:
         case Comparison(operator, left, right):
             return f"{_operand_text(left)} {operator} {_operand_text(right)}"
@@ -373,7 +375,7 @@ def canonical(node: Node) -> str:
 
 
 def columns_of(node: Node) -> Iterator[Column]:
-    """Yield the columns of a tree, as often as they come."""
+    """Yield the columns of a tree, once for each occurrence."""
     match node:
         case Comparison(_, left, right):
             yield from (each for each in (left, right) if isinstance(each, Column))
