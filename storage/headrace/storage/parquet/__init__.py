@@ -1,4 +1,4 @@
-"""Parquet files as datasets, where they lie: a file is a shard, a row group is a block."""
+"""Read Parquet files in place as datasets: a file is a shard, a row group is a block."""
 
 from headrace.storage.parquet.build import LARGE_ROW_GROUP_BYTES
 from headrace.storage.parquet.dataset import ParquetDataset

@@ -1,4 +1,4 @@
-"""Make an index: read the footers of all files, several at once."""
+"""Make an index from the footers of all files, reading several at once."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     Field = pa.Field[Any]  # pyarrow's stubs have it generic, pyarrow itself has not
 
 Progress = Callable[[int, int], None]
-"""Called with files done and files in all, by the thread that opens the dataset."""
+"""Called with the number of files done and of all files, by the thread that opens the dataset."""
 
 FOOTER_THREADS = 32
-"""Arbitrary: at 20 ms a read, 1,600 files a second."""
+"""Arbitrary: 1,600 files per second at 20 ms per read."""
 
 LARGE_ROW_GROUP_BYTES = 16 << 20
-"""Eight of the runs that the order cuts shards into; a larger row group is a run of its own."""
+"""Eight of the runs into which the order cuts shards; a larger row group is a run of its own."""
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OpenedFile:
-    """What is kept of a footer; files with the same columns share ``columns``."""
+    """The facts kept from a footer; files with the same columns share ``columns``."""
 
     entry: ObjectEntry
     footer_bytes: int
@@ -71,10 +71,10 @@ def build_index(
         files: The store.
         layout: The files.
         progress: Called as footers arrive.
-        threads: Footers read at once.
+        threads: The number of footers read at once.
 
     Raises:
-        ShardCorruptError: A file is damaged or changes meanwhile.
+        ShardCorruptError: A file is damaged, or changes while it is read.
         UnsupportedColumnError: A column cannot be served, or files differ in it.
         ConfigurationError: A file is encrypted or has row groups that are too large.
     """
@@ -119,7 +119,7 @@ def build_index(
 def _read_footers(
     files: Store, entries: Sequence[ObjectEntry], threads: int
 ) -> Iterator[_OpenedFile]:
-    """Yield what each footer says, in order; the pool ends with the generator."""
+    """Yield the facts of each footer, in order; the pool ends with the generator."""
     known: dict[tuple[object, ...], FileSchema] = {}
 
     def read(entry: ObjectEntry) -> _OpenedFile:
@@ -145,11 +145,11 @@ def _kept(layout: Layout, file: _OpenedFile) -> np.ndarray[Any, np.dtype[np.void
 
 
 def _schemas(layout: Layout, opened: Sequence[_OpenedFile]) -> tuple[pa.Schema, pa.Schema]:
-    """Return the served columns, and the same as the files name them."""
+    """Return the served columns, and the same columns under their names in the files."""
     if layout.delta is not None:
         return _delta_schemas(layout, opened)
     unified = with_columns(unified_schema(_distinct(opened)), layout.constants.schema)
-    schema_texts(unified)  # raises for what cannot be served
+    schema_texts(unified)  # raises for columns that cannot be served
     return with_common_classes(unified, _distinct(opened)), unified
 
 
@@ -168,12 +168,12 @@ def _delta_schemas(layout: Layout, opened: Sequence[_OpenedFile]) -> tuple[pa.Sc
         null_free = all(physical.name in columns.null_free for columns in found)
         served.append(plain.with_nullable(field.nullable and not null_free))
     schema = pa.schema(served)
-    schema_texts(schema)  # raises for what cannot be served
+    schema_texts(schema)  # raises for columns that cannot be served
     return schema, layout.delta.physical
 
 
 def _distinct(opened: Sequence[_OpenedFile]) -> list[FileSchema]:
-    """Return the columns that files have, in the order in which they first occur."""
+    """Return the columns of the files, in order of their first occurrence."""
     return list({id(file.columns): file.columns for file in opened}.values())
 
 
@@ -185,7 +185,7 @@ def _check_castable(file: FileSchema, wanted: Field) -> None:
     if wider_type(found, wanted.type) == wanted.type:
         return
     if pa.types.is_nested(found) and pa.types.is_nested(wanted.type):
-        return  # fields may be missing inside; what does not fit is found when it is read
+        return  # fields may be missing inside; values that do not fit are found when they are read
     try:
         pa.array([], found).cast(wanted.type)
     except pa.ArrowException as error:

@@ -19,30 +19,30 @@ from headrace.storage.source.source import ShardCheck
 from headrace.storage.source.stretches import Stretches
 from headrace.storage.store.store import Store
 
-# Row groups that differ and are larger are read whole: as parts of runs of 2 MiB, the order's
+# Larger row groups of different sizes are read as a whole: as parts of runs of 2 MiB, the order's
 # default, they would be read more than 1.5 times.
 _LARGE_UNEVEN_BYTES = 1 << 20
 _PAGE_HEADER_BYTES = 128  # its first fields are numbers of at most 10 bytes each
 
 
 class ParquetDataset(FileBlocks):
-    """Parquet files as a dataset. Safe to use from several threads.
+    """A dataset of Parquet files. Safe to use from several threads.
 
-    What Parquet offers is verified when a block is read: the checksums of pages, where the writer
-    made some; the file's version, where the store has some; lengths, counts and types.
+    Reading a block verifies all that Parquet allows: checksums of pages, if the writer made them;
+    the file's version, if the store has versions; lengths, counts and types.
 
     Attributes:
-        url: Where the files are; the folder, if the dataset is one file.
-        index: All that is known of the files; `encode_index` stores it.
-        fingerprint: 32 hexadecimal digits that name the files and their content.
-        schema: Columns of every batch.
-        sample_count: Samples.
-        shard_count: Files.
-        block_count: Row groups that hold samples.
-        raw_bytes: Bytes of the samples, as the footers state them.
+        url: The URL of the files; the folder, if the dataset is a single file.
+        index: All that is known about the files; `encode_index` stores it.
+        fingerprint: 32 hexadecimal digits that identify the files and their content.
+        schema: The columns of every batch.
+        sample_count: The number of samples.
+        shard_count: The number of files.
+        block_count: The number of row groups with samples.
+        raw_bytes: The size of the samples according to the footers, in bytes.
         stored_bytes: Bytes of the files.
-        shard_sample_counts: ``(shards,) int64``, with zeros; not to be written to.
-        shard_raw_bytes: ``(shards,) int64``; not to be written to.
+        shard_sample_counts: ``(shards,) int64``, may contain zeros; read-only.
+        shard_raw_bytes: ``(shards,) int64``; read-only.
     """
 
     def __init__(self, files: Store, index: ParquetIndex) -> None:
@@ -63,8 +63,8 @@ class ParquetDataset(FileBlocks):
     def stretches(self) -> Stretches:
         """Return its files, as `OpenDataset.stretches`; nothing is read.
 
-        A file of large row groups that differ is a stretch for each of them, and one without
-        samples is none.
+        In files with large row groups of different sizes, each row group is a stretch. Files
+        without samples have no stretch.
         """
         counts = self.index.row_groups["sample_count"].astype(np.int64)
         raw_bytes = self.index.row_groups["raw_bytes"].astype(np.int64)
@@ -89,7 +89,7 @@ class ParquetDataset(FileBlocks):
         return self._column(blocks, "stored_bytes")
 
     def block_raw_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the raw bytes of each block as its footer states them, ``(n,) int64``.
+        """Return the raw bytes of each block according to its footer, ``(n,) int64``.
 
         Raises:
             BadArgumentError: An ordinal is outside ``[0, block_count)``.
@@ -97,10 +97,10 @@ class ParquetDataset(FileBlocks):
         return self._column(blocks, "raw_bytes")
 
     def check_shard(self, shard: int) -> ShardCheck:
-        """Say whether the pages of a file have checksums, as its first page tells.
+        """Tell whether the pages of a file have checksums, judging by its first page.
 
         Raises:
-            HeadraceError: As `OpenDataset.check_shard`.
+            HeadraceError: See `OpenDataset.check_shard`.
         """
         entry = self.index.files[shard].entry
         if not self.shard_sample_counts[shard]:
@@ -113,14 +113,14 @@ class ParquetDataset(FileBlocks):
         return ShardCheck(entry.name, unprotected_count=count)
 
     def read_columns(self, block: int, names: tuple[str, ...]) -> pa.RecordBatch:
-        """Read some columns of one block, as `read_block` reads all; nothing else is fetched.
+        """Read some columns of one block, as `read_block` reads all, without fetching others.
 
         Args:
             block: In ``[0, block_count)``.
             names: The names of columns of `schema`, in its order.
 
         Raises:
-            HeadraceError: As `read_block`.
+            HeadraceError: See `read_block`.
         """
         self._checked(np.array([block]))
         try:
@@ -171,10 +171,10 @@ class ParquetDataset(FileBlocks):
 
 
 def _by_file(values: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Add up what blocks have, file by file."""
+    """Add up values of blocks by file."""
     return read_only(np.diff(starts_of(values)[starts]))
 
 
 def _sums(values: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Add up consecutive parts, none of them empty."""
+    """Add up consecutive parts, none of which is empty."""
     return np.add.reduceat(values, starts) if len(starts) else np.empty(0, np.int64)

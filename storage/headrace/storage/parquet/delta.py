@@ -1,8 +1,8 @@
-"""Delta tables: the files of one version, through the ``deltalake`` package.
+"""Find the files of one version of a Delta table, with the ``deltalake`` package.
 
-The log says which files are alive, what their partition columns hold, which of their rows are
-deleted, and under which names they store the columns. All of that is applied. Tables that need
-more of a reader are refused.
+The log says which files are current, the values of their partition columns, which rows are deleted,
+and under which names files store columns. All of this is applied. Tables that require other reader
+features are refused.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class DeltaVersion:
     """One version of a Delta table.
 
     Attributes:
-        version: Its number.
-        schema: The columns as the table names them.
-        physical: The same columns as the files name them.
-        names: Its files, relative to the table, the oldest first.
-        stored_bytes: Size of each file.
-        constants: Values of the partition columns, one row a file.
-        deleted: Rows that are no samples, ascending, for files that have some.
+        version: The number of the version.
+        schema: The columns with the table's names.
+        physical: The same columns with the files' names.
+        names: Its files, relative to the table, oldest first.
+        stored_bytes: The size of each file.
+        constants: The values of the partition columns, one row per file.
+        deleted: Deleted rows, ascending, for files that have any.
     """
 
     version: int
@@ -69,7 +69,7 @@ def read_delta(url: str, *, options: StoreOptions, version: int | None = None) -
 
     Args:
         url: The url of the table.
-        options: How to reach its store.
+        options: The options of its store.
         version: The version to read, or `None` for the current one.
 
     Raises:
@@ -198,7 +198,7 @@ def _deleted(
 
 
 def _plain_path(path: str) -> str:
-    """Reduce the ways in which one file is written to one: no scheme, nothing quoted."""
+    """Return the normal form of a file's name, without a scheme and unquoted."""
     return unquote(unquote(urlsplit(path).path if "://" in path else path)).strip("/")
 
 

@@ -1,4 +1,4 @@
-"""How the ``deltalake`` package reaches the store that ours reaches with `StoreOptions`."""
+"""Convert `StoreOptions` to options of the ``deltalake`` package for the same store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def delta_options(url: str, options: StoreOptions) -> dict[str, str]:
     """Return the storage options of ``deltalake`` for a URL.
 
     Raises:
-        ConfigurationError: A profile is named that is not there.
+        ConfigurationError: The named profile does not exist.
     """
     if not url.startswith(("s3://", "s3a://", "s3n://")):
         return {key: str(value) for key, value in options.fsspec.items()}
@@ -41,7 +41,7 @@ def _credentials(options: StoreOptions) -> dict[str, str | None]:
             "AWS_SECRET_ACCESS_KEY": options.secret_key,
             "AWS_SESSION_TOKEN": options.session_token,
         }
-    # Profiles and instance roles are boto3's to resolve, so that both see the same ones.
+    # boto3 resolves profiles and instance roles, so that both use the same credentials.
     try:
         found = boto3.Session(profile_name=options.profile).get_credentials()
     except BotoCoreError as error:

@@ -1,4 +1,4 @@
-"""Column mapping: the columns of a Delta table under the names that its files have for them."""
+"""Map the columns of a Delta table to their names in its files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NAME_KEY = "delta.columnMapping.physicalName"
 
 
 def physical_schema(schema: pa.Schema, stated: Mapping[str, Any]) -> pa.Schema:
-    """Return the columns of a table as its files name them, in plain types.
+    """Return the columns of a table with their names in files, in plain types.
 
     Args:
-        schema: The columns as the table names them.
+        schema: The columns with the table's names.
         stated: The table's ``schemaString``, parsed.
     """
     return pa.schema(_renamed(list(schema), stated["fields"]))
@@ -36,7 +36,7 @@ def _field(field: Field, stated: Mapping[str, Any]) -> Field:
 
 
 def _type(kind: Any, stated: Any) -> pa.DataType:
-    """Rename what is inside a type; plain types have one form of each kind."""
+    """Rename the fields inside a type; plain types have one form of each kind."""
     if not isinstance(stated, Mapping):
         plain: pa.DataType = kind
         return plain

@@ -1,4 +1,4 @@
-"""The end of a Parquet file: found, fetched and parsed, with limits on what it may claim."""
+"""Find, fetch and parse the footer of a Parquet file, with limits on what it may claim."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_FOOTER_BYTES = 256 << 20
 """Arbitrary: 10,000 columns in 100 row groups have 100 MB."""
 
 DIGEST_BYTES = 16
-_GUESS_BYTES = 64 << 10  # footers of 50 columns and 30 row groups come with the first read
+_GUESS_BYTES = 64 << 10  # footers of 50 columns and 30 row groups are fetched with the first read
 _TAIL = struct.Struct("<I4s")  # length of the footer, magic
 _MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"
@@ -38,7 +38,7 @@ _MAX_ITEMS = 4_000_000  # of a list of the footer, such as column chunks of a ro
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """A footer as it is stored.
+    """A footer in stored form.
 
     Attributes:
         entry: Its file.
@@ -50,16 +50,16 @@ class Footer:
 
     @property
     def digest(self) -> bytes:
-        """BLAKE2b-128 of the content."""
+        """Return BLAKE2b-128 of the content."""
         return hashlib.blake2b(self.content, digest_size=DIGEST_BYTES).digest()
 
     @property
     def offset(self) -> int:
-        """First byte in the file."""
+        """Return its first byte in the file."""
         return self.entry.stored_bytes - _TAIL.size - len(self.content)
 
     def file(self) -> pq.ParquetFile:
-        """Parse it: a file of which nothing but the footer can be read.
+        """Parse the footer; the result cannot read other parts of the file.
 
         Raises:
             ShardCorruptError: It cannot be parsed, or its column chunks contradict its schema.
@@ -84,12 +84,12 @@ class Footer:
         return file
 
     def damage(self, found: str) -> ShardCorruptError:
-        """Make the error for a footer that is not as it must be."""
+        """Make the error for an invalid footer."""
         return damage(self.entry, found, offset=max(0, self.offset))
 
 
 def _check_chunks(content: bytes, metadata: pq.FileMetaData) -> None:
-    """Refuse what would end the process when a column chunk is looked at (see `thrift`)."""
+    """Refuse footers whose column chunks would crash the process on access (see `thrift`)."""
     columns = [metadata.schema.column(index) for index in range(metadata.num_columns)]
     wanted = [
         (
@@ -116,7 +116,7 @@ def _check_chunks(content: bytes, metadata: pq.FileMetaData) -> None:
 
 
 def damage(entry: ObjectEntry, found: str, *, offset: int) -> ShardCorruptError:
-    """Make the error for a file that is not as it must be."""
+    """Make the error for an invalid file."""
     return ShardCorruptError(
         f"file {entry.name}, at byte {offset}: {found}; restore the file or write it again",
         shard=entry.name,
@@ -146,10 +146,10 @@ def read_footer(files: Store, entry: ObjectEntry) -> Footer:
 
 
 def read_known_footer(files: Store, entry: ObjectEntry, *, length: int, digest: bytes) -> Footer:
-    """Fetch a footer of which length and digest are known.
+    """Fetch a footer with known length and digest.
 
     Raises:
-        ShardCorruptError: It is not as it was when it was indexed.
+        ShardCorruptError: It has changed since it was indexed.
     """
     start = entry.stored_bytes - _TAIL.size - length
     footer = Footer(entry, files.read_entry(entry, offset=start, length=length))
@@ -161,10 +161,10 @@ def read_known_footer(files: Store, entry: ObjectEntry, *, length: int, digest: 
 
 
 def footer_length(tail: bytes, entry: ObjectEntry) -> int:
-    """Return the length of the footer that the last 8 bytes of a file state.
+    """Return the length of the footer from the last 8 bytes of a file.
 
     Raises:
-        ShardCorruptError: They are not those of a Parquet file, or the length cannot be.
+        ShardCorruptError: They are not those of a Parquet file, or the length is impossible.
         ConfigurationError: The file is encrypted.
     """
     length, magic = _TAIL.unpack(tail)

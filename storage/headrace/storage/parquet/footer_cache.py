@@ -1,4 +1,4 @@
-"""Parsed footers of the files that are being read, within a budget."""
+"""Cache parsed footers of files, within a budget."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headrace.storage.parquet.footer import Footer, read_known_footer
 from headrace.storage.parquet.index import IndexedFile
 from headrace.storage.store.store import Store
 
-_BUDGET_BYTES = 32 << 20  # as stored; a parsed footer takes some five times as much
+_BUDGET_BYTES = 32 << 20  # as stored; a parsed footer takes about five times as much
 
 
 class FooterCache:
-    """Footers by ordinal of their file. Safe to use from several threads.
+    """Footers by the ordinal of their file. Safe to use from several threads.
 
-    Two threads that miss the same footer both read it; one result is kept.
+    If two threads miss the same footer, both read it, and one result is kept.
     """
 
     def __init__(self, files: Store, indexed: tuple[IndexedFile, ...]) -> None:
@@ -31,7 +31,7 @@ class FooterCache:
         """Return a footer, verified against the index.
 
         Raises:
-            ShardCorruptError: It is not as it was when it was indexed.
+            ShardCorruptError: It has changed since it was indexed.
         """
         with self._lock:
             found = self._kept.get(ordinal)

@@ -1,4 +1,4 @@
-"""What opening a Parquet dataset needs of its files, and the fingerprint that names it."""
+"""The index of a Parquet dataset's files, and the fingerprint that identifies it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _CANONICAL_GROUP = np.dtype([("sample_count", "<i8"), ("raw_bytes", "<i8")])
 
 @dataclass(frozen=True, slots=True)
 class IndexedFile:
-    """One file as it was when it was indexed.
+    """One file at the time of indexing.
 
     Attributes:
-        entry: Name, size and version.
-        footer_bytes: Length of its footer.
+        entry: Its name, size and version.
+        footer_bytes: The length of its footer.
         footer_digest: BLAKE2b-128 of its footer.
-        row_group_count: Row groups, with those that hold no sample.
-        block_count: Row groups that hold samples.
+        row_group_count: The number of row groups, including those without samples.
+        block_count: The number of row groups with samples.
     """
 
     entry: ObjectEntry
@@ -41,15 +41,15 @@ class IndexedFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ParquetIndex:
-    """All that opening a dataset reads of its files; `encode_index` stores it.
+    """All that opening a dataset reads from its files; `encode_index` stores it.
 
     Attributes:
         schema: The columns as readers see them.
-        physical: The same columns as the files name them.
-        table_version: Version of the Delta table, or `None` for files that are none.
-        files: In the order of their samples.
-        constants: Columns whose value is the same in all of a file, one row a file.
-        deleted: Rows of a file that are no samples, ascending, by ordinal of the file.
+        physical: The same columns with the files' names.
+        table_version: The version of the Delta table, or `None` without a Delta table.
+        files: The files in the order of their samples.
+        constants: Columns with a constant value per file, one row per file.
+        deleted: Deleted rows of a file, ascending, by ordinal of the file.
         row_groups: ``(blocks,)`` of `ROW_GROUP_DTYPE`, file after file.
         fingerprint: 32 hexadecimal digits.
     """
@@ -65,7 +65,7 @@ class ParquetIndex:
 
     @property
     def block_starts(self) -> NDArray[np.int64]:
-        """Ordinal of the first block of each file and the number of all, ``(files + 1,)``."""
+        """Return the first block of each file, and the number of blocks, ``(files + 1,)``."""
         return starts_of([file.block_count for file in self.files])
 
 

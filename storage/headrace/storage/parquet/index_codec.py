@@ -1,9 +1,8 @@
-"""What opening Parquet files reads of their footers, stored as columns.
+"""Encode and decode the stored index of Parquet files: their footers as columns.
 
-``headrace.storage.source.stored_index_frame`` says how. There is a row a file, with lists in it of
-its row groups and deleted rows, and a column for each that is constant in all of a file. The facts
-beside them are the schemas, the version of a Delta table, and the fingerprint, which the rest gives
-again.
+``headrace.storage.source.stored_index_frame`` defines the form. There is a row per file, with lists
+of its row groups and deleted rows, and a column for each constant column. The facts beside them are
+the schemas, the version of a Delta table, and the fingerprint, which must match the rest.
 """
 
 from __future__ import annotations
@@ -89,8 +88,8 @@ def decode_index(content: bytes, *, place: str) -> ParquetIndex:
     """Return a stored index, verified.
 
     Args:
-        content: What was stored.
-        place: Where, for errors.
+        content: The stored bytes.
+        place: Its place, for errors.
 
     Raises:
         ManifestCorruptError: It is damaged, hostile, or of an unknown version.

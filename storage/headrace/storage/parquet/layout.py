@@ -1,4 +1,4 @@
-"""What lies at a URL: one file, a directory of files, partitions, or a Delta table."""
+"""Find out what is at a URL: one file, a directory of files, partitions, or a Delta table."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headrace.storage.store.store import ObjectEntry, Store, open_store
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoundFiles:
-    """What a listing of a URL gave.
+    """The result of listing a URL.
 
     Attributes:
         files: The store.
-        entries: All files, hidden ones and others as well.
-        is_file: Whether the URL names the one file.
+        entries: All files, including hidden ones and those of other kinds.
+        is_file: Whether the URL names a single file.
     """
 
     files: Store
@@ -34,13 +34,13 @@ class FoundFiles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The files of a dataset and what is known of them without reading them.
+    """The files of a dataset, and what is known about them without reading them.
 
     Attributes:
-        entries: In the order of their samples.
-        constants: Columns whose value is the same in all of a file, one row a file.
-        deleted: Rows that are no samples, ascending, by name of the file.
-        delta: The version, if it is a Delta table.
+        entries: The files in the order of their samples.
+        constants: Columns with a constant value per file, one row per file.
+        deleted: Deleted rows, ascending, by name of the file.
+        delta: The version of the table, if it is a Delta table.
     """
 
     entries: tuple[ObjectEntry, ...]
@@ -55,15 +55,15 @@ def is_delta(entries: Iterable[ObjectEntry]) -> bool:
 
 
 def find_files(files: Store, url: str, *, options: StoreOptions) -> FoundFiles:
-    """Return the files under a URL, or the one that it names in the folder above.
+    """Return the files under a URL, or the file that it names in its folder.
 
     Args:
-        files: The store of the URL; closed where another takes its place, or where this raises.
-        url: What the caller wrote.
-        options: How to reach the folder above.
+        files: The store of the URL; it is closed if another store replaces it, or if this raises.
+        url: The URL as the caller wrote it.
+        options: The options of the folder's store.
 
     Raises:
-        NotADatasetError: There is none.
+        NotADatasetError: There is no file.
     """
     try:
         entries = tuple(files.list_entries())
@@ -93,10 +93,10 @@ def layout_of(
     """Find out which of the files under a URL make the dataset, and in which order.
 
     Raises:
-        NotADatasetError: None does, or a version of a Delta table is named that is not there.
+        NotADatasetError: No file does, or the named version of the Delta table does not exist.
         UnsupportedColumnError: The folders of partitions contradict one another.
-        ObjectNotFoundError: A file that a Delta log names is gone.
-        ConfigurationError: A Delta table needs what is not there.
+        ObjectNotFoundError: A file that a Delta log names is missing.
+        ConfigurationError: A Delta table needs a package that is not installed, or another feature.
     """
     if is_delta(found.entries):
         return _delta_layout(
@@ -107,7 +107,7 @@ def layout_of(
             f"{url} has no versions: it contains no {DELTA_LOG_FOLDER}, so it is not a Delta table",
             url=url,
         )
-    # A file named by its URL is taken whatever its name.
+    # A file named by its URL is accepted whatever its name.
     chosen = [e for e in found.entries if found.is_file or is_parquet_name(e.name)]
     if not chosen:
         raise NotADatasetError(

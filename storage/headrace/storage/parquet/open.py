@@ -23,24 +23,25 @@ def open_parquet(
 ) -> ParquetDataset:
     """Open the Parquet files at a URL.
 
-    Lists what is there. Without an index it then reads the footer of every file; with one it
-    compares size and version of every file and reads nothing.
+    It lists the files. Without an index it then reads the footer of every file; with one it
+    compares the size and version of every file and reads nothing.
 
     Args:
         url: One file, a directory, a directory of partitions, or a Delta table.
-        options: How to reach the store.
-        index: What `decode_index` returned; files that came after it are left out.
-        table_version: Version of a Delta table, or `None` for the current one; with an index it
-            is the index that says which.
+        options: The options of the store.
+        index: The result of `decode_index`; files added after it are left out.
+        table_version: The version of a Delta table, or `None` for the current one; an index
+            determines the version itself.
         progress: Called with the number of footers read and of files.
-        store: The one of the URL, where it is open already; the dataset's from now on.
+        store: The store of the URL, if it is already open; the dataset owns it from now on.
 
     Raises:
         NotADatasetError: There are no Parquet files, or no such version of the table.
-        ShardCorruptError: A file is damaged, or not as it was when it was indexed.
-        ObjectNotFoundError: A file of the index or of the Delta log is gone.
+        ShardCorruptError: A file is damaged, or has changed since it was indexed.
+        ObjectNotFoundError: A file of the index or of the Delta log is missing.
         UnsupportedColumnError: A column cannot be served, or files differ in it.
-        ConfigurationError: Files or table need what is not supported or not installed.
+        ConfigurationError: The files or the table need features that are not supported, or packages
+            that are not installed.
         ManifestCorruptError: The log of a Delta table is damaged.
         StoreRefusedError: The store refuses.
         StoreUnavailableError: The store cannot be reached.

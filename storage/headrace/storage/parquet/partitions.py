@@ -1,4 +1,4 @@
-"""Hive partitions: ``year=2024/month=05/part-0.parquet`` says what two columns hold."""
+"""Read Hive partitions: ``year=2024/month=05/part-0.parquet`` gives the values of two columns."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ _DATE = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def partition_columns(names: Sequence[str]) -> pa.RecordBatch:
-    """Return the columns that the folders of files state, one row a file.
+    """Return the columns given by the folders of files, one row per file.
 
-    A column whose values are all whole numbers is int32, or int64 where one needs it; one whose
-    values are all dates (``2024-05-31``) is date32; any other is string. This is what Spark and
-    pyarrow infer as well.
+    A column of whole numbers is int32, or int64 if necessary; a column of dates (``2024-05-31``) is
+    date32; any other is string. Spark and pyarrow infer the same types.
 
     Args:
         names: Names of the files, relative to the root of the dataset.
 
     Raises:
-        UnsupportedColumnError: Two files lie below folders of different keys.
+        UnsupportedColumnError: Two files are in folders with different keys.
     """
     stated = [_stated(name) for name in names]
     keys = list(stated[0]) if stated else []

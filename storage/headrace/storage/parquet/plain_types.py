@@ -1,7 +1,7 @@
-"""The types that columns of Parquet files are served in, and how columns get them.
+"""Convert columns of Parquet files to the types in which they are served.
 
-Arrow has several layouts for one kind of value: dictionaries, views, 64-bit offsets, extension
-types over a plain one. Files of one dataset may differ in them, so each kind has one layout here.
+Arrow has several layouts for the same kind of value: dictionaries, views, 64-bit offsets, extension
+types. Files of one dataset may differ in them, so each kind has one layout here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type that columns of ``kind`` are served in."""
+    """Return the type in which columns of ``kind`` are served."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return kind
     if isinstance(kind, pa.BaseExtensionType):
@@ -62,10 +62,10 @@ def plain_array(column: pa.ChunkedArray[Any], kind: pa.DataType) -> Array:
 
 
 def wider_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """Return the plain type that holds every value of both without loss, or nothing.
+    """Return the plain type that represents every value of both without loss, or None.
 
     Integers widen to integers, floats to floats, decimals of one scale to the wider one, times to
-    the finer unit; lists and structs by what is in them.
+    the finer unit; lists and structs by their contents.
     """
     if left == right:
         return left
@@ -80,7 +80,7 @@ def wider_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 
 
 def wider_field(left: Field, right: Field) -> Field | None:
-    """Return the field that holds both, or nothing."""
+    """Return the field that represents both, or None."""
     kind = wider_type(left.type, right.type)
     return None if kind is None else pa.field(left.name, kind, left.nullable or right.nullable)
 

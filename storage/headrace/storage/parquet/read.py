@@ -1,4 +1,4 @@
-"""Read one row group: a few ranged reads, then Arrow's decoder."""
+"""Read one row group with a few ranged reads and Arrow's decoder."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def read_row_group(
     row_group: int,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Return a row group as Arrow reads it, checksums of pages verified where there are some.
+    """Return a row group as Arrow reads it, verifying checksums of pages if there are any.
 
     Args:
-        files: Holds the file.
+        files: The store of the file.
         footer: The footer of the file.
-        metadata: The same, as Arrow has it.
-        row_group: Its ordinal in the file.
-        columns: Names of the columns to read; None for all, and where a name holds a dot, which
-            Arrow takes for a field of a struct. Of the others nothing is fetched.
+        metadata: The footer parsed by Arrow.
+        row_group: The ordinal of the row group in the file.
+        columns: Names of the columns to read; None for all, as also for names with a dot, which
+            Arrow takes for a field of a struct. Other columns are not fetched.
 
     Raises:
         ShardCorruptError: It is damaged; names the file, the row group and the byte.
-        ObjectNotFoundError: The file is gone.
+        ObjectNotFoundError: The file is missing.
         StoreUnavailableError: The store cannot be reached.
     """
     group = metadata.row_group(row_group)
@@ -69,11 +69,11 @@ def read_row_group(
 
 
 def without_rows(batch: pa.RecordBatch, deleted: NDArray[np.int64]) -> pa.RecordBatch:
-    """Return the batch without some of its rows.
+    """Return the batch without deleted rows.
 
     Args:
         batch: All rows.
-        deleted: Ordinals of those to leave out.
+        deleted: The ordinals of rows to leave out.
     """
     if not len(deleted):
         return batch
@@ -83,7 +83,7 @@ def without_rows(batch: pa.RecordBatch, deleted: NDArray[np.int64]) -> pa.Record
 
 
 def block_damage(footer: Footer, row_group: int, found: str, *, offset: int) -> ShardCorruptError:
-    """Make the error for a row group that is not as it must be."""
+    """Make the error for an invalid row group."""
     return ShardCorruptError(
         f"file {footer.entry.name}, row group {row_group}, at byte {offset}: {found}; restore the "
         "file or write it again",
@@ -97,7 +97,7 @@ _FAILURES = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 
 class _Reader:
-    """Arrow's reader over the parts of a file that were fetched."""
+    """Open Arrow's reader over the fetched parts of a file."""
 
     def __init__(
         self, footer: Footer, metadata: pq.FileMetaData, segments: list[tuple[int, bytes]]
@@ -107,19 +107,19 @@ class _Reader:
         self._segments = segments
 
     def read(self, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
-        # Any: what Arrow asks of a file is less than the stubs say.
+        # Any: Arrow needs fewer methods of a file than the stubs say.
         parts: Any = SegmentFile(self.footer.entry.stored_bytes, self._segments)
         source = pa.PythonFile(parts, "r")
         with pq.ParquetFile(
             source,
             metadata=self.metadata,
             read_dictionary=large_dictionaries(self.metadata.row_group(row_group)),
-            # The parts are in memory already.
+            # The parts are already in memory.
             pre_buffer=False,
             coerce_int96_timestamp_unit="us",
             page_checksum_verification=True,
         ) as file:
-            # The caller has threads of its own, one a block.
+            # The caller has its own threads, one per block.
             return file.read_row_group(
                 row_group, columns=None if columns is None else list(columns), use_threads=False
             )
@@ -128,7 +128,7 @@ class _Reader:
 def _located(
     reader: _Reader, row_group: int, columns: Sequence[str] | None, error: Exception
 ) -> ShardCorruptError:
-    """Find the column that cannot be read, one after the other."""
+    """Find the column that cannot be read, trying one after the other."""
     group = reader.metadata.row_group(row_group)
     starts = [start for start, _ in chunk_ranges(group, reader.footer)]
     for index, start in enumerate(starts):

@@ -1,9 +1,9 @@
-"""What a footer says of its row groups, checked: rows, places in the file, sizes, nulls.
+"""Read and check a footer's row groups: rows, places in the file, sizes, nulls.
 
-The raw bytes of a row group are defined by the footer alone, so that they, and with them the
-order of samples, depend on no library: of each column chunk the larger of the bytes of its pages
-before compression and of its values times their width (4 for strings, 1/8 for booleans). Strings
-that are stored as a dictionary count as they are stored.
+The raw bytes of a row group depend only on the footer, so that they, and the order of samples, do
+not depend on a library. They are, for each column chunk, the larger of the size of its pages before
+compression and the number of its values times their width (4 for strings, 1/8 for booleans).
+Strings stored as a dictionary count as stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.storage.parquet.footer import Footer, damage
 from headrace.storage.store.store import ObjectEntry
 
 MAX_ROW_GROUP_BYTES = 2**31 - 1
-"""Raw bytes: what 32-bit offsets of a block's strings and lists can address."""
+"""The most raw bytes: what 32-bit offsets of a block's strings and lists can address."""
 
 _WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
 _PAD_BYTES = 100  # writers before 2014 left out a dictionary page's header (PARQUET-816)
@@ -39,8 +39,9 @@ ROW_GROUP_DTYPE = np.dtype(
 )
 """One row group.
 
-``first_row`` counts in the file, ``row_count`` are its rows and ``sample_count`` those that are
-not deleted; ``offset`` is its first byte and ``stored_bytes`` the sum of its column chunks.
+``first_row`` is its first row in the file, ``row_count`` the number of its rows and
+``sample_count`` that of rows that are not deleted; ``offset`` is its first byte and
+``stored_bytes`` the sum of its column chunks.
 """
 
 
@@ -49,9 +50,9 @@ class RowGroupTable:
     """The row groups of one file.
 
     Attributes:
-        rows: ``(row_groups,)`` of `ROW_GROUP_DTYPE`, those without rows left out.
-        row_group_count: Row groups in the file, with those.
-        null_free: Names of top-level columns of which the footer says that they hold no null.
+        rows: ``(row_groups,)`` of `ROW_GROUP_DTYPE`, without empty row groups.
+        row_group_count: The number of row groups in the file, including empty ones.
+        null_free: The names of top-level columns without nulls according to the footer.
     """
 
     rows: NDArray[np.void]
@@ -63,7 +64,7 @@ def row_group_table(metadata: pq.FileMetaData, footer: Footer) -> RowGroupTable:
     """Return the row groups of a file.
 
     Raises:
-        ShardCorruptError: They lie outside the file or over one another, or counts contradict.
+        ShardCorruptError: They are outside the file or overlap, or counts contradict one another.
         ConfigurationError: One is too large to be read at once.
     """
     null_free = {column.path for column in _flat_columns(metadata)}
@@ -72,7 +73,7 @@ def row_group_table(metadata: pq.FileMetaData, footer: Footer) -> RowGroupTable:
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         if group.num_rows == 0:
-            continue  # writers differ in what they state of its columns
+            continue  # writers differ in what they say about its columns
         chunks = list(chunk_ranges(group, footer))
         raw_bytes = sum(_raw_bytes(chunk) for chunk in _chunks(group))
         null_free -= {chunk.path_in_schema for chunk in _chunks(group) if _may_hold_nulls(chunk)}
@@ -94,12 +95,12 @@ def chunk_ranges(group: pq.RowGroupMetaData, footer: Footer) -> Iterator[tuple[i
     """Yield the bytes ``[start, stop)`` of each column chunk.
 
     Raises:
-        ShardCorruptError: A chunk lies outside the part of the file that holds data.
+        ShardCorruptError: A chunk is outside the data part of the file.
     """
     limit = footer.offset
     for chunk in _chunks(group):
         start = chunk.data_page_offset
-        dictionary = chunk.dictionary_page_offset or 0  # some writers state 0 for none
+        dictionary = chunk.dictionary_page_offset or 0  # some writers write 0 for none
         if 0 < dictionary < start:
             start = dictionary
         stop = start + chunk.total_compressed_size
@@ -114,11 +115,11 @@ def chunk_ranges(group: pq.RowGroupMetaData, footer: Footer) -> Iterator[tuple[i
 def without(
     rows: NDArray[np.void], deleted: NDArray[np.int64], entry: ObjectEntry
 ) -> NDArray[np.void]:
-    """Return the row groups of a file with fewer samples; those left with none are left out.
+    """Return the row groups of a file without deleted rows, leaving out empty ones.
 
     Args:
         rows: As `row_group_table` returns them.
-        deleted: Rows of the file that are no samples, ascending.
+        deleted: The deleted rows of the file, ascending.
         entry: The file.
 
     Raises:
@@ -138,9 +139,9 @@ def without(
 
 
 def large_dictionaries(group: pq.RowGroupMetaData) -> list[str]:
-    """Return the columns of text that could be far larger than a row group states.
+    """Return the columns of text that could be far larger than their row group says.
 
-    A value of a dictionary is stored once, however many rows have it. These columns are read as
+    A dictionary stores a value once, however many rows have it. These columns are read as
     dictionaries, and measured before they are decoded.
     """
     return [
@@ -153,7 +154,7 @@ def large_dictionaries(group: pq.RowGroupMetaData) -> list[str]:
 
 
 def padded(stop: int, footer: Footer) -> int:
-    """Return where to stop reading so that what old writers left out of a length is there."""
+    """Return where to stop reading, to include bytes that old writers left out of a length."""
     return min(stop + _PAD_BYTES, footer.offset)
 
 
@@ -191,7 +192,7 @@ def _check_counts(rows: int, raw_bytes: int, index: int, entry: ObjectEntry) -> 
 
 
 def _check_apart(places: list[tuple[int, int]], footer: Footer) -> None:
-    """Refuse column chunks that share bytes: a small file could stand for any amount."""
+    """Refuse column chunks that share bytes, since a small file could then expand to any size."""
     ordered = np.array(sorted(places), np.int64).reshape(-1, 2)
     overlaps = np.flatnonzero(ordered[1:, 0] < ordered[:-1, 1])
     if len(overlaps):

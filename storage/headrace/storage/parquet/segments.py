@@ -1,4 +1,4 @@
-"""A file of which a few parts are in memory: what Arrow's reader sees of a remote one."""
+"""A file-like object with a few parts of a remote file in memory, for Arrow's reader."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 MAX_GAP_BYTES = 1 << 20
-"""Bytes read for nothing rather than asked around: what a store sends in one round trip's time."""
+"""The most unneeded bytes to read rather than make another request: what a store sends in one round
+trip's time.
+"""
 
 
 def coalesced(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges ``[start, stop)`` that cover all of ``ranges`` in few reads, ascending."""
+    """Return ascending ranges ``[start, stop)`` that cover all ``ranges`` with few reads."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if joined and start <= joined[-1][1] + MAX_GAP_BYTES:
@@ -24,11 +26,11 @@ def coalesced(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class SegmentFile:
-    """A seekable file that holds some of its bytes, and refuses to be read elsewhere.
+    """A seekable file that has some of its bytes, and refuses to read others.
 
     Args:
-        size: Bytes of the whole file.
-        segments: Offset and content of what is there, ascending, apart from one another.
+        size: The size of the whole file in bytes.
+        segments: The offset and the content of each part, ascending and disjoint.
     """
 
     def __init__(self, size: int, segments: Sequence[tuple[int, bytes]]) -> None:
@@ -61,10 +63,10 @@ class SegmentFile:
         return self._position
 
     def read_buffer(self, length: int) -> pa.Buffer:
-        """Return the next bytes without a copy; Arrow calls this where it is there.
+        """Return the next bytes without a copy; Arrow calls this if it exists.
 
         Raises:
-            OSError: They are not all in one segment.
+            OSError: The bytes are not all in one segment.
         """
         index = bisect_right(self._starts, self._position) - 1
         length = max(0, min(length, self._size - self._position))
@@ -86,6 +88,6 @@ class SegmentFile:
         """Do nothing."""
 
     def close(self) -> None:
-        """Let go of the content."""
+        """Release the content."""
         self.closed = True
         self._buffers = []

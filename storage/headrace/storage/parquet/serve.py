@@ -1,4 +1,4 @@
-"""Give row groups the schema of their dataset."""
+"""Convert row groups to the schema of their dataset."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServedColumn:
-    """How one column is served. Asking Arrow's objects for this took longer than the column.
+    """How one column is served; asking Arrow's objects for this took longer than the conversion.
 
     Attributes:
-        name: As readers see it.
-        stored_name: As files name it.
+        name: Its name for readers.
+        stored_name: Its name in files.
         served: Its type.
-        stored: Its type with the names that files have inside.
-        nullable: Whether it may hold nulls.
-        is_primitive: Whether its values have one width.
+        stored: Its type with the field names of files.
+        nullable: Whether it may contain nulls.
+        is_primitive: Whether its values have a fixed width.
     """
 
     name: str
@@ -45,7 +45,7 @@ def column_plans(schema: pa.Schema, physical: pa.Schema) -> tuple[ServedColumn, 
 
     Args:
         schema: The columns as readers see them.
-        physical: The same as files name them.
+        physical: The same columns with the files' names.
     """
     return tuple(
         ServedColumn(
@@ -71,16 +71,16 @@ def served_batch(
     """Return a row group with the schema of its dataset.
 
     Args:
-        table: As `read_row_group` returns it.
-        plans: One for each column.
+        table: The result of `read_row_group`.
+        plans: The plan of each column.
         schema: The columns as readers see them.
-        constants: Values of columns that the file does not hold.
-        file: Its name, for errors.
+        constants: The values of columns that are not in the file.
+        file: The name of the file, for errors.
 
     Raises:
         UnsupportedColumnError: A value does not fit the type of its column.
-        ConfigurationError: A dictionary stands for more than fits into a block.
-        ValueError: A column that holds no nulls holds some, or text that is not UTF-8.
+        ConfigurationError: A dictionary expands to more than fits into a block.
+        ValueError: A column without nulls has some, or text is not UTF-8.
     """
     places = {name: place for place, name in enumerate(table.schema.names)}
     columns = []
@@ -114,7 +114,7 @@ def _column(column: pa.ChunkedArray[Any], plan: ServedColumn, file: str) -> Arra
     if plan.is_primitive:
         return whole
     try:
-        whole.validate(full=True)  # Arrow's reader does not look whether text is UTF-8
+        whole.validate(full=True)  # Arrow's reader does not check whether text is UTF-8
     except pa.ArrowException as error:
         raise ValueError(f"column {plan.name!r}: {error}") from error
     if plan.stored == plan.served:

@@ -1,4 +1,4 @@
-"""The `parquet` source as the registry of sources asks it."""
+"""The `parquet` source for the registry of sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOKED_AT = 1000  # one page of a listing of S3
 
 
 def detect(place: Place) -> bool:
-    """Tell whether the URL is a Parquet file, or a look under it finds some or a Delta log."""
+    """Tell whether the URL is a Parquet file, or a listing finds Parquet files or a Delta log."""
     seen = list(islice(place.store.list_entries(), _LOOKED_AT))
     if seen:
         return is_delta(seen) or any(is_parquet_name(entry.name) for entry in seen)
@@ -26,7 +26,7 @@ def detect(place: Place) -> bool:
 
 
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> ParquetDataset:
-    """Open the files; reads every footer."""
+    """Open the files, reading every footer."""
     dataset = open_parquet(
         place.url,
         options=place.options,

@@ -1,8 +1,8 @@
-"""What the column chunks of a footer state, read before Arrow is asked for them.
+"""Read the column chunks of a footer before Arrow does.
 
-Arrow parses a footer without looking at its column chunks, and throws where one is first touched
-and contradicts the schema; pyarrow lets that end the process. So the few fields that it compares
-are compared here first. Everything else is skipped over.
+Arrow parses a footer without checking its column chunks, and throws on the first access to one that
+contradicts the schema, which ends the process under pyarrow. So the few fields that Arrow compares
+are compared here first. Everything else is skipped.
 
 Source: parquet.thrift of the Parquet format, version 2.12, and the Thrift compact protocol.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 _STOP, _TRUE, _FALSE, _BYTE = 0, 1, 2, 3
 _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 7, 8, 9, 10, 11, 12
 _INTEGERS = (4, 5, 6)
-_LONG_LIST = 15  # a list of that many or more has its length behind the header
+_LONG_LIST = 15  # a list of at least this length has its length after the header
 _MAX_VARINT_SHIFT = 70
 _PAGE_CHECKSUM = 4  # of PageHeader
 _FILE_ENCRYPTION = (8, 9)  # of FileMetaData: the algorithm, and the key that signs the footer
@@ -28,13 +28,13 @@ class EncryptionFoundError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChunkStatement:
-    """What one column chunk states.
+    """The checked fields of one column chunk.
 
     Attributes:
-        physical_type: Number of the type, or `None` where there is no metadata of the chunk.
-        text_bytes: Whether it states how long its text is.
-        repetition_levels: Length of the histogram of levels, 0 without one.
-        definition_levels: Length of the other.
+        physical_type: The number of the type, or `None` if the chunk has no metadata.
+        text_bytes: Whether it says how long its text is.
+        repetition_levels: The length of the histogram of repetition levels, 0 without one.
+        definition_levels: The same for definition levels.
     """
 
     physical_type: int | None = None
@@ -44,13 +44,13 @@ class ChunkStatement:
 
 
 def chunk_statements(footer: bytes) -> Iterator[list[ChunkStatement]]:
-    """Yield what the column chunks of each row group state.
+    """Yield the fields of the column chunks of each row group.
 
     Args:
         footer: A Thrift message that Arrow could parse.
 
     Raises:
-        ValueError: It is none, or nested beyond measure.
+        ValueError: It is not a message, or nested too deeply.
         IndexError: It is cut off.
         EncryptionFoundError: It says that something in the file is encrypted.
     """
@@ -76,7 +76,7 @@ def states_checksum(header: bytes) -> bool:
             if field >= _PAGE_CHECKSUM:
                 return field == _PAGE_CHECKSUM and kind in _INTEGERS
     except (ValueError, IndexError):
-        pass  # damage, which reading the page tells
+        pass  # damage, which reading the page reports
     return False
 
 
@@ -137,7 +137,7 @@ class _Reader:
         self._at = 0
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Yield number and kind of each field of a struct; whoever asks takes its value."""
+        """Yield the number and kind of each field of a struct; the caller must read its value."""
         number = 0
         while True:
             header = self._byte()
@@ -147,13 +147,13 @@ class _Reader:
             yield number, header & 15
 
     def fields_with_values(self) -> Iterator[tuple[int, int]]:
-        """Yield number and kind of each field of a struct, and pass over its value."""
+        """Yield the number and kind of each field of a struct, and skip its value."""
         for number, kind in self.fields():
             yield number, kind
             self.skip(kind)
 
     def items(self, wanted: int) -> Iterator[int]:
-        """Yield the places in a list of the kind that is wanted."""
+        """Yield the places in a list of the expected kind."""
         count, kind = self._list_header()
         if kind != wanted and count:
             raise ValueError(f"a list of kind {kind} at byte {self._at}, {wanted} expected")
@@ -165,7 +165,7 @@ class _Reader:
         return (value >> 1) ^ -(value & 1)
 
     def skip(self, kind: int) -> None:
-        """Pass over a value."""
+        """Skip a value."""
         if kind in _INTEGERS:
             self._varint()
         elif kind == _BINARY:
@@ -184,7 +184,7 @@ class _Reader:
             raise ValueError(f"kind {kind} at byte {self._at}")
 
     def skip_list(self) -> int:
-        """Pass over a list and return its length."""
+        """Skip a list and return its length."""
         count, kind = self._list_header()
         if kind in (_TRUE, _FALSE, _BYTE):
             self._advance(count)
@@ -194,7 +194,7 @@ class _Reader:
         return count
 
     def check_texts(self) -> None:
-        """Pass over a list of texts, which pyarrow decodes outside of what it catches."""
+        """Skip a list of texts, which pyarrow decodes outside of its error handling."""
         for _ in self.items(_BINARY):
             length = self._varint()
             start = self._at

@@ -1,4 +1,4 @@
-"""One schema for many files: the same columns, each in the type that holds all of its files."""
+"""Combine the schemas of many files: the same columns, each in a type for all files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileSchema:
-    """The columns of one file, or of several that have the same.
+    """The columns of one file, or of several files with the same columns.
 
     Attributes:
-        file: Name of the first, for errors.
-        schema: As Arrow reads it.
-        null_free: Columns of which the footer says that they hold no null.
-        classes: Names of the values of columns of labels, as Hugging Face's datasets note them.
+        file: The name of the first file, for errors.
+        schema: The schema as Arrow reads it.
+        null_free: The columns without nulls according to the footer.
+        classes: The class names of label columns, as stored by Hugging Face's datasets.
     """
 
     file: str
@@ -36,7 +36,7 @@ class FileSchema:
 
 
 def plain_schema(file: FileSchema) -> pa.Schema:
-    """Return a file's columns in plain types, nullable only where nulls may be.
+    """Return a file's columns in plain types, nullable only if there may be nulls.
 
     Raises:
         UnsupportedColumnError: A name occurs twice.
@@ -60,8 +60,8 @@ def unified_schema(files: Iterable[FileSchema]) -> pa.Schema:
     """Return the columns of a dataset, in the order of its first file.
 
     Raises:
-        UnsupportedColumnError: A file lacks a column, has one more, or has one in a type that
-            does not go with that of another file; or a type cannot be served at all.
+        UnsupportedColumnError: A file lacks a column, has an additional one, or has one in a type
+            that does not fit that of another file; or a type cannot be served.
     """
     fields: dict[str, Field] = {}
     first = ""
@@ -76,7 +76,7 @@ def unified_schema(files: Iterable[FileSchema]) -> pa.Schema:
 
 
 def noted_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
-    """Return the classes that Hugging Face's datasets have noted in a file, by column."""
+    """Return the classes that Hugging Face's datasets stored in a file, by column."""
     text = (schema.metadata or {}).get(b"huggingface", b"")
     try:
         noted = json.loads(text) if text else {}
@@ -87,10 +87,10 @@ def noted_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
 
 
 def with_common_classes(schema: pa.Schema, files: Iterable[FileSchema]) -> pa.Schema:
-    """Return a dataset's columns with the classes in which all of its files agree.
+    """Return a dataset's columns with the classes on which all of its files agree.
 
-    Where files differ, or one of them says nothing, a number has no one meaning, and the column
-    has no classes.
+    If files differ, or one of them has no classes, the meaning of a number is ambiguous, and the
+    column has no classes.
     """
     noted = [file.classes for file in files]
     common = {
@@ -109,7 +109,7 @@ def with_common_classes(schema: pa.Schema, files: Iterable[FileSchema]) -> pa.Sc
 
 
 def with_columns(schema: pa.Schema, fields: Iterable[Field]) -> pa.Schema:
-    """Return the schema with ``fields`` in place of those of their names, or at its end."""
+    """Return the schema with ``fields`` replacing those of the same names, or appended."""
     added = {field.name: field for field in fields}
     kept = [field for field in schema if field.name not in added]
     return pa.schema([*kept, *added.values()])

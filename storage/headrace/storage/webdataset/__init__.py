@@ -1,4 +1,4 @@
-"""WebDataset: directories of tar files whose members, grouped by name, are samples."""
+"""Read WebDatasets: directories of tar files whose members, grouped by name, are samples."""
 
 from headrace.storage.webdataset.dataset import WebDataset
 from headrace.storage.webdataset.source import MARK, detect, open_at, open_webdataset

@@ -1,4 +1,4 @@
-"""What the ending of a member's name says of its content, and columns made of members."""
+"""Derive types from the endings of members' names, and make columns from members."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ KEY = "__key__"
 
 MAX_COLUMNS = 1000
 MAX_VALUE_BYTES = 2**31 - 1 - (64 << 20)
-"""Of one member: the values of a block have 32-bit offsets, and others may lie beside it."""
+"""The most bytes of one member: the values of a block have 32-bit offsets, and a block may have
+others.
+"""
 
 _MAX_DIGITS = 64  # with white space
 _TEXT = {"txt", "text", "transcript"}
@@ -29,7 +31,7 @@ _FORMATS = {"json": "json", "jpg": "jpeg", "jpeg": "jpeg", "png": "png", "webp":
 
 
 def column_field(name: str, *, nullable: bool) -> Field:
-    """Return the field of a column; the part of its name after the last dot tells the type."""
+    """Return the field of a column, whose type follows from its name after the last dot."""
     ending = name.rpartition(".")[2]
     kind: pa.DataType = pa.binary()
     if ending in _TEXT or ending == "json":
@@ -45,12 +47,12 @@ def column_of(values: Sequence[memoryview], present: NDArray[np.bool_], field: F
     """Return a column.
 
     Args:
-        values: Contents, of the samples that have one.
-        present: ``(samples,) bool``; which samples those are.
+        values: The contents, for the samples that have one.
+        present: ``(samples,) bool``; which samples these are.
         field: What the column must be.
 
     Raises:
-        ValueError: A content is not a whole number, or no UTF-8; says which.
+        ValueError: A content is not a whole number, or not UTF-8; says which.
     """
     if pa.types.is_integer(field.type):
         return _integers(values, present)

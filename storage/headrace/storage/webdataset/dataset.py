@@ -1,4 +1,4 @@
-"""Tar files in the layout of WebDataset, open for reading where they lie."""
+"""A dataset of tar files in the WebDataset layout, read in place."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 class WebDataset(FileBlocks):
     """A directory of tar files. Safe to use from several threads.
 
-    A tar file is a shard; a block is about 1 MiB of consecutive samples, read by one range. Tar has
-    no checksum of contents: what is checked is the file's size and version, that text is UTF-8 and
-    numbers are numbers.
+    A tar file is a shard; a block is about 1 MiB of consecutive samples, read with one range. Tar
+    has no checksums of contents, so only these are checked: the file's size and version, that text
+    is UTF-8, and that numbers are numbers.
 
     Attributes:
-        url: Where it is.
+        url: The URL of the directory.
         fingerprint: 32 hexadecimal digits, of names, sizes, entity tags and headers.
-        schema: Columns of every batch.
-        sample_count: Samples.
-        shard_count: Tar files.
-        block_count: Blocks.
+        schema: The columns of every batch.
+        sample_count: The number of samples.
+        shard_count: The number of tar files.
+        block_count: The number of blocks.
         raw_bytes: Bytes of the members.
         stored_bytes: Bytes of the tar files.
-        shard_sample_counts: ``(shards,) int64``; not to be written to.
-        shard_raw_bytes: ``(shards,) int64``; not to be written to.
-        index: What was read of the files; `encode_stored_index` stores it.
+        shard_sample_counts: ``(shards,) int64``; read-only.
+        shard_raw_bytes: ``(shards,) int64``; read-only.
+        index: What was read from the files; `encode_stored_index` stores it.
     """
 
     def __init__(self, files: Store, index: WebDatasetIndex) -> None:
@@ -76,7 +76,7 @@ class WebDataset(FileBlocks):
         )
 
     def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many bytes reading each block fetches, ``(n,) int64``.
+        """Return the bytes that reading each block fetches, ``(n,) int64``.
 
         Raises:
             BadArgumentError: An ordinal is outside ``[0, block_count)``.
@@ -86,7 +86,7 @@ class WebDataset(FileBlocks):
         return lengths
 
     def block_raw_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the same as `block_stored_bytes`: headers between members are few.
+        """Return the same as `block_stored_bytes`, since headers between members are small.
 
         Raises:
             BadArgumentError: An ordinal is outside ``[0, block_count)``.
@@ -94,10 +94,10 @@ class WebDataset(FileBlocks):
         return self.block_stored_bytes(blocks)
 
     def check_shard(self, shard: int) -> ShardCheck:
-        """Look for bytes behind the end of a tar file; nothing protects what is in it.
+        """Look for bytes after the end of a tar file; no checksums protect its contents.
 
         Raises:
-            HeadraceError: As `OpenDataset.check_shard`.
+            HeadraceError: See `OpenDataset.check_shard`.
         """
         entry = self._shards[shard].entry
         place = first_byte_after_end(self._files, entry)
@@ -138,7 +138,7 @@ class WebDataset(FileBlocks):
 def _column(
     shard: TarIndex, field: _Field, samples: tuple[int, int], content: tuple[memoryview, int]
 ) -> _Array:
-    """Make a column of the samples ``[first, last)`` of a shard, of which the bytes are there."""
+    """Make a column of the samples ``[first, last)`` of a shard from their bytes."""
     first, last = samples
     stored, start = content
     edges = shard.first_members[first : last + 1]

@@ -1,7 +1,7 @@
-"""Group the members of tar files to samples, and cut the samples into blocks.
+"""Group the members of tar files into samples, and cut the samples into blocks.
 
-Members that follow one another and share a name up to the first dot are one sample; what comes
-after that dot, in lower case, is the column.
+Consecutive members whose names agree up to the first dot are one sample; the rest of the name, in
+lower case, is the column.
 
 Source: the README of webdataset 0.2, "The WebDataset Format".
 """
@@ -30,10 +30,10 @@ BLOCK_BYTES = (
     1 << 20
 )  # as the blocks of headrace's own shards: a range read of this size is worth its trip
 INDEX_THREADS = 16
-"""Tar files whose headers are read at once."""
+"""The number of tar files whose headers are read at once."""
 
 Progress = Callable[[int, int], None]
-"""Called with files done and files in all, by the thread that opens the dataset."""
+"""Called with the number of files done and of all files, by the thread that opens the dataset."""
 
 _MAX_NAME_BYTES = 64 << 10  # arbitrary; Linux opens paths of 4 KiB
 _MAX_KEYS_BYTES = 2**31 - 1  # what 32-bit offsets can address
@@ -49,10 +49,10 @@ class TarIndex:
         entry: The file.
         keys: ``(samples,)`` strings; names up to the first dot.
         first_members: ``(samples + 1,) int64``; sample i has the members from entry i on.
-        columns: ``(members,) int64``; places in ``names``.
+        columns: ``(members,) int64``; indices into ``names``.
         offsets: ``(members,) int64``; first bytes.
         sizes: ``(members,) int64``.
-        names: Names of columns, in the order in which they were met.
+        names: Names of columns, in order of their first occurrence.
     """
 
     entry: ObjectEntry
@@ -72,9 +72,9 @@ class TarIndex:
     def block_starts(self) -> NDArray[np.int64]:
         """``(blocks + 1,) int64``: the sample that each block starts with, and the end.
 
-        Blocks have about a MiB and the same number of samples. Where samples differ too much for
-        that, a block starts with the first that starts in another MiB of its file than the one
-        before it.
+        Blocks have about 1 MiB and the same number of samples. If samples differ too much for that,
+        a block starts with each sample that starts in another MiB of its file than the previous
+        one.
         """
         edges = self.offsets[self.first_members[:-1]]
         if len(edges):
@@ -89,11 +89,11 @@ class TarIndex:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WebDatasetIndex:
-    """All tar files of a dataset.
+    """The index of all tar files of a dataset.
 
     Attributes:
-        shards: In the order of their samples: sorted by name.
-        schema: The columns of all of them, sorted by name.
+        shards: The files in the order of their samples, sorted by name.
+        schema: The columns of all files, sorted by name.
         fingerprint: 32 hexadecimal digits.
     """
 
@@ -106,8 +106,8 @@ def build_index(files: Store, *, progress: Progress | None = None) -> WebDataset
     """Read the headers of all tar files.
 
     Args:
-        files: Where they are.
-        progress: Called with the number of files read and of all.
+        files: The store of the files.
+        progress: Called with the number of files read and of all files.
 
     Raises:
         NotADatasetError: There are no tar files, or no samples in them.
@@ -119,7 +119,7 @@ def build_index(files: Store, *, progress: Progress | None = None) -> WebDataset
         key=lambda entry: entry.name,
     )
     with ThreadPoolExecutor(INDEX_THREADS, thread_name_prefix="headrace-tar") as pool:
-        # Each wait ends with the store's own deadlines.
+        # The store's own deadlines limit each wait.
         shards = []
         for shard in pool.map(lambda entry: _indexed(files, entry), entries):
             shards.append(shard)
@@ -137,7 +137,7 @@ def build_index(files: Store, *, progress: Progress | None = None) -> WebDataset
 
 
 def index_of(shards: Sequence[TarIndex]) -> WebDatasetIndex:
-    """Return the index that the headers of all files make.
+    """Return the index made from the headers of all files.
 
     Raises:
         ConfigurationError: There are too many columns, or a sample is too large to be read.
@@ -149,7 +149,7 @@ def index_of(shards: Sequence[TarIndex]) -> WebDatasetIndex:
 
 @dataclass(slots=True)
 class _Collected:
-    """What has been met of a tar file."""
+    """The members of a tar file found so far."""
 
     keys: list[str] = field(default_factory=list)
     first_members: array[int] = field(default_factory=lambda: array("q"))
@@ -159,7 +159,7 @@ class _Collected:
     names: dict[str, int] = field(default_factory=dict)
 
     def add(self, key: str, column: str, member: Member) -> None:
-        """Take a member."""
+        """Add a member."""
         if not self.keys or key != self.keys[-1]:
             self.keys.append(key)
             self.first_members.append(len(self.columns))
@@ -168,7 +168,7 @@ class _Collected:
         self.sizes.append(member.size)
 
     def has(self, key: str, column: str) -> bool:
-        """Tell whether the sample that is being collected has a column."""
+        """Tell whether the current sample already has a column."""
         known = self.names.get(column)
         return (
             bool(self.keys)
@@ -209,7 +209,7 @@ def _keys(entry: ObjectEntry, keys: list[str]) -> pa.StringArray:
 
 
 def _check_samples(shard: TarIndex) -> None:
-    """Refuse a sample that one read cannot bring, with all that lies between its members."""
+    """Refuse a sample that is too large for one read, including what lies between its members."""
     if not shard.sample_count:
         return
     edges = shard.first_members
@@ -227,7 +227,7 @@ def _check_samples(shard: TarIndex) -> None:
 
 
 def _named(members: Iterator[Member]) -> Iterator[tuple[str, str, Member]]:
-    """Yield key and column of each member that is a part of a sample."""
+    """Yield the key and the column of each member that is part of a sample."""
     for member in members:
         folder, slash, file = member.name.rpartition("/")
         base, dot, column = file.partition(".")

@@ -1,4 +1,4 @@
-"""The `webdataset` source as the registry of sources asks it."""
+"""The `webdataset` source for the registry of sources."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LOOKED_AT = 1000  # one page of a listing of S3
 
 
 def detect(place: Place) -> bool:
-    """Tell whether a look under the URL finds tar files."""
+    """Tell whether a listing of the URL finds tar files."""
     seen = islice(place.store.list_entries(), _LOOKED_AT)
     return any(is_tar_name(entry.name) for entry in seen)
 
 
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> WebDataset:
-    """Open the tar files; reads every header of every one."""
+    """Open the tar files, reading every header of every file."""
     del options
     dataset = WebDataset(place.store, build_index(place.store))
     _check_fingerprint(dataset.fingerprint, fingerprint, dataset.url)
@@ -33,12 +33,12 @@ def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) ->
 def open_webdataset(
     url: str, *, options: StoreOptions, progress: Progress | None = None
 ) -> WebDataset:
-    """Open the tar files at a URL; reads every header of every one.
+    """Open the tar files at a URL, reading every header of every file.
 
     Args:
         url: A directory.
-        options: How to reach it.
-        progress: Called with the number of files read and of all.
+        options: The options of its store.
+        progress: Called with the number of files read and of all files.
 
     Raises:
         NotADatasetError: There are no tar files, or no samples in them.

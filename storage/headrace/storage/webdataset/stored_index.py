@@ -1,8 +1,8 @@
-"""What opening WebDataset tars reads of their headers, stored as columns.
+"""Encode and decode the stored index of WebDataset tars: their headers as columns.
 
-``headrace.storage.source.stored_index_frame`` says how. There is a row a tar file, and lists in it
-of its samples and members. The fingerprint beside them is that of the tar files, which the columns
-give again.
+``headrace.storage.source.stored_index_frame`` defines the form. There is a row per tar file, with
+lists of its samples and members. The fingerprint beside them is that of the tar files, and must
+match the columns.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def decode_stored_index(content: bytes, *, place: str) -> WebDatasetIndex:
     """Return a stored index.
 
     Args:
-        content: What was stored.
-        place: Where, for errors.
+        content: The stored bytes.
+        place: Its place, for errors.
 
     Raises:
         ManifestCorruptError: It is damaged, hostile, or of an unknown version.
@@ -90,16 +90,16 @@ def decode_stored_index(content: bytes, *, place: str) -> WebDatasetIndex:
 
 
 def open_by_index(index: WebDatasetIndex, target: str, *, options: StoreOptions) -> WebDataset:
-    """Open tar files that still are as they were indexed; lists them and reads none.
+    """Open tar files that have not changed since they were indexed; lists but does not read them.
 
     Args:
-        index: What was stored.
-        target: URL of the tar files.
-        options: How to reach them.
+        index: The stored index.
+        target: The URL of the tar files.
+        options: The options of their store.
 
     Raises:
         ShardCorruptError: A file has changed; names it.
-        ObjectNotFoundError: A file is gone; names it.
+        ObjectNotFoundError: A file is missing; names it.
     """
     files = open_store(target, options=options)
     try:
@@ -140,10 +140,10 @@ def _shards(batch: pa.RecordBatch) -> list[TarIndex]:
 
 
 def _checked(shard: TarIndex) -> TarIndex:
-    """Refuse what no tar file can hold, and what would read outside of one.
+    """Refuse values that no tar file can have, or that would read outside of one.
 
     Raises:
-        ValueError: Says which file.
+        ValueError: A file has such values; names it.
     """
     member_count = len(shard.columns)
     is_whole = (

@@ -1,7 +1,7 @@
 """Find the members of a tar file by reading its headers and skipping over its contents.
 
-Memory is bounded by one window, whatever the file holds or claims. What headers state is checked:
-their checksum, and that a member ends where the file does or before.
+Memory is limited to one window, whatever the file contains or claims. Headers are checked: their
+checksum, and that members end within the file.
 
 Source: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar manual,
 "Basic Tar Format".
@@ -19,7 +19,7 @@ from headrace.storage.store.store import ObjectEntry, Store
 BLOCK = 512
 _FIRST_WINDOW = 64 << 10
 _LARGEST_WINDOW = 4 << 20
-_MAX_NAME_HEADER = 1 << 20  # of pax records or a long name; names have at most some kB
+_MAX_NAME_HEADER = 1 << 20  # of pax records or a long name; names have at most a few kB
 _REGULAR = (b"0", b"\0", b"7")
 _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK, _SPARSE = b"x", b"g", b"L", b"K", b"S"
 
@@ -29,9 +29,9 @@ class Member:
     """A regular file in a tar file.
 
     Attributes:
-        name: As it is stored.
-        offset: First byte of its content.
-        size: Bytes of its content.
+        name: Its name as stored.
+        offset: The first byte of its content in the tar file.
+        size: The size of its content in bytes.
     """
 
     name: str
@@ -43,10 +43,10 @@ def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]
     """Yield the regular files in a tar file, in order; links, folders and devices are left out.
 
     Returns:
-        Where the archive ends.
+        The offset of the end of the archive.
 
     Raises:
-        ShardCorruptError: It is not a tar file, is cut off, or lies; says at which byte.
+        ShardCorruptError: It is not a tar file, is cut off, or contradicts itself; names the byte.
         ConfigurationError: A member is sparse.
     """
     window = _Window(files, entry)
@@ -82,11 +82,11 @@ def members_of(files: Store, entry: ObjectEntry) -> Generator[Member, None, int]
 
 
 def first_byte_after_end(files: Store, entry: ObjectEntry) -> int | None:
-    """Return the place of the first byte behind the end of the archive that is not zero.
+    """Return the offset of the first non-zero byte after the end of the archive.
 
     Raises:
-        ShardCorruptError: As `members_of`.
-        ConfigurationError: The same.
+        ShardCorruptError: See `members_of`.
+        ConfigurationError: See `members_of`.
     """
     offset = _end_of(members_of(files, entry))
     while offset < entry.stored_bytes:
@@ -108,7 +108,7 @@ def _end_of(walk: Generator[Member, None, int]) -> int:
 
 
 def tar_damage(entry: ObjectEntry, found: str, *, offset: int) -> ShardCorruptError:
-    """Make the error for a tar file that is not as it must be."""
+    """Make the error for an invalid tar file."""
     return ShardCorruptError(
         f"shard {entry.name}, at byte {offset}: {found}; restore the file or write it again",
         shard=entry.name,
@@ -117,7 +117,7 @@ def tar_damage(entry: ObjectEntry, found: str, *, offset: int) -> ShardCorruptEr
 
 
 class _Window:
-    """Reads of a file that go forward: near ones share a request, far ones skip what is between."""
+    """Read forward in a file: near reads share a request, and far ones skip what is between."""
 
     def __init__(self, files: Store, entry: ObjectEntry) -> None:
         self._files = files
@@ -137,7 +137,7 @@ class _Window:
         return self._content[at : at + length]
 
     def _fetch(self, offset: int, length: int) -> None:
-        # Small members lie next to one another: reading more and more at once saves requests. Large
+        # Small members are close together, so reading more and more at once saves requests. Large
         # ones are skipped, and a small window is enough for a header.
         is_near = offset <= self._start + len(self._content) + BLOCK
         self._size = min(2 * self._size, _LARGEST_WINDOW) if is_near else _FIRST_WINDOW
@@ -182,7 +182,7 @@ def _name_header(window: _Window, start: int, size: int, entry: ObjectEntry) -> 
 def _pax(
     records: bytes, entry: ObjectEntry, offset: int, before: tuple[bytes | None, int | None]
 ) -> tuple[bytes | None, int | None]:
-    """Return name and size that pax records give, or those from before."""
+    """Return the name and the size from pax records, or the previous ones."""
     name, size = before
     at = 0
     while at < len(records):
