@@ -62,7 +62,7 @@ class Mix:
 def mixed(
     own: NDArray[np.generic], other: NDArray[np.generic], share: float
 ) -> NDArray[np.float32]:
-    """Return the weighed sum of two arrays of floating point, each product rounded to float32."""
+    """Return the weighted sum of two floating-point arrays, each product rounded to float32."""
     # Whole arrays first: casts in the middle of a product take twice the time.
     made: NDArray[np.float32] = own.astype(np.float32, copy=False) * np.float32(share)
     made += other.astype(np.float32, copy=False) * np.float32(1.0 - share)
