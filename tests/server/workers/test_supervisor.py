@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.client import Order, RemoteDataset, Transport
+from headrace.client import Mixture, MixtureEntry, Order, RemoteDataset, Transport
 from headrace.errors import ConfigurationError, NotADatasetError
 from headrace.server import ServerConfig
 from headrace.server.workers.supervisor import Supervisor, start_supervisor
@@ -225,6 +226,45 @@ sys.exit(serve(config, on_ready=lambda address: print(address, flush=True)))
 def _children(pid: int) -> list[str]:
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [child for task in tasks for child in task.read_text().split()]
+
+
+@pytest.mark.parametrize("cache_bytes", [1 << 19, 64 << 20], ids=["small", "large"])
+def test_workers_find_the_blocks_of_many_datasets(tmp_path: Path, cache_bytes: int) -> None:
+    """In a mixture each row is its sample, also of datasets of other sizes, and of no sample.
+
+    The small cache holds a few of their blocks, and evicts them while others read.
+    """
+    counts = {f"d{index:02d}": [700, 3, 0, 61, 257][index % 5] for index in range(25)}
+    for index, (name, count) in enumerate(counts.items()):
+        values = np.repeat(np.arange(count) + 1000 * index, 32).astype(np.int64)
+        row = pa.FixedSizeListArray.from_arrays(pa.array(values), 32)
+        table = pa.table({"row": row})
+        write_dataset(str(tmp_path / name), table, shard_samples=[count], block_bytes=1 << 12)
+    config = ServerConfig(
+        datasets={name: str(tmp_path / name) for name in counts},
+        listen="127.0.0.1:0",
+        workers=2,
+        cache_bytes=cache_bytes,
+        log_level="warning",
+    )
+    mixture = Mixture(
+        tuple(MixtureEntry(name, repeat=float(count > 0)) for name, count in counts.items())
+    )
+    with start_supervisor(config) as started:
+        datasets = [
+            RemoteDataset(
+                started.address, mixture, batch_size=64, seed=seed, epochs=1, end="uneven"
+            )
+            for seed in range(2)
+        ]
+        with ThreadPoolExecutor(len(datasets)) as threads:
+            seen = list(threads.map(lambda each: [batch["row"] for batch in each], datasets))
+
+    wanted = [1000 * at + number for at, n in enumerate(counts.values()) for number in range(n)]
+    for batches in seen:
+        rows = np.concatenate([np.asarray(batch) for batch in batches])
+        assert (rows == rows[:, :1]).all()
+        assert wanted == sorted(rows[:, 0].tolist())
 
 
 def test_a_server_of_workers_drains(url: str) -> None:
