@@ -306,7 +306,7 @@ def main() -> None:
             "grpc x4": served(address, "grpc", loops=4),
             "loader": loader(files),
         }
-        for name in set(asked) & set(_BESIDE):
+        for name in (each for each in _BESIDE if each in asked):
             columns = {"mixup": ["label"], "cutmix": ["label"], "masks": ["mask"]}.get(name, [])
             ways[name] = served(
                 f"unix:{unix}",
