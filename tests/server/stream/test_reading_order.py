@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from support.loops import compiled_loops
 from support.reading_order import SERVER
 
 _MOST = 28  # modules from a request to its first batch
 
 
 def test_contributing_lists_the_modules_of_a_batch_in_reading_order() -> None:
-    """The list is what a real call enters, in the order in which it does."""
+    """The list is what a real call enters, in the order in which it does, with compiled loops."""
+    compiled_loops()
+
     found = SERVER.trace()
 
     assert SERVER.listed() == found, "run PYTHONPATH=tests python -m support.reading_order"
