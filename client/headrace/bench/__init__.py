@@ -1,4 +1,4 @@
-"""Measure a machine, and the way from a server to a training loop, piece by piece."""
+"""Measure a machine, and each stage between a server and a training loop."""
 
 from headrace.bench.doctor import Diagnosis, Need, diagnose
 from headrace.bench.image_doctor import ImageCost, decoding_rate, measure_images

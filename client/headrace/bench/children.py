@@ -1,4 +1,4 @@
-"""Servers in processes of their own, that end with the block that needs them."""
+"""Run servers in separate processes, which end with the block that uses them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import IO
 from headrace.errors import ConfigurationError
 
 CHUNK_BYTES = 2 << 20
-"""As much of a payload as the real server puts into a message."""
+"""The most payload that a real server puts into a message."""
 
-_READY_S = 120.0  # arbitrary: imports, on a machine that is busy
+_READY_S = 120.0  # arbitrary: enough for imports on a busy machine
 _END_S = 20.0
 _HEADRACE = "from headrace.cli.main import main; main()"
 
@@ -30,8 +30,8 @@ class Serving:
 
     Attributes:
         process: The server.
-        address: Where it listens.
-        ready_line: What it said when it did.
+        address: Its address.
+        ready_line: The line that it printed when it was ready.
     """
 
     process: subprocess.Popen[str]
@@ -39,7 +39,7 @@ class Serving:
     ready_line: str
 
     def processor_s(self) -> float:
-        """Return the processor time that the server has taken so far, in seconds; 0 off Linux."""
+        """Return the server's processor time so far, in seconds; 0 except on Linux."""
         try:
             return processor_s(self.process.pid)
         except OSError:
@@ -47,7 +47,7 @@ class Serving:
 
 
 def processor_s(pid: int) -> float:
-    """Return the processor time that a process has taken so far, in seconds.
+    """Return the processor time that a process has used so far, in seconds.
 
     Raises:
         OSError: There is no such process, or the system is not Linux.
@@ -69,10 +69,10 @@ def serving(
 
     Args:
         datasets: URLs by name.
-        options: More of the command's options.
-        listen: Where.
-        stderr: Where its log goes, as `subprocess` takes it; None for our own.
-        nofile: Most files that it may have open; 0 for as many as we.
+        options: Further options of the command.
+        listen: The address to listen on.
+        stderr: Where its log goes, as for `subprocess`; None for our own standard error.
+        nofile: The most files that it may have open; 0 for our own limit.
 
     Raises:
         ConfigurationError: It was not ready in time.
@@ -99,8 +99,8 @@ def serving_ready_bytes(payload_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -
     """Serve the same bytes over and over, from a gRPC server that does nothing else.
 
     Args:
-        payload_bytes: How many.
-        chunk_bytes: Greatest part of them in one message.
+        payload_bytes: The number of bytes.
+        chunk_bytes: The most of them in one message.
     """
     sizes = (str(payload_bytes), str(chunk_bytes))
     command = [sys.executable, "-m", "headrace.bench.ready", *sizes]
@@ -112,7 +112,7 @@ def serving_ready_bytes(payload_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -
 def _started(
     command: Sequence[str], stderr: IO[str] | int | None
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a program, and yield its first line; ask it to end, and kill it if it does not."""
+    """Start a program and yield its first line; at the end, stop it, or kill it if necessary."""
     process = subprocess.Popen(  # noqa: S603 - our own programs
         command, stdout=subprocess.PIPE, stderr=stderr, text=True
     )

@@ -1,4 +1,4 @@
-"""Say from a client's place whether a job will be fed, and which hop is too slow if not."""
+"""Tell from where a client runs whether a server is fast enough, and which hop is too slow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.order import OrderSpec
 _MIB = 1 << 20
 _CALLS = 11
 _MARGIN = 1.2
-"""A job needs some room over its mean; below it the answer is "but barely"."""
+"""A job needs some margin over its mean; below it the server is only just fast enough."""
 
 _REMEDIES = {
     "store": "the server waits for its store: give it a larger cache or --cache-dir, more "
@@ -36,11 +36,11 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a job needs.
+    """The need of a job.
 
     Attributes:
-        samples_per_s: Samples a second of one rank.
-        batch_size: Samples a batch of that rank.
+        samples_per_s: Samples per second of one rank.
+        batch_size: Samples per batch of that rank.
         columns: Columns that it reads; empty for all.
     """
 
@@ -54,10 +54,10 @@ class Pass:
     """One reading of the same batches.
 
     Attributes:
-        samples_per_s: Samples a second.
-        mib_per_s: MiB of payload a second.
+        samples_per_s: Samples per second.
+        mib_per_s: MiB of payload per second.
         first_batch_ms: From opening to the first batch.
-        hops: Share of the time by hop: store, server, network, client, copy.
+        hops: The share of the time by hop: store, server, network, client, copy.
     """
 
     samples_per_s: float
@@ -67,23 +67,23 @@ class Pass:
 
     @property
     def slowest(self) -> str:
-        """The hop that took most of the time."""
+        """Return the hop that took most of the time."""
         return max(self.hops, key=lambda hop: self.hops[hop])
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found.
+    """The result of a diagnosis.
 
     Attributes:
-        need: What was asked for.
-        round_trip_ms: Median of a call that does nothing.
-        first: The first pass: what is not in the server's cache comes from its store.
-        again: The second pass over the same batches: all of it is in the cache, if it fits.
-        fed: Whether the job will be fed.
-        hop: The hop that is too slow, or the one that will be first.
+        need: The need of the job.
+        round_trip_ms: The median duration of a call that does nothing.
+        first: The first pass, for which uncached blocks come from the server's store.
+        again: The second pass over the same batches, from the cache as far as they fit.
+        fed: Whether the server is fast enough.
+        hop: The hop that is too slow, or would be the first to become so.
         verdict: The answer in a sentence.
-        remedy: What would help, or the empty text.
+        remedy: What would help, or an empty text.
     """
 
     need: Need
@@ -105,16 +105,16 @@ def diagnose(
         targets: Servers of the dataset.
         dataset: Its name.
         need: What the job needs.
-        seconds: How long the first pass takes.
+        seconds: The duration of the first pass.
         access: How to authenticate.
 
     Raises:
-        HeadraceError: No server answered, or it refused.
+        HeadraceError: No server answered, or the server refused the call.
     """
     deadlines = Deadlines(connect_s=30, give_up_s=60)
     options = ReadOptions(
         dataset,
-        # A seed of its own, so that the first pass is not flattered by what others have read.
+        # A separate seed, so that blocks read by others do not make the first pass look faster.
         OrderSpec(seed=int(time.time()), unit=need.batch_size),
         need.batch_size,
         columns=need.columns,
@@ -126,7 +126,7 @@ def diagnose(
 
 
 def judge(need: Need, first: Pass, again: Pass, *, round_trip_ms: float) -> Diagnosis:
-    """Draw the conclusion: pure."""
+    """Draw the conclusion; a pure function."""
     wanted = need.samples_per_s
     cold_only = first.samples_per_s < wanted <= again.samples_per_s
     hop = "store" if cold_only else again.slowest

@@ -1,4 +1,4 @@
-"""Say how many processors the images of a job take: some of them decoded and cropped here."""
+"""Tell how many processors the images of a job need, by decoding and cropping some of them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _NOT_DECODED = (OSError, SyntaxError, ValueError, EOFError)
 
 @dataclass(frozen=True, slots=True)
 class ImageCost:
-    """What images take of a processor of this machine.
+    """The processor time that images take on this machine.
 
     Attributes:
-        column: Whose files they are.
-        side: Rows and columns of what is made of each.
-        width: Columns of an image, the median.
-        height: Rows, likewise.
-        images_per_s: What one processor decodes, crops at random and flips in a second.
-        ranks: The ranks of the job.
-        processors: What the job needs.
+        column: The column of the image files.
+        side: The height and width of each result, in pixels.
+        width: The median width of an image, in pixels.
+        height: The median height of an image, in pixels.
+        images_per_s: The images that one processor decodes, crops at random and flips per second.
+        ranks: The number of ranks of the job.
+        processors: The number of processors that the job needs.
     """
 
     column: str
@@ -54,7 +54,7 @@ class ImageCost:
     processors: float
 
     def __str__(self) -> str:
-        """Return it in a sentence."""
+        """Return the result as a sentence."""
         who = "your rank needs" if self.ranks == 1 else f"your {self.ranks} ranks need"
         return (
             f"{self.side} x {self.side} from {self.width} x {self.height}: "
@@ -64,19 +64,19 @@ class ImageCost:
 
 
 def decoding_rate(*, side: int, width: int, height: int) -> float:
-    """Return how many JPEG of a size one processor of this machine decodes and crops in a second.
+    """Return how many JPEGs of a size one processor of this machine decodes and crops per second.
 
-    They are made up, smooth with some noise, of quality 90, as large as photographs are.
+    The images are generated, smooth with some noise, with quality 90, and as large as photographs.
 
     Args:
-        side: Rows and columns of what is made of each.
-        width: Columns of an image.
-        height: Its rows.
+        side: The height and width of each result, in pixels.
+        width: The width of an image, in pixels.
+        height: The height of an image, in pixels.
 
     Raises:
         ConfigurationError: The packages of the ``[images]`` extra are missing here.
     """
-    # Says what is missing before Pillow is asked for.
+    # Reports what is missing before Pillow is imported.
     Decoder(_COLOURS)
     files = [memoryview(_made_up(number, width, height)) for number in range(_MADE_UP)]
     return _rate(files, side)[0]
@@ -106,21 +106,21 @@ def measure_images(
     columns: Sequence[str] = (),
     access: Access | None = None,
 ) -> ImageCost:
-    """Read some images as they are stored, and make on one processor what a server would.
+    """Read some stored images, and transform them on one processor as a server would.
 
     Args:
         targets: Servers of the dataset.
         dataset: Its name.
-        side: Rows and columns of what is made of each.
-        samples_per_s: What each rank needs.
-        ranks: How many there are.
-        columns: Columns to look at; empty for all.
+        side: The height and width of each result, in pixels.
+        samples_per_s: The samples per second that each rank needs.
+        ranks: The number of ranks.
+        columns: Columns to search for images; empty for all.
         access: How to authenticate.
 
     Raises:
-        BadArgumentError: No column holds images.
+        BadArgumentError: No column contains images.
         ConfigurationError: The packages of the ``[images]`` extra are missing here.
-        HeadraceError: No server answered, or it refused.
+        HeadraceError: No server answered, or the server refused the call.
     """
     with NumpyDataset(
         list(targets),
@@ -142,11 +142,11 @@ def measure_images(
 
 
 def _images_of(arrays: Mapping[str, Any]) -> tuple[str, list[memoryview]]:
-    """Return the first column that holds images, and those that are there."""
+    """Return the first column with images, and its images."""
     for name, values in arrays.items():
         files = [memoryview(each) for each in values.flat if isinstance(each, bytes)]
         found = [file for file in files if _head(file) is not None]
-        # A damaged file among them is for the server to name.
+        # The server reports damaged files.
         if 2 * len(found) > len(files):
             return name, found
     raise BadArgumentError(
@@ -164,7 +164,7 @@ def _head(file: memoryview) -> Head | None:
 
 
 def _rate(files: Sequence[memoryview], side: int) -> tuple[float, list[Head]]:
-    """Return images a second of processor time of this thread, and the heads of all files."""
+    """Return images per second of this thread's processor time, and the headers of all files."""
     step = DecodeImage("image", transforms=[RandomResizedCrop(side), RandomHorizontalFlip()])
     recipe = recipe_of(step.to_message().decode_image)
     draws = recipe.draws(sample_keys(0, 0, np.arange(len(files))), 0)
@@ -172,7 +172,7 @@ def _rate(files: Sequence[memoryview], side: int) -> tuple[float, list[Head]]:
     decoder = Decoder(recipe.channels)
     heads: dict[int, Head] = {}
     made, used_s = 0, 0.0
-    # The first time round memory is taken, and code is loaded.
+    # The first round allocates memory and loads code.
     for turn in range(1 << 20):
         began = time.thread_time()
         for row, file in enumerate(files):

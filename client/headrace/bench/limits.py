@@ -1,4 +1,4 @@
-"""What this machine can do at best: memory, a socket, a file."""
+"""Measure the best rates of this machine: memory, a socket, a file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WAIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rates in MiB/s, each the best of five: what else the machine does only takes from them.
+    """Rates in MiB/s, each the best of five, since other work on the machine only lowers them.
 
     Attributes:
         memcpy: Memory copied by one thread.
@@ -44,7 +44,7 @@ class Limits:
 
 
 def measure_limits() -> Limits:
-    """Measure; takes some seconds."""
+    """Measure the limits, in a few seconds."""
     return Limits(memcpy=_best_rate(_memcpy), socket=_best_rate(_socket), file=_best_rate(_file()))
 
 
@@ -90,7 +90,7 @@ def _file() -> Callable[[], None]:
     path.write_bytes(_SOURCE.tobytes())
 
     def read(folder: tempfile.TemporaryDirectory[str] = folder) -> None:
-        del folder  # kept for as long as this function is
+        del folder  # kept as long as this function
         file = os.open(path, os.O_RDONLY)
         try:
             view, received = _TARGET.data, 0

@@ -1,4 +1,4 @@
-"""Measure each piece of the way of a batch alone, and the whole."""
+"""Measure each stage of a batch separately, and all of them together."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ class Pieces:
     """Rates of payload in MiB/s, each the median of three, interleaved.
 
     Attributes:
-        workload: What kind of samples.
-        batch_bytes: Payload of a batch.
-        store: Shards read, and nothing done with them.
-        decode: Blocks read, verified and decoded.
-        gather: What the server does beyond sending: order, finding, gathering, hashing. Payload a
-            second of its processor time, less that of the bare server; 0 where the system does not
-            tell processor times.
-        wire: Ready bytes from a bare gRPC server in another process, dropped on arrival.
-        server: Shuffled batches of a real server with a warm cache, dropped on arrival.
-        client: The same, verified and put together by the client.
+        workload: The kind of samples.
+        batch_bytes: The payload of a batch in bytes.
+        store: Reading shards, without processing them.
+        decode: Reading, verifying and decoding blocks.
+        gather: The work of the server besides sending: order, finding, gathering, hashing. Payload
+            per second of its processor time, less that of the bare server; 0 if the system does not
+            report processor times.
+        wire: Receiving ready bytes from a bare gRPC server in another process, and dropping them.
+        server: Receiving shuffled batches from a real server with a warm cache, and dropping them.
+        client: The same, verified and assembled by the client.
         loop: The same as tensors in a training loop that does nothing.
         gpu: The same on the GPU; 0 without one.
-        first_batch_ms: From opening to the first batch, the cache warm.
+        first_batch_ms: Milliseconds from opening to the first batch, with a warm cache.
     """
 
     workload: str
@@ -71,18 +71,18 @@ class Pieces:
 
     @property
     def bottleneck(self) -> str:
-        """The piece that costs most of the time of a batch in the loop, the cache being warm."""
+        """Return the stage that takes most of a batch's time in the loop, with a warm cache."""
         costs = self._costs()
         return max(costs, key=lambda piece: costs[piece])
 
     @property
     def bottleneck_share(self) -> float:
-        """Its share of that time, in [0, 1]."""
+        """Return its share of that time, in [0, 1]."""
         costs = {piece: max(0.0, cost) for piece, cost in self._costs().items()}
         return costs[self.bottleneck] / sum(costs.values())
 
     def _costs(self) -> dict[str, float]:
-        """Return what each piece adds to the time of a MiB."""
+        """Return the time that each stage adds per MiB."""
         return {
             "wire": 1 / self.wire,
             "server": 1 / self.server - 1 / self.wire,
@@ -92,13 +92,13 @@ class Pieces:
 
 
 def measure_pieces(workload: Workload, url: str, *, raw_bytes: int, seconds: float) -> Pieces:
-    """Write a dataset, serve it from a process of its own, and measure.
+    """Write a dataset, serve it from a separate process, and measure.
 
     Args:
-        workload: What kind of samples.
-        url: Where to write them; nothing else may be there.
-        raw_bytes: Raw bytes of the dataset, about.
-        seconds: How long each measurement takes.
+        workload: The kind of samples.
+        url: The URL to write to, which must be empty.
+        raw_bytes: The approximate raw size of the dataset in bytes.
+        seconds: The duration of each measurement.
 
     Raises:
         ConfigurationError: The server did not start.
@@ -137,7 +137,7 @@ def measure_pieces(workload: Workload, url: str, *, raw_bytes: int, seconds: flo
 
 
 class _Busy:
-    """Adds up the processor time that a server takes for a MiB of payload."""
+    """Add up the processor time that a server uses per MiB of payload."""
 
     def __init__(self, server: Serving) -> None:
         self._server = server
@@ -165,8 +165,8 @@ def _rate(sizes: Iterator[int], seconds: float, mib: list[float]) -> float:
     """Return MiB/s of an endless or finite stream of sizes; the first item starts the clock.
 
     Args:
-        sizes: Bytes of what came.
-        seconds: For so long.
+        sizes: The sizes of the received items in bytes.
+        seconds: The duration of the measurement.
         mib: The MiB of all items are added to it.
     """
     first = next(sizes)

@@ -20,8 +20,8 @@ METHOD = "/headrace.bench.Ready/Read"
 
 
 def _handler(payload_bytes: int, chunk_bytes: int) -> grpc.GenericRpcHandler[bytes, bytes]:
-    # Not zeros: those are one page of the system's, read over and over out of the nearest cache,
-    # and for 16 MiB the server spent a third less on them than on bytes that somebody wrote.
+    # Not zeros: the system maps those to a single page, which stays in the nearest cache, so the
+    # server spent a third less time on 16 MiB of them than on written bytes.
     payload = memoryview(os.urandom(payload_bytes))
     messages = [
         bytes(payload[begin : begin + chunk_bytes])

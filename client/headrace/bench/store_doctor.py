@@ -1,4 +1,4 @@
-"""Say what a store gives to this machine, and whether a job that reads cold data fits in that."""
+"""Measure a store from this machine, and tell whether it is fast enough for a job's cold reads."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoreNeed:
-    """What a job takes out of a store.
+    """The need of a job that reads from a store.
 
     Attributes:
-        samples_per_s: How many samples a second all its ranks take together.
-        run_bytes: Bytes that the order reads together.
-        shuffle_bytes: Bytes that it shuffles together.
-        get_price: What a million reads cost.
+        samples_per_s: Samples per second of all its ranks together.
+        run_bytes: Bytes of neighbouring samples that the order reads together.
+        shuffle_bytes: Bytes of samples that it shuffles together.
+        get_price: The price of a million reads.
     """
 
     samples_per_s: float
@@ -48,12 +48,12 @@ class StoreNeed:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Reads of whole runs.
+    """The rate of reads of whole runs.
 
     Attributes:
-        at_once: Reads under way at one time.
-        mib_per_s: All of them together.
-        read_ms: Median of a read, from asking to its last byte.
+        at_once: The number of simultaneous reads.
+        mib_per_s: Their total throughput.
+        read_ms: The median duration of a read, from request to last byte.
     """
 
     at_once: int
@@ -63,19 +63,20 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class StoreDiagnosis:
-    """What a store gives, and what a job needs of it.
+    """The performance of a store, compared with the need of a job.
 
     Attributes:
-        first_byte_ms: Median of a read of one byte on a connection that is open.
-        first_byte_p90_ms: Of ten such reads nine are as fast.
-        read_bytes: Bytes of one of the reads whose rates were measured, on average.
-        rates: By reads at once, until more bring nothing.
-        need_mib_per_s: Stored bytes that the job takes while nothing is cached.
-        need_gets_per_s: Reads that it takes them with.
-        price_per_hour: What these reads cost an hour.
-        cache_bytes: That a server needs so that each block is read once an epoch.
-        at_once: Fewest reads at once that feed the job with a fifth to spare, or `None`.
-        fits: Whether the store gives what the job needs.
+        first_byte_ms: The median duration of a read of one byte on an open connection.
+        first_byte_p90_ms: The 90th percentile of such reads.
+        read_bytes: The average size of the measured reads.
+        rates: The rates by number of simultaneous reads, until more do not help.
+        need_mib_per_s: The stored MiB per second that the job reads while nothing is cached.
+        need_gets_per_s: The reads per second that this takes.
+        price_per_hour: The price of these reads per hour.
+        cache_bytes: The cache that a server needs to read each block once per epoch.
+        at_once: The fewest simultaneous reads that are enough for the job with a fifth to spare, or
+            `None`.
+        fits: Whether the store is fast enough for the job.
         verdict: The answer in a sentence.
     """
 
@@ -95,13 +96,13 @@ class StoreDiagnosis:
 def diagnose_store(
     url: str, need: StoreNeed, *, seconds: float, options: StoreOptions | None = None
 ) -> StoreDiagnosis:
-    """Read parts of a dataset at random from where a server would, and compare with the need.
+    """Read random parts of a dataset as a server would, and compare the rates with the need.
 
     Args:
         url: The url of the dataset.
         need: What the job needs.
-        seconds: How long reads of each number at once are measured.
-        options: How to reach the store.
+        seconds: The duration of the measurement for each number of simultaneous reads.
+        options: The options of the store.
 
     Raises:
         HeadraceError: The dataset cannot be read.
@@ -147,8 +148,8 @@ def judge_store(
         first_byte_ms: Median and 90th percentile.
         read_bytes: The average size of a read.
         need_mib_per_s: Stored bytes that the job takes.
-        need_gets_per_s: Reads that it takes them with.
-        get_price: What a million reads cost.
+        need_gets_per_s: The reads per second that this takes.
+        get_price: The price of a million reads.
         cache_bytes: That a server needs.
     """
     best = max(rates, key=lambda rate: rate.mib_per_s)

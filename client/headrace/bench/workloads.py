@@ -1,4 +1,4 @@
-"""The four kinds of samples that a benchmark generates. They do not compress, as images do not."""
+"""Generate four kinds of samples for benchmarks. Like images, they do not compress."""
 
 from __future__ import annotations
 
