@@ -1,1 +1,1 @@
-"""The `headrace` command: stands above all layers and imports each when a command needs it."""
+"""The `headrace` command, above all layers, which it imports when a command needs them."""

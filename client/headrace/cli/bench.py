@@ -1,4 +1,4 @@
-"""`headrace bench`: what this machine makes of the four usual kinds of samples."""
+"""`headrace bench`: how fast this machine serves four typical kinds of samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LIMITS = {
     "loop": "socket",
     "gpu": "socket",
 }
-"""Which limit each piece is judged by."""
+"""The limit with which each stage is compared."""
 
 
 @click.command(name="bench")
@@ -95,7 +95,7 @@ def command(
 
 
 def _decoding() -> float | None:
-    """Return what a processor decodes and crops in a second; None without what decodes images."""
+    """Return how many images a processor decodes and crops per second; None without a decoder."""
     from headrace.bench import decoding_rate  # noqa: PLC0415
     from headrace.errors import ConfigurationError  # noqa: PLC0415
 

@@ -101,7 +101,7 @@ def command(
 
 
 def parse_ids(text: str) -> list[int]:
-    """Read ``0,7,100-110``; both ends of a span are meant."""
+    """Parse ``0,7,100-110``, where both ends of a range are included."""
     ids: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")

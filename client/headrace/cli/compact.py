@@ -1,4 +1,4 @@
-"""`headrace compact`: write a dataset again in shards as large as they should be."""
+"""`headrace compact`: rewrite a dataset with fewer, larger shards."""
 
 from __future__ import annotations
 

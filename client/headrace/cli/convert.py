@@ -1,4 +1,4 @@
-"""`headrace convert`: files to shards, with Spark where it takes Spark to read them."""
+"""`headrace convert`: convert files to shards, with Spark if only Spark can read them."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def command(
     left: list[LeftOut | FilesLeftOut] = []
 
     def tell(what: LeftOut | FilesLeftOut) -> None:
-        # At once, since a conversion that fails after all may fail by what it left out.
+        # Before the conversion, which may fail because of what it left out.
         left.append(what)
         _tell_left_out(what)
 
@@ -302,7 +302,7 @@ def _tell_facts(facts: Iterable[Mapping[str, Any]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _What:
-    """Where to write, and the options of `write_shards` and `convert_files` alike."""
+    """Where to write, and the common options of `write_shards` and `convert_files`."""
 
     url: str
     settings: Mapping[str, Any]
@@ -310,7 +310,7 @@ class _What:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What is read, how, and with which Spark if with any."""
+    """What to read, how, and with which Spark, if any."""
 
     source: str
     file_format: str
@@ -392,7 +392,7 @@ def _without_spark(
 
 
 def _tell_left_out(left: LeftOut | FilesLeftOut) -> None:
-    """List what is in SRC and not in the dataset."""
+    """List what is in SRC but not in the dataset."""
     from headrace.converter import FilesLeftOut  # noqa: PLC0415 - needs the [converter] extra
 
     if isinstance(left, FilesLeftOut):

@@ -1,4 +1,4 @@
-"""`headrace doctor`: will this job be fed from here, and if not, why not."""
+"""`headrace doctor`: is a server or a store fast enough for a job, and if not, why not?"""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def command(
         )
     if targets is None or dataset is None:
         raise click.UsageError("give either TARGET and DATASET, or --store URL.")
-    # After what can be wrong with the arguments: it imports PyTorch, for seconds.
+    # After checking the arguments, since importing PyTorch takes seconds.
     from headrace.bench import Need, diagnose, measure_images  # noqa: PLC0415
 
     servers = tuple(filter(None, targets.split(",")))

@@ -1,4 +1,4 @@
-"""`headrace gc`: remove old versions, and files that no version names."""
+"""`headrace gc`: remove old versions, and files that no version uses."""
 
 from __future__ import annotations
 

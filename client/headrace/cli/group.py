@@ -18,7 +18,7 @@ from headrace.errors import HeadraceError
 _FAILURE, _MISUSE, _INTERRUPTED = 1, 2, 130
 
 _MISUSE_CODES = frozenset({"INVALID_ARGUMENT", "OUT_OF_RANGE"})
-"""Codes of errors that no other state of the world would mend."""
+"""Codes of errors that can only be fixed by changing the command."""
 
 _EXTRA_OF_PACKAGE = {
     "boto3": "storage",
@@ -39,7 +39,7 @@ _EXTRA_OF_PACKAGE = {
 
 
 class _LazyGroup(click.Group):
-    """Commands are entry points: listed from metadata, imported one at a time."""
+    """A group whose commands are entry points: listed from metadata, imported one at a time."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -57,7 +57,7 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; where there is none, name those that are spelled much like it."""
+        """Find a command; if there is none, suggest commands with similar names."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -87,7 +87,7 @@ def group(ctx: click.Context, *, debug: bool) -> None:
 
 
 def _shown(text: str) -> str:
-    """Return a message in one line, except for indented lines: they show something."""
+    """Return a message in one line, except for indented lines, which are examples."""
     lines = text.split("\n")
     count = next((at for at, line in enumerate(lines) if line.startswith("  ")), len(lines))
     first = " ".join(" ".join(lines[:count]).split())
@@ -98,15 +98,15 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command line; return the exit code.
 
     Args:
-        arguments: What follows the program's name.
+        arguments: The arguments after the program's name.
     """
     try:
         code = group.main(
             list(arguments) or ["--help"], prog_name="headrace", standalone_mode=False
         )
     except SystemExit:
-        # click ends so when the reader of our output has seen enough (`headrace read … | head`);
-        # that is no failure, and what is left in the buffer must not make it one.
+        # click ends like this when the reader of our output has closed it (`headrace read … |
+        # head`); that is not a failure, and flushing the buffer must not make it one.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
@@ -122,7 +122,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _judge(error: Exception) -> tuple[str, int]:
-    """Say a failure in a line, and whether the world or the command line is to blame."""
+    """Describe a failure in one line, and return whether the command line caused it."""
     if isinstance(error, HeadraceError):
         return error.message, _MISUSE if error.code in _MISUSE_CODES else _FAILURE
     if isinstance(error, click.ClickException):

@@ -1,4 +1,4 @@
-"""`headrace inspect`: what a dataset holds."""
+"""`headrace inspect`: show what a dataset contains."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _show_columns(columns: list[dict[str, object]]) -> None:
     table = Table("column", "type", "nulls")
     for column in columns:
         nulls = "possible" if column["nullable"] else "none"
-        # Types have brackets, which are markup to rich.
+        # Types contain brackets, which rich takes for markup.
         form = f" ({column['format']})" if column["format"] else ""
         table.add_row(escape(str(column["name"])), escape(f"{column['type']}{form}"), nulls)
     Console().print(table)
@@ -120,12 +120,12 @@ def _show_classes(columns: list[dict[str, Any]]) -> None:
 
 
 def _show_versions(versions: list[dict[str, Any]], *, shown: str) -> None:
-    """Show the versions, the newest first; a source that keeps none is silent."""
+    """Show the versions, newest first; nothing for sources without versions."""
     if versions:
         click.echo("versions, newest first:")
     for age, version in enumerate(reversed(versions)):
         marks = ["current"] * (age == 0) + ["shown"] * (version["fingerprint"] == shown)
-        # No table: it would cut fingerprints on a narrow terminal, and they are there to be copied.
+        # Not a table, which would cut fingerprints on a narrow terminal; users copy them.
         click.echo(
             f"  {version['fingerprint']}  {version['created']}  "
             f"{version['sample_count']:,} samples  {', '.join(marks)}".rstrip()

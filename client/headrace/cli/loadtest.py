@@ -1,4 +1,4 @@
-"""`headrace loadtest`: a swarm of simulated trainers, and proof of what they got."""
+"""`headrace loadtest`: simulate many trainers, and verify what they receive."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def command(**given: Any) -> int:
 
 
 class _Pulse:
-    """Passes progress on, and remembers how far the swarm is."""
+    """Pass progress on, and remember it."""
 
     def __init__(self) -> None:
         self.batches = 0

@@ -1,4 +1,4 @@
-"""Where the `headrace` command begins: it starts even where its own packages are missing."""
+"""The entry point of the `headrace` command, which starts even if packages are missing."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    # gRPC's core writes lines of its own to standard error for what we report in one of ours; it
-    # reads this when it is loaded.
+    # gRPC's core writes its own lines to standard error about errors that we report; it reads this
+    # variable when it is loaded.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         import headrace.errors  # noqa: F401, PLC0415 - first, for it refuses Windows
@@ -20,7 +20,7 @@ def main() -> None:
             "pip install 'headrace[cli]'\n"
         )
         sys.exit(1)
-    except ImportError as error:  # a system that headrace does not run on
+    except ImportError as error:  # headrace does not support this system
         sys.stderr.write(f"{error}\n")
         sys.exit(1)
     sys.exit(run(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""`headrace order`: what any rank gets at any step, from manifests alone."""
+"""`headrace order`: print what any rank gets at any step, from manifests alone."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _found_lines(
     ranks: tuple[int, int],
     as_json: bool,
 ) -> Iterator[str]:
-    """Yield a line for each row that holds one of the samples; say of each that has none."""
+    """Yield a line for each row with one of the samples, and for each sample without a row."""
     from headrace.order import find_rows  # noqa: PLC0415
 
     names = wanted.split(",")
@@ -216,7 +216,7 @@ def _found_lines(
 
 
 def _sample_ids(order: AnyOrder, names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the ids that an order has for samples as they are printed."""
+    """Return the ids in the order for sample ids as printed."""
     import numpy as np  # noqa: PLC0415
 
     from headrace.order import KeptMixtureOrder, KeptOrder, MixtureOrder  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`headrace read`: stream batches to the terminal, one line a batch."""
+"""`headrace read`: stream batches to the terminal, one line per batch."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class _Begin:
-    """Where reading begins, and in which order and global batch size."""
+    """Where reading starts, and the order and the global batch size."""
 
     epoch: int
     position: int

@@ -1,4 +1,4 @@
-"""`headrace serve`: serve datasets until told to stop."""
+"""`headrace serve`: serve datasets until stopped."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def command(
         else:
             click.echo(f"headrace serves {', '.join(names)} at {address}")
 
-    # Without a file there is nothing to read again, and a closed terminal ends the server.
+    # Without a file there is nothing to reread, and closing the terminal ends the server.
     return serve(config, on_ready=ready, source=source if config_file else None)
 
 
 def _check(config: ServerConfig) -> int:
-    """Open all that the settings name, say what is there, and print the settings."""
+    """Open everything that the settings name, report it, and print the settings."""
     from headrace.server import check_config, config_text, ignored_variables  # noqa: PLC0415
 
     found = check_config(config)

@@ -1,4 +1,4 @@
-"""`headrace shuffle`: what the choices of a shuffled order cost, and how even it is."""
+"""`headrace shuffle`: compare the cost and evenness of shuffle settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.storage import OpenDataset
 
 _GIB = 1 << 30
-# An epoch of more samples is not measured label by label; 3 s.
+# Longer epochs are not measured label by label; this many samples take 3 s.
 _MOST_MEASURED = 1 << 25
 _MOST_POINTS = 20_000
 
@@ -212,7 +212,7 @@ def _row(
     first, _ = dataset.locate(order.sample_ids(0, 0, min(batch_size, count)))
     is_uniform = order.memory_samples >= count
     memory = min(order.memory_samples * spec.lanes, count) * dataset.raw_bytes // count
-    # Without memory for it each sample of a uniform order is a read.
+    # Without enough memory, a uniform order needs one read per sample.
     has_memory = spec.shuffle_bytes > 0
     reads = order.run_count if has_memory else count
     per_gib = reads / max(dataset.stored_bytes / _GIB, 1e-9)

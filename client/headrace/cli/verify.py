@@ -1,4 +1,4 @@
-"""`headrace verify`: read everything, and list each fault with its place."""
+"""`headrace verify`: read everything, and list each fault with its location."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _repair(url: str, patterns: tuple[str, ...], *, as_json: bool) -> int:
 
     store = open_store(url)
     try:
-        # Nobody knows how many shards there are before what is left has been looked at.
+        # The number of shards is unknown before the remaining files have been listed.
         with shard_progress("repairing") as progress:
             report = repair_manifest(store, patterns=patterns, progress=progress)
     finally:

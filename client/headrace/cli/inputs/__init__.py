@@ -1,1 +1,1 @@
-"""What lies at the paths that a user gives, and how Spark reads it."""
+"""Detect the format of files that a user names, and read them with Spark."""

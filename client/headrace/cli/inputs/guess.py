@@ -1,4 +1,4 @@
-"""Tell what lies at a path or URL by the names there."""
+"""Detect the format of a path or URL from file names."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ _DOCUMENTS = {
     *("description", "labels", "licence", "license", "manifest", "notes", "notice", "readme"),
     *("requirements", "version"),
 }
-"""Stems of files that stand beside data of any kind, and tell nothing of it."""
+"""Stems of files that may accompany any kind of data."""
 
 _MOST_NAMES = 20_000  # arbitrary: 20 pages of an S3 listing, some 2 s
 _CLEAR_SHARE = 2 / 3  # arbitrary: twice as many as of all other kinds together
 
 
 def guess_format(source: str) -> str:
-    """Say what format a file or folder holds, by the names in it.
+    """Return the format of a file or folder, from the names in it.
 
     Raises:
-        BadArgumentError: Nothing is there, or its names tell nothing.
+        BadArgumentError: There is nothing, or its names do not indicate a format.
         StoreRefusedError: The store refuses.
         StoreUnavailableError: The store cannot be reached.
     """
@@ -91,10 +91,10 @@ def guess_format(source: str) -> str:
 
 
 def _most(source: str, names: Sequence[str]) -> str | None:
-    """Return the format that most files have; hidden ones and documents are left aside.
+    """Return the format of most files, ignoring hidden ones and documents.
 
     Raises:
-        BadArgumentError: No format has two thirds of those that tell one.
+        BadArgumentError: No format has two thirds of the files with a known format.
     """
     telling = [name for name in names if not _is_beside_the_data(name)]
     counts = Counter(filter(None, map(_format_of, telling or names)))

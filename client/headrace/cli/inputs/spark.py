@@ -1,4 +1,4 @@
-"""The Spark session of a command, and the frames that files make."""
+"""Start the Spark session of a command, and make DataFrames from files."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def start_spark(master: str, *, verbose: bool) -> SparkSession:
     java = provide_java()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
-    # Workers must be this interpreter, or they lack our packages; and a local session must not
-    # listen on the machine's outer address.
+    # Workers must use this interpreter, or they lack our packages; and a local session must not
+    # listen on the machine's external address.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -51,15 +51,15 @@ def start_spark(master: str, *, verbose: bool) -> SparkSession:
     if verbose:
         return builder.getOrCreate()
     if java.note:
-        click.echo(f"{java.note}.", err=True)  # what the JVM says of it goes nowhere
+        click.echo(f"{java.note}.", err=True)  # the JVM's messages about it are dropped
     with _without_standard_error():
         return builder.config("spark.log.level", "ERROR").getOrCreate()
 
 
 @contextmanager
 def _without_standard_error() -> Iterator[None]:
-    # The JVM takes the descriptor over when it is started. What matters of its words comes back
-    # in exceptions; the rest is noise before a session exists that could be told to be quiet.
+    # The JVM inherits the descriptor when it starts. Exceptions report what matters; the rest is
+    # noise from before there is a session whose log level could be set.
     sys.stderr.flush()
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -81,21 +81,21 @@ def text_rows(
     *,
     progress: Callable[[Progress], None],
 ) -> tuple[DataFrame, dict[str, Any], LeftOut]:
-    """Make a DataFrame for files of CSV, JSON or text, which tasks read as we do without Spark.
+    """Make a DataFrame for CSV, JSON or text files, which tasks read as we do without Spark.
 
-    Spark's own readers have no options that give the same rows: they split quoted line ends, know
-    no difference between nothing and ``""``, and infer types that lose digits.
+    Spark's own readers cannot give the same rows: they split quoted line ends, do not distinguish
+    empty fields from ``""``, and infer types that lose digits.
 
     Args:
         spark: The session.
-        source: The files, as this machine and all of Spark's see them.
+        source: The URL of the files, readable by this machine and all of Spark's.
         kind: Their kind.
         text: Fields of `headrace.converter.text.TextOptions`.
         settings: The settings for `write_shards`.
-        progress: Told a few times a second how much is checked.
+        progress: Called a few times a second with the amount checked.
 
     Returns:
-        What to give to `write_shards`, and what is left out.
+        The arguments for `write_shards`, and what is left out.
     """
     from headrace.converter.spark.text_rows import rows_on_spark  # noqa: PLC0415 - as above
     from headrace.converter.text import TextOptions  # noqa: PLC0415 - needs the [converter] extra
@@ -114,7 +114,7 @@ def read_frame(spark: SparkSession, source: str, *, file_format: str) -> DataFra
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     try:
-        # Spark must not take it for a path of Hadoop's default file system.
+        # Otherwise Spark takes it for a path in Hadoop's default file system.
         return spark.read.format(file_format).load(_absolute(source))
     except (PySparkException, Py4JJavaError) as error:
         raise BadArgumentError(_refusal(source, file_format, str(error)), field="SRC") from error

@@ -1,4 +1,4 @@
-"""Options for getting in at a server: TLS and a bearer token."""
+"""Options for authentication: TLS and a bearer token."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def access_options(command: Callable[..., _Result]) -> Callable[..., _Result]:
 
     Raises:
         ConfigurationError: When the command is called: the token cannot be read.
-        BadArgumentError: A certificate comes without its key, or the token is none.
+        BadArgumentError: A certificate is given without its key, or the token is invalid.
     """
 
     @wraps(command)
@@ -83,7 +83,7 @@ def _access(
         config = TlsConfig(ca=tls_ca, cert=tls_cert, key=tls_key)
     if token_file is None:
         return Access(config)
-    # Once now, so that a wrong name is told at once and not for each stream.
+    # Once now, so that a wrong file name is reported at once and not for each stream.
     _token(token_file)
     return Access(config, partial(_token, token_file))
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class PairType(click.ParamType[tuple[str, str]]):
-    """``NAME=VALUE``."""
+    """A value of the form ``NAME=VALUE``."""
 
     name = "NAME=VALUE"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        """Return name and value."""
+        """Return the name and the value."""
         if isinstance(value, tuple):
             return value
         name, equals, rest = str(value).partition("=")
@@ -35,7 +35,7 @@ PAIR = PairType()
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:
-    """Return new name by old name of ``a,b=c``; nothing for nothing."""
+    """Parse ``a,b=c`` to new names by old names; None for None."""
     if not text:
         return None
     pairs = (part.strip().partition("=") for part in text.split(","))
@@ -43,10 +43,10 @@ def parse_columns(text: str | None) -> dict[str, str] | None:
 
 
 def parse_splits(text: str | None, column: str | None) -> dict[str, float] | str | None:
-    """Return fractions by name of ``train=0.9,val=0.1``, or the column that names splits.
+    """Parse ``train=0.9,val=0.1`` to fractions by name, or return the column that names splits.
 
     Raises:
-        BadArgumentError: Both are given, or a part is no ``NAME=FRACTION``.
+        BadArgumentError: Both are given, or a part is not ``NAME=FRACTION``.
     """
     if text is None or column is not None:
         if text is not None:
@@ -66,17 +66,17 @@ def parse_splits(text: str | None, column: str | None) -> dict[str, float] | str
 
 
 def parse_hashes(text: str | None) -> list[str] | None:
-    """Return the names in ``sha1,xxh64``; none of ``none``, nothing for nothing."""
+    """Parse ``sha1,xxh64`` to names; none for ``none``, None for None."""
     if text is None:
         return None
     return [] if text == "none" else [name.strip() for name in text.split(",")]
 
 
 def parse_shapes(pairs: Sequence[tuple[str, str]]) -> dict[str, Shape]:
-    """Return the sides of tensors by column, or ``ragged``.
+    """Return the shapes of tensors by column, or ``ragged``.
 
     Raises:
-        BadArgumentError: One is neither sides such as ``28x28`` nor ``ragged``.
+        BadArgumentError: A value is neither a shape such as ``28x28`` nor ``ragged``.
     """
     shapes: dict[str, Shape] = {}
     for name, text in pairs:

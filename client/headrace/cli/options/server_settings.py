@@ -1,7 +1,7 @@
 """The settings of a server as options of the command line.
 
-None has a default here: a missing option is left to the environment, then to the file, and finally
-to `ServerConfig`. The help states the defaults of `ServerConfig`; a test compares the two.
+They have no defaults here: for a missing option the environment applies, then the file, and finally
+`ServerConfig`. The help shows the defaults of `ServerConfig`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COUNT = click.IntRange(min=1)
 
 
 class OctalType(click.ParamType[int]):
-    """Permissions as `chmod` writes them."""
+    """Permissions in octal, as for `chmod`."""
 
     name = "octal"
 
@@ -37,7 +37,7 @@ class OctalType(click.ParamType[int]):
 
 _LISTEN = "listen"
 
-# Name, type, default as the help tells it, and what it is for.
+# Name, type, default as shown in the help, and description.
 _SETTINGS: tuple[tuple[str, Any, str, str], ...] = (
     (
         _LISTEN,
@@ -205,7 +205,7 @@ def setting_options(command: _Decorated) -> _Decorated:
             name,
             type=kind,
             help=f"{text}  [default: {default}]",
-            # If it is given twice, both count.
+            # If it is given several times, all values count.
             multiple=name == _LISTEN,
             callback=_joined if name == _LISTEN else None,
         )
@@ -224,18 +224,18 @@ def setting_options(command: _Decorated) -> _Decorated:
             f"{flag[2:]}s",
             multiple=True,
             metavar=metavar,
-            # Nothing given leaves it to the environment and the file.
+            # Without a value, the environment and the file apply.
             callback=lambda _context, _option, given: given or None,
             help=f"{what}; can be given several times.",
         )
         for flag, metavar, what in _REPEATED
     ]
-    # Help lists options in the order in which decorators stand, from the last applied on.
+    # Help lists options in the order of decorators, starting with the last one applied.
     return reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
 def default_texts() -> dict[str, object]:
-    """Return the default of each setting as the help tells it, converted to its type."""
+    """Return the default of each setting as shown in the help, converted to its type."""
     return {
         name: None if text == "none" else click.types.convert_type(kind).convert(text, None, None)
         for name, kind, text, _ in _SETTINGS
@@ -245,7 +245,7 @@ def default_texts() -> dict[str, object]:
 def _joined(
     _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
 ) -> str | None:
-    # Nothing given leaves it to the environment and the file.
+    # Without a value, the environment and the file apply.
     return ",".join(given) or None
 
 

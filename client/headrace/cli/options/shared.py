@@ -1,4 +1,4 @@
-"""Options that commands share, as decorators."""
+"""Options that several commands share, as decorators."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def rank_options(command: _Decorated) -> _Decorated:
 
 
 def order_options(command: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Add ``--seed``, ``--shuffle``, and how far samples are shuffled.
+    """Add ``--seed``, ``--shuffle`` and the options of the shuffle.
 
-    They arrive as one argument, ``spec: OrderSpec``, of one lane and with the default unit.
+    They are passed as one argument, ``spec: OrderSpec``, with one lane and the default unit.
     """
 
     @wraps(command)
@@ -116,5 +116,5 @@ def order_options(command: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 def _with(options: tuple[_Decorator, ...], command: _Decorated) -> _Decorated:
-    # Help lists options in the order in which decorators stand, that is from the last applied on.
+    # Help lists options in the order of decorators, starting with the last one applied.
     return reduce(lambda decorated, option: option(decorated), reversed(options), command)

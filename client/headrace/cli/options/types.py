@@ -1,4 +1,4 @@
-"""Values of the command line that click has no type for."""
+"""Types of command-line values that click lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 
 
 
 class SizeType(click.ParamType[int]):
-    """A number of bytes, with KiB, MiB, GiB or TiB behind it if wanted."""
+    """A number of bytes, optionally followed by KiB, MiB, GiB or TiB."""
 
     name = "size"
 
@@ -32,7 +32,7 @@ class SizeType(click.ParamType[int]):
 
 
 class DurationType(click.ParamType[float]):
-    """A time in seconds, with s, m, h or d behind it if wanted."""
+    """A time in seconds, optionally followed by s, m, h or d."""
 
     name = "time"
 
@@ -49,7 +49,7 @@ class DurationType(click.ParamType[float]):
 
 
 class TargetType(click.ParamType[str]):
-    """The address of a server, or several with commas between."""
+    """The address of a server, or several separated by commas."""
 
     name = "target"
 
@@ -59,7 +59,7 @@ class TargetType(click.ParamType[str]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """Return it as it was given."""
+        """Return the value unchanged."""
         del param, ctx
         from headrace.client.options.addresses import addresses_of  # noqa: PLC0415 - loads gRPC
 
@@ -69,7 +69,7 @@ class TargetType(click.ParamType[str]):
 
 
 class NamedUrlType(click.ParamType[tuple[str, str]]):
-    """``NAME=URL``."""
+    """A value of the form ``NAME=URL``."""
 
     name = "NAME=URL"
 
@@ -90,14 +90,14 @@ class NamedUrlType(click.ParamType[tuple[str, str]]):
 
 
 class FolderUrlType(click.ParamType[str]):
-    """Where a dataset is written to: a URL, or a local path that is no file."""
+    """The place of a dataset to write: a URL, or a local path that is not a file."""
 
     name = "url"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """Return it as it was given."""
+        """Return the value unchanged."""
         if Path(str(value)).is_file():
             self.fail(
                 f"{value} is a file; expected a folder, or a URL such as s3://bucket/d", param, ctx
@@ -106,7 +106,7 @@ class FolderUrlType(click.ParamType[str]):
 
 
 class PictureType(click.ParamType[Path]):
-    """A file to draw to, whose folder is there: known before what is drawn is worked out."""
+    """An image file to write, whose folder must exist, checked before the work starts."""
 
     name = "file"
 
@@ -128,14 +128,14 @@ class PictureType(click.ParamType[Path]):
 
 
 class WeightedUrlType(click.ParamType[tuple[str, float | None]]):
-    """``URL`` or ``URL=WEIGHT``."""
+    """A value of the form ``URL`` or ``URL=WEIGHT``."""
 
     name = "URL[=WEIGHT]"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, float | None]:
-        """Return the URL and its weight, if there is one."""
+        """Return the URL and the weight, if given."""
         if isinstance(value, tuple):
             return value
         url, equals, weight = str(value).rpartition("=")

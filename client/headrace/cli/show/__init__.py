@@ -1,1 +1,1 @@
-"""What a terminal shows: numbers and samples as text, images, pages, and how far work is."""
+"""Show numbers, samples, images and progress on a terminal, and samples as pages."""

@@ -1,4 +1,4 @@
-"""Width and height of encoded images, from their first bytes; pixels are never decoded."""
+"""Find the width and height of encoded images from their first bytes, without decoding."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import struct
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8"
 _STANDALONE = {0x01, *range(0xD0, 0xD9)}
-# Frames start with these; what lies between them are tables.
+# Frames start with these markers; those in between are tables.
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def image_sides(content: bytes) -> tuple[int, int] | None:
-    """Return width and height of a PNG, GIF or JPEG file; nothing where they cannot be told.
+    """Return the width and height of a PNG, GIF or JPEG file, or None if unknown.
 
     Source: the PNG specification (IHDR), GIF89a (logical screen), ITU T.81 annex B (JPEG).
     """

@@ -1,4 +1,4 @@
-"""Samples as a page, and as one picture: images in a grid, with what belongs to them."""
+"""Write samples as a page or as one picture: images in a grid, with their other columns."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ _MARGIN = 8
 _GREY, _DARK, _PAPER = (221, 221, 221), (85, 85, 85), (255, 255, 255)
 
 _MOST_TILES = 1024
-"""Of a picture: 6,000 pixels square, which viewers still open."""
+"""Pixels of a picture: 6,000 x 6,000, which viewers still open."""
 
 _MOST_IMAGE_BYTES, _MOST_PAGE_BYTES = 4 << 20, 64 << 20
-"""Of a file that a page holds as it is, and of a page. Arbitrary: what browsers open at once."""
+"""Bytes of a file that a page contains unchanged, and of a page (arbitrary: what browsers open
+quickly).
+"""
 
 _HEAD = """<!DOCTYPE html>
 <html lang="en">
@@ -61,13 +63,13 @@ _FOOT = "</main>\n</body>\n</html>\n"
 def write_page(
     path: Path, samples: Sequence[Sample], *, schema: object, forms: Mapping[str, str], title: str
 ) -> None:
-    """Write samples as one HTML file that asks nothing of anybody: no scripts, no addresses.
+    """Write samples as one self-contained HTML file, without scripts or links.
 
     Args:
         path: The file to write.
-        samples: What to show.
+        samples: The samples to show.
         schema: The schema of the dataset, an Arrow schema.
-        forms: What the dataset notes of columns.
+        forms: The dataset's notes on the formats of columns.
         title: The title of the page.
     """
     shown = picture_columns(schema, samples)  # type: ignore[arg-type] # Arrow is loaded when it is needed
@@ -121,11 +123,11 @@ def write_grid(path: Path, samples: Sequence[Sample], *, schema: object) -> None
 
     Args:
         path: The file to write.
-        samples: What to show; nulls and what cannot be decoded are hatched tiles that say so.
+        samples: The samples to show; nulls and undecodable images are hatched tiles with a note.
         schema: The schema of the dataset, an Arrow schema.
 
     Raises:
-        BadArgumentError: There is no image among them, or there are too many.
+        BadArgumentError: There are no images among them, or too many.
     """
     shown = picture_columns(schema, samples)  # type: ignore[arg-type] # Arrow is loaded when it is needed
     if not shown:
@@ -152,7 +154,7 @@ def write_grid(path: Path, samples: Sequence[Sample], *, schema: object) -> None
 
 
 def _drawn(tiles: Sequence[tuple[str, object]]) -> bytes:
-    first = picture([[0]], 1)  # for its refusal, where Pillow is not installed
+    first = picture([[0]], 1)  # for its error if Pillow is not installed
     assert not isinstance(first, str)
     from PIL import Image, ImageDraw  # noqa: PLC0415 - of the [images] extra
 
@@ -181,7 +183,7 @@ def _drawn(tiles: Sequence[tuple[str, object]]) -> bytes:
 
 
 def _fitting(text: str) -> str:
-    # Pillow's own font has the letters of Latin-1 alone where it was built without FreeType.
+    # Pillow's own font has only Latin-1 characters if it was built without FreeType.
     return text.encode("ascii", "replace").decode("ascii")[:30]
 
 

@@ -1,7 +1,7 @@
-"""Images among the values of samples: files of common formats, and arrays of bytes.
+"""Draw images among the values of samples: files of common formats, and arrays of bytes.
 
-What a dataset holds is a stranger's. Files are decoded by Pillow, in four formats, after a look at
-their size; whatever comes of them is drawn again by us before it goes to a terminal or a picture.
+The contents of a dataset are untrusted. Pillow decodes files, in four formats, after a check of
+their size; the result is drawn again before it is sent to a terminal or a picture.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 _MOST_PIXELS = 1 << 26
-"""Of a file that is decoded: 8,192 x 8,192, which takes 256 MiB. Arbitrary."""
+"""The most pixels of a decoded file: 8,192 x 8,192, which takes 256 MiB (arbitrary)."""
 
 _MEDIA = (
     (b"\x89PNG\r\n\x1a\n", 0, "PNG", "image/png"),
@@ -36,11 +36,11 @@ _FLAT, _DEEP = 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sample as it is shown.
+    """A sample to show.
 
     Attributes:
         sample_id: Its id.
-        values: By column, as Arrow gives them to Python.
+        values: Its values by column, as Python objects from Arrow.
     """
 
     sample_id: int
@@ -48,7 +48,7 @@ class Sample:
 
 
 def picture_columns(schema: pa.Schema, samples: Sequence[Sample]) -> list[str]:
-    """Return the columns that hold images: by their type, or by some sample that is shown."""
+    """Return the columns with images, judging by their types or by the samples shown."""
     names = [name for name in schema.names if samples and name in samples[0].values]
     return [
         name
@@ -59,17 +59,17 @@ def picture_columns(schema: pa.Schema, samples: Sequence[Sample]) -> list[str]:
 
 
 def media_type(value: object) -> str | None:
-    """Return the media type of an encoded image, by its first bytes; None for anything else."""
+    """Return the media type of an encoded image from its first bytes; None for anything else."""
     if not isinstance(value, bytes):
         return None
     return next((media for mark, at, _, media in _MEDIA if value.startswith(mark, at)), None)
 
 
 def picture(value: object, side: int) -> Image.Image | str:
-    """Draw an image no larger than a square; or say in some words why that cannot be.
+    """Draw an image no larger than a square, or return a note why that is impossible.
 
     Args:
-        value: The value of a column that `picture_columns` names.
+        value: The value of a column that `picture_columns` returned.
         side: The side of the square, in pixels; smaller images are drawn larger by whole numbers.
 
     Raises:
@@ -89,7 +89,7 @@ def picture(value: object, side: int) -> Image.Image | str:
 
 
 def has_pillow() -> bool:
-    """Say whether images can be drawn here."""
+    """Tell whether images can be drawn here."""
     try:
         _pillow()
     except ConfigurationError:
@@ -105,12 +105,12 @@ def png_of(drawn: Image.Image) -> bytes:
 
 
 def data_uri(content: bytes, media: str) -> str:
-    """Return a file as an address that holds it."""
+    """Return a file as a data URI."""
     return f"data:{media};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _is_raster(kind: pa.DataType) -> bool:
-    """Say whether values are arrays of bytes, of two sides and maybe 1, 3 or 4 channels."""
+    """Tell whether values are 2D arrays of bytes, optionally with 1, 3 or 4 channels."""
     shape, item = _shape_of(kind)
     is_deep = len(shape) == _DEEP and shape[2] in _CHANNELS
     return str(item) == "uint8" and (len(shape) == _FLAT or is_deep) and 0 not in shape
@@ -176,5 +176,5 @@ def _pillow() -> Any:
 def texts(
     values: Mapping[str, object], names: Iterable[str], forms: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Return the values of some columns in a few words each."""
+    """Return the values of columns as short texts."""
     return [(name, value_text(values[name], forms.get(name, ""))) for name in names]

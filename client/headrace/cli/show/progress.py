@@ -1,4 +1,4 @@
-"""Show how far long work is: a bar on a terminal, log lines elsewhere."""
+"""Show the progress of long work: a bar on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _Now = TypeVar("_Now")
 
 _LINE_S = 10.0
-"""Seconds between two lines where there is no terminal. Arbitrary."""
+"""Seconds between two lines without a terminal (arbitrary)."""
 
 
 @contextmanager
 def conversion_progress() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function to be told of progress; what it shows goes to standard error."""
+    """Yield a function that shows progress on standard error."""
     if not sys.stderr.isatty():
         yield _lines()
         return
@@ -60,7 +60,7 @@ def conversion_progress() -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def count_progress(what: str, *, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Yield a function to be told how many of ``total`` are done."""
+    """Yield a function that takes how many of ``total`` are done."""
     if not sys.stderr.isatty():
         yield _count_lines(what, total, unit)
         return
@@ -87,7 +87,7 @@ def count_progress(what: str, *, total: int, unit: str) -> Iterator[Callable[[in
 
 @contextmanager
 def shard_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function to be told how many shards or files are done, and of how many."""
+    """Yield a function that takes how many shards or files are done, and of how many."""
     if not sys.stderr.isatty():
         every = _Seldom()
 
@@ -107,7 +107,7 @@ def shard_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def compact_progress() -> Iterator[Callable[[Compaction], None]]:
-    """Yield a function to be told how far a compaction is."""
+    """Yield a function that takes the progress of a compaction."""
     began_s = time.monotonic()
     taken_bytes: list[int] = []
 
@@ -129,7 +129,7 @@ def compact_progress() -> Iterator[Callable[[Compaction], None]]:
 
 @contextmanager
 def swarm_progress() -> Iterator[Callable[[SwarmProgress], None]]:
-    """Yield a function to be told how far a load test is."""
+    """Yield a function that takes the progress of a load test."""
     with _share_progress("load test", _swarm_amount, lambda progress: progress.share) as show:
         yield show
 
@@ -138,7 +138,7 @@ def swarm_progress() -> Iterator[Callable[[SwarmProgress], None]]:
 def _share_progress(
     what: str, text: Callable[[_Now], str], share: Callable[[_Now], float]
 ) -> Iterator[Callable[[_Now], None]]:
-    """Yield a function to be told of work whose share in [0, 1] is known; `text` sees each call."""
+    """Yield a function that takes progress with a known share in [0, 1], shown by `text`."""
     if not sys.stderr.isatty():
         every = _Seldom()
 
@@ -192,10 +192,10 @@ def _lines() -> Callable[[Progress], None]:
 
 
 class _Passes:
-    """Tells the passes over files of text, and those of a shuffle, from each other.
+    """Distinguishes the passes over text files, and those of a shuffle.
 
     Attributes:
-        name: The name of the latest one.
+        name: The name of the latest pass.
     """
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ class _Passes:
         self._began_s = time.monotonic()
 
     def told(self, progress: Progress) -> tuple[bool, float]:
-        """Return whether another pass has begun, and how many seconds ago this one did."""
+        """Return whether another pass has started, and how many seconds ago the current one did."""
         now = time.monotonic()
         found = "converting"
         if progress.checked_bytes:
@@ -212,12 +212,12 @@ class _Passes:
             found = "shuffling"
         is_new, self.name = found != self.name, found
         if is_new and found != "checking":
-            self._began_s = now  # the first one began with the command
+            self._began_s = now  # the first one started with the command
         return is_new, now - self._began_s
 
 
 class _Seldom:
-    """True once in a while."""
+    """Return True from time to time."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -231,7 +231,7 @@ class _Seldom:
 
 
 def amount(progress: Progress, elapsed_s: float) -> str:
-    """Return how much of a conversion is done, and how fast."""
+    """Return the progress and the rate of a conversion as text."""
     if progress.checked_bytes:
         speed = size(int(progress.checked_bytes / max(elapsed_s, 1e-9)))
         whole = progress.checked_bytes + progress.unchecked_bytes

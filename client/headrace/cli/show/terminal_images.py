@@ -1,4 +1,4 @@
-"""Images in terminals that can show them: by kitty's graphics protocol, and by iTerm2's.
+"""Show images in terminals with the graphics protocol of kitty or iTerm2.
 
 Sources: https://sw.kovidgoyal.net/kitty/graphics-protocol/ and
 https://iterm2.com/documentation-images.html.
@@ -17,15 +17,15 @@ _ROWS = 8
 
 
 def image_protocol(environment: Mapping[str, str], *, is_terminal: bool) -> Protocol | None:
-    """Return how the terminal takes images, or None if it takes none, or nobody knows.
+    """Return the terminal's image protocol, or None if it has none or is unknown.
 
     Args:
-        environment: The environment of this process. A terminal is not asked: one that knows no
-            images would show the question.
-        is_terminal: Whether the output is one.
+        environment: The environment of this process. The terminal is not queried, since one without
+            images would print the query.
+        is_terminal: Whether the output is a terminal.
     """
     term, program = environment.get("TERM", ""), environment.get("TERM_PROGRAM", "")
-    # These pass images on only where they are told to.
+    # These pass images on only if they are configured to.
     is_inside = "TMUX" in environment or term.startswith(("screen", "tmux"))
     if not is_terminal or is_inside or term in ("", "dumb"):
         return None
@@ -37,11 +37,11 @@ def image_protocol(environment: Mapping[str, str], *, is_terminal: bool) -> Prot
 
 
 def sequence(png: bytes, protocol: Protocol) -> str:
-    """Return what makes a terminal show an image, eight lines high, and continue below it.
+    """Return the sequence that shows an image, eight lines high, and continues below it.
 
     Args:
-        png: Drawn by us: nothing of a dataset is in it but pixels.
-        protocol: The terminal's.
+        png: A PNG that we drew, with nothing from a dataset except pixels.
+        protocol: The terminal's protocol.
     """
     if protocol == "iterm":
         content = base64.b64encode(png).decode("ascii")
@@ -51,7 +51,7 @@ def sequence(png: bytes, protocol: Protocol) -> str:
 
 
 def _kitty(content: str) -> Iterator[str]:
-    # q=2: no answer, which the shell would take for typing.
+    # q=2: no answer, which the shell would take for input.
     options = f"a=T,f=100,q=2,r={_ROWS},"
     for begin in range(0, len(content), _CHUNK):
         more = int(begin + _CHUNK < len(content))

@@ -1,4 +1,4 @@
-"""How numbers, samples and images read on a terminal."""
+"""Format numbers, samples and images as text for a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STEP = 1024
 
 
 def size(count: int) -> str:
-    """Write a number of bytes with three digits and a binary unit."""
+    """Format a number of bytes with three digits and a binary unit."""
     value, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < _STEP or unit == "TiB":
@@ -24,12 +24,12 @@ def size(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Write how many there are of something whose plural ends in s."""
+    """Format a count of something whose plural ends in s."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def column_forms(schema: pa.Schema) -> dict[str, str]:
-    """Return what a dataset notes of its columns beside their types, such as ``bfloat16``."""
+    """Return a dataset's notes on its columns besides their types, such as ``bfloat16``."""
     notes = {field.name: (field.metadata or {}).get(b"headrace.format") for field in schema}
     return {name: note.decode() for name, note in notes.items() if note}
 
@@ -46,11 +46,11 @@ _IMAGE_MARKS = {
 
 
 def value_text(value: object, form: str = "") -> str:
-    """Write one value of a sample in a few words.
+    """Format one value of a sample as a short text.
 
     Args:
-        value: As Arrow gives it to Python.
-        form: What the dataset notes of the column (`headrace.format`), or nothing.
+        value: The value as a Python object from Arrow.
+        form: The dataset's note on the column (`headrace.format`), or an empty text.
     """
     if value is None:
         return "null"
@@ -69,7 +69,7 @@ def value_text(value: object, form: str = "") -> str:
 
 
 def printable(text: str) -> str:
-    """Write letters that would move a terminal's cursor, or worse, as Python writes them."""
+    """Escape characters that would move a terminal's cursor, or worse, as Python does."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 

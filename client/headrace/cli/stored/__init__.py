@@ -1,1 +1,1 @@
-"""What commands work out from stored datasets: orders, labels and packed rows."""
+"""Work out orders, labels and packed rows from stored datasets."""

@@ -1,4 +1,4 @@
-"""How evenly an order spreads the labels of samples that lie sorted in storage."""
+"""Measure how evenly an order spreads the labels of samples that are stored sorted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_COUNTS: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Evenness:
-    """What an order makes of data that is sorted by label in storage.
+    """The evenness of an order for data that is stored sorted by label.
 
     Attributes:
         variances: Variance of a label's count in a batch over a uniform permutation's, for batches

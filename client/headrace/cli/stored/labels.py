@@ -1,4 +1,4 @@
-"""The labels of a dataset's samples in storage order, read from some of its blocks."""
+"""Read the labels of a dataset's samples in storage order, from some of its blocks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class StoredLabels:
 
     Attributes:
         labels: ``(samples,) int64``, numbers from 0 on without gaps.
-        read: Blocks that were read; samples of the others have the label of the last sample before
-            them that was read.
-        blocks: Blocks that there are.
+        read: The number of blocks read; samples of others have the label of the last sample read
+            before them.
+        blocks: The number of all blocks.
     """
 
     labels: NDArray[np.int64]
@@ -47,9 +47,9 @@ def read_labels(
 
     Args:
         dataset: The dataset.
-        column: The column of labels; of any type whose values can be told apart.
-        most_bytes: Stored bytes to read at most, but one block; blocks are evenly spaced.
-        progress: Gives the blocks one after another, and may show how far that is.
+        column: The column of labels, of any type with distinct values.
+        most_bytes: The most stored bytes to read, but at least one block; blocks are evenly spaced.
+        progress: Yields the blocks one after another, and may show progress.
     """
     import pyarrow as pa  # noqa: PLC0415 - comes with [storage]
     import pyarrow.compute as pc  # noqa: PLC0415

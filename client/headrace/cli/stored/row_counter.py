@@ -1,4 +1,4 @@
-"""Count the rows that documents make, with the server's compiled loop where it is installed."""
+"""Count the rows of documents, with the server's compiled loop if it is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def row_counter() -> Callable[[NDArray[np.int64], RowOptions], int]:
-    """Return what `headrace.storage.index_packing` takes."""
+    """Return the function to count rows for `headrace.storage.index_packing`."""
     fit = _fit()
 
     def count_rows(lengths: NDArray[np.int64], options: RowOptions) -> int:

@@ -1,4 +1,4 @@
-"""Orders out of manifests: shard tables, and what filters of rows keep of the datasets."""
+"""Make orders from manifests: shard tables, and the samples that filters keep."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """What the order needs of some datasets.
+    """What an order needs to know about datasets.
 
     Attributes:
-        tables: For each dataset, the table of the samples that are kept.
+        tables: For each dataset, the shard table of the kept samples.
         fingerprints: The fingerprint of each.
-        kept: What a filter keeps of each; None for all.
+        kept: The samples that a filter keeps in each; None for all.
     """
 
     tables: list[ShardTable]
@@ -37,13 +37,13 @@ class Tables:
     kept: list[Kept | None]
 
     def order(self, spec: OrderSpec) -> Order | KeptOrder:
-        """Return the order of the one dataset."""
+        """Return the order of the single dataset."""
         from headrace.order import order_of  # noqa: PLC0415
 
         return order_of(spec, self.tables[0], self.kept[0])
 
     def mixture(self, spec: MixtureSpec) -> MixtureOrder | KeptMixtureOrder:
-        """Return the order of a mixture of them all."""
+        """Return the order of a mixture of all datasets."""
         from headrace.order import mixture_order_of  # noqa: PLC0415
 
         return mixture_order_of(spec, self.tables, self.kept)
@@ -53,8 +53,8 @@ def read_tables(urls: Sequence[str], wheres: Sequence[str] = ()) -> Tables:
     """Read manifests, and the columns that filters need.
 
     Args:
-        urls: Where the datasets lie.
-        wheres: A filter of rows for each; empty ones for none. None at all is as many empty ones.
+        urls: The URLs of the datasets.
+        wheres: A filter for each dataset, empty for no filter; an empty list filters nothing.
     """
     from headrace.order import table_of  # noqa: PLC0415
     from headrace.storage import open_dataset  # noqa: PLC0415 - needs the [storage] extra
@@ -71,7 +71,7 @@ def read_tables(urls: Sequence[str], wheres: Sequence[str] = ()) -> Tables:
 
 
 def kept_of(dataset: OpenDataset, where: str) -> Kept:
-    """Return which samples of a dataset a filter keeps; its blocks are read, with a bar.
+    """Return which samples of a dataset a filter keeps, reading its blocks with a progress bar.
 
     Raises:
         BadArgumentError: The filter cannot be read.

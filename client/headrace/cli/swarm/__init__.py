@@ -1,1 +1,1 @@
-"""A load test on the command line: what it shall do, and what it found."""
+"""The options and the results of a load test on the command line."""

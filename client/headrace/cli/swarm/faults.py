@@ -1,4 +1,4 @@
-"""Faults of a load test as they are written on a command line."""
+"""Parse the faults of a load test from the command line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CUT = re.compile(
 
 
 class RescaleType(click.ParamType[Any]):
-    """``OLD:NEW@SHARE%``."""
+    """A value of the form ``OLD:NEW@SHARE%``."""
 
     name = "OLD:NEW@P%"
 
@@ -36,7 +36,7 @@ class RescaleType(click.ParamType[Any]):
 
 
 class PauseType(click.ParamType[Any]):
-    """``RANK:SECONDS@SHARE%``."""
+    """A value of the form ``RANK:SECONDS@SHARE%``."""
 
     name = "RANK:SECONDS@P%"
 
@@ -53,7 +53,7 @@ class PauseType(click.ParamType[Any]):
 
 
 class ShareType(click.ParamType[float]):
-    """``SHARE%``."""
+    """A value of the form ``SHARE%``."""
 
     name = "P%"
 
@@ -71,7 +71,7 @@ class ShareType(click.ParamType[float]):
 
 
 class CutType(click.ParamType[Any]):
-    """``KIND[=VALUE][:SECONDS]``."""
+    """A value of the form ``KIND[=VALUE][:SECONDS]``."""
 
     name = "KIND[=VALUE][:SECONDS]"
 

@@ -1,4 +1,4 @@
-"""What a load test is asked to do: its options, and the swarm that they describe."""
+"""The options of a load test, and the swarm that they describe."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from headrace.order import AnyOrder, OrderSpec
     from headrace.v1 import shard_service_pb2 as pb
 
-_PREFETCH_BYTES = 16 << 20  # of a rank: some batches
-_MOST_PREFETCH_BYTES = 1 << 30  # of all ranks: little beside the memory of a machine that tests
-_ENDLESS = 1 << 40  # steps; more than a run of bounded seconds has
+_PREFETCH_BYTES = 16 << 20  # of a rank: a few batches
+_MOST_PREFETCH_BYTES = 1 << 30  # of all ranks: little compared with the memory of a test machine
+_ENDLESS = 1 << 40  # steps; more than a run limited in seconds has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the command line says; the options' help has the meanings."""
+    """The options of the command; their help describes them."""
 
     targets: str
     dataset: str
@@ -78,13 +78,13 @@ class Options:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The targets, one by one."""
+        """Return the targets as a list."""
         return tuple(filter(None, self.targets.split(",")))
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedOn:
-    """What the trainers read, as the first server has it.
+    """The datasets that the trainers read, as described by the first server.
 
     Attributes:
         datasets: The one dataset, or those of the mixture in its order.
@@ -96,7 +96,7 @@ class TrainedOn:
 
     @property
     def sample_counts(self) -> list[int]:
-        """Samples of each dataset that are read."""
+        """Return the number of samples to read in each dataset."""
         return [
             dataset.filter.sample_count if dataset.HasField("filter") else dataset.sample_count
             for dataset in self.datasets
@@ -104,12 +104,12 @@ class TrainedOn:
 
     @property
     def stored_counts(self) -> list[int]:
-        """Samples of each dataset."""
+        """Return the number of samples in each dataset."""
         return [dataset.sample_count for dataset in self.datasets]
 
 
 def ask(options: Options) -> TrainedOn:
-    """Ask the first server for what is to be read."""
+    """Ask the first server about the datasets to read."""
     from headrace.client import Deadlines, fetch_dataset, read_mixture  # noqa: PLC0415
 
     mixture = None

@@ -1,4 +1,4 @@
-"""Show what a load test found: as tables, or as JSON."""
+"""Show the results of a load test as tables or as JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """All that a load test found.
+    """The results of a load test.
 
     Attributes:
-        summary: How fast the ranks were fed.
-        proof: Whether they got what they should.
-        tokens: What resuming tokens showed.
-        kills: How often a process was killed.
-        limits: Limits of the command line that were missed, in words.
+        summary: The rates and waiting times of the ranks.
+        proof: Whether the ranks received the right samples.
+        tokens: The results of resuming tokens.
+        kills: The number of kills.
+        limits: The limits that were missed, in words.
     """
 
     summary: Summary
@@ -34,7 +34,7 @@ class LoadReport:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was lost, repeated, out of order, or slower than asked for."""
+        """Return whether nothing was lost, repeated, out of order, or slower than required."""
         faults = self.tokens.wrong or self.limits or self.summary.failed
         return self.proof.holds and bool(self.proof.batches) and not faults
 
