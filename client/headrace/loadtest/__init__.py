@@ -1,7 +1,7 @@
-"""A swarm of simulated trainers that measures a server and proves that nothing was lost.
+"""Simulate a swarm of trainers that measures a server and proves that nothing was lost.
 
-The swarm reads as trainers do, through the thin client, and keeps of each batch a digest of its
-sample ids. What the ranks saw is then compared with what the manifest alone says they must see.
+The swarm reads like trainers, through the thin client, and records a digest of the sample ids of
+each batch. The records are then compared with what the manifest alone requires.
 """
 
 from headrace.loadtest.faults.faults import Kill, run_faults

@@ -1,1 +1,1 @@
-"""What is done to servers and their network while a swarm runs."""
+"""Cause faults in servers and their network while a swarm runs."""

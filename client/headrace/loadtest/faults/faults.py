@@ -1,4 +1,4 @@
-"""Faults on demand while a swarm runs: killed servers and a cut network."""
+"""Kill servers and cut the network while a swarm runs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ _LOOK_S = 0.1
 
 
 class Kill:
-    """Kill a process with SIGKILL, again and again if it can be started again."""
+    """Kill a process with SIGKILL, repeatedly if it can be restarted."""
 
     def __init__(self, pid: int, *, restart: Sequence[str] = ()) -> None:
-        """Name the victim.
+        """Choose the process to kill.
 
         Args:
             pid: The process to kill first.
-            restart: The command that starts it again; its process is the next victim. Empty to
-                kill once.
+            restart: The command that restarts it, whose process is killed next. Empty to kill once.
 
         Raises:
-            ConfigurationError: There is no such process, or it is another user's.
+            ConfigurationError: There is no such process, or it belongs to another user.
         """
         try:
             os.kill(pid, 0)
@@ -45,7 +44,7 @@ class Kill:
 
     @property
     def last_pid(self) -> int | None:
-        """The process that was started last and is left running, if any."""
+        """Return the process that was started last and is still running, if any."""
         return None if self._child is None else self._child.pid
 
     def end(self) -> None:
@@ -56,7 +55,7 @@ class Kill:
         self._pid = self._child = None
 
     def __call__(self) -> None:
-        """Kill, and start again."""
+        """Kill the process and restart it."""
         if self._pid is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -66,7 +65,7 @@ class Kill:
             self._child.wait(_JOIN_S)
         self._pid = None
         if self._restart:
-            # It outlives us, so it must not hold our output open for whoever reads that.
+            # It outlives us, so it must not keep our output open.
             self._child = subprocess.Popen(  # noqa: S603 - the user's own command
                 self._restart,
                 stdin=subprocess.DEVNULL,
@@ -87,19 +86,19 @@ def run_faults(
     batches: Callable[[], int],
     note: Callable[[str], None] | None = None,
 ) -> Iterator[None]:
-    """Let faults happen until the block ends.
+    """Cause faults until the block ends.
 
-    A fault waits until batches have come since the last one: a server that needs longer to start
-    than faults are apart would be killed again before it could serve anything, forever.
+    A fault waits until batches have arrived since the last one. Otherwise a server that takes
+    longer to start than the time between faults would be killed before it serves anything, forever.
 
     Args:
-        kills: Taken in turn, one every ``every_s``.
-        proxies: What the swarm connects through.
-        cuts: Those without an end begin at once; the others in turn, one every ``every_s``.
-        every_s: Seconds between two faults of a kind, at least.
-        batches: Tells how many batches the swarm has read so far.
-        note: Is told of each fault that happens while the swarm runs, in a word or two; from any
-            thread.
+        kills: The kills, in turn, one every ``every_s``.
+        proxies: The proxies of the swarm.
+        cuts: The cuts: those without an end start at once, the others in turn, one every
+            ``every_s``.
+        every_s: The minimum number of seconds between two faults of a kind.
+        batches: Returns how many batches the swarm has read so far.
+        note: Called with a short name of each fault while the swarm runs, from any thread.
     """
     noted = note or _nobody
     for cut in cuts:

@@ -1,4 +1,4 @@
-"""A TCP proxy that can be told to misbehave: to test what a bad network does.
+"""A TCP proxy that simulates a bad network.
 
 Contract:
 
@@ -24,18 +24,18 @@ from headrace.errors import ConfigurationError
 
 _CHUNK = 64 << 10
 _WAIT_S = 10.0
-_MOST_CHUNKS = 64  # on their way in one direction of one connection
+_MOST_CHUNKS = 64  # in transit in one direction of one connection
 
 CutKind = Literal["latency", "bandwidth", "blackhole", "reset"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is wrong with the network.
+    """A disturbance of the network.
 
     Attributes:
-        kind: What happens.
-        value: Seconds of ``latency``, or bytes a second of ``bandwidth``; else without meaning.
+        kind: The kind of disturbance.
+        value: Seconds of ``latency``, or bytes per second of ``bandwidth``; unused otherwise.
         seconds: How long it lasts; 0 for the whole run.
     """
 
@@ -48,13 +48,13 @@ class FaultyProxy:
     """Owns a listening socket on the loopback and the thread that serves it."""
 
     def __init__(self, target: str) -> None:
-        """Begin to listen.
+        """Start to listen.
 
         Args:
             target: ``host:port`` to connect to.
 
         Raises:
-            ConfigurationError: ``target`` is no such pair.
+            ConfigurationError: ``target`` is not such a pair.
         """
         host, colon, port = target.rpartition(":")
         if not colon or not port.isdigit() or ":" in host.strip("[]"):
@@ -86,11 +86,11 @@ class FaultyProxy:
         self.close()
 
     def apply(self, cut: Cut | None) -> None:
-        """Begin a cut, in place of the one before; None to mend the network."""
+        """Start a cut in place of the current one; None restores the network."""
         self._call(self._apply(cut))
 
     def close(self) -> None:
-        """End the proxy; may be called again."""
+        """Stop the proxy; may be called several times."""
         if self._thread.is_alive():
             self._call(self._end())
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -171,7 +171,7 @@ class FaultyProxy:
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:
-    # With a linger time of 0 the other side sees a reset and not an orderly end.
+    # With a linger time of 0 the other side sees a reset instead of an orderly end.
     transport_socket = writer.get_extra_info("socket")
     if transport_socket is not None:
         with contextlib.suppress(OSError):

@@ -1,1 +1,1 @@
-"""Compare what ranks saw with what they must have seen, and resume from their tokens."""
+"""Compare what ranks received with what they should have, and resume from their tokens."""

@@ -1,8 +1,8 @@
-"""Compare what the ranks saw with what they must have seen.
+"""Compare what the ranks received with what they should have.
 
-Every batch that a rank received has to be one that the plan gives to that rank, once, in order,
-and of a rank that ended none may be missing. With an order, made of the manifest alone, each
-batch's samples are compared too, place by place.
+Every batch that a rank received must be in the plan for that rank, once and in order, and a rank
+that finished must not miss any. With an order, made from the manifest alone, each batch's samples
+are compared too, place by place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class AnyOrder(Protocol):
 
     @property
     def sample_count(self) -> int:
-        """Positions of an epoch."""
+        """Return the number of positions of an epoch."""
         ...
 
     def sample_ids(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
@@ -38,17 +38,17 @@ class AnyOrder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was wrong, in numbers, and where.
+    """The number of faults of each kind, with examples.
 
     Attributes:
-        batches: Batches that were compared.
+        batches: Batches compared.
         samples: Samples in them.
-        lost: Batches that a rank should have received and did not.
+        lost: Batches that a rank should have received but did not.
         repeated: Batches that a rank received twice.
-        out_of_order: Batches that came after a later one.
-        foreign: Batches that are not their rank's at all.
-        altered: Batches whose samples or places are not the order's; 0 without a manifest.
-        digest: The digest of what was seen: equal for equal samples at equal places, whatever the
+        out_of_order: Batches that arrived after a later one.
+        foreign: Batches that do not belong to their rank.
+        altered: Batches with other samples or places than the order's; 0 without a manifest.
+        digest: The digest of what was received: equal for equal samples at equal places, for any
             ranks.
         wanted_digest: The same from the manifest alone; empty without one.
         epochs_whole: Epochs of which every sample was seen exactly once, over all jobs; of a
@@ -72,7 +72,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether everything came exactly once, in order, and was what it had to be."""
+        """Return whether everything arrived exactly once, in order and unaltered."""
         faults = self.lost + self.repeated + self.out_of_order + self.foreign + self.altered
         if self.wanted_digest and self.wanted_digest != self.digest:
             return False
@@ -80,11 +80,12 @@ class Proof:
 
 
 def prove(swarm: SwarmResult, orders: Sequence[AnyOrder] | None) -> Proof:
-    """Judge the records of a swarm.
+    """Check the records of a swarm.
 
     Args:
-        swarm: What its ranks did.
-        orders: One a job, made of the manifest; None to compare coordinates and counts alone.
+        swarm: The results of the swarm.
+        orders: One order per job, made from the manifest; None to compare only coordinates and
+            counts.
     """
     spec, results = swarm.spec, swarm.results
     proof = Proof()
@@ -139,7 +140,7 @@ def _epochs(
         return 0, 0
     is_whole = spec.mixture is None and not spec.where
     if not is_whole and orders is None:
-        return 0, 0  # which samples such an epoch has, only its manifests say
+        return 0, 0  # only the manifests tell which samples such an epoch has
     complete = spec.steps // spec.plan.batch_count
     once = id_sum_of_range(spec.sample_count) if complete and is_whole else 0
     records = np.concatenate([result.records for result in results])
@@ -154,7 +155,7 @@ def _epochs(
 
 
 def _drawn(order: AnyOrder, epoch: int) -> int:
-    """Return the digest of the samples that an epoch draws, each as often as it is drawn."""
+    """Return the digest of the samples that an epoch draws, counting each draw."""
     starts = range(0, order.sample_count, _CHUNK)
     ends = (min(start + _CHUNK, order.sample_count) for start in starts)
     parts = (

@@ -1,4 +1,4 @@
-"""Resume some tokens of the ranks, and compare what follows with what followed in the run."""
+"""Resume some tokens of the ranks, and compare the next batches with those of the run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from headrace.loadtest.swarm.swarm import SwarmResult
 
 @dataclass(frozen=True, slots=True)
 class TokenCheck:
-    """What resuming tokens showed.
+    """The results of resuming tokens.
 
     Attributes:
-        tokens: Tokens that a second reader resumed.
-        wrong: Those after which another batch came than in the run, or none.
-        examples: Some of those, in words.
+        tokens: The number of tokens that a second reader resumed.
+        wrong: The number of tokens after which the batch differed from the run's, or was missing.
+        examples: Some of these, in words.
     """
 
     tokens: int
@@ -35,9 +35,9 @@ def check_tokens(
     """Resume a random choice of the tokens that ranks have kept.
 
     Args:
-        swarm: What the ranks did.
-        targets: Where to resume them.
-        most: Tokens to resume at most.
+        swarm: The results of the swarm.
+        targets: The servers to resume from.
+        most: The maximum number of tokens to resume.
         seed: The seed of the choice.
     """
     known = [following for result in swarm.results for following in result.next_batches]

@@ -1,1 +1,1 @@
-"""What a person wants to know of a run: sums, a timeline and a picture."""
+"""Report on a run: figures, a timeline and a picture."""

@@ -1,4 +1,4 @@
-"""Draw a run: throughput and waiting over time, what was done to it, and how long ranks waited."""
+"""Draw a run: throughput and waiting over time, faults, and a histogram of waiting times."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 _BUCKETS = 120  # points that the eye can tell apart
 _LEAST_WAIT_S = 1e-5
 _MOST_LABELS = 12
-"""Of marks, in the first drawing; the rest are lines alone. Arbitrary: what fits side by side."""
+"""The number of labelled marks in the first plot; others are only lines (arbitrary: what fits)."""
 
 
 def draw(swarm: SwarmResult, path: Path, *, faults: Sequence[Mark] = ()) -> None:
     """Write the picture of a run that received at least one batch.
 
     Args:
-        swarm: What the ranks did.
-        path: Where to; its suffix names the format, such as ``.png`` or ``.svg``.
-        faults: What was done to the run from outside.
+        swarm: The results of the swarm.
+        path: The file to write; its suffix gives the format, such as ``.png`` or ``.svg``.
+        faults: The faults caused from outside.
     """
     import matplotlib as mpl  # noqa: PLC0415 - only where a picture is wanted
 

@@ -1,4 +1,4 @@
-"""Boil the records of a swarm down to what a person wants to know."""
+"""Summarize the records of a swarm."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from headrace.loadtest.swarm.swarm import SwarmResult
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How fast the ranks were fed.
+    """The rates and waiting times of the ranks.
 
     Attributes:
-        elapsed_s: Seconds of the whole run, starts of processes and rescales included.
-        reading_s: Seconds from the first batch to the last one, rescales included.
-        samples_per_s: Samples over all ranks a second of ``reading_s``.
-        mib_per_s: MiB of payload over all ranks a second of ``reading_s``.
-        batches_per_s: Batches over all ranks a second of ``reading_s``.
-        first_batch_ms: Median wait of a rank for its first batch, in milliseconds.
-        first_batch_worst_ms: The longest.
-        wait_ms: Wait for a batch other than the first, in milliseconds, by percentile.
-        stalled: Share of the ranks' time spent waiting for batches.
-        fairness: Samples a second of the slowest rank over those of the fastest.
-        reconnects: Failures of streams, over all ranks.
-        errors: The same by reason; an asked-for reconnect is ``REBALANCE`` or ``DRAINING``.
+        elapsed_s: Seconds of the whole run, including process starts and rescales.
+        reading_s: Seconds from the first batch to the last one, including rescales.
+        samples_per_s: Samples of all ranks per second of ``reading_s``.
+        mib_per_s: MiB of payload of all ranks per second of ``reading_s``.
+        batches_per_s: Batches of all ranks per second of ``reading_s``.
+        first_batch_ms: The median wait of a rank for its first batch, in milliseconds.
+        first_batch_worst_ms: The longest such wait.
+        wait_ms: The wait for a batch other than the first, in milliseconds, by percentile.
+        stalled: The share of the ranks' time spent waiting for batches.
+        fairness: Samples per second of the slowest rank, divided by those of the fastest.
+        reconnects: Failed streams of all ranks.
+        errors: The same by reason; a reconnect requested by the server is ``REBALANCE`` or
+            ``DRAINING``.
         failed: Ranks that gave up, with their errors.
     """
 
@@ -90,7 +91,7 @@ def summarise(swarm: SwarmResult) -> Summary:
 
 
 def later_waits(results: Sequence[RankResult]) -> NDArray[np.float64]:
-    """Return the seconds waited for all batches but each rank's first."""
+    """Return the seconds waited for each batch except every rank's first."""
     waits = [result.records["wait_s"][1:] for result in results]
     return np.concatenate([np.empty(0), *waits])
 

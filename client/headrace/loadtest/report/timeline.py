@@ -1,4 +1,4 @@
-"""What happened when in a run: how long ranks waited, and what was done to them."""
+"""Find out what happened when in a run: waiting times and faults."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.loadtest.swarm.swarm import SwarmResult
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that was done to a run, or that it did.
+    """An event in a run.
 
     Attributes:
-        at_s: When, as ``time.time()``.
-        what: What it is, in a word or two, such as ``kill`` or ``6 ranks``.
+        at_s: Its time, as ``time.time()``.
+        what: Its short name, such as ``kill`` or ``6 ranks``.
     """
 
     at_s: float
@@ -26,14 +26,14 @@ class Mark:
 
 
 def waiting_share(results: Sequence[RankResult], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return which part of their time ranks waited for batches, between one edge and the next.
+    """Return the share of time that ranks waited for batches, between consecutive edges.
 
-    The wait for a rank's first batch counts, and each wait lies where it was. Where no rank reads
-    there is nothing to be a part of: NaN.
+    The wait for a rank's first batch counts, and each wait counts when it happened. While no rank
+    reads, the share is NaN.
 
     Args:
         results: The results of all ranks that got a batch.
-        edges: Rising times, as ``time.time()``.
+        edges: Increasing times, as ``time.time()``.
     """
     heard = [result.records for result in results if result.records.size]
     ends = np.concatenate([np.empty(0), *(records["at_s"] for records in heard)])
@@ -55,7 +55,7 @@ def _passed(
 
 
 def marks_of(swarm: SwarmResult) -> list[Mark]:
-    """Return what befell a run: rescales, crashes of all trainers and pauses of a rank."""
+    """Return the events of a run: rescales, crashes of all trainers and pauses of a rank."""
     found = []
     begins = [_begin_of(swarm, number) for number in range(len(swarm.generations))]
     for number in range(1, len(swarm.generations)):
@@ -78,7 +78,7 @@ def marks_of(swarm: SwarmResult) -> list[Mark]:
 
 
 def _begin_of(swarm: SwarmResult, generation: int) -> float | None:
-    """Return when the first rank of a generation began to wait for its first batch."""
+    """Return when the first rank of a generation started to wait for its first batch."""
     return min(
         (
             float(result.records["at_s"][0] - result.records["wait_s"][0])

@@ -1,1 +1,1 @@
-"""A swarm of trainers: processes full of ranks, which keep records of what they read."""
+"""Run a swarm of trainers: processes with many ranks, which record what they read."""

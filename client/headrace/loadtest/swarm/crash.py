@@ -1,4 +1,4 @@
-"""All trainers of a swarm killed at once, and what a checkpoint has saved of their work."""
+"""Kill all trainers of a swarm at once, and keep the work saved by the last checkpoint."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headrace.loadtest.swarm.worker import Finished, News, Tick
 
 
 class Crash:
-    """Follows a generation up to the step at which it is killed."""
+    """Follow a generation up to the step at which it is killed."""
 
     def __init__(self, step: int, first_step: int, seats: Sequence[RankSeat]) -> None:
         """Wait for a step.
 
         Args:
-            step: The step that some rank must have reached.
-            first_step: First step of the generation.
+            step: The step that a rank must have reached.
+            first_step: The first step of the generation.
             seats: Its ranks.
         """
         self._step = step
@@ -30,7 +30,7 @@ class Crash:
         self._tokens: dict[int, dict[int, bytes]] = {seat.job: {} for seat in seats}
 
     def note(self, message: Tick | Finished) -> None:
-        """Take what a process has told."""
+        """Handle a message from a process."""
         if isinstance(message, Finished):
             for result in message.results:
                 self._records[result.seat] = [result.records]
@@ -39,7 +39,7 @@ class Crash:
             self._take(news)
 
     def is_due(self) -> bool:
-        """Say whether the step is reached."""
+        """Tell whether the step has been reached."""
         return max(self._reached(seat) for seat in self._seats) >= self._step
 
     def checkpoint(self, spec: SwarmSpec) -> tuple[int, list[bytes | None], list[RankResult]]:

@@ -1,9 +1,9 @@
-"""One simulated trainer: reads batches, rests as long as a step takes, keeps records.
+"""Simulate one trainer: it reads batches, sleeps for a step's time, and keeps records.
 
 Contract of `run_rank`:
 
-1. Success: every batch of its generation is recorded once, in the order in which it came.
-2. Failure: the error of the client is returned beside the records of what came before it.
+1. Success: every batch of its generation is recorded once, in order of arrival.
+2. Failure: the error of the client is returned with the records of earlier batches.
 3. Stop: when ``stop`` is set the rank ends within a second, or as soon as its reader closes.
 """
 
@@ -33,7 +33,7 @@ from headrace.loadtest.swarm.spec import Generation, SwarmSpec
 
 @dataclass(frozen=True, slots=True)
 class RankSeat:
-    """Which rank of which job, and where it begins.
+    """The rank, its job, and where it starts.
 
     Attributes:
         job: Number of the job.
@@ -50,7 +50,7 @@ class RankSeat:
 
 @dataclass(frozen=True, slots=True)
 class NextBatch:
-    """A token, and the batch that must come after it."""
+    """A token, and the batch that must follow it."""
 
     seat: RankSeat
     token: bytes
@@ -62,15 +62,15 @@ class NextBatch:
 
 @dataclass(slots=True)
 class RankResult:
-    """What became of a rank.
+    """The result of a rank.
 
     Attributes:
-        seat: Which rank it was.
+        seat: The rank.
         records: Its batches.
         last_token: The token after its last batch, or None.
-        next_batches: Tokens that were kept, with what must follow.
-        failures: How often the stream failed, by reason.
-        error: Why it ended early, or the empty text.
+        next_batches: Tokens that were kept, with the batches that must follow.
+        failures: The number of stream failures by reason.
+        error: Why it ended early, or an empty text.
     """
 
     seat: RankSeat
@@ -83,7 +83,7 @@ class RankResult:
 
 @dataclass(slots=True)
 class Tally:
-    """What a rank has read so far; written by its thread, read by others without a lock.
+    """The records of a rank so far; written by its thread, read by others without a lock.
 
     Attributes:
         recorder: Its batches.

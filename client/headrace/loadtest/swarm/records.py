@@ -1,4 +1,4 @@
-"""What is kept of each batch: a few numbers and two digests of its sample ids.
+"""Record each batch: a few numbers and two digests of its sample ids.
 
 Both digests are sums modulo 2^64 over samples, so they add up over ranks and batches, whatever the
 world size was:
@@ -46,7 +46,7 @@ class Recorder:
     """A growing array of records; one thread appends."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start without records."""
         self._records: Records = np.empty(256, dtype=RECORD)
         self._count = 0
 
@@ -58,7 +58,7 @@ class Recorder:
         self._count += 1
 
     def records(self, start: int = 0) -> Records:
-        """Return a copy of what was appended, except for the first ``start``; from any thread."""
+        """Return a copy of the records, except for the first ``start``; from any thread."""
         count = self._count  # first: an array that replaces the one we look at holds as many
         return self._records[start:count].copy()
 
@@ -85,7 +85,7 @@ def id_sum_of_range(sample_count: int) -> int:
 
 
 def total(sums: NDArray[np.uint64] | Sequence[int]) -> int:
-    """Add digests up."""
+    """Add up digests."""
     return int(np.asarray(sums, dtype=np.uint64).sum(dtype=np.uint64))
 
 

@@ -1,4 +1,4 @@
-"""What a load test does, as frozen values: pure, no I/O."""
+"""The specification of a load test, as frozen values without I/O."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Rescale:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Let one rank rest, as a straggler does.
+    """Pause one rank, like a straggler.
 
     Attributes:
-        rank: Which rank, of every job.
-        seconds: How long.
+        rank: The rank to pause in every job.
+        seconds: The duration of the pause.
         share: Share of the run's steps after which it happens, in [0, 1).
     """
 
@@ -68,25 +68,26 @@ class SwarmSpec:
         mixture: The datasets to draw from in place of ``dataset``, each with its version.
         first_ids: For each dataset of the mixture, the samples of those before it.
         sample_count: Samples of an epoch.
-        order: The order of the first job; job j has the seed of this plus j.
+        order: The order of the first job; job j adds j to its seed.
         global_batch_size: Samples of a batch over all ranks.
         ranks: World size at the start.
-        jobs: Number of jobs, each with that many ranks and a seed of its own.
+        jobs: The number of jobs, each with this many ranks and its own seed.
         steps: Steps of each job, >= 1; epochs follow one another.
-        end: What becomes of an incomplete last batch.
+        end: How to handle an incomplete last batch.
         columns: Columns to read; empty for all.
-        where: Which samples of ``dataset`` are read; empty for all.
+        where: The filter for samples of ``dataset``; empty for all.
         step_s: Seconds that a simulated training step takes.
         seconds: Seconds after which every rank stops where it is, or None.
-        prefetch_bytes: Bytes that one rank holds ready.
-        transport: How batches come: over gRPC, through a ring, or ``auto``, as for `RemoteDataset`.
-        processes: Processes that the ranks are spread over.
+        prefetch_bytes: Bytes that one rank reads ahead.
+        transport: How batches arrive: over gRPC, through a ring, or ``auto``, as for
+            `RemoteDataset`.
+        processes: The number of processes for the ranks.
         rescales: When the number of ranks changes, in order.
-        pauses: Which ranks rest.
+        pauses: The pauses of ranks.
         crashes: Shares of the run's steps after which all processes of the swarm are killed with
-            SIGKILL; they continue from the last checkpoint.
+            SIGKILL, to continue from the last checkpoint.
         checkpoint_steps: Steps between two checkpoints.
-        token_samples: Tokens that each rank keeps, to be resumed later.
+        token_samples: The number of tokens that each rank keeps for resuming.
         deadlines: How long a rank waits before it gives up.
         access: How to authenticate.
     """
@@ -146,7 +147,7 @@ class SwarmSpec:
 
     @property
     def plan(self) -> EpochPlan:
-        """How an epoch is cut into global batches."""
+        """Return how an epoch is cut into global batches."""
         return EpochPlan(
             sample_count=self.sample_count,
             base=0,
@@ -162,7 +163,7 @@ class SwarmSpec:
         return [Generation(size, first, end) for size, first, end in cuts if end > first]
 
     def options(self, *, job: int, rank: int, world_size: int) -> ReadOptions:
-        """Return what one rank reads."""
+        """Return the specification of what one rank reads."""
         return ReadOptions(
             dataset=self.dataset,
             mixture=self.mixture,
@@ -182,7 +183,7 @@ class SwarmSpec:
         return self.plan.batch(index, rank=rank, world_size=world_size)
 
     def sample_ids(self, event: BatchEvent) -> NDArray[np.int64]:
-        """Return the ids of a batch's samples, those that only fill it up left out.
+        """Return the ids of a batch's samples, without pads.
 
         A sample of a mixture has the id in its dataset plus the samples of the datasets before.
         """
@@ -195,5 +196,5 @@ class SwarmSpec:
         return joined
 
     def batch_at(self, step: int) -> tuple[int, int]:
-        """Return epoch and number of the global batch of a step of the run."""
+        """Return the epoch and the number of the global batch for a step of the run."""
         return divmod(step, self.plan.batch_count)

@@ -1,15 +1,15 @@
-"""Run a swarm: processes full of ranks, generation after generation.
+"""Run a swarm: processes with many ranks, generation after generation.
 
 Contract of `run_swarm`:
 
-1. Success: the results of every rank of every generation, whether or not the ranks failed; a rank
-   that failed names its error.
+1. Success: the results of every rank of every generation are returned, even of ranks that failed,
+   which name their error.
 2. A generation in which a rank failed is the last.
-3. Failure: a process that dies, or is silent for longer than its ranks may wait, is an error that
-   names it; the others are ended.
-4. Crash, where the spec asks for one: every process is killed with SIGKILL; what its ranks read
-   after the last checkpoint that all of them had passed is forgotten, and read again.
-5. Cancel: an interrupt ends every process before it goes on.
+3. Failure: a process that dies, or sends nothing for longer than its ranks may wait, is an error
+   that names it; the others are ended.
+4. Crash, if the specification has one: every process is killed with SIGKILL; what its ranks read
+   after their last common checkpoint is dropped and read again.
+5. Cancel: an interrupt ends every process before it is raised.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _END_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a swarm is.
+    """The progress of a swarm.
 
     Attributes:
-        elapsed_s: Seconds since the swarm began.
-        ranks: Ranks that run now, over all jobs.
+        elapsed_s: Seconds since the swarm started.
+        ranks: The number of running ranks of all jobs.
         batches: Batches read so far, over all ranks and generations.
-        batches_wanted: Batches that will have been read, if nothing stops the ranks.
+        batches_wanted: The number of batches to read in total, if nothing stops the ranks.
         samples: Samples read so far.
-        payload_bytes: Bytes of payload read so far.
-        waited_s: Seconds that ranks have waited for batches, added up.
+        payload_bytes: Payload bytes read so far.
+        waited_s: Total seconds that ranks have waited for batches.
     """
 
     elapsed_s: float
