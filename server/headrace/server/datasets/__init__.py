@@ -1,1 +1,1 @@
-"""The datasets of a server: opened once, versions, mixtures, and the catalog of names."""
+"""Serve datasets: open them once, in versions and mixtures, and find them by name."""

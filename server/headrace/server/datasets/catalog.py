@@ -1,4 +1,4 @@
-"""The datasets of a server: by name, page by page, and those that a request reads."""
+"""Find the datasets of a server: by name, page by page, and those that a request reads."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ class Catalog:
         return before
 
     def take(self, name: str) -> ServedDataset:
-        """Serve a name no more; return the dataset that had it."""
+        """Stop serving a name; return the dataset that had it."""
         rest = dict(self._datasets)
         taken = rest.pop(name)
         self._datasets = rest
         return taken
 
     def get(self, name: str, caller: Caller = ANYBODY) -> ServedDataset:
-        """Return the dataset of a name, if the caller may know of it.
+        """Return the dataset of a name, if the caller may see it.
 
         Raises:
             BadArgumentError: The name is empty.
-            DatasetNotFoundError: There is none of that name.
+            DatasetNotFoundError: There is no dataset of that name.
         """
         if not name:
             raise BadArgumentError("the request names no dataset; name one", field="dataset")
@@ -78,7 +78,7 @@ class Catalog:
 
         Raises:
             BadArgumentError: The name is empty.
-            DatasetNotFoundError: There is none of that name that the caller may know of.
+            DatasetNotFoundError: The caller may see no dataset of that name.
         """
         parts = None if name in self._datasets else split_name(name)
         if parts is None or parts[0] not in self._datasets or not caller.may_read(parts[0]):
@@ -90,12 +90,12 @@ class Catalog:
         """Return one page of the list.
 
         Args:
-            size: Greatest number of datasets, in [0, 1000]; 0 means 100.
-            token: The token of the page before; empty for the first.
-            caller: Sees what it may read and nothing else.
+            size: The most datasets to return, in [0, 1000]; 0 means 100.
+            token: The token of the previous page; empty for the first.
+            caller: The caller, who only sees datasets that it may read.
 
         Raises:
-            BadArgumentError: Size or token is none.
+            BadArgumentError: The size or the token is invalid.
         """
         if not 0 <= size <= _MAX_PAGE_SIZE:
             raise BadArgumentError(
@@ -112,7 +112,7 @@ class Catalog:
         )
 
     def close(self) -> None:
-        """Give up the connections to the stores."""
+        """Close the connections to the stores."""
         for served in self._datasets.values():
             for one in (served, *(served.versions.older if served.versions else ())):
                 one.rows.close()
@@ -137,7 +137,7 @@ def _decode_page_token(token: str) -> str:
     return name
 
 
-# A run mostly began one or two appends ago; more is worth some milliseconds, and no more.
+# A run usually started one or two appends ago; trying more is worth a few milliseconds.
 _MAX_TRIES = 4096
 _MAX_HASHED = 1 << 18
 
@@ -148,7 +148,7 @@ Member = ServedDataset | ServedRows
 """What a mixture may have, all of one kind."""
 
 Filtering = Callable[[ServedDataset | ServedRows, str], ServedDataset]
-"""Returns a dataset as far as an expression keeps it."""
+"""Returns the part of a dataset that an expression keeps."""
 
 
 def find(
@@ -159,25 +159,25 @@ def find(
     *,
     caller: Caller = ANYBODY,
 ) -> Served:
-    """Return what a request reads.
+    """Return the dataset or mixture that a request reads.
 
     A version that the request names, or its token, is opened if the store still has it: so a run
     keeps its order after an append.
 
     Args:
-        request: The request as it came.
+        request: The request.
         catalog: The datasets.
         mixtures: The mixtures that are open.
         filtering: Applies filters of rows.
-        caller: Sees what it may read and nothing else.
+        caller: The caller, who only sees datasets that it may read.
 
     Raises:
         BadArgumentError: No dataset is named, or a field is outside its range.
         DatasetNotFoundError: The caller may read no dataset of that name.
-        TokenMalformedError: The token is none.
-        TokenDatasetChangedError: The store has no such version, or no longer.
-        TokenSpecChangedError: The token is of another order than the one wanted.
-        HeadraceError: As `Filters.apply`.
+        TokenMalformedError: The token is invalid.
+        TokenDatasetChangedError: The store does not have that version, or no longer.
+        TokenSpecChangedError: The token belongs to another order than the requested one.
+        HeadraceError: See `Filters.apply`.
     """
     if isinstance(request, pb.GetSamplesRequest):
         if request.datasets:
@@ -268,9 +268,9 @@ def _documents(member: Member) -> ServedDataset:
 
 
 def _members_of(combined: str, mixture: pb.Mixture, members: list[Member]) -> list[Member]:
-    """Return the versions that have a fingerprint together, if there are such; else those given.
+    """Return the versions with a given combined fingerprint, or else the given ones.
 
-    A token holds no more of the versions of a mixture than that.
+    A token contains only this about the versions of a mixture.
     """
     if combined_fingerprint([member.readable.fingerprint for member in members]) == combined:
         return members
@@ -296,7 +296,7 @@ def _fingerprint(request: BatchesRequest) -> str:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    """Return which names a caller may have meant, of some that it may know of."""
+    """Return the names that a caller may have meant, among those that it may see."""
     if "/" in name:
         return ", and a URL is not a name: `headrace serve NAME=URL` gives a dataset its name"
     few = list(itertools.islice(known, _MOST_COMPARED))
@@ -305,4 +305,4 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 
 _MOST_COMPARED, _LONGEST_COMPARED = 100, 100
-"""Names, and letters of what was asked for: to compare them takes a millisecond."""
+"""The most names, and characters of the requested name, to compare; that takes a millisecond."""

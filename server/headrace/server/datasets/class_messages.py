@@ -1,4 +1,4 @@
-"""The names of classes as `GetDataset` sends them, within a limit."""
+"""Make the messages of class names for `GetDataset`, within a limit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from headrace.storage import classes_of
 from headrace.v1 import shard_service_pb2 as pb
 
 MAX_SENT_BYTES = 512 << 10
-"""Of all names of a dataset: with them a response stays far below the 4 MiB that gRPC allows."""
+"""Bytes of all class names of a dataset, so that a response stays far below gRPC's 4 MiB."""
 
 
 def class_messages(schema: pa.Schema) -> list[pb.ColumnClasses]:
     """Return the classes of each column that has some, in storage order.
 
-    Names of a column that would pass the limit are left out whole, and only their number is said.
+    If the names of a column would exceed the limit, all are left out, and only their number is
+    sent.
     """
     messages, left = [], MAX_SENT_BYTES
     for field in schema:
@@ -32,9 +33,9 @@ def class_messages(schema: pa.Schema) -> list[pb.ColumnClasses]:
 
 
 def class_counts(members: Sequence[Sequence[pb.ColumnClasses]]) -> dict[str, int]:
-    """Return how many classes each column has in which some datasets agree.
+    """Return the number of classes of each column on which datasets agree.
 
-    One of them may have more classes than another behind the same ones.
+    A dataset may have additional classes after the common ones.
 
     Args:
         members: The classes of each dataset.

@@ -1,4 +1,4 @@
-"""The columns in which several datasets agree, and why each other one cannot be sent of all."""
+"""Find the columns that several datasets share, and why others cannot be sent for all."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SAMPLE_PAIRS = WireColumn(
 
 @dataclass(frozen=True, slots=True)
 class DatasetColumns:
-    """What one dataset has.
+    """The columns of one dataset.
 
     Attributes:
         name: The dataset's name.
         columns: Its columns that can be sent.
-        refused: Why each other one cannot.
+        refused: Why each other column cannot be sent.
     """
 
     name: str
@@ -35,14 +35,14 @@ class DatasetColumns:
 def agreed_columns(
     datasets: Sequence[DatasetColumns],
 ) -> tuple[tuple[WireColumn, ...], dict[str, str]]:
-    """Return the columns that all datasets have alike, and why each other one cannot be sent.
+    """Return the columns that are the same in all datasets, and why each other one cannot be sent.
 
-    A column may be null where it may in any of them. The order is that of the first dataset.
+    A column may be null if it may be in any of them. The order is that of the first dataset.
     """
     first = datasets[0]
     agreed = {column.name: column for column in first.columns}
     refused = dict(first.refused)
-    # Thousands of datasets mostly have one schema.
+    # Thousands of datasets usually have the same schema.
     for other in {each.columns: each for each in datasets[1:]}.values():
         theirs = {column.name: column for column in other.columns}
         for name in [name for name in theirs if name not in agreed and name not in refused]:
@@ -84,7 +84,7 @@ def _missing(name: str, *, has: DatasetColumns, lacks: DatasetColumns) -> str:
 
 
 def _refuse_whole(columns: Iterable[WireColumn], refused: dict[str, str]) -> None:
-    # Who asks for a nested column by its own name means all its parts.
+    # A nested column requested by its own name means all its parts.
     for column in columns:
         if column.name in refused and column.stored_column:
             refused.setdefault(column.stored_column, refused[column.name])

@@ -1,19 +1,19 @@
-"""Filters of rows on a server: found once for each version of a dataset, for all who ask.
+"""Apply filters of rows: evaluated once per version of a dataset, for all callers.
 
 Contract:
 
-1. Success: what a filter keeps is found by one thread, one filter at a time, by reading each block
-   of the dataset once, and is kept for the next who ask, in any spelling.
-2. A call waits for it a little, and is then told how far it is (`FilterPendingError`), to ask
-   again. So no call holds a thread, and one that goes away is no burden.
-3. Whose filter is next goes by caller, in turn. A caller has `_CALLER_WAITING` filters waiting at
-   most, all callers `_WAITING`; more are refused, to be asked for later.
-4. Cancel: a filter that nobody has asked for within `_WANTED_S` is given up, also half-way.
-5. Failure: what reading raised is told to all who ask within `_FAILED_S`; who asks later tries
-   again. A filter that keeps nothing is an error, and stays one.
-6. Shutdown: `close` ends what is being read, and waits for the thread.
-7. Memory: `_BYTES` of what was found, and `_KNOWN` filters, the oldest forgotten first; streams
-   keep what they read from.
+1. Success: one thread evaluates one filter at a time, reading each block of the dataset once. The
+   result is kept for later callers, in any spelling of the expression.
+2. A call waits briefly, and then fails with the progress (`FilterPendingError`), so that the client
+   asks again. So no call blocks a thread, and a call that is abandoned costs nothing.
+3. Callers take turns. A caller has at most `_CALLER_WAITING` waiting filters, all callers together
+   `_WAITING`; more are refused, to be requested later.
+4. Cancel: a filter that nobody has requested for `_WANTED_S` is abandoned, even in progress.
+5. Failure: callers within `_FAILED_S` get the error that reading raised; a later call tries again.
+   A filter that keeps nothing is a permanent error.
+6. Shutdown: `close` stops the evaluation, and waits for the thread.
+7. Memory: results of `_BYTES` and `_KNOWN` filters are kept, and the oldest dropped first; streams
+   keep the results that they use.
 
 If the code differs, the code is wrong.
 """
@@ -43,7 +43,7 @@ from headrace.storage import Filter, kept_bits, make_filter
 
 _WANTED_S = 30.0
 _FAILED_S = 5.0
-# How often the log says how far a filter is.
+# How often the progress of a filter is logged.
 _TOLD_S = 10.0
 _CALLER_WAITING = 4
 _WAITING = 64
@@ -56,17 +56,17 @@ _Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Search:
-    """A filter that is asked for, and what became of it.
+    """A requested filter and its result.
 
     Attributes:
-        served: The dataset; None when it is over, so as not to hold it.
+        served: The dataset; None when the search is over, to release it.
         filtered: The checked expression.
-        caller: Who asked first.
-        wanted: When it was asked for last.
-        done: Samples that have been looked at.
-        found: What it keeps; None until it is known.
-        error: Why that cannot be known.
-        failed: When that happened.
+        caller: The first caller.
+        wanted: When it was last requested.
+        done: The number of samples checked.
+        found: The samples that it keeps; None until they are known.
+        error: The error, if it failed.
+        failed: When it failed.
     """
 
     served: ServedDataset | None
@@ -80,24 +80,24 @@ class _Search:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to be done for it."""
+        """Return whether the search is finished."""
         return self.found is not None or self.error is not None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what was found."""
+        """Return the size of the result in bytes."""
         return 0 if self.found is None else self.found.kept.nbytes
 
 
 class _GivenUpError(Exception):
-    """Nobody waits any more."""
+    """No caller waits for the search any more."""
 
 
 class Filters:
-    """The filters of a server; the contract is above. Safe for several threads.
+    """The filters of a server, according to the contract above. Safe for several threads.
 
     Args:
-        clock: Seconds that never go back.
+        clock: Returns seconds of a monotonic clock.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -112,17 +112,17 @@ class Filters:
     def apply(
         self, served: ServedDataset | ServedRows, where: str, caller: Caller, *, wait_s: float
     ) -> ServedDataset:
-        """Return a dataset as far as a filter keeps it.
+        """Return the part of a dataset that a filter keeps.
 
         Args:
-            served: The dataset, in the version that is read.
+            served: The dataset, in the requested version.
             where: The expression.
-            caller: Who asks.
-            wait_s: How long to wait at most.
+            caller: The name of the caller.
+            wait_s: The most seconds to wait.
 
         Raises:
-            BadArgumentError: The expression is none, or keeps no sample.
-            FilterPendingError: It is not known yet; to be asked for again.
+            BadArgumentError: The expression is invalid, or keeps no sample.
+            FilterPendingError: The result is not known yet; the caller should ask again.
             ServerBusyError: Too many filters are waiting.
             HeadraceError: The dataset cannot be read.
         """
@@ -151,7 +151,7 @@ class Filters:
         return served.filtered(search.found)
 
     def close(self) -> None:
-        """End what is being looked for, and wait for the thread."""
+        """Stop the search in progress, and wait for the thread."""
         with self._changed:
             self._is_closed = True
             thread = self._thread
@@ -199,13 +199,13 @@ class Filters:
                 self._fail(search, InternalError("the filter could not be applied"))
 
     def _next(self) -> _Search | None:
-        """Return the next search; None, and the thread ends, if there is none."""
+        """Return the next search; None ends the thread."""
         with self._changed:
             waiting = [search for search in self._searches.values() if not search.is_over]
             if self._is_closed or not waiting:
                 self._thread = None
                 return None
-            # The first that was asked for of the caller whose last turn is longest ago.
+            # The first request of the caller whose last turn was the longest ago.
             search = min(waiting, key=lambda each: self._turns.get(each.caller, 0))
             callers = {each.caller for each in waiting}
             self._turns = {name: turn for name, turn in self._turns.items() if name in callers}
@@ -247,7 +247,7 @@ class Filters:
             self._end(search)
 
     def _end(self, search: _Search) -> None:
-        """Tell those who wait, and forget what was found longest ago if it is too much."""
+        """Notify waiting callers, and drop the oldest results if there are too many."""
         search.served = None
         self._changed.notify_all()
         over = [(key, each.nbytes) for key, each in self._searches.items() if each.is_over]

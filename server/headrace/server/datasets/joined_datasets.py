@@ -1,9 +1,9 @@
-"""Several datasets as one, their samples and blocks laid end to end, and where samples lie in it.
+"""Join several datasets, with their samples and blocks end to end, and find samples in them.
 
 Contract:
 
-1. A sample is found in the block and at the place that its own dataset says.
-2. The tables of a dataset are not read before one of its samples is looked up.
+1. A sample is found in the block and at the place given by its own dataset.
+2. The tables of a dataset are only read when one of its samples is looked up.
 3. Datasets with no more than `_MAX_STARTS` blocks together are looked up together, once enough of
    them have been drawn from: dataset by dataset the lookups took 0.7 ms of a batch that had samples
    of 64, five times what a batch of one dataset takes (docs/decisions/order-of-mixtures.md).
@@ -32,7 +32,7 @@ twice a sixteenth, so an eighth. For 1,000 datasets with 600,000 blocks that tak
 
 
 class JoinedDatasets:
-    """Where the samples of several datasets lie, their ids and blocks laid end to end.
+    """The places of the samples of several datasets, with ids and blocks end to end.
 
     Attributes:
         first_ids: ``(datasets + 1,) int64``: where the ids of each begin, and the last end.
@@ -117,13 +117,13 @@ class _StartTable:
 
     @property
     def dataset_count(self) -> int:
-        """Return how many datasets it holds."""
+        """Return the number of datasets in the table."""
         return int(self.holds.sum())
 
     def missing(
         self, first_ids: NDArray[np.int64], sample_ids: NDArray[np.int64]
     ) -> NDArray[np.intp]:
-        """Return the places of samples whose datasets it does not hold."""
+        """Return the indices of samples whose datasets are not in the table."""
         if self.holds.all():
             return np.empty(0, np.intp)
         owners = np.searchsorted(first_ids, sample_ids, side="right") - 1

@@ -1,4 +1,4 @@
-"""The blocks and rows of several datasets as if they were those of one."""
+"""Present the blocks and rows of several datasets as those of one."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from headrace.server.layout.block_layout import BlockLayout
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """How packed rows and wide parts of one layout become those of another.
+    """How packed rows and wide parts of one layout are converted to another.
 
     Attributes:
-        row_bytes: Bytes of a packed row as it comes.
-        is_same: Whether there is nothing to change.
+        row_bytes: The size of a source row in bytes.
+        is_same: Whether nothing has to change.
         copies: Where each value starts in a row as it comes, and where in a row as it should be,
             and its bytes.
         always_valid: Where a validity byte should be that does not come.
@@ -68,7 +68,7 @@ class _Piece:
 
 
 class JoinedRows:
-    """The samples of one batch as they lie in the pinned blocks of several datasets."""
+    """The samples of one batch in the pinned blocks of several datasets."""
 
     def __init__(self, pieces: Sequence[_Piece]) -> None:
         self._pieces = pieces
@@ -104,13 +104,13 @@ class JoinedRows:
 class JoinedBlocks:
     """The blocks of several datasets, numbered one dataset after the other, for one stream.
 
-    A stream waits for one dataset's blocks after the other's; those of the others, which it asked
-    for ahead of need, come meanwhile.
+    A stream waits for the blocks of one dataset after the other; those of the others, which it
+    requested ahead of need, arrive meanwhile.
 
     Args:
         parts: The blocks of each dataset.
         first_blocks: ``(datasets + 1,) int64``: where the numbers of each begin, and the last end.
-        layout: How rows should lie.
+        layout: The layout that rows should have.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The mixtures that are open: each is made once for all ranks of a job."""
+"""Keep open mixtures: each is made once for all ranks of a job."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from headrace.server.datasets.served_row_mixture import ServedRowMixture, only_r
 from headrace.server.datasets.served_rows import ServedRows
 from headrace.server.plan.skip_lists import digest_of
 
-# Each order holds some 100 MiB at most.
+# Each order takes up to about 100 MiB.
 _MAX_MIXTURES = 16
 
 
 class Mixtures:
-    """The mixtures that streams read, so that the ranks of a job share one; thread-safe."""
+    """The mixtures of open streams, shared by the ranks of a job; thread-safe."""
 
     def __init__(self) -> None:
         self._mixtures: OrderedDict[tuple[object, ...], ServedMixture | ServedRowMixture]

@@ -1,4 +1,4 @@
-"""What a stream is sent from: one dataset, or several that are drawn from together."""
+"""The interface of what a stream reads: one dataset, or a mixture of several."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class StoredSamples(Locator, Protocol):
-    """Where samples lie, and how much that is."""
+    """The places of samples, and their total size."""
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of all samples."""
+        """The size of all samples in bytes."""
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all samples in the store."""
+        """The size of all samples in the store, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """Those samples of a batch that are of one dataset.
+    """The samples of a batch that belong to one dataset.
 
     Attributes:
         index: The dataset's index in the mixture, else 0.
@@ -52,63 +52,63 @@ class Part:
 
 
 class Served(Protocol):
-    """What a stream is sent from. Sample ids are those of its order."""
+    """What a stream reads. Sample ids are those of its order."""
 
     @property
     def name(self) -> str:
-        """What metrics call it."""
+        """Return its name in metrics."""
 
     @property
     def readable(self) -> Readable:
-        """What requests are checked against."""
+        """Return what requests are checked against."""
 
     @property
     def dataset(self) -> StoredSamples:
-        """Where its samples lie."""
+        """Return the places of its samples."""
 
     @property
     def packed(self) -> PackedColumns | None:
-        """What rows hold, if the items of its order are rows of documents."""
+        """Return how rows are packed, if the items of its order are rows of documents."""
 
     @property
     def samples_an_item(self) -> int:
-        """How many samples are read for one item of the order, about."""
+        """Return about how many samples are read for one item of the order."""
 
     @property
     def retirements(self) -> tuple[Retirement, ...]:
-        """Whether all of it is still served."""
+        """Return whether all of it is still served."""
 
     def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
-        """Return the samples that a request leaves out; they must be the token's, or adopted."""
+        """Return the samples that a request skips, which must be the token's, or adopted."""
 
     def finder(self, spec: OrderSpec, skips: Skips | None) -> Finder:
-        """Return what finds samples by their positions in the order of a spec."""
+        """Return an object that finds samples by their positions in the order of a spec."""
 
     def lengths_digest(self) -> str:
-        """Return the digest of the lengths that samples are sorted by for buckets.
+        """Return the digest of the lengths by which buckets sort samples.
 
         Raises:
-            BadArgumentError: They cannot be sorted.
+            BadArgumentError: There are no lengths to sort by.
         """
 
     def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
-        """Return what deals samples to ranks so that costs are even.
+        """Return an object that deals samples to ranks with even costs.
 
         Raises:
-            BadArgumentError: It cannot be done with this dataset.
+            BadArgumentError: This dataset does not support it.
         """
 
     def blocks(self, cache: BlockCache) -> Blocks:
         """Return its blocks for a stream."""
 
     def describe(self, start: pb.StreamStart) -> None:
-        """Fill in what the first message says of it."""
+        """Fill in its part of the first message."""
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
-        """Tell the samples of a batch apart by dataset."""
+        """Split the samples of a batch by dataset."""
 
     def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what a batch shows of sample ids: themselves, or pairs ``(samples, 2)``."""
+        """Return sample ids as shown in a batch: ids, or pairs ``(samples, 2)``."""
 
     def shown_samples(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return what is shown of the samples that are read, if the order's items are rows."""

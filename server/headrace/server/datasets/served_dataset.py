@@ -1,4 +1,4 @@
-"""A dataset that a server serves, opened once and held for good."""
+"""A dataset that a server serves, opened once and kept open."""
 
 from __future__ import annotations
 
@@ -68,22 +68,22 @@ from headrace.storage import OpenDataset, list_versions, open_dataset
 from headrace.v1 import shard_service_pb2 as pb
 
 _FINGERPRINT = re.compile("[0-9a-f]{32}")
-# Each holds its shard table. Runs continue with few versions at once; the bound is arbitrary.
+# Each version keeps its shard table. Runs use few versions at once; the bound is arbitrary.
 _MAX_VERSIONS = 64
 
 _Served = TypeVar("_Served")
 
 
 class Versions(Generic[_Served]):
-    """Opens the versions that tokens name, each once; safe for several threads.
+    """Open the versions that tokens name, each once; safe for several threads.
 
-    What is open stays open: streams read from it.
+    Open versions stay open, since streams read from them.
 
     Args:
         name: The dataset's name.
         current: The version that is served when none is named, and its fingerprint.
         open_version: Opens the version of a fingerprint.
-        list_versions: Gives the fingerprints of those that there are, the newest last.
+        list_versions: Returns the fingerprints of all versions, newest last.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class Versions(Generic[_Served]):
         """Return one version; the current one if the fingerprint is empty.
 
         Raises:
-            BadArgumentError: The fingerprint is none.
-            TokenDatasetChangedError: The store has no such version, or no longer.
-            HeadraceError: It has, and it cannot be opened.
+            BadArgumentError: The fingerprint is invalid.
+            TokenDatasetChangedError: The store does not have that version, or no longer.
+            HeadraceError: The version exists but cannot be opened.
         """
         if fingerprint in {"", self._fingerprint}:
             return self._current
@@ -129,7 +129,7 @@ class Versions(Generic[_Served]):
         """Return the fingerprints of all versions: the current one, then the others, newest first.
 
         Raises:
-            HeadraceError: The store cannot be asked.
+            HeadraceError: The store cannot be reached.
         """
         others = [each for each in self._list_versions() if each != self._fingerprint]
         return (self._fingerprint, *reversed(others))
@@ -175,7 +175,7 @@ class Retirement:
     """Whether a dataset is still served.
 
     Attributes:
-        why: Makes the error that says why it is not; None while it is. Set once.
+        why: Makes the error that says why it is no longer served; None while it is. Set once.
     """
 
     __slots__ = ("why",)
@@ -186,12 +186,12 @@ class Retirement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowFilter:
-    """What a filter of rows keeps of a version of a dataset.
+    """The samples of a dataset's version that a filter keeps.
 
     Attributes:
-        text: The expression, written in one way.
+        text: The expression in normal form.
         kept: The samples.
-        table: What the order of them is made of.
+        table: The shard table of their order.
     """
 
     text: str
@@ -210,10 +210,10 @@ class ServedDataset:
         table: What the order of all its samples is made of.
         filter: What a filter of rows keeps of it; None for all.
         skip_lists: The lists of samples to leave out that are stored for it, by digest.
-        versions: Its other versions; None if there are none to be had.
+        versions: Its other versions; None if they cannot be opened.
         packed: None: the items of its order are samples.
-        samples_an_item: 1.
-        config: Where it is and how it is read; None if nobody said.
+        samples_an_item: Always 1.
+        config: The settings with which it was opened, if known.
         rows: Its documents, packed.
         dealers: What deals its samples to ranks evenly.
         retirement: Whether it is still served, under this name and in any version.
@@ -275,14 +275,14 @@ class ServedDataset:
 
     @functools.cached_property
     def classes(self) -> list[pb.ColumnClasses]:
-        """What the values of its columns of labels mean, as far as a response holds it."""
+        """Return the class names of its label columns, as far as they fit into a response."""
         return class_messages(self.dataset.schema)
 
     def skips(self, request: BatchesRequest, token: Token | None) -> Skips | None:
         """Return the samples that a request leaves out.
 
         Raises:
-            HeadraceError: As `wanted_skips`; or the list is of another dataset.
+            HeadraceError: See `wanted_skips`; or the list belongs to another dataset.
         """
         if not request.HasField("skips") and (token is None or not token.skips):
             return None
@@ -291,7 +291,7 @@ class ServedDataset:
         return skips
 
     def filtered(self, found: RowFilter) -> ServedDataset:
-        """Return it as far as a filter keeps it; the same object for streams that share one."""
+        """Return the part that a filter keeps; streams with the same filter share the object."""
         with self._lock:
             view = self._filtered.get(found.kept.digest)
             if view is None:
@@ -400,7 +400,7 @@ class ServedDataset:
         return DatasetBlocks(cache, self.source, self.dataset)
 
     def dispose(self, cache: BlockCache) -> None:
-        """Free its blocks and close its stores, in all versions; no stream may read it any more."""
+        """Release its blocks and close its stores, for all versions, after the last stream."""
         for one in (self, *(self.versions.older if self.versions else ())):
             cache.remove_source(one.source)
             one.rows.close()
@@ -431,7 +431,7 @@ class ServedDataset:
         """Return the fingerprints of all versions, this one first if there are others.
 
         Raises:
-            HeadraceError: The store cannot be asked.
+            HeadraceError: The store cannot be reached.
         """
         own = self.dataset.fingerprint
         return (own,) if self.versions is None else self.versions.candidates()
@@ -454,7 +454,7 @@ class ServedDataset:
         return sample_ids
 
     def tally(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return nothing: there are no datasets to tell apart."""
+        """Return nothing, since there is only one dataset."""
         return sample_ids[:0]
 
     def to_proto(self) -> pb.Dataset:

@@ -1,4 +1,4 @@
-"""Several datasets that are drawn from together, or read from by id."""
+"""A mixture of several datasets, or several datasets read by id."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def no_buckets() -> BadArgumentError:
 
 
 class ServedMixture:
-    """Several datasets as one.
+    """Several datasets served as one.
 
     Args:
-        members: The datasets; the same one may not come twice in a mixture.
-        spec: How they are ordered; None if they are read from by id alone.
-        skips: The samples that are left out of each; empty for none.
+        members: The datasets; a mixture may contain each only once.
+        spec: The order; None if they are only read by id.
+        skips: The samples to skip in each; empty for none.
 
     Raises:
         BadArgumentError: The order cannot be.
@@ -153,7 +153,7 @@ class ServedMixture:
         return PlainFinder(self._order, self.dataset, lane_bytes=together)
 
     def lengths_digest(self) -> str:
-        """Refuse: buckets are of one dataset.
+        """Refuse, since buckets need a single dataset.
 
         Raises:
             BadArgumentError: Always.
@@ -161,7 +161,7 @@ class ServedMixture:
         raise no_buckets()
 
     def dealer(self, deal: DealSpec, order: OrderSpec, ranks: Ranks, finder: Finder) -> Dealer:
-        """Refuse: the samples of mixtures are dealt in order.
+        """Refuse, since samples of mixtures are dealt in order.
 
         Raises:
             BadArgumentError: Always.
@@ -184,7 +184,7 @@ class ServedMixture:
             start.datasets.append(described)
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
-        """Tell the samples of a batch apart by dataset."""
+        """Split the samples of a batch by dataset."""
         for index, places, own in split_by(self.dataset.first_ids, sample_ids):
             yield Part(index, self.members[index], places, own)
 

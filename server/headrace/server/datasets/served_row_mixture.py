@@ -1,9 +1,9 @@
-"""The packed rows of several datasets that are drawn from together.
+"""A mixture of the packed rows of several datasets.
 
 Contract:
 
-1. All have rows of one length, made with the same marks and filling, of documents of one type: so
-   weights by rows are weights by tokens.
+1. All have rows of the same length, packed with the same marks and filling from documents of the
+   same type, so weights by rows are weights by tokens.
 2. Weights, repeats and choices count rows. Each pass over a dataset packs its documents again, and
    holds each of them once (`plan.packed_mixture`).
 3. A batch shows pairs of a dataset's index and a row's id; its rows show the ids that documents
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
 
 class ServedRowMixture:
-    """The rows of several datasets as those of one.
+    """The rows of several datasets served as one.
 
     Args:
-        members: The rows of each; the same ones may not come twice in a mixture.
-        spec: How they are ordered.
-        skips: The documents that are left out of each.
+        members: The rows of each; a mixture may contain each only once.
+        spec: The order.
+        skips: The documents to skip in each.
 
     Attributes:
         members: The members as they were given.
-        dataset: Where the documents of all lie.
+        dataset: The places of all documents.
         readable: What requests are checked against.
         packed: What rows hold.
         samples_an_item: About how many documents a row has, of the dataset with the most.
@@ -129,7 +129,7 @@ class ServedRowMixture:
         return self._finder
 
     def lengths_digest(self) -> str:
-        """Refuse: buckets are of one dataset.
+        """Refuse, since buckets need a single dataset.
 
         Raises:
             BadArgumentError: Always.
@@ -152,7 +152,7 @@ class ServedRowMixture:
             start.datasets.append(described)
 
     def parts(self, sample_ids: NDArray[np.int64]) -> Iterator[Part]:
-        """Tell the documents of a batch apart by dataset."""
+        """Split the documents of a batch by dataset."""
         yield from self._documents.parts(sample_ids)
 
     def shown_ids(self, sample_ids: NDArray[np.int64]) -> NDArray[np.int64]:

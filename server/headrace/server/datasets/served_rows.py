@@ -1,9 +1,9 @@
-"""The documents of a dataset, packed into rows: served as a dataset whose samples are rows.
+"""Serve the documents of a dataset, packed into rows, as a dataset whose samples are rows.
 
 Contract:
 
-1. ``NAME:LENGTH`` is the dataset NAME, packed into rows of LENGTH elements. It is served as soon
-   as what packing needs is stored, and by whoever may read NAME.
+1. ``NAME:LENGTH`` is the dataset NAME, packed into rows of LENGTH elements. It is served as soon as
+   the lengths and row counts are stored, to callers who may read NAME.
 2. Its fingerprint names the version of the dataset, the options of packing, the lengths and the
    row counts: equal fingerprints are equal rows, and tokens hold it.
 3. A token of rows of an earlier version opens that version, as with any dataset.
@@ -55,7 +55,7 @@ _MAX_ORDERS = 16
 
 
 class ServedRows:
-    """The rows of one length of a dataset.
+    """The rows of a dataset for one length.
 
     Args:
         base: The dataset.
@@ -117,12 +117,12 @@ class ServedRows:
 
     @property
     def base(self) -> ServedDataset:
-        """Return the dataset that the documents are of."""
+        """Return the dataset of the documents."""
         return self._base
 
     @property
     def dataset(self) -> OpenDataset:
-        """Return where the documents lie."""
+        """Return the places of the documents."""
         return self._base.dataset
 
     @property
@@ -162,7 +162,7 @@ class ServedRows:
         return finder
 
     def lengths_digest(self) -> str:
-        """Refuse: rows are of one length.
+        """Refuse, since all rows have the same length.
 
         Raises:
             BadArgumentError: Always.
@@ -253,7 +253,7 @@ class ServedRows:
 
 
 class RowsOf:
-    """The rows of a dataset, by their length; each is opened once. Safe for several threads.
+    """The rows of a dataset by their length, each opened once. Safe for several threads.
 
     Args:
         base: The dataset.
@@ -346,7 +346,7 @@ class RowsOf:
             return self._lengths
 
     def close(self) -> None:
-        """Give the connections to the store back."""
+        """Close the connections to the store."""
         if "_store" in self.__dict__ and self._store is not None:
             self._store.close()
 
@@ -357,7 +357,7 @@ class RowsOf:
 
 
 def rows_fingerprint(pointer: PackingPointer, table: RowTable) -> str:
-    """Return what names the rows of a length: BLAKE2b-128 of all that decides what they hold."""
+    """Return the fingerprint of the rows of a length: BLAKE2b-128 of all that determines them."""
     options = table.options
     lines = [
         pointer.dataset,
@@ -375,7 +375,7 @@ def rows_fingerprint(pointer: PackingPointer, table: RowTable) -> str:
 
 
 def split_name(name: str) -> tuple[str, int] | None:
-    """Return a dataset's name and a length of rows, if a name is of both."""
+    """Return the dataset's name and the length of rows, if a name has both."""
     base, _, length = name.rpartition(":")
     if not base or not length.isascii() or not length.isdecimal() or len(length) > _MOST_DIGITS:
         return None
@@ -386,10 +386,10 @@ _MOST_DIGITS = 7
 
 
 def refuse_by_id(served: object) -> None:
-    """Refuse to read rows by id, for they differ from epoch to epoch.
+    """Refuse to read rows by id, since they differ from epoch to epoch.
 
     Raises:
-        BadArgumentError: It is rows that would be read.
+        BadArgumentError: Rows are requested.
     """
     if isinstance(served, ServedRows):
         raise BadArgumentError(
