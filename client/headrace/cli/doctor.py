@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.options.access import access_options
+from headrace.cli.options.shared import batch_size_option
 from headrace.cli.options.types import SIZE, TARGETS
 from headrace.cli.show.texts import size
 
@@ -33,13 +34,7 @@ if TYPE_CHECKING:
     metavar="N/s",
     help="Samples per second that one rank needs, such as 5000/s.",
 )
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=256,
-    show_default=True,
-    help="Samples per batch of each rank.",
-)
+@batch_size_option
 @click.option(
     "--ranks",
     type=click.IntRange(min=1),

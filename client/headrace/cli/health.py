@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.options.access import access_options
+from headrace.cli.options.shared import timeout_option
 from headrace.cli.options.types import TARGET
 from headrace.errors import DatasetNotFoundError
 
@@ -17,13 +18,7 @@ if TYPE_CHECKING:
 @click.command(name="health")
 @click.argument("target", metavar="TARGET", type=TARGET)
 @click.option("--service", default="", help="Dataset to check. [the whole server]")
-@click.option(
-    "--timeout-s",
-    type=click.FloatRange(min=0.1),
-    default=5.0,
-    show_default=True,
-    help="Seconds to wait for the answer.",
-)
+@timeout_option
 @access_options
 def command(
     *,

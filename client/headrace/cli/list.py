@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.options.access import access_options
+from headrace.cli.options.shared import timeout_option
 from headrace.cli.options.types import TARGET
 from headrace.cli.show.texts import counted, size
 
@@ -19,13 +20,7 @@ if TYPE_CHECKING:
 
 @click.command(name="list")
 @click.argument("target", metavar="TARGET", type=TARGET)
-@click.option(
-    "--timeout-s",
-    type=click.FloatRange(min=0.1),
-    default=5.0,
-    show_default=True,
-    help="Seconds to wait for the answer.",
-)
+@timeout_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per dataset, each on a line."
 )

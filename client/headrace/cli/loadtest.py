@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.options.access import access_options
-from headrace.cli.options.shared import order_options, where_option
+from headrace.cli.options.shared import (
+    end_option,
+    global_batch_size_option,
+    order_options,
+    where_option,
+)
 from headrace.cli.options.types import PICTURE, TARGETS
 from headrace.cli.show.progress import swarm_progress
 from headrace.cli.swarm.faults import CutType, PauseType, RescaleType, ShareType
@@ -55,11 +60,7 @@ if TYPE_CHECKING:
     default=256,
     help="Samples per batch of each rank. [256]",
 )
-@click.option(
-    "--global-batch-size",
-    type=click.IntRange(min=1),
-    help="Samples per batch over all ranks instead.",
-)
+@global_batch_size_option
 @click.option("--epochs", type=click.IntRange(min=1), help="Epochs to read. [1]")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps to read instead.")
 @click.option("--seconds", type=click.FloatRange(min=0.1), help="Stop after this time instead.")
@@ -70,13 +71,7 @@ if TYPE_CHECKING:
     help="Milliseconds per training step; 0 reads as fast as possible.",
 )
 @order_options
-@click.option(
-    "--end",
-    type=click.Choice(["drop_last", "uneven", "pad"]),
-    default="drop_last",
-    show_default=True,
-    help="What to do with an incomplete last batch.",
-)
+@end_option
 @click.option("--columns", help="Columns to send, separated by commas.")
 @where_option
 @click.option(

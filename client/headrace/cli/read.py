@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, TextIO, cast
 import click
 
 from headrace.cli.options.access import access_options
-from headrace.cli.options.shared import order_options, rank_options, where_option
+from headrace.cli.options.shared import (
+    batch_size_option,
+    global_batch_size_option,
+    order_options,
+    rank_options,
+    where_option,
+)
 from headrace.cli.options.types import TARGET
 from headrace.errors import TokenMalformedError
 
@@ -29,18 +35,8 @@ if TYPE_CHECKING:
     type=click.File(encoding="utf-8"),
     help="JSON file that describes a mixture of datasets, instead of DATASET.",
 )
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    default=256,
-    show_default=True,
-    help="Samples per batch of each rank.",
-)
-@click.option(
-    "--global-batch-size",
-    type=click.IntRange(min=1),
-    help="Samples per batch over all ranks instead.",
-)
+@batch_size_option
+@global_batch_size_option
 @rank_options
 @order_options
 @click.option("--columns", help="Columns to send, separated by commas.")

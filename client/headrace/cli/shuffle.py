@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.options.shared import seed_option
 from headrace.cli.options.types import PICTURE, SIZE
 from headrace.cli.show.texts import size
 
@@ -64,9 +65,7 @@ _MOST_POINTS = 20_000
     show_default=True,
     help="Samples per batch over all ranks.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the order."
-)
+@seed_option
 @click.option(
     "--read",
     "most_bytes",

@@ -10,16 +10,47 @@ import click
 
 from headrace.cli.options.types import SIZE
 
-where_option: Callable[[Any], Any] = click.option(
+_Decorator = Callable[[Any], Any]
+
+where_option: _Decorator = click.option(
     "--where",
     default="",
     metavar="EXPR",
     help="Only the samples for which this is true, such as \"label < 10 and lang = 'en'\".",
 )
 
+batch_size_option: _Decorator = click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Samples per batch of each rank.",
+)
+global_batch_size_option: _Decorator = click.option(
+    "--global-batch-size",
+    type=click.IntRange(min=1),
+    help="Samples per batch over all ranks instead.",
+)
+end_option: _Decorator = click.option(
+    "--end",
+    type=click.Choice(["drop_last", "uneven", "pad"]),
+    default="drop_last",
+    show_default=True,
+    help="What to do with an incomplete last batch.",
+)
+seed_option: _Decorator = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the order."
+)
+timeout_option: _Decorator = click.option(
+    "--timeout-s",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds to wait for the answer.",
+)
+
 _Result = TypeVar("_Result")
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
-_Decorator = Callable[[Any], Any]
 
 _RANK: tuple[_Decorator, ...] = (
     click.option(
@@ -39,23 +70,11 @@ _RANK: tuple[_Decorator, ...] = (
         show_default=True,
         help="Consecutive ranks that get the same samples.",
     ),
-    click.option(
-        "--end",
-        type=click.Choice(["drop_last", "uneven", "pad"]),
-        default="drop_last",
-        show_default=True,
-        help="What to do with an incomplete last batch.",
-    ),
+    end_option,
 )
 
 _ORDER: tuple[_Decorator, ...] = (
-    click.option(
-        "--seed",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        help="Seed of the order.",
-    ),
+    seed_option,
     click.option("--shuffle/--no-shuffle", default=True, help="Shuffle, or read in storage order."),
     click.option(
         "--shuffle-bytes",
