@@ -1,5 +1,5 @@
-"""The page: datasets, orders, runs and streams as a person looks at them, in a process of its own.
+"""A web page that shows datasets, orders, runs and streams, in a separate process.
 
-It is read-only and server-rendered. What a dataset holds is a stranger's: no byte of it reaches a
-browser but as escaped text, as a picture, or as a file of a type that runs nothing.
+It is read-only and rendered on the server. The contents of datasets are untrusted: they reach a
+browser only as escaped text, as pictures, or as files of types that run nothing.
 """

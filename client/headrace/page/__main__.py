@@ -1,4 +1,4 @@
-"""The page of a server, as the server starts it: `python -m headrace.page FD`."""
+"""Serve the page of a server, which starts it: `python -m headrace.page FD`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def main(fd: int) -> int:
         datasets[0] = changed.dataset_configs
         return True
 
-    # The socket closes with the server, however that ends.
+    # The socket closes when the server ends, for any reason.
     watch = Watch(connection, on_end=lambda: os.kill(os.getpid(), signal.SIGTERM))
     with ExitStack() as stack:
         if source is not None:

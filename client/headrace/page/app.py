@@ -1,4 +1,4 @@
-"""From addresses to views: who asks is found out here, and what goes wrong is told."""
+"""Map addresses to views, identify callers, and report errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.page.views import VIEWS, View
 from headrace.server.access.callers import Caller
 
 VIEW_S: Final = 20.0
-"""How long a view may work. What a store takes longer for is told as a timeout."""
+"""How long a view may work. If a store takes longer, the view reports a timeout."""
 _THREADS: Final = 8
 _STATIC: Final = Path(__file__).parent / "static"
 _STATIC_TYPES: Final = {
@@ -50,8 +50,8 @@ def make_app(site: Site, *, names: Collection[str]) -> ASGIApp:
     """Return the page as an application.
 
     Args:
-        site: What it shows.
-        names: Names by which it may be addressed, in lower case.
+        site: The site to show.
+        names: Host names of the page, in lower case.
     """
     pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-page")
     routes = [
@@ -99,7 +99,7 @@ def _caller(site: Site, request: Request) -> Caller | None:
 
 
 def _judged(view: View, ask: Ask) -> Response:
-    """Return what a view answers, or what went wrong in words that its reader may have."""
+    """Return the answer of a view, or an error with what its reader may see."""
     try:
         return view(ask)
     except HeadraceError as error:
@@ -120,5 +120,5 @@ async def _static(request: Request) -> Response:
     media = _STATIC_TYPES.get(name)
     if media is None:
         return Response("There is no such file.\n", 404, media_type="text/plain")
-    # Small, and from a disk of our own.
+    # Small, and from a local disk.
     return FileResponse(_STATIC / name, media_type=media, headers={"cache-control": "max-age=300"})

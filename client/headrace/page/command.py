@@ -87,7 +87,7 @@ def command(
 
 
 def _named(urls: tuple[str, ...]) -> dict[str, DatasetConfig]:
-    """Name each dataset by the end of its URL."""
+    """Name each dataset by the last part of its URL."""
     configs: dict[str, DatasetConfig] = {}
     for url in urls:
         end = re.sub(r"[^A-Za-z0-9._-]+", "-", url.partition("#")[0].rstrip("/").rpartition("/")[2])

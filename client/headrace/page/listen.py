@@ -1,4 +1,4 @@
-"""Listen, and answer until told to end."""
+"""Listen, and answer until stopped."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _KEEP_ALIVE_S: Final = 5
 
 
 class Listener:
-    """A page that listens; `run` answers.
+    """A listening page; `run` answers requests.
 
     Args:
-        app: What answers.
+        app: The application.
         settings: Where to listen.
 
     Attributes:
-        url: Where browsers find it.
+        url: The page's URL.
 
     Raises:
         ConfigurationError: The address cannot be bound, or the certificate cannot be read.
@@ -68,17 +68,17 @@ class Listener:
         )
 
     def run(self, *, on_ready: Callable[[str], None]) -> None:
-        """Answer until `stop`, or SIGTERM or SIGINT where this is the main thread.
+        """Answer until `stop`, or SIGTERM or SIGINT in the main thread.
 
         Args:
-            on_ready: Is told where, when browsers may come.
+            on_ready: Called with the URL when the page is ready.
         """
         with closing(self._socket):
             on_ready(self.url)
             asyncio.run(self._server.serve(sockets=[self._socket]))
 
     def stop(self) -> None:
-        """End within two seconds; may be called from any thread."""
+        """Stop within two seconds; may be called from any thread."""
         self._server.should_exit = True
 
 
@@ -94,12 +94,12 @@ def serve_page(
     """Serve a page in this process until SIGTERM or SIGINT; must be called in the main thread.
 
     Args:
-        settings: Where it listens, and who may look.
+        settings: The settings of the page.
         configs: Returns the datasets by name, as they are now.
-        access: Tells who looks.
-        on_ready: Is told where, when browsers may come.
-        watch: Tells what the server does; None without a server.
-        tokenizers: What makes texts of tokens again, by name.
+        access: Authenticates callers.
+        on_ready: Called with the URL when the page is ready.
+        watch: Reports the server's state; None without a server.
+        tokenizers: The tokenizers that turn tokens into text, by name.
 
     Raises:
         ConfigurationError: The address cannot be bound.
@@ -117,7 +117,7 @@ def _bound(address: str) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        # Browsers that come before the first answer wait in the kernel.
+        # Connections before the first answer wait in the kernel.
         made.listen(_MOST_CONNECTIONS)
     except OSError as error:
         made.close()

@@ -1,4 +1,4 @@
-"""The settings of a page: where it listens, and who may look."""
+"""The settings of a page: its address, and who may see it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from headrace.server.settings.server_config import is_reached
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSettings:
-    """Where a page listens, and who may look.
+    """The address of a page, and who may see it.
 
     Attributes:
-        listen: ``host:port``; port 0 takes a free one.
-        hosts: Names by which browsers may address it, beside localhost and plain IP addresses.
-        tokens: JSON file of the callers, as the server's; empty lets everybody see everything.
+        listen: ``host:port``; port 0 picks a free one.
+        hosts: Host names of the page besides localhost and plain IP addresses.
+        tokens: JSON file of the callers, in the server's format; empty lets anyone see everything.
         tls_cert: PEM file of a certificate chain, with ``tls_key``; empty for plain HTTP.
         tls_key: PEM file of its private key.
         request_s: How long a browser may take to send a request; as the server's default.
 
     Raises:
-        ConfigurationError: It would listen beyond this machine and let everybody in.
+        ConfigurationError: It would listen beyond this machine and let anyone in.
     """
 
     listen: str = "127.0.0.1:8080"

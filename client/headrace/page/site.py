@@ -1,4 +1,4 @@
-"""What all views of a page share: the datasets, who may look, how things are written."""
+"""What all views of a page share: the datasets, the callers, the templates."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _FOLDER: Final = Path(__file__).parent
 
 _ORDERS: Final = 16
 _RUNS: Final = 4
-"""Those of filters take up to 128 MiB each."""
+"""Orders with filters take up to 128 MiB each."""
 _LABELS: Final = 4
-"""Of 16 MiB at most each."""
+"""Labels of at most 16 MiB each."""
 _FIGURES: Final = 256
 
 
@@ -40,17 +40,17 @@ class Site:
 
     Args:
         library: Its datasets.
-        access: Who may look.
-        watch: Tells what the server does; None without a server.
-        tokenizers: What makes texts of tokens again, by name.
+        access: Authenticates callers.
+        watch: Reports the server's state; None without a server.
+        tokenizers: The tokenizers that turn tokens into text, by name.
 
     Attributes:
-        sessions: Who has shown a token.
-        orders: Orders that were looked at, by fingerprint and options.
+        sessions: The sessions of callers.
+        orders: Orders that were shown, by fingerprint and options.
         runs: Orders of runs with a filter, skipped samples or a mixture, by their digests.
-        filtered: What filters keep.
-        labels: Labels of datasets that were looked at, by fingerprint and column.
-        figures: What orders cost, by all that they depend on.
+        filtered: The results of filters.
+        labels: Labels of datasets that were shown, by fingerprint and column.
+        figures: The costs of orders, by everything that they depend on.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Site:
         self._templates.filters.update(size=size, printable=printable, query=query_of)
 
     def told(self, error: HeadraceError) -> HeadraceError:
-        """Return an error as those who look get it: where data lies is the operator's alone."""
+        """Return an error for viewers, without the URLs of data, which only operators may see."""
         if self.access.is_open:
             return error
         places = DatasetPlaces()
@@ -97,7 +97,7 @@ class Site:
 
 
 class Query(dict[str, str]):
-    """The query of a request; a name that it lacks is the empty text."""
+    """The query of a request; a missing name gives an empty text."""
 
     def __missing__(self, name: str) -> str:
         return ""
@@ -105,14 +105,14 @@ class Query(dict[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request, by somebody who may look.
+    """One request by an authenticated caller.
 
     Attributes:
         site: The page.
-        caller: Who looks.
-        path: Parts of the path, by name.
+        caller: The caller.
+        path: The parts of the path, by name.
         query: The query, the last value of each name.
-        target: Path and query, as they came.
+        target: The path and the query, as received.
         is_form: Whether a form was sent, whose fields are in the query.
     """
 
@@ -124,13 +124,13 @@ class Ask:
     is_form: bool = False
 
     def html(self, template: str, *, status: int = 200, **context: Any) -> Response:
-        """Return a template as an answer, with what every view shows."""
+        """Return a template as an answer, with the parts common to all views."""
         return self.site.html(
             template, status=status, caller=self.caller, query=self.query, **context
         )
 
     def number(self, name: str, default: int, *, low: int = 0, high: int = (1 << 62) - 1) -> int:
-        """Return a number of the query, moved into a range; the default where there is none."""
+        """Return a number of the query, limited to a range; the default if it is missing."""
         text = self.query[name].strip()
         if not text.isdecimal() or len(text) > 19:  # noqa: PLR2004 - digits of 2^62
             return default
@@ -138,5 +138,5 @@ class Ask:
 
 
 def query_of(values: Mapping[str, Any], **changed: Any) -> str:
-    """Write a query with some values changed; None leaves one out."""
+    """Return the query with some values changed; None removes one."""
     return urlencode({k: v for k, v in {**values, **changed}.items() if v is not None})

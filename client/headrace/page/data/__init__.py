@@ -1,1 +1,1 @@
-"""Datasets as they are shown: opened once, samples by id, values as pictures, text and numbers."""
+"""Read what the page shows: datasets, samples by id, and values as pictures, text and numbers."""

@@ -1,12 +1,13 @@
-"""Which samples of a dataset a filter keeps: all of them, or a refusal within some seconds.
+"""Find all samples of a dataset that a filter keeps, or refuse within a few seconds.
 
 Contract:
 
-1. The whole dataset is looked at, since half of an answer has another digest. What takes longer
-   than `LOOK_S`, has more than `MOST_SAMPLES` or larger blocks than a page reads is refused.
-2. `_AT_A_TIME` are looked for at once, so that views without a filter have threads left; others
-   wait for `_WAIT_S` and are told to come again.
-3. What was found is kept for the next view, up to `_KEPT_BYTES`.
+1. The whole dataset is checked, since a partial result has another digest. Datasets that take
+   longer than `LOOK_S`, have more than `MOST_SAMPLES`, or larger blocks than a page reads, are
+   refused.
+2. `_AT_A_TIME` filters run at once, so that views without filters have threads left; others wait
+   for `_WAIT_S`, and are then told to try again.
+3. Results are kept for later views, up to `_KEPT_BYTES`.
 
 If the code differs, the code is wrong.
 """
@@ -36,10 +37,10 @@ _KEPT_BYTES: Final = 256 << 20
 
 
 class Filtered:
-    """What filters keep, as far as it was asked for; safe for several threads.
+    """The results of requested filters; safe for several threads.
 
     Args:
-        now: Seconds of a clock that never goes back.
+        now: Returns seconds of a monotonic clock.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -53,8 +54,8 @@ class Filtered:
         """Return which samples a filter keeps.
 
         Raises:
-            BadArgumentError: It cannot be read, or it takes longer than a page waits.
-            ServerBusyError: Others are being looked for.
+            BadArgumentError: It cannot be parsed, or takes longer than a page waits.
+            ServerBusyError: Too many other filters are running.
             HeadraceError: A block cannot be read.
         """
         return self._found.of((dataset.fingerprint, where), lambda: self._find(dataset, where))

@@ -1,4 +1,4 @@
-"""Values that take long to make: the last ones that were asked for are kept."""
+"""Keep the values last requested, for values that take long to make."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _Value = TypeVar("_Value")
 
 
 class Kept(Generic[_Key, _Value]):
-    """The values that were asked for last; safe for several threads.
+    """The values last requested; safe for several threads.
 
-    Two threads that ask for the same new value both make it, and neither waits for the other.
+    If two threads request the same new value, both make it, and neither waits for the other.
 
     Args:
-        most: How many are kept.
-        most_bytes: How many bytes they take together; one that takes more is kept alone.
+        most: The maximum number of values.
+        most_bytes: The maximum total size of values in bytes; a larger value is kept alone.
         size: Returns the bytes of a value.
     """
 
@@ -36,7 +36,7 @@ class Kept(Generic[_Key, _Value]):
         self._values: OrderedDict[_Key, _Value] = OrderedDict()
 
     def of(self, key: _Key, make: Callable[[], _Value]) -> _Value:
-        """Return the value of a key, made now if it is not kept; what ``make`` raises goes on."""
+        """Return the value of a key, made now if it is not kept; raises what ``make`` raises."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)

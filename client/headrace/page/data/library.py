@@ -1,11 +1,11 @@
-"""The datasets of a page: opened once, with the blocks that were looked at last.
+"""The datasets of a page: opened once, with the blocks last shown.
 
 Contract:
 
-1. A caller gets only what it may read; of a name that it may not read it is told what it is told of
-   one that there is not.
-2. An open dataset is closed when it is neither kept any more nor in use.
-3. Blocks in memory are bounded by `_BLOCKS_BYTES`, and one of more than `MOST_BLOCK_BYTES` is
+1. A caller gets only what it may read; a name that it may not read gives the same error as one that
+   does not exist.
+2. An open dataset is closed when it is neither kept nor in use.
+3. Blocks in memory are limited to `_BLOCKS_BYTES`, and a block of more than `MOST_BLOCK_BYTES` is
    refused before it is read.
 
 If the code differs, the code is wrong.
@@ -35,14 +35,14 @@ from headrace.storage import DatasetVersion, OpenDataset, list_versions, open_da
 _OPEN: Final = 32
 _BLOCKS_BYTES: Final = 128 << 20
 MOST_BLOCK_BYTES: Final = 256 << 20
-"""Raw bytes of a block that is read for a page; arbitrary."""
+"""The most raw bytes of a block to read for a page (arbitrary)."""
 
 _LIST_BYTES: Final = 8 << 20
-"""Of a file of skipped samples, a million of them; it is read again for each view."""
+"""The most bytes of a file of skipped samples, about a million; it is read again for each view."""
 
 _FRESH_S: Final = 10.0
-"""How long a dataset without a named version is taken to be the current one; longer where opening
-it takes longer, by `_PATIENCE`."""
+"""How long an open dataset without a named version counts as current; longer if opening it takes
+longer, by `_PATIENCE`."""
 _PATIENCE: Final = 50.0
 
 
@@ -56,7 +56,7 @@ class _Handle:
 
 
 class Library:
-    """Opens datasets for callers; safe for several threads.
+    """Open datasets for callers; safe for several threads.
 
     Args:
         configs: Returns the datasets by name, as they are now.
@@ -75,14 +75,14 @@ class Library:
         return sorted(filter(caller.may_read, self._configs()))
 
     def urls(self) -> list[str]:
-        """Return where all datasets lie."""
+        """Return the URLs of all datasets."""
         return [config.place[0] for config in self._configs().values()]
 
     def config(self, caller: Caller, name: str) -> DatasetConfig:
-        """Return where a dataset lies.
+        """Return the URL of a dataset.
 
         Raises:
-            DatasetNotFoundError: There is none of that name, for this caller.
+            DatasetNotFoundError: This caller may see no dataset of that name.
         """
         config = self._configs().get(name) if caller.may_read(name) else None
         if config is None:
@@ -90,15 +90,14 @@ class Library:
         return config
 
     def versions(self, caller: Caller, name: str) -> list[DatasetVersion]:
-        """Return the versions of a dataset, the newest first."""
+        """Return the versions of a dataset, newest first."""
         config = self.config(caller, name)
         return list(reversed(list_versions(config.place[0], options=config.store)))
 
     def stored_skips(self, caller: Caller, name: str, digest: str) -> Skips | None:
-        """Return a list of skipped samples that the server has; None if it has no such list.
+        """Return a list of skipped samples of the server; None if it has no such list.
 
-        Only files of up to `_LIST_BYTES` are looked at, and what is wrong with one is the
-        operator's to know.
+        Only files of up to `_LIST_BYTES` are read, and errors in them are not shown to callers.
         """
         for file in self.config(caller, name).skips:
             try:
@@ -112,15 +111,15 @@ class Library:
 
     @contextmanager
     def opened(self, caller: Caller, name: str, fingerprint: str = "") -> Iterator[OpenDataset]:
-        """Give a dataset while the context lasts.
+        """Yield a dataset, open while the context lasts.
 
         Args:
-            caller: Who looks.
+            caller: The caller.
             name: The name of the dataset.
-            fingerprint: The fingerprint of the version; empty for the one that is served.
+            fingerprint: The fingerprint of the version; empty for the served one.
 
         Raises:
-            DatasetNotFoundError: There is none of that name, for this caller.
+            DatasetNotFoundError: This caller may see no dataset of that name.
             HeadraceError: It cannot be opened.
         """
         config = self.config(caller, name)
@@ -133,7 +132,7 @@ class Library:
                 self._close_unused(handle)
 
     def block(self, dataset: OpenDataset, block: int) -> pa.RecordBatch:
-        """Return a block, from memory if it was looked at before.
+        """Return a block, from memory if it was shown recently.
 
         Raises:
             BadArgumentError: It is too large for a page.
@@ -161,7 +160,7 @@ class Library:
         return found
 
     def close(self) -> None:
-        """Close what is open and not in use."""
+        """Close datasets that are not in use."""
         with self._lock:
             while self._handles:
                 self._forget(next(iter(self._handles)))
@@ -170,7 +169,7 @@ class Library:
         key = (name, fingerprint)
         if (found := self._known(key, config)) is not None:
             return found
-        # One at a time: two that look at once would open it twice.
+        # One at a time, since two simultaneous views would open it twice.
         with self._opening:
             if (found := self._known(key, config)) is not None:
                 return found

@@ -1,7 +1,7 @@
-"""Files among the values: which of them a browser is shown, and under what type.
+"""Decide which values a browser gets as files, and with which type.
 
-The type is told by the first bytes and by nothing else, and is one of this list: nothing in it is
-run. HTML, SVG, PDF and all else are bytes.
+The type depends only on the first bytes, and is one of a list of types that run nothing. HTML, SVG,
+PDF and all others are bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class File:
 
     Attributes:
         content: Its bytes.
-        media: Its type, one of `TYPES`.
+        media: Its media type, one of `TYPES`.
     """
 
     content: bytes
@@ -54,12 +54,12 @@ class File:
 
 
 def sound_type(value: bytes) -> str | None:
-    """Return the media type of a sound, by its first bytes; None for anything else."""
+    """Return the media type of a sound from its first bytes; None for anything else."""
     return next((media for mark, at, media in _SOUNDS if value.startswith(mark, at)), None)
 
 
 def sound(value: bytes) -> File | str:
-    """Return a sound as a file; or say why not."""
+    """Return a sound as a file, or a note why it is not one."""
     media = sound_type(value)
     if media is None:
         return "neither an image nor a sound"
@@ -67,13 +67,13 @@ def sound(value: bytes) -> File | str:
 
 
 def image(value: bytes, side: int) -> File | str:
-    """Return an image as a file: as it is if it is small, else drawn again; or say why not.
+    """Return an image as a file, unchanged if small, else redrawn; or a note why it is not one.
 
-    An image that says it has many pixels is decoded neither here nor in the browser.
+    An image with many pixels according to its header is decoded neither here nor in the browser.
 
     Args:
         value: Bytes of a file.
-        side: The side of the square that a larger image is fitted into, in pixels.
+        side: The side of the square into which larger images are fitted, in pixels.
     """
     media, sides = media_type(value), image_sides(value)
     if media is None:
@@ -91,7 +91,7 @@ def raster(pixels: NDArray[np.uint8]) -> File:
     """Return pixels as a file.
 
     Args:
-        pixels: ``(height, width) uint8``, or with 1, 3 or 4 channels behind.
+        pixels: ``(height, width) uint8``, or ``(height, width, channels)`` with 1, 3 or 4 channels.
     """
     from PIL import Image  # noqa: PLC0415 - only where a picture is drawn
 
@@ -100,10 +100,10 @@ def raster(pixels: NDArray[np.uint8]) -> File:
 
 
 def mask_classes(value: bytes) -> NDArray[np.int64] | str:
-    """Return the classes of a mask's pixels, ``(height, width) int64``; or say why not."""
+    """Return the classes of a mask's pixels, ``(height, width) int64``, or a note why not."""
     from PIL import Image  # noqa: PLC0415
 
-    # For what it refuses: other formats, many pixels, damage.
+    # For its checks: other formats, many pixels, damage.
     checked = picture(value, 1)
     if isinstance(checked, str):
         return checked
@@ -113,7 +113,7 @@ def mask_classes(value: bytes) -> NDArray[np.int64] | str:
 
 
 def coloured(classes: NDArray[Any]) -> File | str:
-    """Return a mask as a picture to lie over an image: a colour a class, nothing where it is 0.
+    """Return a mask as an overlay: a colour per class, transparent where it is 0.
 
     Args:
         classes: ``(height, width)``, of integers.
@@ -129,7 +129,7 @@ def _too_large(value: bytes) -> str:
 
 
 def _palette() -> NDArray[np.uint8]:
-    """Return 256 colours, ``(256, 4) uint8``; neighbours differ much, and the first is nothing."""
+    """Return 256 colours, ``(256, 4) uint8``; neighbours differ, and the first is transparent."""
     hues = np.arange(256) * 0.618033988749895 % 1
     waves = (np.cos((hues[:, None] + np.array([0, 1 / 3, 2 / 3])) * 2 * np.pi) + 1) / 2
     colours = np.column_stack([waves * 255, np.full(256, 150)]).astype(np.uint8)

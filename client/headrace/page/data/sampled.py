@@ -1,4 +1,4 @@
-"""Look at a part of a dataset: blocks spread over all of it, up to a limit in bytes."""
+"""Read a part of a dataset: blocks spread over all of it, up to a limit in bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.storage import Filter, OpenDataset
 
 MOST_BYTES: Final = 64 << 20
 _MOST_BLOCKS: Final = 256
-"""Each takes half a millisecond to read and check, and a view is to be there in 200 ms."""
+"""Each takes half a millisecond to read and check, and a view should be ready within 200 ms."""
 _BINS: Final = 32
 _MOST_VALUES: Final = 32
 _LETTERS: Final = 80
@@ -27,12 +27,12 @@ _compute: Any = pc
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The blocks of a dataset that are looked at.
+    """The blocks of a dataset to read.
 
     Attributes:
-        blocks: Their ordinals, rising.
-        of: How many there are.
-        raw_bytes: What they take in memory.
+        blocks: Their ordinals, ascending.
+        of: The number of all blocks.
+        raw_bytes: Their size in memory.
     """
 
     blocks: tuple[int, ...]
@@ -41,7 +41,7 @@ class Part:
 
     @property
     def is_all(self) -> bool:
-        """Say whether nothing is left out."""
+        """Tell whether these are all blocks."""
         return len(self.blocks) == self.of
 
 
@@ -55,15 +55,15 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How often values come.
+    """The frequencies of values.
 
     Attributes:
-        bars: By value, or by range of values.
+        bars: The bars, by value or by range of values.
         of: What was counted, in words.
-        samples: That were looked at, and that a filter kept.
+        samples: The number of samples read, and kept by the filter.
         nulls: Samples without a value.
         zeros: Samples whose value is 0 or empty.
-        others: Values that no bar has.
+        others: Values without a bar.
     """
 
     bars: tuple[Bar, ...]
@@ -75,7 +75,7 @@ class Histogram:
 
 
 def spread_part(dataset: OpenDataset, *, most_bytes: int = MOST_BYTES) -> Part:
-    """Return blocks that lie evenly over a dataset and take so much at most, or the first one."""
+    """Return evenly spaced blocks with at most a given size in total, but at least one."""
     count = dataset.block_count
     if not count:
         return Part((), 0, 0)
@@ -83,7 +83,7 @@ def spread_part(dataset: OpenDataset, *, most_bytes: int = MOST_BYTES) -> Part:
     wanted = min(max(int(most_bytes // mean), 1), count, _MOST_BLOCKS)
     chosen = np.unique(np.linspace(0, count - 1, wanted).astype(np.int64))
     ends = np.cumsum(dataset.block_raw_bytes(chosen))
-    # Sizes differ: a mean is not a bound. Kept are as many as fit, spread as before.
+    # Sizes differ, so a mean is not a limit: as many as fit are kept, spread as before.
     while len(chosen) > 1 and ends[-1] > most_bytes:
         chosen = chosen[np.linspace(0, len(chosen) - 1, len(chosen) * 3 // 4).astype(np.int64)]
         ends = np.cumsum(dataset.block_raw_bytes(chosen))
@@ -93,10 +93,10 @@ def spread_part(dataset: OpenDataset, *, most_bytes: int = MOST_BYTES) -> Part:
 def matching(
     library: Library, dataset: OpenDataset, filtered: Filter, *, first: int, most: int
 ) -> tuple[list[int], int]:
-    """Find samples that a filter keeps, from one on, in at most `MOST_BYTES`.
+    """Find samples that a filter keeps, from a given one on, reading at most `MOST_BYTES`.
 
     Returns:
-        Their ids, ``most`` at most, and the sample before which the look ended.
+        At most ``most`` ids, and the sample before which the search ended.
     """
     if first >= dataset.sample_count:
         return [], dataset.sample_count
@@ -124,7 +124,7 @@ def histogram(
     arrays = list(_arrays(library, dataset, part, column, kept))
     if not arrays:
         return Histogram((), "no samples", 0, 0, 0, 0)
-    # Chunks keep texts of more than 2 GiB apart, which one array could not hold.
+    # In chunks, since one array could not contain texts of more than 2 GiB.
     values: Any = pa.chunked_array(arrays)
     samples, nulls = len(values), values.null_count
     values = values.drop_null()
@@ -137,7 +137,7 @@ def histogram(
 
 
 def _countable(values: Any, column: Column) -> tuple[str, Any]:
-    """Return what is counted of values, and it: numbers as an array, all else as Arrow has it."""
+    """Return what is counted, and the values: numbers as an array, others as Arrow values."""
     kind = values.type
     found: tuple[str, Any] = ("values", None)
     if column.classes is not None or pa.types.is_boolean(kind):

@@ -1,4 +1,4 @@
-"""Samples by id: read from their blocks, one value or all of them."""
+"""Read samples by id from their blocks, one value or all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.page.data.values import Column, array_of, pixels_of
 from headrace.storage import OpenDataset
 
 SIDE: Final = 512
-"""Pixels of a large image's longer side."""
+"""The longer side of a large image, in pixels."""
 MOST_BOXES: Final = 200
 _CORNERS: Final = 4
 
@@ -34,7 +34,7 @@ class Box:
 def rows_of(
     library: Library, dataset: OpenDataset, sample_ids: Sequence[int]
 ) -> list[pa.RecordBatch]:
-    """Return each sample as a batch of one row; blocks are read once each.
+    """Return each sample as a batch of one row, reading each block once.
 
     Raises:
         BadArgumentError: An id is outside of the dataset.
@@ -62,7 +62,7 @@ def column_named(columns: Sequence[Column], name: str) -> Column:
     """Return a column.
 
     Raises:
-        ColumnNotFoundError: There is none of that name.
+        ColumnNotFoundError: There is no column of that name.
     """
     for column in columns:
         if column.name == name:
@@ -71,12 +71,12 @@ def column_named(columns: Sequence[Column], name: str) -> Column:
 
 
 def file_of(column: Column, row: pa.RecordBatch, *, as_mask: bool) -> File | str:
-    """Return a value as a file for a browser; or say why there is none.
+    """Return a value as a file for a browser, or a note why there is none.
 
     Args:
         column: The column of the value.
         row: The sample.
-        as_mask: Whether to draw it as a mask that lies over an image.
+        as_mask: Whether to draw it as a mask over an image.
     """
     scalar: Any = row.column(column.name)[0]
     if not scalar.is_valid:
@@ -96,7 +96,7 @@ def file_of(column: Column, row: pa.RecordBatch, *, as_mask: bool) -> File | str
 
 
 def boxes_of(column: Column, row: pa.RecordBatch, *, form: str) -> list[Box]:
-    """Return the boxes of a sample: each four numbers, in pixels of the image as it is stored.
+    """Return the boxes of a sample, each as four numbers in pixels of the stored image.
 
     Args:
         column: A column whose values are boxes of four numbers each, or one such box.
@@ -120,5 +120,5 @@ def boxes_of(column: Column, row: pa.RecordBatch, *, form: str) -> list[Box]:
 
 
 def look_alike(columns: Sequence[Column], words: Sequence[str]) -> str:
-    """Return the first column whose name holds one of some words; nothing if none does."""
+    """Return the first column whose name contains one of some words, or an empty text."""
     return next((one.name for one in columns if any(w in one.name.lower() for w in words)), "")

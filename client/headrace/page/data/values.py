@@ -1,4 +1,4 @@
-"""Values as they are shown: what kind of thing each is, in words that fit on a page."""
+"""Format values for a page: the kind of each, and a text that fits."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _FLAT, _DEEP = 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A value on a page.
+    """A value to show on a page.
 
     Attributes:
-        column: Whose it is.
-        kind: Decides how it is drawn.
-        text: It in words; what was cut off is told in `note`.
-        note: What there is besides, such as a shape or a length.
+        column: The name of its column.
+        kind: The kind, which decides how it is drawn.
+        text: The value as text; `note` says what was cut off.
+        note: Additional facts, such as a shape or a length.
     """
 
     column: str
@@ -55,8 +55,8 @@ class Column:
         name: Its name.
         type: Its Arrow type.
         is_nullable: Whether a value may be null.
-        form: What the dataset notes of it, such as ``bfloat16``; or nothing.
-        classes: Names of the classes that its values number; None where it has none.
+        form: The dataset's note on its format, such as ``bfloat16``, or an empty text.
+        classes: The names of its classes; None if it has none.
     """
 
     name: str
@@ -67,22 +67,22 @@ class Column:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape that every value has; () for other columns."""
+        """Return the shape of every value; () for columns without a fixed shape."""
         return _shape(self.type)
 
     @property
     def is_raster(self) -> bool:
-        """Say whether values are drawn as pictures: two sides, and 1, 3 or 4 channels if any."""
+        """Tell whether values are drawn as pictures: 2D, optionally with 1, 3 or 4 channels."""
         shape = self.shape
         is_deep = len(shape) == _DEEP and shape[2] in _CHANNELS
         return (len(shape) == _FLAT or is_deep) and min(shape[:2]) >= _LEAST_SIDE
 
     def shown(self, scalar: Any, *, is_whole: bool = False) -> Shown:
-        """Return a value as it is shown.
+        """Return a value to show.
 
         Args:
             scalar: The value, of Arrow.
-            is_whole: Whether there is room for long ones.
+            is_whole: Whether there is room for long values.
         """
         if not scalar.is_valid:
             return Shown(self.name, "null", "null", "no value, unlike 0 or an empty one")
@@ -110,9 +110,9 @@ def columns_of(schema: pa.Schema) -> list[Column]:
 def text_of_tokens(
     scalar: Any, shown: Shown, tokenizer: Tokenizer, *, is_whole: bool = False
 ) -> Shown:
-    """Return a list of token ids as their text, with what was shown of them beside it.
+    """Return a list of token ids as text, with the ids as a note.
 
-    Where they are no tokens of that tokenizer it says so, and shows the ids as before.
+    If they are not tokens of that tokenizer, a note says so, and the ids are shown as before.
     """
     if shown.kind != "numbers" or not shown.text:
         return shown
@@ -127,7 +127,7 @@ def text_of_tokens(
 
 
 def array_of(scalar: Any, shape: Sequence[int]) -> NDArray[Any] | None:
-    """Return a value of a column with a shape as an array; None if it holds nulls."""
+    """Return a value of a column with a shape as an array; None if it contains nulls."""
     flat: Any = scalar.value if hasattr(scalar, "value") else scalar
     flat = flat.values
     while _is_list(flat.type):
@@ -141,7 +141,7 @@ def array_of(scalar: Any, shape: Sequence[int]) -> NDArray[Any] | None:
 
 
 def pixels_of(values: NDArray[Any]) -> tuple[NDArray[np.uint8], str]:
-    """Return an array as pixels, and how: bytes as they are, others from black to white."""
+    """Return an array as pixels, bytes unchanged and others from black to white, and a note."""
     if values.dtype == np.uint8:
         return values, "bytes as they are"
     numbers = values.astype(np.float64)
@@ -158,7 +158,7 @@ def _column(field: Any) -> Column:
     try:
         classes = classes_of(field)
     except ValueError:
-        # A stranger's metadata: then it is a column of numbers.
+        # Untrusted metadata: treat it as a column of numbers.
         classes = None
     return Column(field.name, field.type, field.nullable, form, classes)
 
@@ -180,7 +180,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _class(column: str, value: int, classes: Sequence[str]) -> Shown:
-    # A negative number is none of the classes, and Python would take it for one from the end.
+    # A negative number is not a class, but Python would index from the end.
     if 0 <= value < len(classes):
         return Shown(column, "class", classes[value][:_SHORT], f"class {value}")
     return Shown(column, "number", str(value), "none of the classes")

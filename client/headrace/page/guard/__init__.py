@@ -1,1 +1,1 @@
-"""Who is let in, and what no request may do: hosts, headers, sessions, deadlines, sizes."""
+"""Decide who is let in, and limit requests: hosts, headers, sessions, deadlines, sizes."""

@@ -1,4 +1,4 @@
-"""Connections: a browser that sends no request is not waited for."""
+"""Close connections that do not send a request in time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class PageProtocol(H11Protocol):
-    """HTTP/1.1 as uvicorn speaks it; connections that send no whole request are cut.
+    """HTTP/1.1 of uvicorn, which closes connections without a complete request.
 
     Args:
-        request_s: How long a request's line and headers may take.
-        uvicorns: What uvicorn gives its protocols.
+        request_s: The most seconds for a request's line and headers.
+        uvicorns: The arguments that uvicorn passes to protocols.
     """
 
     def __init__(self, *, request_s: float, **uvicorns: Any) -> None:
@@ -22,18 +22,18 @@ class PageProtocol(H11Protocol):
         self._asked: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request."""
+        """Start to wait for the first request."""
         super().connection_made(transport)
         self._asked = self.loop.call_later(self._request_s, self._cut_if_silent)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         if self._asked is not None:
             self._asked.cancel()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """Begin to wait for the next request; without a byte of it `timeout_keep_alive` is less."""
+        """Start to wait for the next request; `timeout_keep_alive` ends an idle wait earlier."""
         super().on_response_complete()
         if self._asked is not None:
             self._asked.cancel()

@@ -1,4 +1,4 @@
-"""Forms as browsers send them; no files, no other encodings."""
+"""Parse forms as browsers send them, without files or other encodings."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _KIND: Final = "application/x-www-form-urlencoded"
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form, the last value of each name; none of what is no form.
+    """Return the fields of a form, the last value of each name; none if it is not a form.
 
     Raises:
         TimeoutError: The browser takes longer than `BODY_S` to send it.
-        ClientDisconnect: It has gone.
+        ClientDisconnect: The browser has disconnected.
     """
     async with asyncio.timeout(BODY_S):
         body = await request.body()

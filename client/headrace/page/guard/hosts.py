@@ -1,7 +1,7 @@
-"""Which hosts a browser may name.
+"""Check the host that a browser names.
 
-Against DNS rebinding: a site whose name is made to lead here is refused by that name. An address
-in digits is not a name that anybody could lead anywhere, so it is let through.
+This prevents DNS rebinding: a site whose name is made to resolve to this page is refused by its
+name. Numeric addresses cannot be rebound, so they are accepted.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
 
 
 def is_known_host(header: str, names: Collection[str]) -> bool:
-    """Say whether a ``Host`` header names this page.
+    """Tell whether a ``Host`` header names this page.
 
     Args:
-        header: The header as it came.
-        names: Names of the page in lower case, beside ``localhost``.
+        header: The header as received.
+        names: Names of the page in lower case, besides ``localhost``.
     """
     found = _HOST.fullmatch(header)
     if found is None:
@@ -29,7 +29,7 @@ def is_known_host(header: str, names: Collection[str]) -> bool:
 
 
 def is_own_origin(origin: str, host: str) -> bool:
-    """Say whether an ``Origin`` header is that of a page at a host, port included."""
+    """Tell whether an ``Origin`` header is that of a page at a host, including the port."""
     parts = urlsplit(origin)
     return parts.scheme in {"http", "https"} and parts.netloc.lower() == host.lower()
 

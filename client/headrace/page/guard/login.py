@@ -1,4 +1,4 @@
-"""Log in with a token, once, by POST; log out."""
+"""Log in with a token, by POST, and log out."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 COOKIE: Final = "headrace-page"
 _MOST_TOKEN: Final = 4096
 _WAIT_S: Final = 0.5
-"""After a token that nobody knows. Tokens are too long to be guessed anyway."""
+"""The delay after an unknown token. Tokens are too long to be guessed anyway."""
 
 
 def token_of(site: Site, number: str) -> str:
-    """Return the token of a session; nothing if there is none."""
+    """Return the token of a session, or an empty text."""
     return site.sessions.token_of(number) or ""
 
 
 async def login(site: Site, request: Request) -> Response:
-    """Show the form, or take it."""
+    """Show the form, or process it."""
     if request.method != "POST":
         target = _local(request.query_params.get("to", "/"))
         return site.html("login.html", target=target, problem="")
@@ -48,7 +48,7 @@ async def login(site: Site, request: Request) -> Response:
         site.sessions.open(token, caller=caller.name),
         max_age=int(LIFE_S),
         httponly=True,
-        # Not strict: a link to a view that a colleague sent is followed with the session.
+        # Not strict, so that a link from a colleague works with the session.
         samesite="lax",
         secure=request.url.scheme == "https",
     )
@@ -64,6 +64,6 @@ async def logout(site: Site, request: Request) -> Response:
 
 
 def _local(target: str) -> str:
-    """Return a path of this page; the first page for what leads elsewhere."""
+    """Return a path of this page; the first page for other targets."""
     is_path = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if is_path and target.isprintable() and "\\" not in target else "/"

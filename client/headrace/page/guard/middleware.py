@@ -1,7 +1,8 @@
-"""What holds for every request, before anything looks at what it asks for.
+"""Apply rules to every request before it is processed.
 
-1. The host is one of the page's, the method GET, HEAD or POST, the target and the body short.
-2. A POST comes from a page of ours, if the browser says where it comes from.
+1. The host is one of the page's, the method is GET, HEAD or POST, and the target and the body are
+    short.
+2. A POST must come from this page, if the browser says where it comes from.
 3. A request is answered within `DEADLINE_S`, or its connection is cut.
 4. Every answer has the headers of `HEADERS`; one that shows a file has those of `FILE_POLICY`.
 """
@@ -20,12 +21,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.page.guard.hosts import is_known_host, is_own_origin
 
 DEADLINE_S: Final = 60.0
-"""A file of 16 MiB passes at 2 Mbit/s."""
+"""Enough for a file of 16 MiB at 2 Mbit/s."""
 
 MOST_TARGET_BYTES: Final = 8 << 10
 MOST_HEAD_BYTES: Final = 16 << 10
 MOST_BODY_BYTES: Final = 1 << 20
-"""Of a checkpoint's state with a mixture of some thousand datasets."""
+"""The size of a checkpoint's state with a mixture of a few thousand datasets."""
 
 _TOO_LATE: Final = "It took too long.\n"
 _TOO_LARGE: Final = f"The body is longer than {MOST_BODY_BYTES} bytes.\n"
@@ -48,10 +49,10 @@ HEADERS: Final[Mapping[str, str]] = {
 
 
 class Guard:
-    """Refuses what no request may do, and puts headers on every answer.
+    """Refuse invalid requests, and add headers to every answer.
 
     Args:
-        app: What answers.
+        app: The application.
         names: The names of the page, in lower case.
     """
 
@@ -81,7 +82,7 @@ class Guard:
             async with asyncio.timeout(DEADLINE_S):
                 await app(scope, _bounded(receive), send_guarded)
         except TimeoutError:
-            # Of an answer that has begun the rest is missing, so that its connection is cut.
+            # The rest of an answer that has started is missing, so its connection is closed.
             if has_begun:
                 raise
             await _said(504, _TOO_LATE)(scope, receive, send_guarded)
@@ -92,26 +93,26 @@ def _said(status: int, text: str) -> ASGIApp:
 
 
 class TooLargeError(Exception):
-    """A body is longer than any that is meant, whatever its headers said."""
+    """A body is longer than the limit, whatever its headers said."""
 
 
 def too_large(_request: Request, _error: Exception) -> Response:
-    """Say so."""
+    """Answer that the body is too long."""
     return PlainTextResponse(_TOO_LARGE, 413, headers={"connection": "close"})
 
 
 def gone(_request: Request, _error: Exception) -> Response:
-    """Answer a browser that went away before it had sent its form, which nobody reads."""
+    """Answer a browser that disconnected before it sent its form; nobody reads the answer."""
     return PlainTextResponse("", 400, headers={"connection": "close"})
 
 
 def late(_request: Request, _error: Exception) -> Response:
-    """Say to a browser that it takes too long to send its form."""
+    """Answer that a browser takes too long to send its form."""
     return PlainTextResponse(_TOO_LATE, 504, headers={"connection": "close"})
 
 
 def _refusal(scope: Scope, names: Collection[str]) -> tuple[int, str] | None:
-    """Return a status and a reason, or None for a request that may pass."""
+    """Return a status and a reason, or None for a valid request."""
     headers = Headers(scope=scope)
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not is_known_host(hosts[0], names):
@@ -138,7 +139,7 @@ def _too_long(scope: Scope, headers: Headers) -> tuple[int, str] | None:
 
 
 def _is_ours(headers: Headers, host: str) -> bool:
-    """Say whether a form was sent by a page of ours, as far as the browser says it."""
+    """Tell whether a form was sent from this page, as far as the browser says."""
     site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
     return site in {"none", "same-origin"} and (origin is None or is_own_origin(origin, host))
 

@@ -1,12 +1,12 @@
-"""Sessions: who has shown a token, by a number that says nothing.
+"""Keep sessions of callers who have logged in, under random numbers.
 
 Contract:
 
-1. A session holds the token, in this process alone, and the token is judged again at each request:
-   one that was taken out of the file opens nothing any more.
-2. Sessions end after `IDLE_S` without a request, `LIFE_S` after they began, and at logout.
-3. There are `MOST_EACH` of one caller at most, and `MOST` in all; the one that was used least
-   recently makes room for the next, of the same caller first.
+1. A session contains the token, only in this process, and the token is checked at each request, so
+   a token that was removed from the file gives no access any more.
+2. Sessions end after `IDLE_S` without a request, `LIFE_S` after they started, and at logout.
+3. There are at most `MOST_EACH` sessions per caller, and `MOST` in total; the least recently used
+   one is removed for a new one, first of the same caller.
 
 If the code differs, the code is wrong.
 """
@@ -45,14 +45,14 @@ class Sessions:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._lock = threading.Lock()
-        # The one that was used least recently first.
+        # Least recently used first.
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def open(self, token: str, *, caller: str) -> str:
-        """Begin a session for a token that was found good; return its number, 43 letters."""
+        """Start a session for a valid token; return its number, 43 characters."""
         number = secrets.token_urlsafe(32)
         with self._lock:
             self._drop_old()
@@ -66,7 +66,7 @@ class Sessions:
         return number
 
     def token_of(self, number: str) -> str | None:
-        """Return the token of a session, which is used now; None if there is none."""
+        """Return the token of a session, and mark it as used; None if there is no such session."""
         with self._lock:
             self._drop_old()
             session = self._sessions.get(number)
@@ -77,7 +77,7 @@ class Sessions:
             return session.token
 
     def close(self, number: str) -> None:
-        """End a session, if it is one."""
+        """End a session, if it exists."""
         with self._lock:
             self._sessions.pop(number, None)
 

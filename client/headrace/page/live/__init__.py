@@ -1,1 +1,1 @@
-"""What a running server does: one question a second at most, and none if nobody looks."""
+"""Watch a running server, with at most one question per second, and none without viewers."""

@@ -1,4 +1,4 @@
-"""From answers to rates: what streams did and waited for, and what happened when."""
+"""Compute rates from answers: what streams did and waited for, and what happened when."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final
 from headrace.page.live.watch import Answer
 
 RECENT_S: Final = 30.0
-"""What a rate is taken over: messages of small batches hold many."""
+"""Seconds over which a rate is computed, since messages of small batches contain many."""
 WAITS_S: Final = 120.0
-"""What waits are taken over."""
+"""Seconds over which waits are computed."""
 
 _ENDINGS: Final = "headrace_ended_streams_total"
 _FAULTS: Final = ("headrace_store_fetch_errors_total", "headrace_failed_calls_total")
@@ -21,15 +21,15 @@ _QUIET: Final = frozenset({"OK", "CANCELLED", ""})
 
 @dataclass(frozen=True, slots=True)
 class StreamRate:
-    """One open stream as it is shown.
+    """One open stream to show.
 
     Attributes:
-        row: What it has counted.
-        samples_per_s: Over the last seconds.
-        store: Share of the last minutes that it waited for the store.
-        making: Share in which its batches were made.
-        reader: Share in which it waited for its reader.
-        progress: Share of the epoch that lies behind it; None where that is not known.
+        row: Its counts.
+        samples_per_s: Samples per second over the last seconds.
+        store: The share of the last minutes that it waited for the store.
+        making: The share in which its batches were made.
+        reader: The share in which it waited for its reader.
+        progress: The finished share of the epoch; None if unknown.
     """
 
     row: dict[str, Any]
@@ -42,12 +42,12 @@ class StreamRate:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened.
+    """An event on the server.
 
     Attributes:
         ago_s: How long ago.
-        what: What it is, in a word.
-        count: How often.
+        what: Its name.
+        count: How often it happened.
     """
 
     ago_s: float
@@ -58,7 +58,7 @@ class Mark:
 def stream_rates(
     answers: Sequence[Answer], is_shown: Callable[[dict[str, Any]], bool]
 ) -> list[StreamRate]:
-    """Return the open streams that are shown, by caller, dataset and rank."""
+    """Return the open streams to show, by caller, dataset and rank."""
     if not answers:
         return []
     last = answers[-1]
@@ -91,7 +91,7 @@ def _stream_rate(number: object, row: dict[str, Any], answers: Sequence[Answer])
 def _before(
     number: object, answers: Sequence[Answer], since: float
 ) -> tuple[dict[str, Any], float] | None:
-    """Return what a stream had counted at the first answer since a time that knew of it."""
+    """Return the counts of a stream in the first answer with it since a given time."""
     for answer in answers[:-1]:
         if answer.at >= since and number in answer.streams:
             return answer.streams[number], answer.at
@@ -99,7 +99,7 @@ def _before(
 
 
 def totals(answers: Sequence[Answer], name: str) -> list[tuple[float, float]]:
-    """Return how fast a sum has grown: seconds ago, and a rate, for each two answers."""
+    """Return how fast a sum grew: seconds ago and a rate, for each pair of consecutive answers."""
     if not answers:
         return []
     at = answers[-1].at
@@ -111,7 +111,7 @@ def totals(answers: Sequence[Answer], name: str) -> list[tuple[float, float]]:
 
 
 def marks(answers: Sequence[Answer]) -> list[Mark]:
-    """Return faults, drains and rebalances between two answers each, the last one first."""
+    """Return faults, drains and rebalances between consecutive answers, latest first."""
     found = []
     for one, later in itertools.pairwise(answers):
         for (name, reason), value in later.counted.items():

@@ -1,10 +1,10 @@
-"""Ask the server what it does, when somebody looks, and once a second at most.
+"""Ask the server for its state when somebody looks, at most once a second.
 
 Contract:
 
-1. Who looks within a second of an answer is given that answer; nobody looks, nothing is asked.
-2. A question waits for `_ANSWER_S`; then the last answer is given, with its age.
-3. Answers of the last `KEPT_S` are kept, so that rates and marks in time can be told.
+1. A viewer within a second of an answer gets that answer; without viewers nothing is asked.
+2. A question waits for `_ANSWER_S`; then the last answer is returned, with its age.
+3. Answers of the last `KEPT_S` are kept, to compute rates and events.
 
 If the code differs, the code is wrong.
 """
@@ -28,12 +28,12 @@ _MOST_ANSWERS: Final = 320
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server did at one time.
+    """The state of a server at one time.
 
     Attributes:
-        at: When, of a monotonic clock.
+        at: The time, on a monotonic clock.
         streams: Rows of its open streams, by their number.
-        counted: Sums of what was counted, by name and reason.
+        counted: Sums of counters, by name and reason.
     """
 
     at: float
@@ -46,12 +46,12 @@ class Answer:
 
 
 class Watch:
-    """Asks, keeps answers; safe for several threads.
+    """Ask the server, and keep answers; safe for several threads.
 
     Args:
         connection: A connection to the server.
-        on_end: Is called when the server has ended.
-        now: Seconds of a clock that never goes back.
+        on_end: Called when the server has ended.
+        now: Returns seconds of a monotonic clock.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Watch:
         self._thread.start()
 
     def tell(self, url: str) -> None:
-        """Tell the server where the page is."""
+        """Tell the server the page's URL."""
         with self._changed:
             self._connection.send_bytes(url.encode("ascii"))
 
     def answers(self) -> Sequence[Answer]:
-        """Return the answers of the last minutes, the last one fresh; none if there was none."""
+        """Return the answers of the last minutes, the latest one fresh; empty without any."""
         with self._changed:
             now = self._now()
             if now - self._asked_at >= _EVERY_S and not self._has_ended:

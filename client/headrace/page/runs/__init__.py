@@ -1,1 +1,1 @@
-"""Orders and runs: what comes at which position, and where a token stands."""
+"""Show orders and runs: the samples at each position, and the position of a token."""

@@ -1,4 +1,4 @@
-"""Two runs beside each other: what they have in common, and where they first differ."""
+"""Compare two runs: what they have in common, and where they first differ."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from headrace.page.runs.run_order import RunOrder
 _LOOK_S: Final = 2.0
 _MOST_STEPS: Final = 100_000
 _MOST_TOGETHER: Final = 1 << 16
-"""Samples of one step that are compared at a time: a token may name a batch of any size."""
+"""Samples of one step to compare at a time, since a token may name a batch of any size."""
 _OPTIONS: Final = tuple(field.name for field in fields(OrderSpec))
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What sets two runs apart.
+    """The differences between two runs.
 
     Attributes:
-        reasons: Options that differ, in words; none for runs of one order.
-        first_step: The first step, from the start of both runs on, whose global batches hold other
-            samples or the same in another order; None where none was found.
-        steps_seen: Steps that were compared.
-        is_proven: Whether `first_step` holds for all steps, seen or not.
+        reasons: Options that differ, in words; none for runs with the same order.
+        first_step: The first step, from the start of both runs, whose global batches differ in
+            samples or their order; None if none was found.
+        steps_seen: The number of steps compared.
+        is_proven: Whether `first_step` is right for all steps, compared or not.
     """
 
     reasons: Sequence[str]
@@ -38,7 +38,7 @@ class Comparison:
 
 
 def differences(one: Token, other: Token) -> list[str]:
-    """Return in words what sets the orders of two runs apart."""
+    """Return the differences between the orders of two runs in words."""
     found = [
         f"{name}: {was or 'none'} and {now or 'none'}"
         for name, was, now in (
@@ -62,13 +62,13 @@ def compare(
     *,
     now: Callable[[], float] = time.monotonic,
 ) -> Comparison:
-    """Compare two runs from their starts on, for two seconds at most.
+    """Compare two runs from their starts, for at most two seconds.
 
     Samples are the same if they have the same id in datasets of the same name.
 
     Args:
-        one: A run's token, and what it reads if that is known.
-        other: Another's.
+        one: The token of a run, and its order if known.
+        other: The same for another run.
         now: Seconds of a clock that never goes back.
     """
     (first, run), (second, other_run) = one, other
@@ -79,7 +79,7 @@ def compare(
         return Comparison(reasons, None, 0, is_proven=False)
     sizes = first.global_batch_size, second.global_batch_size
     if sizes[0] != sizes[1]:
-        # Batches of other sizes hold other samples from the first on.
+        # Batches of different sizes differ from the first on.
         return Comparison(reasons, 0, 1, is_proven=True)
     size, deadline = sizes[0], now() + _LOOK_S
     batches = [made.order.sample_count // max(size, 1) for made in (run, other_run)]
@@ -107,7 +107,7 @@ def _are_equal(
     size: int,
     span: tuple[int, int],
 ) -> bool:
-    """Say whether two runs have the same samples in a span of a step, in the same order."""
+    """Tell whether two runs have the same samples in a part of a step, in the same order."""
     names = sorted({member.name for each in (run, other) for member in each.members})
     found = []
     for each, (epoch, index) in zip((run, other), places, strict=True):

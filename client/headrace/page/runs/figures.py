@@ -1,4 +1,4 @@
-"""What a choice of order costs and how even it is, as `headrace shuffle` says it, and a picture."""
+"""Measure the cost and the evenness of an order like `headrace shuffle`, and draw it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.storage import OpenDataset
 
 MOST_BYTES: Final = 64 << 20
 MOST_MEASURED: Final = 1 << 21
-"""Samples of an epoch that is measured label by label; a third of a second."""
+"""The most samples of an epoch to measure label by label, in a third of a second."""
 _WIDE, _HIGH = 560, 280
 _POINTS: Final = 60_000
 _GIB: Final = 1 << 30
@@ -25,14 +25,14 @@ _GIB: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What an order costs.
+    """The cost and the evenness of an order.
 
     Attributes:
-        memory_bytes: What is shuffled together.
+        memory_bytes: The bytes shuffled together.
         is_uniform: Whether every order of the epoch is as likely as any other.
         reads_per_gib: Reads of the store.
-        first_batch_bytes: What the first batch waits for.
-        evenness: How even the classes come; None where they were not measured.
+        first_batch_bytes: The bytes to read before the first batch.
+        evenness: The evenness of classes; None if it was not measured.
     """
 
     memory_bytes: int
@@ -43,7 +43,7 @@ class Figures:
 
 
 def labels_of(dataset: OpenDataset, column: str) -> StoredLabels | None:
-    """Return the labels of a dataset, of `MOST_BYTES` at most; None where it has too many."""
+    """Return the labels of a dataset, reading at most `MOST_BYTES`; None for too many samples."""
     if dataset.sample_count > MOST_MEASURED:
         return None
     return read_labels(dataset, column, most_bytes=MOST_BYTES, progress=nullcontext)
@@ -52,7 +52,7 @@ def labels_of(dataset: OpenDataset, column: str) -> StoredLabels | None:
 def figures(
     dataset: OpenDataset, order: Order, labels: StoredLabels | None, *, epoch: int, batch: int
 ) -> Figures:
-    """Return what an order costs and how even an epoch is."""
+    """Return the cost of an order and the evenness of an epoch."""
     count, spec = order.sample_count, order.spec
     first, _ = dataset.locate(order.sample_ids(epoch, 0, min(batch, count)))
     memory = min(order.memory_samples * spec.lanes, count) * dataset.raw_bytes // count
@@ -68,7 +68,7 @@ def figures(
 
 
 def picture_of(order: Order, labels: StoredLabels | None, *, epoch: int) -> File:
-    """Draw an epoch from left to right: each sample's class, or its place in storage, upwards."""
+    """Draw an epoch from left to right, with each sample's class or place in storage as height."""
     count = order.sample_count
     positions = np.unique(np.linspace(0, count - 1, min(_POINTS, count)).astype(np.int64))
     ids = order.at(epoch, positions)
@@ -87,5 +87,5 @@ def _most(labels: StoredLabels) -> int:
 
 
 def _places(values: NDArray[np.int64], most: int, pixels: int) -> NDArray[np.int64]:
-    # In floats: a product of two counts may leave 63 bits.
+    # In floats, since a product of two counts may exceed 63 bits.
     return np.minimum((values / most * pixels).astype(np.int64), pixels - 1)

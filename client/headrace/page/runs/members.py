@@ -1,4 +1,4 @@
-"""The datasets of a run among those that somebody may read, with what is told of each."""
+"""Find the datasets of a run among those that the caller may read."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from headrace.client.options.mixture import MixtureEntry
 
 MOST_MEMBERS: Final = 64
-"""Datasets of a mixture that are opened for one view."""
+"""The most datasets of a mixture to open for one view."""
 
 
 class UnknownRunError(Exception):
-    """What a run reads is not known; the message completes "its next samples are not shown: "."""
+    """The order of a run is unknown; the message completes "its next samples are not shown: "."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finder:
-    """Finds the datasets of runs.
+    """Find the datasets of runs.
 
     Args:
         library: The datasets.
-        filtered: What filters keep.
-        caller: Who looks.
-        stack: Holds the datasets open.
+        filtered: The results of filters.
+        caller: The caller.
+        stack: Keeps the datasets open.
     """
 
     library: Library
@@ -46,8 +46,8 @@ class Finder:
         """Return the datasets of a run, and the mixture if it is one.
 
         Raises:
-            UnknownRunError: A dataset is not here, or something is not told.
-            HeadraceError: What is told cannot be read, or is of another run.
+            UnknownRunError: A dataset is not here, or information is missing.
+            HeadraceError: The given information cannot be read, or belongs to another run.
         """
         if token.mixture:
             return self._mixture(token, told)
@@ -86,7 +86,7 @@ class Finder:
                 f"{MOST_MEMBERS} for a view; `headrace order` shows its samples",
                 field="mixture",
             )
-        # Before anything is opened or looked at for it.
+        # Before anything is opened or filtered for it.
         if mixture.spec(token.spec).digest != token.mixture:
             raise TokenSpecChangedError(
                 f"this mixture has the digest {mixture.spec(token.spec).digest}, but the token has "
@@ -125,12 +125,12 @@ class Finder:
         return found
 
     def _version(self, fingerprint: str) -> tuple[str, OpenDataset]:
-        """Return the dataset that has a version, and its name."""
+        """Return the dataset with a version, and its name."""
         for name in self.library.names(self.caller):
             try:
                 found = self._opened(name, fingerprint)
             except HeadraceError:
-                # Another may be whole.
+                # Another one may be intact.
                 continue
             if found is not None:
                 return name, found

@@ -1,4 +1,4 @@
-"""Orders as somebody chooses them, and the batches that they deal."""
+"""Make orders from options, and deal their batches."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from headrace.storage import OpenDataset
 
 MOST_RANKS: Final = 1024
 MOST_SHOWN: Final = 1 << 16
-"""Samples of a global batch that are worked out for a page."""
+"""The most samples of a global batch that a page works out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """How an epoch is cut into batches, and these are dealt.
+    """How an epoch is cut into batches, and how these are dealt.
 
     Attributes:
         epoch: The epoch.
         step: The batch, counted from the start of the epoch.
         global_batch_size: Samples of a batch over all ranks.
-        world_size: Ranks.
-        end: What becomes of the last samples of an epoch.
+        world_size: The number of ranks.
+        end: How to handle the last samples of an epoch.
     """
 
     epoch: int
@@ -58,14 +58,14 @@ class Deal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankPart:
-    """What one rank gets of a batch.
+    """The part of a batch that one rank gets.
 
     Attributes:
         rank: The rank.
-        batch: Its part.
+        batch: Its part of the batch.
         sample_ids: ``(samples,) int64``.
-        shards: Shards that hold them.
-        blocks: Blocks that hold them.
+        shards: The number of shards with these samples.
+        blocks: The number of blocks with these samples.
     """
 
     rank: int
@@ -76,7 +76,7 @@ class RankPart:
 
 
 def order_of(dataset: OpenDataset, spec: OrderSpec) -> Order:
-    """Return the order of a dataset by some options.
+    """Return the order of a dataset with given options.
 
     Raises:
         BadArgumentError: The dataset has no samples.
@@ -87,7 +87,7 @@ def order_of(dataset: OpenDataset, spec: OrderSpec) -> Order:
 
 
 def dealt(dataset: OpenDataset, order: Order, deal: Deal) -> list[RankPart]:
-    """Return what each rank gets of a batch.
+    """Return the part of a batch for each rank.
 
     Raises:
         PositionPastEndError: The epoch has no such batch.

@@ -1,4 +1,4 @@
-"""Packed rows: which documents lie in each, and where."""
+"""Find the documents in packed rows, and their places."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Piece:
 
     Attributes:
         sample_id: The document.
-        begin: Where it lies in the row, in elements.
-        length: Its elements there.
-        is_part: Whether the rest of the document lies in another row.
+        begin: Its offset in the row, in elements.
+        length: The number of its elements in the row.
+        is_part: Whether the rest of the document is in another row.
     """
 
     sample_id: int
@@ -40,7 +40,7 @@ class Piece:
 
 
 def row_lengths(store: Store, fingerprint: str) -> list[int]:
-    """Return the lengths of rows that a version was indexed for."""
+    """Return the row lengths for which a version was indexed."""
     pointer = read_packing(store, fingerprint)
     return [] if pointer is None else sorted(table.options.length for table in pointer.rows)
 
@@ -48,10 +48,10 @@ def row_lengths(store: Store, fingerprint: str) -> list[int]:
 def rows_of_batch(
     store: Store, dataset: OpenDataset, *, length: int, spec: OrderSpec, epoch: int, rows: range
 ) -> list[Sequence[Piece]]:
-    """Return the documents of some rows of an epoch, in the order in which they come.
+    """Return the documents of rows of an epoch, in order.
 
     Raises:
-        HeadraceError: What is stored cannot be read.
+        HeadraceError: The stored lengths or counts cannot be read.
     """
     pointer = read_packing(store, dataset.fingerprint)
     assert pointer is not None

@@ -1,6 +1,6 @@
-"""Tokens as people have them: base64, or a checkpoint's state that was written as JSON.
+"""Read pasted tokens: base64, or a checkpoint's state as JSON.
 
-Nothing is unpickled: a checkpoint's file is opened by those who trust it.
+Nothing is unpickled; users open checkpoint files that they trust themselves.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _MOST_ITEMS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Pasted:
-    """What was pasted.
+    """A pasted token or state.
 
     Attributes:
-        raw: A token's bytes.
-        token: What they hold.
-        told: What a state says beside its token.
+        raw: The bytes of the token.
+        token: The decoded token.
+        told: The contents of a state besides its token.
     """
 
     raw: bytes
@@ -35,17 +35,17 @@ class Pasted:
 
 
 def read_pasted(text: str) -> Pasted:
-    """Read a token in base64 or hexadecimal, or the first state in some JSON.
+    """Read a token in base64 or hexadecimal, or the first state in JSON.
 
     Raises:
-        TokenMalformedError: There is none.
+        TokenMalformedError: There is no token.
     """
     stripped = text.strip()
     told = Told()
     if stripped.startswith(("{", "[")):
         stripped, told = _in_json(stripped)
     compact = "".join(stripped.split())
-    # Hexadecimal first: its digits are letters of base64 too.
+    # Hexadecimal first, since its digits are also valid base64.
     for decode in (bytes.fromhex, _base64):
         try:
             raw = decode(compact)
@@ -59,7 +59,7 @@ def read_pasted(text: str) -> Pasted:
 
 
 def written(token: bytes) -> str:
-    """Write a token so that it can stand in an address."""
+    """Encode a token for use in a URL."""
     return base64.urlsafe_b64encode(token).decode().rstrip("=")
 
 

@@ -1,7 +1,7 @@
-"""What a run reads: its datasets and its order, held to the digests of its token.
+"""Make the order of a run from its datasets, checked against the digests of its token.
 
-A filter, a list of skipped samples and a mixture that are not those of the token are refused, so
-nobody is shown the samples of another run.
+Filters, lists of skipped samples and mixtures that differ from the token's are refused, so that
+samples of another run are never shown.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Member:
 
     Attributes:
         name: Its name here.
-        dataset: In the version of the run.
-        kept: What a filter keeps of it; None for all.
-        skips: Samples of it that are left out.
+        dataset: The dataset in the version of the run.
+        kept: The samples that a filter keeps; None for all.
+        skips: The samples to skip.
     """
 
     name: str
@@ -50,18 +50,18 @@ class Member:
 
     @property
     def table(self) -> ShardTable:
-        """What an order reads of it."""
+        """Return its shard table for the order."""
         table = table_of(self.dataset.stretches())
         return table if self.kept is None else self.kept.table(table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunOrder:
-    """A run, as far as it takes to tell its samples.
+    """A run, with what is needed to find its samples.
 
     Attributes:
         members: Its datasets.
-        order: Of their samples, whose ids lie end to end.
+        order: The order of their samples, whose ids are joined end to end.
     """
 
     members: tuple[Member, ...]
@@ -69,7 +69,7 @@ class RunOrder:
 
     @property
     def first_ids(self) -> _Ids:
-        """The id of each dataset's first sample, and the one after the last: ``(members + 1,)``."""
+        """Return the first id of each dataset, and the end of the last: ``(members + 1,)``."""
         return first_ids_of(self.members)
 
     def split(self, ids: _Ids) -> tuple[_Ids, _Ids]:
@@ -80,22 +80,22 @@ class RunOrder:
 
 
 def first_ids_of(members: Sequence[Member]) -> _Ids:
-    """Return where the ids of datasets begin that lie end to end, and where the last ones end."""
+    """Return the first joined id of each dataset, and the end of the last."""
     counts = [member.dataset.sample_count for member in members]
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 def check_members(token: Token, members: Sequence[Member], mixture: MixtureSpec | None) -> None:
-    """Refuse what is not what a token says.
+    """Refuse members that differ from a token.
 
     Args:
-        token: Of the run.
+        token: The token of the run.
         members: Its datasets.
         mixture: The mixture, if it is one.
 
     Raises:
         BadArgumentError: A list has ids that its dataset lacks.
-        TokenSpecChangedError: The filter, the list or the mixture is another one.
+        TokenSpecChangedError: The filter, the list or the mixture differs.
     """
     if not any(member.dataset.sample_count for member in members):
         raise BadArgumentError("the dataset has no samples, so it has no order", field="dataset")
@@ -118,7 +118,7 @@ def check_members(token: Token, members: Sequence[Member], mixture: MixtureSpec 
 
 
 def order_of_run(token: Token, members: Sequence[Member], mixture: MixtureSpec | None) -> AnyOrder:
-    """Return the order of a run, of which `check_members` found nothing wrong.
+    """Return the order of a run that passed `check_members`.
 
     Raises:
         BadArgumentError: There is no such order.

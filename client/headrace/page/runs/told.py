@@ -1,7 +1,7 @@
-"""What a run reads beyond what its token says: a filter, skipped samples, a mixture; as text.
+"""Read what a token does not contain: a filter, skipped samples, a mixture; as text.
 
-Tokens hold digests of these. A checkpoint's state holds them in full, and people have them in the
-code of their jobs.
+Tokens contain digests of these. A checkpoint's state contains them in full, and users have them in
+the code of their jobs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MIXTURE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What somebody says that a run reads.
+    """What a user says about a run.
 
     Attributes:
         where: The filter of one dataset.
@@ -42,14 +42,14 @@ class Told:
     mixture: str = ""
 
     def over(self, other: Told) -> Told:
-        """Return what is said here, and for what is not what ``other`` says."""
+        """Return these values, and those of ``other`` for missing ones."""
         return Told(
             self.where or other.where, self.skips or other.skips, self.mixture or other.mixture
         )
 
 
 def told_in(state: Mapping[str, Any]) -> Told:
-    """Return what a checkpoint's state says, as somebody would type it."""
+    """Return the contents of a checkpoint's state, as a user would type them."""
     spec = state.get("spec")
     if not isinstance(spec, Mapping):
         return Told()
@@ -64,9 +64,9 @@ def told_in(state: Mapping[str, Any]) -> Told:
 
 
 def read_skips(text: str) -> SkipChoice | None:
-    """Read ids with commas, spaces or lines between them, or the digest of a list.
+    """Read ids separated by commas, spaces or lines, or the digest of a list.
 
-    What follows a ``#`` is a comment, as in the files of a server.
+    A ``#`` starts a comment, as in the files of a server.
 
     Raises:
         BadArgumentError: The argument is neither.
@@ -115,7 +115,7 @@ def read_mixture_text(text: str) -> Mixture:
             f"the mixture starts like JSON but cannot be read; expected {_MIXTURE}",
             field="mixture",
         ) from error
-    # `headrace order --print-mixture` has the order's options too, which the token says.
+    # `headrace order --print-mixture` also prints the order's options, which are in the token.
     fields.pop("order", None)
     return mixture_from(fields)
 

@@ -1,4 +1,4 @@
-"""What each address shows."""
+"""The views of the page, by address."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""What a query chooses: a version, a column, a filter, samples, an order."""
+"""Read the choices of a query: a version, a column, a filter, samples, an order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_FILTER: Final = 4096
 
 @contextmanager
 def chosen(ask: Ask) -> Iterator[tuple[str, OpenDataset]]:
-    """Give the dataset that the path names, in the version ``v`` of the query.
+    """Yield the dataset that the path names, in the version ``v`` of the query.
 
     Raises:
         BadArgumentError: The version is not 32 hexadecimal digits.
@@ -39,7 +39,7 @@ def column_at(ask: Ask, columns: Sequence[Column]) -> tuple[int, Column]:
     """Return the column that the path names by its number.
 
     Raises:
-        ColumnNotFoundError: There is none.
+        ColumnNotFoundError: There is no such column.
     """
     text = ask.path["number"]
     if not text.isdecimal() or len(text) > 6 or int(text) >= len(columns):  # noqa: PLR2004 - digits
@@ -60,7 +60,7 @@ def filter_of(ask: Ask, opened: OpenDataset) -> Filter | None:
 
 
 def sample_ids_of(text: str) -> list[int]:
-    """Read ``0,7,100-110``; both ends of a span are meant, and `MOST_IDS` ids are the most.
+    """Parse ``0,7,100-110``, including both ends of ranges, at most `MOST_IDS` ids.
 
     Raises:
         BadArgumentError: It cannot be read.
@@ -81,5 +81,5 @@ def sample_ids_of(text: str) -> list[int]:
 
 
 def kept_order(ask: Ask, dataset: OpenDataset, spec: OrderSpec) -> Order:
-    """Return an order; kept, so that any step of a long run is there at once."""
+    """Return an order, kept so that any step of a long run is available at once."""
     return ask.site.orders.of((dataset.fingerprint, spec), lambda: order_of(dataset, spec))

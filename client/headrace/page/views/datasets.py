@@ -1,4 +1,4 @@
-"""Datasets: which there are, what each holds, and what changed between two versions."""
+"""Views of datasets: the list, the contents, and the changes between two versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _A_PAGE: Final = 20
 _MOST_COLUMNS: Final = 500
 _MOST_SHARDS: Final = 200
 MOST_COMPARED: Final = 1 << 18
-"""Blocks of a version that are compared with those of another one: some tenths of a second."""
+"""The most blocks of a version to compare with those of another: some tenths of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _seen(ask: Ask, name: str) -> tuple[_Facts | None, str]:
 
 
 def dataset(ask: Ask) -> Response:
-    """Show what a dataset holds: columns, sizes, shards."""
+    """Show the contents of a dataset: columns, sizes, shards."""
     with chosen(ask) as (name, opened):
         counts, sizes = opened.shard_sample_counts, opened.shard_raw_bytes
         columns = columns_of(opened.schema)
@@ -92,7 +92,7 @@ def column(ask: Ask) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What changed between two versions, of one thing."""
+    """A change between two versions."""
 
     what: str
     before: str
@@ -157,7 +157,7 @@ def _described(column: Column | None) -> str:
 
 
 def _shared(before: OpenDataset, after: OpenDataset) -> list[_Change]:
-    """Return how many samples lie in blocks that both versions have, by their checksums."""
+    """Return how many samples are in blocks that both versions have, judging by checksums."""
     if not (isinstance(before, Dataset) and isinstance(after, Dataset)):
         return []
     (old, old_samples), (new, new_samples) = _blocks(before), _blocks(after)
@@ -177,7 +177,7 @@ def _parts(counts: Sequence[int], of: Sequence[int]) -> list[str]:
 
 
 def _blocks(dataset: Dataset) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return checksum and samples of each of the first `MOST_COMPARED` blocks of a version."""
+    """Return the checksum and sample count of the first `MOST_COMPARED` blocks of a version."""
     count = min(dataset.block_count, MOST_COMPARED)
     blocks = np.arange(count)
     end = dataset.block_sample_range(count - 1)[1] if count else 0

@@ -1,4 +1,4 @@
-"""Live: who reads what, how fast, and what each waits for."""
+"""Live view: who reads what, how fast, and what each stream waits for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ORDERS: Final = {
 
 
 def live(ask: Ask) -> Response:
-    """Show the open streams: all of them to an operator, their own to others."""
+    """Show the open streams: all of them to operators, their own to other callers."""
     if ask.site.watch is None:
         raise DatasetNotFoundError("there is no server here; `headrace serve --page` has this view")
     answers = ask.site.watch.answers()
@@ -58,7 +58,7 @@ def live(ask: Ask) -> Response:
 
 
 def _facts(answers: tuple[Answer, ...] | Any) -> list[tuple[str, str, float]]:
-    """Return sums that an operator looks at: a name, how it is written, and it."""
+    """Return sums for operators: the name, the format and the value of each."""
     last = answers[-1]
     hits, misses = (last.total(f"headrace_cache_{each}_total") for each in ("hits", "misses"))
     reads = last.total("headrace_store_fetch_seconds_count")
@@ -84,7 +84,7 @@ def _greatest(answers: Any) -> float:
 
 
 def _points(answers: Any) -> str:
-    """Return the points of a line: samples sent a second, the last one rightmost."""
+    """Return the points of a line: samples sent per second, latest on the right."""
     most = _greatest(answers) or 1.0
     return " ".join(
         f"{_WIDE - ago / KEPT_S * _WIDE:.1f},{_HIGH - rate / most * (_HIGH - 8):.1f}"
@@ -97,7 +97,7 @@ def _across(mark: Mark) -> float:
 
 
 def _callers(streams: list[StreamRate]) -> list[tuple[str, int, float]]:
-    """Return each caller, its streams, and their samples a second."""
+    """Return each caller with its streams and their samples per second."""
     sums: dict[str, tuple[int, float]] = {}
     for one in streams:
         count, rate = sums.get(one.row["caller"], (0, 0.0))

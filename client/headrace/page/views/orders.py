@@ -1,4 +1,4 @@
-"""Orders: how an epoch is shuffled, a batch as it is dealt, packed rows, where an id comes."""
+"""Views of orders: the shuffle of an epoch, batches as dealt, packed rows, places of ids."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MIB: Final = 1 << 20
 
 
 def order(ask: Ask) -> Response:
-    """Show how a choice of options shuffles an epoch, and where ids come in it."""
+    """Show how options shuffle an epoch, and the places of ids in it."""
     with chosen(ask) as (name, opened):
         spec, deal = _spec(ask), _deal(ask)
         made, labels = kept_order(ask, opened, spec), _labels_of(ask, opened)
@@ -91,7 +91,7 @@ def batch(ask: Ask) -> Response:
 
 
 def _labels_of(ask: Ask, dataset: OpenDataset) -> StoredLabels | None:
-    """Return the labels that the query names; None for none, or too many."""
+    """Return the labels that the query names; None without labels, or for too many."""
     if not ask.query["label"]:
         return None
     column = column_named(columns_of(dataset.schema), ask.query["label"]).name
@@ -99,7 +99,7 @@ def _labels_of(ask: Ask, dataset: OpenDataset) -> StoredLabels | None:
 
 
 def _spec(ask: Ask) -> OrderSpec:
-    """Return the order of the query; unit is the batch, as in a run."""
+    """Return the order of the query; its unit is the batch, as in a run."""
     return OrderSpec(
         seed=ask.number("seed", 0),
         shuffle=ask.query["storage"] != "1",
@@ -122,7 +122,7 @@ def _deal(ask: Ask) -> Deal:
 
 
 def _found(ask: Ask, made: Order, deal: Deal) -> list[tuple[int, list[tuple[int, int, int, int]]]]:
-    """Return for each id that was asked for its places: step, rank, row, position."""
+    """Return the places of each requested id: step, rank, row, position."""
     if not ask.query["id"].strip():
         return []
     ids = sample_ids_of(ask.query["id"])

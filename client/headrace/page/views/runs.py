@@ -1,4 +1,4 @@
-"""A run: where its token stands; two runs: where they first differ, and why."""
+"""Views of runs: the position of a token, and where and why two runs first differ."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _REFUSED: Final = 409
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one dataset gives to the next global batch.
+    """The part of the next global batch from one dataset.
 
     Attributes:
-        name: The dataset.
+        name: The name of the dataset.
         fingerprint: Its version.
-        count: Its samples in the batch.
-        ids: The first of their ids.
-        shards: Shards that hold them, with the number of samples in each.
-        blocks: Blocks that hold them.
+        count: The number of its samples in the batch.
+        ids: The first of these ids.
+        shards: The shards with these samples, and the number of samples in each.
+        blocks: The number of blocks with these samples.
     """
 
     name: str
@@ -57,19 +57,19 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a run stands.
+    """The position of a run.
 
     Attributes:
         key: ``one`` or ``two``.
-        text: Its token, as addresses have it.
-        token: What it holds.
-        told: What is said of the run beside its token.
-        names: Its datasets and their versions, as far as they are here.
-        total: Samples of an epoch; 0 where that is not known.
-        ids: The first samples of the global batch that comes next; of mixtures with the dataset.
-        parts: What each dataset gives to that batch.
-        why: Why more is not known.
-        is_refused: Whether what is said is of another run, or cannot be read.
+        text: Its token, as in URLs.
+        token: The decoded token.
+        told: What is given about the run besides its token.
+        names: Its datasets and their versions, as far as they are known here.
+        total: The number of samples in an epoch; 0 if unknown.
+        ids: The first samples of the next global batch, with their datasets in mixtures.
+        parts: The part of that batch from each dataset.
+        why: Why more is unknown.
+        is_refused: Whether the given information belongs to another run, or cannot be read.
     """
 
     key: str
@@ -85,7 +85,7 @@ class _Place:
 
 
 def run(ask: Ask) -> Response:
-    """Show where one or two tokens stand; what a form holds becomes an address to share."""
+    """Show the positions of one or two tokens; a submitted form becomes a URL to share."""
     pasted = {key: _pasted(ask, key) for key in _RUNS if ask.query[key].strip()}
     is_too_long = False
     if ask.is_form:
@@ -112,7 +112,7 @@ def run(ask: Ask) -> Response:
 
 
 def _pasted(ask: Ask, key: str) -> Pasted:
-    """Return what the fields of a run hold; what somebody typed goes before what a state says."""
+    """Return the fields of a run; typed values take precedence over those of a state."""
     found = read_pasted(ask.query[key].strip())
     typed = Told(*(ask.query[f"{what}_{key}"].strip() for what in _TOLD))
     return Pasted(found.raw, found.token, typed.over(found.told))
@@ -169,7 +169,8 @@ def _run_order(ask: Ask, pasted: Pasted, finder: Finder) -> RunOrder:
     check_members(token, members, mixture)
     if not (token.mixture or token.kept or token.skips):
         return RunOrder(tuple(members), kept_order(ask, members[0].dataset, token.spec))
-    # The digests, which were checked, settle the order; the members are open for this view alone.
+    # The order depends only on the digests, which were checked; members are open only for this
+    # view.
     key = (token.fingerprint, token.spec, token.mixture, token.kept, token.skips)
     return RunOrder(
         tuple(members), ask.site.runs.of(key, lambda: order_of_run(token, members, mixture))

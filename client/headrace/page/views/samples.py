@@ -1,4 +1,4 @@
-"""Samples as a person wants to see them."""
+"""Views of samples."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _MOST_COLUMNS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A value, and how to get at it.
+    """A value to show, and the address of its file.
 
     Attributes:
         number: The number of its column.
-        shown: It in words.
-        width: The width of an image, in its own pixels; 0 where that is not known.
+        shown: The value as text.
+        width: The width of an image in its own pixels; 0 if unknown.
         height: The height of an image.
-        boxes: Over the image.
-        mask: Number of the column of the mask over it; None for none.
+        boxes: The boxes over the image.
+        mask: The number of the column of the mask over it, or None.
     """
 
     number: int
@@ -63,16 +63,16 @@ class _Card:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Which columns are shown, and which of them lie over images.
+    """The columns to show, and those to draw over images.
 
     Attributes:
         columns: All columns.
-        mask: Name of the column of masks; nothing for none.
-        boxes: Name of the column of boxes; nothing for none.
-        form: What a box's numbers are.
-        tokens: Name of the column of token ids that are shown as text; nothing for none.
-        tokenizer: Name of what makes texts of them; nothing for none.
-        texts: It.
+        mask: The name of the column of masks, or an empty text.
+        boxes: The name of the column of boxes, or an empty text.
+        form: The meaning of a box's numbers.
+        tokens: The name of the column of token ids to show as text, or an empty text.
+        tokenizer: The name of the tokenizer for them, or an empty text.
+        texts: The tokenizer.
     """
 
     columns: Sequence[Column]
@@ -89,7 +89,7 @@ class _Look:
 
 
 def samples(ask: Ask) -> Response:
-    """Show a page of samples: from an id on, some ids, at random, or those that a filter keeps."""
+    """Show a page of samples: from an id on, given ids, random ones, or a filter's."""
     with chosen(ask) as (name, opened):
         ids, following = _chosen_ids(ask, opened)
         look = _look(ask, columns_of(opened.schema))
@@ -115,7 +115,7 @@ def samples(ask: Ask) -> Response:
 
 
 def sample(ask: Ask) -> Response:
-    """Show one sample, with all that there is room for."""
+    """Show one sample in detail."""
     with chosen(ask) as (name, opened):
         (sample_id,) = sample_ids_of(ask.path["id"])[:1]
         look = _look(ask, columns_of(opened.schema))
@@ -147,7 +147,7 @@ def sample_file(ask: Ask) -> Response:
     headers = {"content-security-policy": FILE_POLICY, "content-disposition": "inline"}
     if isinstance(found, File):
         if ask.query.get("v"):
-            # A version never changes; and only this browser may keep it.
+            # A version never changes, and only this browser may cache it.
             headers["cache-control"] = "private, max-age=600"
         return Response(found.content, media_type=found.media, headers=headers)
     return Response(f"{found}\n", 415, media_type="text/plain", headers=headers)
@@ -158,7 +158,7 @@ def _page_size(ask: Ask) -> int:
 
 
 def _chosen_ids(ask: Ask, opened: OpenDataset) -> tuple[list[int], int | None]:
-    """Return the ids of a page, and where the next page begins; None where there is none."""
+    """Return the ids of a page, and the start of the next page, or None."""
     count, most = opened.sample_count, _page_size(ask)
     if ask.query["ids"].strip():
         return sample_ids_of(ask.query["ids"]), None
@@ -174,7 +174,7 @@ def _chosen_ids(ask: Ask, opened: OpenDataset) -> tuple[list[int], int | None]:
 
 
 def _look(ask: Ask, columns: Sequence[Column]) -> _Look:
-    """Return how samples are shown: as the query says, else as names of columns suggest."""
+    """Return how to show samples: as the query says, or as the names of columns suggest."""
 
     def asked(key: str, words: Sequence[str]) -> str:
         if key not in ask.query:
@@ -200,7 +200,7 @@ def _look(ask: Ask, columns: Sequence[Column]) -> _Look:
 def _cells(
     look: _Look, columns: Sequence[Column], row: pa.RecordBatch, *, is_whole: bool
 ) -> list[_Cell]:
-    """Return the values of a sample; the mask and the boxes lie over its first image."""
+    """Return the values of a sample, with the mask and the boxes over its first image."""
     cells = [_cell(look, one, row, is_whole=is_whole) for one in columns]
     for at, cell in enumerate(cells):
         if cell.shown.kind == "image" and cell.shown.column != look.mask:
