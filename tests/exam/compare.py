@@ -21,6 +21,9 @@ from exam.questions import QUESTIONS
 
 BEGIN, END = "<!-- compared: written by tests/exam/compare.py -->", "<!-- end of compared -->"
 
+_NONE = {"not offered", "not asked", "no server"}
+"""Answers without a run that could differ; they are not counted where both say so."""
+
 Found = Mapping[str, Mapping[str, Any]]
 
 
@@ -47,16 +50,20 @@ def merged(one: Found, other: Found) -> dict[str, Any]:
 
 def compared(one: Found, other: Found) -> str:
     """Return how many answers agree, and a table of those that do not."""
-    both = list(_asked_twice(one, other))
-    differ = list(_differing(one, other))
-    lines = [
-        f"Two whole runs took {_minutes(one)} and {_minutes(other)} minutes of questions. "
-        f"{len(both) - len(differ)} of {len(both)} answers were the same in both"
-        + (", these were not:" if differ else ".")
+    both = [
+        (name, key)
+        for name, key in _asked_twice(one, other)
+        if not {one[name]["answers"][key]["kind"], other[name]["answers"][key]["kind"]} <= _NONE
     ]
+    differ = list(_differing(one, other))
+    names = {library.entry.rpartition(".")[2]: library.name for library in LIBRARIES}
+    asked = dict.fromkeys(names[name] for name, _ in both)
+    who = "All libraries" if len(asked) == len(names) else ", ".join(asked)
+    agree = f"{len(both) - len(differ)} of {len(both)} answers were the same in both"
+    end = ", these were not:" if differ else "."
+    lines = [f"{who} were asked in two runs. {agree}{end}"]
     if differ:
         lines += ["", "| library | question | one run | the other |", "|---|---|---|---|"]
-    names = {library.entry.rpartition(".")[2]: library.name for library in LIBRARIES}
     titles = {question.key: question.title for question in QUESTIONS}
     for name, key in differ:
         texts = (_text(each[name]["answers"][key]) for each in (one, other))
@@ -81,13 +88,6 @@ def _asked_twice(one: Found, other: Found) -> Iterator[tuple[str, str]]:
 
 def _text(fields: dict[str, Any]) -> str:
     return Answer.from_json(fields).text
-
-
-def _minutes(found: Found) -> str:
-    spent = sum(
-        fields.get("spent_s", 0.0) for each in found.values() for fields in each["answers"].values()
-    )
-    return f"{spent / 60:.0f}"
 
 
 if __name__ == "__main__":

@@ -18,10 +18,11 @@ from xml.sax.saxutils import escape
 from exam.libraries import LIBRARIES
 
 BEGIN, END = "<!-- waits: written by tests/exam/waits_page.py -->", "<!-- end of waits -->"
-_TITLES = {"rows": "rows, 4 KiB", "tokens": "tokens, 8 KiB", "images": "images, 64 KiB"}
+_TITLES = {"rows": "rows, 4 KiB", "tokens": "tokens, 8 KiB", "images": "JPEG files, 64 KiB"}
 _FIGURES = ("share", "longest_s", "first_s", "cpu_us", "mib")
 # What is added to the name of a library that reads without workers.
 _ALONE = ", 0 workers"
+_ERROR = 120  # characters
 _LEFT, _WIDE, _HIGH, _HEAD = 230, 400, 16, 34
 
 Found = Mapping[str, Mapping[str, Any]]
@@ -50,7 +51,8 @@ def written(found: Found) -> str:
             )
             continue
         if "error" in row:
-            lines.append(f"| {_TITLES[kind]} | {title} | failed: {row['error']} |  |  |  |  |")
+            said = " ".join(row["error"].split())[:_ERROR]
+            lines.append(f"| {_TITLES[kind]} | {title} | failed: {said} |  |  |  |  |")
             continue
         share, longest, first, cpu, mib = (
             statistics.median(row[key])
@@ -60,7 +62,19 @@ def written(found: Found) -> str:
             f"| {_TITLES[kind]} | {title} | {100 * share:.1f} % | {1000 * longest:.0f} ms | "
             f"{first:.1f} s | {cpu:.0f} µs | {mib:,.0f} |"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"Medians of interleaved rounds: {_rounds(found)}."])
+
+
+def _rounds(found: Found) -> str:
+    """Say how many rounds there were of each kind and store, of most libraries."""
+    counts: dict[str, list[int]] = {}
+    for kind, title, row in _rows(found):
+        if "share" in row:
+            store = "cold" if title.endswith("cold") else "warm"
+            counts.setdefault(f"{_TITLES[kind].split(',')[0]} {store}", []).append(
+                len(row["share"])
+            )
+    return ", ".join(f"{what} {statistics.mode(each)}" for what, each in counts.items())
 
 
 def drawn(found: Found) -> str:
