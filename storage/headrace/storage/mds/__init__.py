@@ -1,4 +1,4 @@
-"""Datasets of mosaicml-streaming: read where they lie, and written so that it reads them."""
+"""Read datasets of mosaicml-streaming in place, and write datasets that it can read."""
 
 from headrace.storage.mds.dataset import MdsDataset
 from headrace.storage.mds.fields import ENCODING_KEY, FORMAT_KEY

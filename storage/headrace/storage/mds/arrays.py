@@ -1,4 +1,4 @@
-"""Arrays that state their own shape, and some their type: one code for all samples."""
+"""Decode arrays that store their own shape, and some their type, for all samples at once."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MAX_SIDE = 2**31 - 1  # Arrow's shapes have 32 bits
 
 @dataclass(frozen=True, slots=True)
 class ArrayType:
-    """What the arrays of a column have in common.
+    """The common properties of a column's arrays.
 
     Attributes:
-        dtype: The dtype of their elements; `None` where they differ in it.
-        axes: How many they have; `None` where they differ in it, or in their elements.
+        dtype: The dtype of their elements; `None` if they differ.
+        axes: Their number of axes; `None` if they differ in it, or in their elements.
     """
 
     dtype: np.dtype[Any] | None
@@ -38,11 +38,11 @@ class ArrayType:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether arrays differ in more than the lengths of their sides."""
+        """Return whether arrays differ in more than the lengths of their axes."""
         return self.dtype is None or self.axes is None
 
     def merged(self, other: ArrayType) -> ArrayType:
-        """Return what the arrays of two columns have in common."""
+        """Return the common properties of two columns' arrays."""
         if self == other:
             return self
         return ArrayType(self.dtype if self.dtype == other.dtype else None, None)
@@ -50,13 +50,13 @@ class ArrayType:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedArrays:
-    """Where the arrays of a column lie, and what each is.
+    """The places, types and shapes of a column's arrays.
 
     Attributes:
         elements: The spans of their elements.
-        codes: ``(samples,) uint8``; of their types, as keys of `ARRAY_DTYPES`.
+        codes: ``(samples,) uint8``: their types, as keys of `ARRAY_DTYPES`.
         sides: ``(sides,) int32``; the shapes of all arrays back to back.
-        edges: ``(samples + 1,) int64``; where each shape starts in ``sides``.
+        edges: ``(samples + 1,) int64``; the start of each shape in ``sides``.
     """
 
     elements: Spans
@@ -66,10 +66,10 @@ class MixedArrays:
 
 
 def probe(content: Bytes, spans: Spans, encoding: Encoding) -> ArrayType:
-    """Return what some arrays, at least one, have in common.
+    """Return the common properties of arrays, of which there is at least one.
 
     Raises:
-        DamageError: One is none.
+        DamageError: A value is not an array.
     """
     codes, axes = _types(content, spans, encoding)
     first = ArrayType(ARRAY_DTYPES[int(codes[0])], int(axes[0]))
@@ -81,16 +81,16 @@ def probe(content: Bytes, spans: Spans, encoding: Encoding) -> ArrayType:
 def mixed_arrays(
     content: Bytes, spans: Spans, encoding: Encoding, *, wanted: ArrayType
 ) -> MixedArrays:
-    """Return shape, type and place of each array of a column that mixes them.
+    """Return the shape, type and place of each array of a column that mixes them.
 
     Args:
         content: The bytes that spans point into.
         spans: The values of the column.
         encoding: The encoding of the column.
-        wanted: What all its arrays must have in common.
+        wanted: The common properties that all its arrays must have.
 
     Raises:
-        DamageError: An array is of another type, or its shape is not that of its bytes.
+        DamageError: An array has another type, or its shape does not match its size.
     """
     sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.begins.shape)
     codes, axes = _types(content, spans, encoding)
@@ -114,19 +114,19 @@ def mixed_arrays(
 def array_shapes(
     content: Bytes, spans: Spans, encoding: Encoding, *, wanted: ArrayType
 ) -> tuple[NDArray[np.int64], Spans]:
-    """Return the shape of each array and where its elements lie.
+    """Return the shape of each array and the places of its elements.
 
     Args:
         content: The bytes that spans point into.
         spans: The values of the column.
         encoding: The encoding of the column.
-        wanted: What all its arrays must have in common.
+        wanted: The common properties that all its arrays must have.
 
     Returns:
         ``(samples, axes) int64``, and the spans of the elements.
 
     Raises:
-        DamageError: An array is of another type, or its shape is not that of its bytes.
+        DamageError: An array has another type, or its shape does not match its size.
     """
     assert wanted.dtype is not None
     assert wanted.axes is not None
@@ -168,14 +168,14 @@ def array_shapes(
 def array_heads(
     shapes: NDArray[np.int64], dtype: np.dtype[Any] | None
 ) -> tuple[Bytes, NDArray[np.int64]]:
-    """Return what stands before the elements of each array.
+    """Return the header before the elements of each array.
 
     Args:
         shapes: ``(samples, axes)``, none negative.
-        dtype: The dtype of the elements where each array is to state it, else `None`.
+        dtype: The dtype of the elements if each array should store it, else `None`.
 
     Returns:
-        The heads of all arrays back to back, and ``(samples + 1,) int64`` where each starts.
+        The headers of all arrays back to back, and the start of each, ``(samples + 1,) int64``.
     """
     count, axes = shapes.shape
     code_bytes = 0 if dtype is None else 1
@@ -204,7 +204,7 @@ def _code_bytes(encoding: Encoding) -> int:
 def _types(
     content: Bytes, spans: Spans, encoding: Encoding
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the code of each array's elements, and how many axes it has."""
+    """Return the type code and the number of axes of each array."""
     sizes = np.broadcast_to(np.asarray(spans.sizes, np.int64), spans.begins.shape)
     head = _code_bytes(encoding)
     refuse_first(
@@ -230,7 +230,7 @@ def _types(
 def _sides(
     content: Bytes, begins: NDArray[np.int64], widths: NDArray[np.int64], axes: int
 ) -> NDArray[np.uint64]:
-    """Read the shapes: each sample's sides have a width of their own."""
+    """Read the shapes, whose integer width may differ by sample."""
     sides = np.zeros((begins.size, axes), np.uint64)
     for width in np.unique(widths):
         chosen = np.flatnonzero(widths == width)
@@ -241,7 +241,7 @@ def _sides(
 
 
 def _check_shapes(shapes: NDArray[np.uint64], found: NDArray[np.int64], item_bytes: int) -> None:
-    # Floats do not wrap around, and are exact wherever the product could be that of a real array.
+    # Floats do not overflow, and are exact for products that a real array can have.
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = shapes.astype(np.float64).prod(axis=1) * item_bytes
     refuse_first(

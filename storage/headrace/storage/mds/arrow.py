@@ -1,4 +1,4 @@
-"""Arrow as this package uses it, with types that its stubs lack."""
+"""Helpers for Arrow, with types that its stubs lack."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-Array: TypeAlias = "pa.Array[Any]"  # which values an array holds is known at run time alone
+Array: TypeAlias = "pa.Array[Any]"  # the type of an array's values is known only at run time
 Field: TypeAlias = "pa.Field[Any]"
 
 MAX_NARROW = 2**31 - 1
-"""The greatest offset of arrays that are not `is_wide`."""
+"""The largest offset of arrays that are not `is_wide`."""
 
 
 def array_of(
@@ -24,7 +24,7 @@ def array_of(
     Args:
         kind: Its type.
         count: Its values.
-        values: Its buffers after the validity; each must be contiguous.
+        values: Its buffers after the validity buffer; each must be contiguous.
         items: Its child, if it is a list.
     """
     buffers = [None, *(pa.py_buffer(part.data) for part in values)]
@@ -32,13 +32,13 @@ def array_of(
 
 
 def fixed_lists(items: Array, kind: pa.DataType) -> Array:
-    """Make fixed-size lists of ``kind`` of items that lie back to back."""
+    """Make fixed-size lists of ``kind`` from consecutive items."""
     lists: Array = pa.FixedSizeListArray.from_arrays(items, type=kind)  # type: ignore[call-overload] # the stubs lack a type given as a value
     return lists
 
 
 def nulls_of(kind: pa.DataType, count: int) -> Array:
-    """Make an array that holds nothing."""
+    """Make an empty array."""
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, nulls_of(kind.storage_type, count))
     nulls: Array = pa.nulls(count, kind)  # type: ignore[call-overload] # the stubs lack a type of any kind
@@ -46,7 +46,7 @@ def nulls_of(kind: pa.DataType, count: int) -> Array:
 
 
 def item_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type of what a list or tensor holds."""
+    """Return the item type of a list or tensor."""
     item: pa.DataType = kind.value_type  # type: ignore[attr-defined] # of lists and tensors alone
     return item
 

@@ -1,4 +1,4 @@
-"""Which encoding an Arrow column is written with."""
+"""Choose the encoding with which an Arrow column is written."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _FORMATS = {b"jpeg": "jpeg", b"png": "png"}
 def choose_encoding(field: Field) -> Encoding:
     """Return the encoding of a column.
 
-    It is the one in the field's metadata, where a source has noted it and the type still is of
-    it; else the one that reads back as the same values.
+    It is the one in the field's metadata, if a source stored it there and the type still matches;
+    else one that reads back as the same values.
 
     Raises:
-        UnsupportedColumnError: No encoding holds values of the type.
+        UnsupportedColumnError: No encoding can store values of the type.
     """
     noted = (field.metadata or {}).get(ENCODING_KEY)
     if noted is not None:
@@ -43,10 +43,10 @@ def choose_encoding(field: Field) -> Encoding:
 
 
 def array_item(kind: pa.DataType) -> tuple[np.dtype[np.generic], tuple[int, ...] | None] | None:
-    """Return the elements of arrays of a type, and their shape where it is one for all.
+    """Return the elements of arrays of a type, and their shape if it is the same for all.
 
     Returns:
-        `None` where values are no arrays of numbers.
+        `None` if values are not arrays of numbers.
     """
     shape: tuple[int, ...] | None = ()
     if isinstance(kind, pa.FixedShapeTensorType):
@@ -68,7 +68,7 @@ def array_item(kind: pa.DataType) -> tuple[np.dtype[np.generic], tuple[int, ...]
 
 
 def is_variable_tensor(kind: pa.DataType) -> bool:
-    """Tell whether values are arrays of several axes and of any shape, as this package has them."""
+    """Tell whether values are arrays with several axes and any shape, as stored here."""
     if not isinstance(kind, pa.StructType) or [field.name for field in kind] != ["data", "shape"]:
         return False
     data, shape = (field.type for field in kind)

@@ -1,4 +1,4 @@
-"""Make Arrow columns of the values of many samples, without a step for each of them."""
+"""Make Arrow columns from the values of many samples, without Python work per sample."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def decode_column(
 
     Args:
         content: The bytes that spans point into.
-        spans: Where the values are.
-        encoding: How they are stored.
-        field: What they become; `arrow_field` of the same encoding and arrays.
-        arrays: What the column's arrays have in common, where they state it themselves.
+        spans: The places of the values.
+        encoding: The encoding of the values.
+        field: The resulting field, from `arrow_field` for the same encoding and arrays.
+        arrays: The common properties of the column's arrays, if they store them themselves.
 
     Raises:
-        DamageError: A value is not one of its encoding.
+        DamageError: A value does not match its encoding.
     """
     match encoding.kind:
         case ValueKind.SCALAR:
@@ -66,15 +66,15 @@ def _numbers(values: NDArray[Any], kind: pa.DataType) -> Array:
 
 
 def _gather(content: Bytes, spans: Spans, kind: pa.DataType) -> Array:
-    """Copy values side by side.
+    """Copy values to consecutive places.
 
-    The values and the gaps between them are the elements of one Arrow array that lies in
-    ``content`` as it is; taking every second element of it copies each value at the speed of
-    memory, where an index of every byte in NumPy took ten times as long.
+    The values and the gaps between them are the elements of one Arrow array over ``content``.
+    Taking every second element copies each value at the speed of memory; indexing every byte with
+    NumPy took ten times as long.
     """
     count = len(spans.begins)
     if not is_wide(kind) and max(2 * count, content.size) > MAX_NARROW:
-        # The values fit where the bytes around them do not.
+        # The values fit even if the bytes around them do not.
         wider = pa.large_string() if is_text(kind) else pa.large_binary()
         return pc.cast(_gather(content, spans, wider), kind)
     edges = np.zeros(max(1, 2 * count), offset_dtype(kind))
@@ -95,13 +95,13 @@ def _tensors(content: Bytes, spans: Spans, encoding: Encoding, field: Field) -> 
 
 
 def _rows(content: Bytes, begins: NDArray[np.int64], size: int) -> NDArray[np.uint8]:
-    """Return ``size`` bytes from each begin on, side by side."""
+    """Return ``size`` consecutive bytes from each begin on."""
     if size <= _WIDEST_NUMBER and size & (size - 1) == 0:
         return gather_numbers(content, begins, np.dtype(f"<u{size}")).view(np.uint8)
     count = len(begins)
     steps = np.diff(begins)
     if count > 1 and (steps == steps[0]).all():
-        # Samples of one size: the values lie in a grid, and NumPy copies it row by row.
+        # Samples of the same size: the values form a grid, which NumPy copies row by row.
         first = content[begins[0] :]
         grid = np.lib.stride_tricks.as_strided(first, (count, size), (int(steps[0]), 1))
         return np.ascontiguousarray(grid).reshape(-1)
@@ -109,7 +109,7 @@ def _rows(content: Bytes, begins: NDArray[np.int64], size: int) -> NDArray[np.ui
 
 
 def _gathered_bytes(content: Bytes, spans: Spans) -> NDArray[np.uint8]:
-    """Return the bytes of all values, side by side."""
+    """Return the bytes of all values, one after the other."""
     array = _gather(content, spans, pa.large_binary() if content.size > MAX_NARROW else pa.binary())
     total = int(np.sum(np.broadcast_to(spans.sizes, spans.begins.shape)))
     buffer = array.buffers()[2]
@@ -185,7 +185,7 @@ def _floats(texts: Array) -> Array:
     try:
         return pc.cast(texts, pa.float64())
     except pa.ArrowInvalid:
-        # Python takes more than Arrow: spaces around, '_' between digits, 'Infinity'.
+        # Python accepts more than Arrow: surrounding spaces, '_' between digits, 'Infinity'.
         return pa.array(
             [_float(text, at) for at, text in enumerate(texts.to_pylist())], pa.float64()
         )

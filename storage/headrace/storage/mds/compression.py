@@ -1,4 +1,4 @@
-"""The compressions of whole shards."""
+"""Compress and decompress whole shards."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _Codec: TypeAlias = Literal["bz2", "brotli", "gzip", "zstd"]
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """A compression as an index names it.
+    """A compression, as named in an index.
 
     Attributes:
-        text: Such as ``zstd`` or ``zstd:7``.
+        text: Its name, such as ``zstd`` or ``zstd:7``.
         algorithm: The part before the colon.
-        level: The part after it, or the algorithm's default; `None` where it has no levels.
+        level: The part after the colon, or the algorithm's default; `None` if it has no levels.
     """
 
     text: str
@@ -31,7 +31,7 @@ class Compression:
 
     @property
     def suffix(self) -> str:
-        """What the name of a compressed shard ends with."""
+        """Return the suffix of a compressed shard's name."""
         return f".{self.algorithm}"
 
 
@@ -73,10 +73,10 @@ def parse_compression(text: str) -> Compression:
 
 
 def decompressed(stored: bytes, algorithm: str, *, raw_bytes: int) -> pa.Buffer:
-    """Return what a file was compressed from; takes no memory beyond ``raw_bytes``.
+    """Decompress a file, using no memory beyond ``raw_bytes``.
 
     Raises:
-        DamageError: It is not compressed so, or is not of ``raw_bytes``.
+        DamageError: It is not compressed in this way, or does not have ``raw_bytes``.
     """
     try:
         content = _decompress(stored, algorithm, raw_bytes)
@@ -95,7 +95,7 @@ def compressed(raw: bytes, compression: Compression) -> bytes:
 
 def _decompress(stored: bytes, algorithm: str, raw_bytes: int) -> pa.Buffer:
     if algorithm == "snappy":
-        # No stream reads a raw block, and pyarrow fills up what is shorter than stated.
+        # No stream class reads a raw block, and pyarrow pads output that is shorter than expected.
         size = _snappy_size(stored)
         if size != raw_bytes:
             raise DamageError(f"a block of {size} bytes found, but the index says {raw_bytes}")
@@ -112,7 +112,7 @@ def _decompress(stored: bytes, algorithm: str, raw_bytes: int) -> pa.Buffer:
 
 
 def _snappy_size(stored: bytes) -> int:
-    """Read the length before a raw block: seven bits a byte, the lowest first."""
+    """Read the length before a raw block: seven bits per byte, lowest first."""
     size = 0
     for place, byte in enumerate(stored[:5]):
         size |= (byte & 0x7F) << (7 * place)
@@ -128,7 +128,7 @@ def _by_arrow(name: _Codec) -> Callable[[bytes, int], bytes]:
 _COMPRESSORS: Mapping[str, Callable[[bytes, int], bytes]] = {
     "br": _by_arrow("brotli"),
     "bz2": bz2.compress,
-    # A time of now would make the hash of the file differ from run to run.
+    # The current time would change the hash of the file from run to run.
     "gz": lambda raw, level: gzip.compress(raw, level, mtime=0),
     "snappy": lambda raw, _: bytes(pa.Codec("snappy").compress(raw)),
     "zstd": _by_arrow("zstd"),

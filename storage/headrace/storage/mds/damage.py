@@ -1,4 +1,4 @@
-"""What is wrong inside a shard, said by those who do not know which shard it is."""
+"""Describe damage inside a shard, for code that does not know which shard it reads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from headrace.errors import ShardCorruptError
 
 
 class DamageError(Exception):
-    """What was found and what was wanted, and in which sample.
+    """What was found, what was expected, and in which sample.
 
     Attributes:
-        found: Both, in words.
+        found: What was found and expected, in words.
         sample: Ordinal among the samples that were decoded, or `None` for the file as a whole.
     """
 
@@ -23,12 +23,12 @@ class DamageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ShardPlace:
-    """A block as its index states it, and where it lies.
+    """A block and its place, according to its index.
 
     Attributes:
-        shard: Name of the file, with its dataset's URL.
+        shard: The name of the file, with its dataset's URL.
         block: Ordinal in the dataset.
-        first_sample: Ordinal in the shard of the block's first sample.
+        first_sample: The ordinal in the shard of the block's first sample.
     """
 
     shard: str
@@ -41,7 +41,7 @@ class ShardPlace:
         """Return the error that says what was found at this place.
 
         Args:
-            found: What was found and what was wanted.
+            found: What was found and what was expected.
             offset: The offset of the byte in the uncompressed shard.
             sample: Ordinal in the block, or `None` for the block as a whole.
         """

@@ -1,4 +1,4 @@
-"""An MDS dataset, open for reading where it lies."""
+"""An MDS dataset, read in place."""
 
 from __future__ import annotations
 
@@ -37,29 +37,29 @@ from headrace.storage.store.store import Store
 
 _T = TypeVar("_T")
 
-# Both arbitrary: a read of S3 a MiB, one after another, are half a second.
+# Both arbitrary: consecutive S3 reads of 1 MiB take half a second in total.
 _PROBED_BYTES = 16 << 20
 _LEAST_PROBED = 3
 
 
 class MdsDataset:
-    """A dataset as mosaicml-streaming wrote it. Safe to use from several threads.
+    """A dataset written by mosaicml-streaming. Safe to use from several threads.
 
-    A compressed shard is one block, and so is one of text and one that has a hash: they can only
-    be read or verified whole. Any other shard is blocks of about 1 MiB of consecutive samples,
-    each read by a range.
+    A compressed shard, a text shard or a shard with a hash is one block, since it can only be read
+    or verified as a whole. Any other shard is cut into blocks of about 1 MiB of consecutive
+    samples, each read with one range.
 
     Attributes:
-        url: Where it is.
-        fingerprint: 32 hexadecimal digits, of what ``index.json`` says of the samples.
-        schema: Columns of every batch.
-        sample_count: Samples.
-        shard_count: Shards, with those without samples.
-        block_count: Blocks.
-        raw_bytes: Bytes of the shards, not compressed.
-        stored_bytes: Bytes of the shards in the store.
-        shard_sample_counts: ``(shards,) int64``; not to be written to.
-        shard_raw_bytes: ``(shards,) int64``; not to be written to.
+        url: The URL of the dataset.
+        fingerprint: 32 hexadecimal digits, a digest of what ``index.json`` says about the samples.
+        schema: The columns of every batch.
+        sample_count: The number of samples.
+        shard_count: The number of shards, including empty ones.
+        block_count: The number of blocks.
+        raw_bytes: The uncompressed size of the shards in bytes.
+        stored_bytes: The size of the shards in the store, in bytes.
+        shard_sample_counts: ``(shards,) int64``; read-only.
+        shard_raw_bytes: ``(shards,) int64``; read-only.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class MdsDataset:
         allow_pickle: bool = False,
         mixed_arrays: bool = False,
     ) -> None:
-        """Open a dataset; reads some samples where only they tell the type of arrays.
+        """Open a dataset; reads some samples if only they show the type of arrays.
 
         Args:
-            store: Where the shards are; closed by `close`.
-            index: What ``index.json`` says.
+            store: The store of the shards; closed by `close`.
+            index: The parsed ``index.json``.
             allow_pickle: Serve pickles, as bytes.
-            mixed_arrays: Take it that arrays which state their own type or shape have any.
+            mixed_arrays: Assume that arrays that store their own type or shape may have any.
 
         Raises:
-            ConfigurationError: There are pickles, and they are not allowed.
+            ConfigurationError: There are pickles, but they are not allowed.
             ShardCorruptError: A sample that had to be read is damaged.
-            UnsupportedColumnError: A column has types in different shards that no type holds.
+            UnsupportedColumnError: A column has types in different shards that no type represents.
         """
         if not allow_pickle:
             _refuse_pickles(index, store.url)
@@ -112,7 +112,7 @@ class MdsDataset:
         return Stretches(self.shard_sample_counts, self.shard_raw_bytes, self._layout.block_samples)
 
     def locate(self, sample_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find the blocks that hold samples; nothing is read.
+        """Find the blocks of samples, without reading anything.
 
         Args:
             sample_ids: ``(n,)`` in ``[0, sample_count)``, in any order, repeats allowed.
@@ -126,7 +126,7 @@ class MdsDataset:
         return self._layout.locate(sample_ids)
 
     def block_stored_bytes(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many bytes each block takes in the store, ``(n,) int64``.
+        """Return the stored bytes of each block, ``(n,) int64``.
 
         A block that is not a whole shard counts its samples' share of it.
 
@@ -162,7 +162,7 @@ class MdsDataset:
         return first + start, first + stop
 
     def read_block(self, block: int) -> pa.RecordBatch:
-        """Read, verify and decode one block; what is damaged is read again once.
+        """Read, verify and decode one block; a damaged block is read once more.
 
         Args:
             block: In ``[0, block_count)``.
@@ -172,8 +172,8 @@ class MdsDataset:
 
         Raises:
             BadArgumentError: The ordinal is outside ``[0, block_count)``.
-            ShardCorruptError: Twice damaged; names shard, block, sample and byte offset.
-            ObjectNotFoundError: The shard is gone.
+            ShardCorruptError: It was damaged twice; names shard, block, sample and byte offset.
+            ObjectNotFoundError: The shard is missing.
             StoreUnavailableError: The store cannot be reached.
         """
         shard, start, stop = self._block(block)
@@ -184,16 +184,16 @@ class MdsDataset:
         )
 
     def check_shard(self, shard: int) -> ShardCheck:
-        """Look for bytes behind a shard that is read by ranges; say whether a hash protects it.
+        """Look for bytes after a shard that is read by ranges, and tell whether a hash protects it.
 
         Raises:
-            HeadraceError: As `OpenDataset.check_shard`.
+            HeadraceError: See `OpenDataset.check_shard`.
         """
         index = self._index
         name, problem = self._name(shard), None
         if not self._whole[shard]:
             size = int(index.raw_bytes[shard])
-            # The last byte and one more: some stores refuse to read from the very end.
+            # The last byte and one more, since some stores refuse to read from the very end.
             found = len(self._store.read(name, offset=max(0, size - 1), length=2))
             if found != min(1, size):
                 problem = f"{'more' if found else 'fewer'} bytes found, but the index says {size}"
@@ -211,7 +211,7 @@ class MdsDataset:
         self.close()
 
     def _twice(self, shard: int, attempt: Callable[[], _T]) -> _T:
-        """Try again what is damaged, in case the damage came on the way."""
+        """Try again if data is damaged, in case it was damaged in transit."""
         try:
             return attempt()
         except ShardCorruptError:
@@ -233,12 +233,12 @@ class MdsDataset:
         schema = index.schemas[index.schema_ordinals[shard]]
         stored_bytes = int(index.stored_bytes[shard])
         try:
-            # One byte more than wanted shows a file that is longer.
+            # One byte more than expected reveals a longer file.
             stored = self._store.read(self._name(shard), length=stored_bytes + 1)
         except ObjectNotFoundError:
             if schema.compression is None:
                 raise
-            # A directory that Mosaic's own reader has used holds what it unpacked instead.
+            # A directory used by Mosaic's own reader contains the unpacked file instead.
             raw = self._store.read(index.raw_names[shard].as_py(), length=raw_bytes + 1)
             plain = replace(schema, compression=None)
             content = unpacked(
@@ -280,9 +280,9 @@ class MdsDataset:
         }
 
     def _probe(self) -> dict[str, ArrayType]:
-        """Read a sample of each column whose arrays state their own type, and some more.
+        """Read samples for columns whose arrays store their own type.
 
-        The samples are chosen by the index alone, so that all servers find the same.
+        The choice of samples depends only on the index, so that all servers find the same.
         """
         arrays: dict[str, ArrayType] = {}
         index = self._index
@@ -297,14 +297,14 @@ class MdsDataset:
             found = self._probe_block(int(self._layout.locate(np.array([block]))[0][0]), limit=1)
             arrays = {**found, **arrays}
         for block in self._spread(asked[index.schema_ordinals] & (index.sample_counts > 0)):
-            # What is damaged or gone is told to those who read it.
+            # Damaged or missing shards are reported when they are read.
             with contextlib.suppress(ShardCorruptError, ObjectNotFoundError):
                 for name, kind in self._probe_block(block).items():
                     arrays[name] = arrays[name].merged(kind)
         return arrays
 
     def _spread(self, wanted: NDArray[np.bool_]) -> list[int]:
-        """Return blocks of some shards, about `_PROBED_BYTES` of them, at equal distances."""
+        """Return about `_PROBED_BYTES` of evenly spaced blocks."""
         shards = np.flatnonzero(wanted)
         if not shards.size:
             return []
@@ -346,7 +346,7 @@ class MdsDataset:
 
 
 def _whole_shards(index: Index) -> NDArray[np.bool_]:
-    """Tell which shards can only be read and verified whole."""
+    """Tell which shards can only be read and verified as a whole."""
     compressed = np.array(
         [schema.compression is not None or schema.text is not None for schema in index.schemas],
         bool,

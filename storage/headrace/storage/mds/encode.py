@@ -1,4 +1,4 @@
-"""Make samples of Arrow columns, without a step for each of them."""
+"""Encode Arrow columns as samples, without Python work per sample."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def encode_samples(batch: pa.RecordBatch, encodings: Sequence[Encoding]) -> pa.L
     """Return the bytes of each sample.
 
     Args:
-        batch: Its columns in the order in which samples hold them.
-        encodings: One for each column, as `choose_encoding` chose it.
+        batch: The columns, in the order of the samples' values.
+        encodings: The encoding of each column, from `choose_encoding`.
 
     Raises:
-        UnsupportedColumnError: A column holds a null, or a value of 4 GiB or more.
+        UnsupportedColumnError: A column contains a null, or a value of 4 GiB or more.
     """
     values = [
         _encode(batch.column(at), encoding, batch.schema.field(at).name)
@@ -62,7 +62,7 @@ def _encode(array: Array, encoding: Encoding, name: str) -> Array:
         case ValueKind.ARRAY:
             return _ragged(array, encoding, name)
         case ValueKind.FLOAT_TEXT:
-            # The text that Python writes; Arrow writes 0 for 0.0.
+            # The text that Python writes; Arrow would write 0 for 0.0.
             return pa.array([str(value) for value in array.to_pylist()], pa.string()).cast(_BYTES)
         case _:
             return _texts(array)
@@ -75,13 +75,13 @@ def _texts(array: Array) -> Array:
 
 
 def _fixed(values: NDArray[Any], count: int) -> Array:
-    """Return values of one size, that lie back to back, as bytes."""
+    """Return consecutive values of the same size as bytes."""
     size = values.nbytes // count if count else 0
     return array_of(_BYTES, count, [np.arange(count + 1, dtype=np.int64) * size, values])
 
 
 def _items(array: Array, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
-    """Return the elements of arrays of one shape."""
+    """Return the elements of arrays with the same shape."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     while isinstance(array, pa.FixedSizeListArray):

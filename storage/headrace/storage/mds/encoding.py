@@ -1,4 +1,4 @@
-"""The encodings of MDS columns: their names, sizes, and what they mean in Arrow."""
+"""The encodings of MDS columns: their names, sizes, and Arrow types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class ValueKind(enum.Enum):
-    """How the bytes of a value are read."""
+    """How the bytes of a value are decoded."""
 
     SCALAR = "scalar"
     ARRAY = "array"
@@ -36,7 +36,7 @@ ARRAY_DTYPES: Mapping[int, np.dtype[Any]] = {
     65: np.dtype("<i8"),
     66: np.dtype("<f8"),
 }
-"""Element types of arrays, by the code that stands before an array of unstated type."""
+"""Element types of arrays, by the code before an array that stores its type."""
 
 MAX_AXES = 63
 _MAX_ITEM_BYTES = 2**31 - 1  # Arrow counts the items of a fixed-size list in 32 bits
@@ -67,11 +67,10 @@ class Encoding:
     """One column's encoding.
 
     Attributes:
-        text: As the index has it.
-        kind: How a value is read.
-        dtype: The dtype of a scalar or of an array's elements; `None` where each array states its
-            own.
-        shape: The shape of every array; `None` where each array states its own, empty for a scalar.
+        text: Its name in the index.
+        kind: How a value is decoded.
+        dtype: The dtype of a scalar or of an array's elements; `None` if each array stores its own.
+        shape: The shape of every array; `None` if each array stores its own, empty for a scalar.
     """
 
     text: str
@@ -81,29 +80,29 @@ class Encoding:
 
     @property
     def size(self) -> int | None:
-        """Bytes of every value, or `None` where they vary."""
+        """Return the size of every value in bytes, or `None` if it varies."""
         if self.dtype is None or self.shape is None:
             return None
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether only the samples tell the type of the arrays."""
+        """Return whether only the samples show the type of the arrays."""
         return self.kind is ValueKind.ARRAY and self.shape is None
 
     @property
     def format(self) -> str | None:
-        """What the bytes are, where they are more than bytes: ``jpeg``, ``png``, and so on."""
+        """Return the format of the bytes, if known: ``jpeg``, ``png``, and so on."""
         if self.kind in {ValueKind.BYTES, ValueKind.PICKLE} and self.text != "bytes":
             return _FORMATS.get(self.text, self.text)
         return "json" if self.text == "json" else None
 
 
 def parse_encoding(text: str) -> Encoding:
-    """Return the encoding of a name in an index.
+    """Return the encoding with a given name.
 
     Raises:
-        ValueError: There is none of that name, or its arrays cannot be.
+        ValueError: There is no encoding of that name, or its arrays are impossible.
     """
     if text in _KINDS:
         return Encoding(text, _KINDS[text])

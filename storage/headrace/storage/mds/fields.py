@@ -1,4 +1,4 @@
-"""What each encoding is in Arrow.
+"""The Arrow type of each encoding.
 
 | encoding | Arrow type |
 | --- | --- |
@@ -25,13 +25,13 @@ from headrace.storage.mds.arrays import ArrayType
 from headrace.storage.mds.encoding import Encoding, ValueKind
 
 ENCODING_KEY = b"headrace.mds.encoding"
-"""Metadata of a field: the encoding it came from, and is written with."""
+"""Metadata of a field: the encoding from which it was read, and with which it is written."""
 
 FORMAT_KEY = b"headrace.format"
-"""Metadata of a field: what its bytes or its text are, such as ``jpeg`` or ``json``."""
+"""Metadata of a field: the format of its bytes or text, such as ``jpeg`` or ``json``."""
 
 UNKNOWN_ARRAYS = ArrayType(np.dtype(np.uint8), 1)
-"""Stands for the arrays of a column that has no sample."""
+"""The properties of arrays for a column without samples."""
 
 
 def arrow_field(
@@ -42,8 +42,8 @@ def arrow_field(
     Args:
         name: The name of the column.
         encoding: The encoding of the column.
-        arrays: What a sample told of its arrays, where the encoding does not.
-        wide: Use 64-bit offsets, for shards that pass 2 GiB.
+        arrays: The properties of its arrays found in samples, if the encoding does not give them.
+        wide: Use 64-bit offsets, for shards of more than 2 GiB.
     """
     metadata = {ENCODING_KEY: encoding.text.encode()}
     if encoding.format is not None:

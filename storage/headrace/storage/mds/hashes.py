@@ -1,4 +1,4 @@
-"""The hashes that an index may hold of its files."""
+"""The hashes that an index may store for its files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import xxhash
 
-# The fastest first: one that matches is enough, and the first one that an index has is checked.
+# Fastest first: one match is enough, and only the first hash that an index has is checked.
 _DIGESTS: Mapping[str, Callable[[bytes], str]] = {
     "xxh3_64": xxhash.xxh3_64_hexdigest,
     "xxh3_128": xxhash.xxh3_128_hexdigest,
@@ -43,7 +43,7 @@ def digest_of(algorithm: str, content: bytes) -> str:
 
 
 def fastest(algorithms: Collection[str]) -> str:
-    """Return the one to check among ``algorithms``, of which there is one at least."""
+    """Return the algorithm to check among ``algorithms``, of which there is at least one."""
     if len(algorithms) == 1:
         return next(iter(algorithms))
     return next(name for name in _DIGESTS if name in algorithms)

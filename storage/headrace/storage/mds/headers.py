@@ -1,4 +1,4 @@
-"""The offsets of samples in shards that are read by ranges, kept as long as there is room."""
+"""Cache the offsets of samples in shards that are read by ranges."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headrace.storage.mds.samples import WORD, decode_offsets, header_bytes
 from headrace.storage.mds.shard import check_count
 from headrace.storage.store.store import Store
 
-_KEPT_BYTES = 64 << 20  # arbitrary: the headers of 1000 shards of 64 MiB whose samples have 4 KiB
-_MAX_HEADER_BYTES = 4 << 20  # a header above this is read in parts, each with its block
+_KEPT_BYTES = 64 << 20  # arbitrary: the headers of 1000 shards of 64 MiB with samples of 4 KiB
+_MAX_HEADER_BYTES = 4 << 20  # a larger header is read in parts, each with its block
 
 
 class Headers:
     """The headers of one dataset's shards. Safe to use from several threads.
 
-    Two threads that miss the same header both read it; one result is kept.
+    If two threads miss the same header, both read it, and one result is kept.
     """
 
     def __init__(self, store: Store) -> None:
@@ -32,7 +32,7 @@ class Headers:
     def offsets(
         self, name: str, *, sample_count: int, raw_bytes: int, start: int, stop: int
     ) -> NDArray[np.int64]:
-        """Return where samples ``[start, stop)`` lie in an uncompressed shard.
+        """Return the places of samples ``[start, stop)`` in an uncompressed shard.
 
         Args:
             name: The name of the shard.
@@ -45,7 +45,7 @@ class Headers:
             ``(stop - start + 1,) int64``, ascending, inside the shard.
 
         Raises:
-            DamageError: The header is not that of the shard.
+            DamageError: The header does not match the shard.
             ObjectNotFoundError: There is no such shard.
         """
         header = header_bytes(sample_count)

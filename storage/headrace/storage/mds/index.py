@@ -1,4 +1,4 @@
-"""The codec of ``index.json``: the shards of an MDS dataset as columns of numbers."""
+"""Parse ``index.json``: the shards of an MDS dataset as columns of numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.storage.shard.fingerprint import FINGERPRINT_BYTES
 from headrace.storage.store.names import name_problem
 
 MAX_INDEX_BYTES = 1 << 30  # two million shards
-MAX_SCHEMAS = 1000  # arbitrary; a dataset that was merged of many has a few
+MAX_SCHEMAS = 1000  # arbitrary; a dataset merged from many has a few
 _PART_SHARDS = 4096  # arbitrary
 _PREFIX = b"headrace mds v1\n"
 _PLAIN_NAME = re.compile(r"(?:[\w=-]{1,100}/)?[\w=-]{1,100}(?:\.\w{1,20}){1,4}", re.ASCII)
@@ -35,19 +35,19 @@ _PLAIN_NAME = re.compile(r"(?:[\w=-]{1,100}/)?[\w=-]{1,100}(?:\.\w{1,20}){1,4}",
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """What ``index.json`` says.
+    """The contents of ``index.json``.
 
     Attributes:
         fingerprint: 32 hexadecimal digits.
-        schemas: The different ones, in the order of their first shards.
+        schemas: The distinct schemas, in order of their first shards.
         schema_ordinals: ``(shards,) int32`` into ``schemas``.
         sample_counts: ``(shards,) int64``, each >= 0.
-        raw_bytes: ``(shards,) int64``; sizes of the files, not compressed.
+        raw_bytes: ``(shards,) int64``; uncompressed sizes of the files.
         stored_bytes: ``(shards,) int64``; sizes of the files in the store.
-        raw_names: ``(shards,)`` strings; the files, not compressed.
-        stored_names: ``(shards,)`` strings; the files in the store.
+        raw_names: ``(shards,)`` strings; the names of uncompressed files.
+        stored_names: ``(shards,)`` strings; the names of files in the store.
         raw_hashes: ``(shards,)`` strings; ``algorithm:digest`` or empty.
-        stored_hashes: ``(shards,)`` strings; the same of the files in the store.
+        stored_hashes: ``(shards,)`` strings; the same for files in the store.
     """
 
     fingerprint: str
@@ -63,7 +63,7 @@ class Index:
 
 
 def decode_index(content: bytes, *, place: str) -> Index:
-    """Return what an ``index.json`` says.
+    """Return the contents of an ``index.json``.
 
     Args:
         content: The file.
@@ -71,7 +71,7 @@ def decode_index(content: bytes, *, place: str) -> Index:
 
     Raises:
         ManifestCorruptError: It is damaged, hostile, or of an unknown version.
-        NotADatasetError: A shard is of a format that is not read here.
+        NotADatasetError: A shard has a format that is not supported.
     """
     if len(content) > MAX_INDEX_BYTES:
         raise ManifestCorruptError(
@@ -80,7 +80,7 @@ def decode_index(content: bytes, *, place: str) -> Index:
     collected = _Collected(place)
     try:
         text = content.decode()
-        del content  # the caller may hold no other reference, and this halves what is held
+        del content  # the caller may have no other reference, and this halves the memory
         for value in shard_objects(text):
             collected.add(value)
     except (ValueError, RecursionError) as error:
@@ -90,14 +90,14 @@ def decode_index(content: bytes, *, place: str) -> Index:
     return collected.index()
 
 
-class _File(NamedTuple):  # made 200,000 times where a frozen dataclass would take 0.2 s more
-    """One file of a shard, as the index states it.
+class _File(NamedTuple):  # made 200,000 times, for which a frozen dataclass would take 0.2 s more
+    """One file of a shard, according to the index.
 
     Attributes:
-        name: In the store.
-        size: In bytes.
+        name: Its name in the store.
+        size: Its size in bytes.
         hash: ``algorithm:digest`` to check, or empty.
-        hashes: All of them, sorted, with commas between.
+        hashes: All hashes, sorted and separated by commas.
     """
 
     name: str
@@ -108,7 +108,7 @@ class _File(NamedTuple):  # made 200,000 times where a frozen dataclass would ta
 
 @dataclass(slots=True)
 class _Collected:
-    """Columns that grow by one shard after another; few of them are ever Python objects."""
+    """Columns that grow shard by shard, with few Python objects."""
 
     place: str
     count: int = 0
@@ -210,10 +210,10 @@ class _Collected:
 
 
 def check_shards(index: Index) -> None:
-    """Check what `decode_index` checks shard by shard, of an index that was stored.
+    """Check a stored index, as `decode_index` checks shard by shard.
 
     Raises:
-        ValueError: A shard cannot be; says which and why.
+        ValueError: A shard is impossible; says which and why.
     """
     ordinals, counts = index.schema_ordinals, index.sample_counts
     sizes = np.stack([counts, index.raw_bytes, index.stored_bytes])
@@ -238,7 +238,7 @@ def check_shards(index: Index) -> None:
 
 
 def _each(texts: pa.StringArray) -> Iterator[str]:
-    """Yield texts, of which few are Python objects at once."""
+    """Yield texts, with few Python objects at a time."""
     for start in range(0, len(texts), _PART_SHARDS):
         for text in texts.slice(start, _PART_SHARDS).to_pylist():
             assert text is not None  # an index has no nulls

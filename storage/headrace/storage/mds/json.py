@@ -1,4 +1,4 @@
-"""Walk through an index one shard at a time, so that it is never in memory as objects."""
+"""Parse an index one shard at a time, so that it is never in memory as objects."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def shard_objects(text: str) -> Iterator[object]:
     """Yield each element of the list ``shards`` of an index.
 
     Raises:
-        ValueError: The text is not JSON, no object with one list ``shards``, or its ``version``
+        ValueError: The text is not JSON, not an object with one list ``shards``, or its ``version``
             is not 2.
-        RecursionError: It is nested too deep.
+        RecursionError: It is nested too deeply.
     """
     place = _after(text, 0, "{")
     version, lists = None, 0
@@ -52,7 +52,7 @@ def _skip(text: str, place: int) -> int:
     if text[place : place + 1] not in _SPACES:
         return place
     match = _SPACE.match(text, place)
-    assert match is not None  # it matches nothing as well
+    assert match is not None  # it also matches an empty text
     return match.end()
 
 
@@ -68,7 +68,7 @@ def _after(text: str, place: int, mark: str) -> int:
 
 
 def _next(text: str, place: int, end: str) -> int:
-    """Return where the next element or the ``end`` stands."""
+    """Return the place of the next element or of the ``end``."""
     place = _skip(text, place)
     if text[place : place + 1] == end:
         return place

@@ -1,8 +1,8 @@
-"""How shards are cut into blocks: arithmetic over the index alone, so nothing need be read.
+"""Cut shards into blocks, using only the index, without reading anything.
 
-A shard that must be fetched whole is one block. Any other has as many blocks of an equal number
-of samples (the last may have fewer) as its raw bytes hold `BLOCK_BYTES`, rounded up. A shard
-without samples has none.
+A shard that must be fetched as a whole is one block. Any other has its raw bytes divided by
+`BLOCK_BYTES`, rounded up, as number of blocks with equal numbers of samples (the last may have
+fewer). An empty shard has no blocks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.storage.source.ordinals import checked_ordinals, read_only, starts
 
 BLOCK_BYTES = (
     1 << 20
-)  # as the blocks of our own shards: a range read of this size is worth its trip
+)  # as for blocks of our own shards: a range read of this size is worth its round trip
 
 
 class MdsLayout:
@@ -23,13 +23,13 @@ class MdsLayout:
     Args:
         sample_counts: ``(shards,) int64``.
         raw_bytes: ``(shards,) int64``.
-        whole: ``(shards,) bool``; which shards are one block.
+        whole: ``(shards,) bool``; which shards are a single block.
 
     Attributes:
         sample_count: Samples of all shards.
         block_count: Blocks of all shards.
-        block_samples: ``(shards,) int64``, samples of each block of a shard but its last; not to
-            be written to.
+        block_samples: ``(shards,) int64``, samples of each block of a shard except its last;
+            read-only.
     """
 
     def __init__(

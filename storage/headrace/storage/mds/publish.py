@@ -1,10 +1,10 @@
-"""Make MDS shards a dataset: ``index.json`` last, and only if unchanged.
+"""Publish MDS shards as a dataset: ``index.json`` is written last, and only if unchanged.
 
 Contract:
 
-1. Success: the index names the shards; readers that hold the old one are not disturbed, for no
-   shard is removed.
-2. Conflict: another commit came between; it stands, and the caller is told.
+1. Success: the index names the shards; readers of the old one are not affected, since no shard is
+   removed.
+2. Conflict: if another commit was first, it stays, and the caller gets an error.
 3. Failure or crash before the last write: the dataset is unchanged.
 """
 
@@ -31,12 +31,12 @@ Mode = Literal["error", "overwrite", "append"]
 
 
 def check_mds_mode(store: Store, mode: Mode) -> None:
-    """Refuse what `commit_mds` would refuse at the end of a long job.
+    """Refuse arguments that `commit_mds` would refuse at the end of a long job.
 
     Raises:
         BadArgumentError: There is no such mode.
         DatasetExistsError: The mode is ``error`` and there is an index, or there is a dataset of
-            another kind, whatever the mode.
+            another kind, in any mode.
     """
     if mode not in get_args(Mode):
         raise BadArgumentError(
@@ -51,16 +51,16 @@ def commit_mds(store: Store, shards: Sequence[MdsShardEntry], *, mode: Mode = "e
     """Publish shards that have been written.
 
     Args:
-        store: Where the shards are.
-        shards: In the order that sample ids follow.
-        mode: What to do where there is an index: ``error`` refuses, ``overwrite`` replaces it,
-            ``append`` adds the shards behind its own.
+        store: The store of the shards.
+        shards: The shards, in the order of sample ids.
+        mode: What to do if there is an index: ``error`` refuses, ``overwrite`` replaces it,
+            ``append`` adds the shards after its own.
 
     Returns:
-        The index that is now there.
+        The new index.
 
     Raises:
-        DatasetExistsError: As `check_mds_mode` says.
+        DatasetExistsError: See `check_mds_mode`.
         CommitConflictError: Another commit won.
         BadArgumentError: There is no such mode, there are no samples, or a name would occur twice.
         ManifestCorruptError: The index to append to is damaged.

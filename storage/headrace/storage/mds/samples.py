@@ -1,4 +1,4 @@
-"""Where the values of many samples lie: the arithmetic of shards, for all samples at once.
+"""Find the values of many samples in a shard, for all samples at once.
 
 Source: the layout is that of mosaicml-streaming 0.13.0; docs/sources.md describes it.
 """
@@ -22,11 +22,11 @@ MAX_SHARD_BYTES = 2**32 - 1  # offsets have 32 bits
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """Where the values of one column lie: value i is ``content[begins[i]:][:sizes[i]]``.
+    """The places of one column's values: value i is ``content[begins[i]:][:sizes[i]]``.
 
     Attributes:
         begins: ``(samples,) int64``, ascending.
-        sizes: ``(samples,) int64``, or one number where all are equal.
+        sizes: ``(samples,) int64``, or one number if all are equal.
     """
 
     begins: NDArray[np.int64]
@@ -39,12 +39,12 @@ class Spans:
         return ends
 
     def without_head(self, head: NDArray[np.int64]) -> Spans:
-        """Return the spans that are left after ``(samples,)`` bytes of each."""
+        """Return the spans that remain after ``(samples,)`` bytes of each."""
         return Spans(self.begins + head, self.sizes - head)
 
 
 def header_bytes(sample_count: _Count) -> _Count:
-    """Return the length of a shard's header, or of many: the count and all offsets."""
+    """Return the length of a shard's header, or of several: the count and all offsets."""
     return WORD.itemsize * (sample_count + 2)
 
 
@@ -52,15 +52,15 @@ def decode_offsets(words: bytes | Bytes, *, low: int, high: int) -> NDArray[np.i
     """Return offsets of samples, checked.
 
     Args:
-        words: The words of the file; the last is the end of the last sample.
-        low: First byte that a sample may lie at.
+        words: The words of the header; the last is the end of the last sample.
+        low: The first possible byte of a sample.
         high: Size of the file.
 
     Returns:
         ``(samples + 1,) int64``, ascending, in ``[low, high]``.
 
     Raises:
-        DamageError: An offset lies outside, or before the one before it.
+        DamageError: An offset is outside, or smaller than the previous one.
     """
     offsets = np.frombuffer(words, WORD).astype(np.int64)
     if offsets[0] < low:
@@ -83,9 +83,9 @@ def value_spans(
     """Find the values of every column in every sample.
 
     Args:
-        content: Bytes that hold the samples.
+        content: The bytes of the samples.
         offsets: ``(samples + 1,)`` into ``content``, ascending, inside it.
-        sizes: The sizes of each column's values, or `None` where a sample states it.
+        sizes: The sizes of each column's values, or `None` if samples store them.
 
     Raises:
         DamageError: A sample's sizes do not add up to its length.
@@ -119,10 +119,10 @@ def value_spans(
 
 
 def gather_numbers(content: Bytes, begins: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the numbers at ``begins``, wherever they are aligned; ``(samples,)`` of ``dtype``.
+    """Return the numbers at ``begins``, in any alignment; ``(samples,)`` of ``dtype``.
 
     Args:
-        content: Holds ``dtype.itemsize`` bytes from each begin on.
+        content: The bytes, with ``dtype.itemsize`` bytes from each begin on.
         begins: ``(samples,)``.
         dtype: The dtype of the numbers.
     """
@@ -134,7 +134,7 @@ def gather_numbers(content: Bytes, begins: NDArray[np.int64], dtype: np.dtype[An
 
 
 def scatter_numbers(content: Bytes, begins: NDArray[np.int64], numbers: NDArray[Any]) -> None:
-    """Write ``numbers`` at ``begins``, wherever they are aligned; they must not overlap."""
+    """Write ``numbers`` at ``begins``, in any alignment; they must not overlap."""
     if begins.size:
         places = content.size - numbers.itemsize + 1
         every: NDArray[Any] = np.ndarray((places,), numbers.dtype, content, strides=(1,))
@@ -146,10 +146,10 @@ def refuse_first(is_bad: NDArray[np.bool_], found: Callable[[int], str]) -> None
 
     Args:
         is_bad: ``(samples,)``.
-        found: Says of that sample what was found.
+        found: Returns what was found in that sample.
 
     Raises:
-        DamageError: There is one.
+        DamageError: A sample is bad.
     """
     if is_bad.any():
         at = int(is_bad.argmax())

@@ -1,4 +1,4 @@
-"""One schema for shards of several: what a column is in all of them together."""
+"""Combine the schemas of shards: the type of a column in all of them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from headrace.storage.mds.shard_schema import ShardSchema
 def dataset_schema(
     schemas: Sequence[ShardSchema], *, arrays: Mapping[str, ArrayType], wide: bool
 ) -> pa.Schema:
-    """Return the schema that the samples of all shards have, columns sorted by name.
+    """Return the common schema of all shards, with columns sorted by name.
 
-    A column that some shards lack is nullable. One that is of several types is of the smallest
-    type that holds the values of all.
+    A column that some shards lack is nullable. A column with several types gets the smallest type
+    that represents all values.
 
     Args:
         schemas: The schemas of the shards.
-        arrays: What samples told of the columns whose arrays state their own type.
+        arrays: The properties found in samples for columns whose arrays store their own type.
         wide: Use 64-bit offsets.
 
     Raises:
-        UnsupportedColumnError: No one type holds a column's values.
+        UnsupportedColumnError: No single type represents a column's values.
     """
     fields: dict[str, Field] = {}
     counts: dict[str, int] = {}
@@ -44,11 +44,11 @@ def dataset_schema(
 
 
 def conformed(columns: Mapping[str, Array], schema: pa.Schema, sample_count: int) -> pa.RecordBatch:
-    """Give the columns of one shard the schema of the dataset.
+    """Convert the columns of one shard to the schema of the dataset.
 
     Args:
-        columns: By name; none that ``schema`` lacks.
-        schema: As `dataset_schema` makes it.
+        columns: The columns by name, all of them in ``schema``.
+        schema: The result of `dataset_schema`.
         sample_count: Samples of the batch.
     """
     arrays = [
@@ -70,7 +70,7 @@ def _merged(one: Field, other: Field) -> Field:
             "type represents both; write the dataset again",
             column=one.name,
         )
-    # Metadata that differ say nothing of the column as a whole.
+    # Metadata that differ do not apply to the column as a whole.
     metadata = {
         key: value
         for key, value in (one.metadata or {}).items()
@@ -93,10 +93,10 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _common_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that holds both exactly."""
+    """Return the type that represents both exactly."""
     dtype = np.promote_types(one.to_pandas_dtype(), other.to_pandas_dtype())
     are_floats = {pa.types.is_floating(one), pa.types.is_floating(other)}
-    # NumPy makes floats of int64 with uint64, and of numbers with floats, which rounds.
+    # NumPy combines int64 with uint64, and integers with floats, to floats, which rounds.
     if len(are_floats) == 2 or (dtype.kind == "f" and are_floats != {True}):  # noqa: PLR2004
         return None
     return pa.from_numpy_dtype(dtype)

@@ -1,4 +1,4 @@
-"""The codec of shards: bytes of many samples to columns, and of whole files to their samples."""
+"""Decode shards: whole files to samples, and the bytes of many samples to columns."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from headrace.storage.mds.text_shard import decode_lines, line_offsets
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Some samples of a shard, not decoded.
+    """Samples of a shard, not decoded yet.
 
     Attributes:
-        content: Bytes that hold them.
+        content: The bytes of the samples.
         offsets: ``(samples + 1,) int64`` into ``content``, ascending, inside it.
-        start: Where in the uncompressed shard ``content`` starts.
+        start: The offset of ``content`` in the uncompressed shard.
         place: The block, for errors.
     """
 
@@ -47,11 +47,11 @@ class Samples:
 
     @property
     def sample_count(self) -> int:
-        """How many there are."""
+        """Return the number of samples."""
         return len(self.offsets) - 1
 
     def damage(self, error: DamageError) -> ShardCorruptError:
-        """Say of an error where in the shard it is."""
+        """Return an error with its place in the shard."""
         first = 0 if error.sample is None else error.sample
         offset = self.start + int(self.offsets[first])
         return self.place.damage(error.found, offset=offset, sample=error.sample)
@@ -59,12 +59,12 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class ShardDecoder:
-    """Decodes the samples of shards of one schema into batches of the dataset's.
+    """Decode the samples of shards with one schema into batches with the dataset's schema.
 
     Attributes:
         schema: The schema of the shards.
-        served: The columns of the dataset, as they are served.
-        arrays: What samples told of the columns whose arrays state their own type.
+        served: The columns of the dataset as served.
+        arrays: The properties found in samples for columns whose arrays store their own type.
         wide: Use 64-bit offsets.
     """
 
@@ -77,7 +77,7 @@ class ShardDecoder:
         """Return the samples as a batch.
 
         Raises:
-            ShardCorruptError: They are not of the schema; names the place.
+            ShardCorruptError: They do not match the schema; names the place.
         """
         try:
             return conformed(self._columns(samples), self.served, samples.sample_count)
@@ -110,10 +110,10 @@ class ShardDecoder:
 
 
 def probe_arrays(samples: Samples, schema: ShardSchema) -> dict[str, ArrayType]:
-    """Return what samples tell of the columns whose arrays state their own type.
+    """Return the properties of columns whose arrays store their own type.
 
     Raises:
-        ShardCorruptError: One is not of the schema; names the place.
+        ShardCorruptError: A sample does not match the schema; names the place.
     """
     try:
         spans = value_spans(samples.content, samples.offsets, schema.sizes)
@@ -132,14 +132,14 @@ def unpacked(
     """Return the uncompressed bytes of a whole file, verified.
 
     Args:
-        stored: The file as the store has it.
-        schema: Says how it is compressed, or that it is not.
+        stored: The file as stored.
+        schema: Gives its compression, if any.
         stored_hash: ``algorithm:digest`` of the file, or empty.
-        raw_hash: The same of what comes out; checked where there is no ``stored_hash``.
-        raw_bytes: Size of what must come out.
+        raw_hash: The same for the result; checked if there is no ``stored_hash``.
+        raw_bytes: The size of the result.
 
     Raises:
-        DamageError: It is not what the index states.
+        DamageError: It differs from the index.
     """
     _check_hash(stored, stored_hash)
     if schema.compression is None:
@@ -158,7 +158,7 @@ def shard_samples(
     """Return the samples of a whole uncompressed shard.
 
     Raises:
-        DamageError: The header is not that of a shard of ``sample_count``.
+        DamageError: The header does not match a shard with ``sample_count`` samples.
     """
     if schema.text is not None:
         lines = line_offsets(raw, schema.text, schema.names, sample_count=sample_count)

@@ -1,4 +1,4 @@
-"""The columns of a shard, and how it is stored: what many shards of an index have in common."""
+"""The schema of a shard, which many shards of an index share: columns and storage."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class ShardSchema:
     """The columns of a shard, and how it is stored.
 
     Attributes:
-        names: The names of the columns, in the order in which a sample holds them.
-        encodings: One for each name.
+        names: The names of the columns, in the order of a sample's values.
+        encodings: The encoding for each name.
         compression: The compression of the shard, or `None`.
         text: How lines are written, or `None` for a binary shard.
     """
@@ -29,12 +29,12 @@ class ShardSchema:
 
     @property
     def sizes(self) -> tuple[int | None, ...]:
-        """Bytes of every value of each column, or `None` where they vary."""
+        """Return the size of each column's values in bytes, or `None` if it varies."""
         return tuple(encoding.size for encoding in self.encodings)
 
 
 def dynamic_columns(schema: ShardSchema) -> list[tuple[str, Encoding]]:
-    """Return the columns of which only samples tell the type of their arrays."""
+    """Return the columns for which only samples show the type of arrays."""
     columns = zip(schema.names, schema.encodings, strict=True)
     return [(name, encoding) for name, encoding in columns if encoding.is_dynamic]
 
@@ -55,7 +55,7 @@ def schema_from_object(value: Mapping[str, object]) -> ShardSchema:
 
     Raises:
         ValueError: It is not a schema; says why.
-        KeyError: The same.
+        KeyError: A part of it is missing.
     """
     schema = schema_of(
         sequence_of(value, "names"),
@@ -68,7 +68,7 @@ def schema_from_object(value: Mapping[str, object]) -> ShardSchema:
 
 
 def schema_text(schema: ShardSchema) -> str:
-    """Return the canonical text of a schema, of which the fingerprint is made."""
+    """Return the canonical text of a schema, from which the fingerprint is computed."""
     compression = schema.compression.algorithm if schema.compression else None
     columns = [
         [name, encoding.text] for name, encoding in zip(schema.names, schema.encodings, strict=True)
@@ -80,11 +80,11 @@ def schema_text(schema: ShardSchema) -> str:
 
 
 def text_schema_of(value: Mapping[str, object]) -> ShardSchema | None:
-    """Return the schema that an index states of a shard of text; `None` for any other shard.
+    """Return the schema of a text shard in an index; `None` for any other shard.
 
     Raises:
-        ValueError: It is none; says why.
-        KeyError: Something is not stated.
+        ValueError: It is not a schema; says why.
+        KeyError: A part of it is missing.
     """
     form = text_form(value)
     if form is None:
@@ -106,10 +106,10 @@ def text_schema_of(value: Mapping[str, object]) -> ShardSchema | None:
 def schema_of(
     names: Sequence[object], texts: Sequence[object], sizes: Sequence[object], compression: object
 ) -> ShardSchema:
-    """Return the schema that an index states.
+    """Return the schema of a shard in an index.
 
     Raises:
-        ValueError: It is none; says why.
+        ValueError: It is not a schema; says why.
     """
     if not names or not len(names) == len(texts) == len(sizes):
         raise ValueError(f"{len(names)} names, {len(texts)} encodings, {len(sizes)} sizes found")
@@ -137,11 +137,11 @@ def _column_name(name: object) -> str:
 
 
 def sequence_of(value: Mapping[str, object], key: str) -> Sequence[object]:
-    """Return a list that an index holds.
+    """Return a list from an index.
 
     Raises:
-        ValueError: It is none.
-        KeyError: It is not there.
+        ValueError: It is not a list.
+        KeyError: It is missing.
     """
     found = value[key]
     if not isinstance(found, list):

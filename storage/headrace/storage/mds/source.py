@@ -18,7 +18,7 @@ def detect(place: Place) -> bool:
 
 
 def open_at(place: Place, options: SourceOptions, *, fingerprint: str | None) -> MdsDataset:
-    """Open the dataset: one read, and one of a sample where arrays state their own type."""
+    """Open the dataset with one read, and reads of samples if arrays store their own type."""
     store = place.store
     index = decode_index(
         store.read(MDS_INDEX_NAME, length=MAX_INDEX_BYTES + 1),

@@ -1,9 +1,9 @@
-"""What opening an MDS dataset parses of ``index.json``, stored as columns.
+"""Encode and decode the stored index of an MDS dataset: ``index.json`` as columns.
 
-``headrace.storage.source.stored_index_frame`` says how. There is a row a shard; of the columns,
-those of the stored files are empty where they are those of the uncompressed ones. The facts beside
-them are the state of ``index.json`` in its store, the schemas of the shards, and the fingerprint,
-which follows from ``index.json`` alone.
+``headrace.storage.source.stored_index_frame`` defines the form. There is a row per shard; columns
+for stored files are empty if they equal those for uncompressed files. The facts beside them are the
+state of ``index.json`` in its store, the schemas of the shards, and the fingerprint, which depends
+only on ``index.json``.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ _FORM = PackedForm(
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """An ``index.json`` that was parsed and stored.
+    """A parsed and stored ``index.json``.
 
     Attributes:
-        entry: The file as it was when it was indexed.
-        index: What it said.
+        entry: The file at the time of indexing.
+        index: Its contents.
     """
 
     entry: ObjectEntry
@@ -93,8 +93,8 @@ def decode_stored_index(content: bytes, *, place: str) -> StoredIndex:
     """Return a stored index.
 
     Args:
-        content: What was stored.
-        place: Where, for errors.
+        content: The stored bytes.
+        place: Its place, for errors.
 
     Raises:
         ManifestCorruptError: It is damaged, hostile, or of an unknown version.
@@ -104,7 +104,7 @@ def decode_stored_index(content: bytes, *, place: str) -> StoredIndex:
 
 
 def stored_index_of(place: Place) -> tuple[Index, bytes]:
-    """Return the index of a dataset, and the bytes to store of it.
+    """Return the index of a dataset, and the bytes to store for it.
 
     Raises:
         ManifestCorruptError: It is damaged.
@@ -130,18 +130,18 @@ def open_by_index(
     allow_pickle: bool,
     mixed_arrays: bool = False,
 ) -> MdsDataset:
-    """Open a dataset whose ``index.json`` still is as it was stored; asks for its state alone.
+    """Open a dataset whose ``index.json`` has not changed; reads only the file's state.
 
     Args:
-        stored: What was stored.
+        stored: The stored index.
         target: URL of the dataset.
-        options: How to reach it.
+        options: The options of its store.
         allow_pickle: Serve pickles, as bytes.
         mixed_arrays: See `MdsDataset`.
 
     Raises:
         ShardCorruptError: ``index.json`` has changed.
-        ObjectNotFoundError: It is gone.
+        ObjectNotFoundError: It is missing.
     """
     store = open_store(target, options=options)
     try:

@@ -1,8 +1,8 @@
-"""Shards of text: lines of JSON, or of values with a separator between.
+"""Decode text shards: lines of JSON, or of separated values.
 
-The same package writes them; each has a second file of offsets, which is not read here, because
-the lines say the same. A sample is a line, and each costs Python work, so they are much slower
-than binary shards.
+The same package writes them; each has a second file with offsets, which is not read here because
+the lines give the same. A sample is a line and takes Python work, so they are much slower than
+binary shards.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _MAX_MARK = 100  # arbitrary
 
 @dataclass(frozen=True, slots=True)
 class TextForm:
-    """How a shard of text is written.
+    """The format of a text shard.
 
     Attributes:
         format: ``json``, ``csv``, ``tsv`` or ``xsv``.
-        newline: What ends a line.
-        separator: What stands between values, or `None` for JSON.
+        newline: The end of a line.
+        separator: The separator of values, or `None` for JSON.
     """
 
     format: str
@@ -56,11 +56,11 @@ class TextForm:
 
 
 def text_form(value: Mapping[str, object]) -> TextForm | None:
-    """Return the form that an index states of a shard, or `None` where it is none of text.
+    """Return the format of a shard in an index, or `None` if it is not a text shard.
 
     Raises:
-        ValueError: It cannot be.
-        KeyError: Something is not stated.
+        ValueError: The format is impossible.
+        KeyError: A part of it is missing.
     """
     form = str(value["format"])
     if form not in _SEPARATORS:
@@ -71,10 +71,10 @@ def text_form(value: Mapping[str, object]) -> TextForm | None:
 
 
 def text_encoding(text: object) -> Encoding:
-    """Return the encoding of a column of text.
+    """Return the encoding of a text column.
 
     Raises:
-        ValueError: There is no such one.
+        ValueError: There is no such encoding.
     """
     if text not in _ENCODINGS:
         raise ValueError(f"encoding {str(text)[:100]!r} is not one of {', '.join(_ENCODINGS)}")
@@ -84,16 +84,16 @@ def text_encoding(text: object) -> Encoding:
 def line_offsets(
     raw: Bytes, form: TextForm, names: Sequence[str], *, sample_count: int
 ) -> NDArray[np.int64]:
-    """Return where the lines of samples begin, and where the last ends, ``(samples + 1,)``.
+    """Return the starts of the samples' lines, and the end of the last, ``(samples + 1,)``.
 
     Args:
         raw: The whole file.
-        form: How it is written.
-        names: The names of the columns, which stand in the first line but of JSON.
-        sample_count: What the index says.
+        form: The format of the file.
+        names: The names of the columns, which are in the first line except for JSON.
+        sample_count: The number of samples according to the index.
 
     Raises:
-        DamageError: There are more lines or fewer, or the first one is another.
+        DamageError: There are more or fewer lines, or the first one differs.
     """
     content = raw.tobytes()
     start = 0
@@ -123,14 +123,14 @@ def decode_lines(
     """Return the columns of some samples.
 
     Args:
-        content: Bytes that hold their lines.
-        offsets: ``(samples + 1,)``; where they begin and end.
-        form: How they are written.
+        content: The bytes of their lines.
+        offsets: ``(samples + 1,)``; the starts of lines, and the end of the last.
+        form: The format of the file.
         names: The names of the columns.
-        encodings: One for each name.
+        encodings: The encoding for each name.
 
     Raises:
-        DamageError: A line is no sample; says which.
+        DamageError: A line is not a sample; says which.
     """
     values: list[list[object]] = [[] for _ in names]
     text, end = content.tobytes(), len(form.newline.encode())

@@ -1,4 +1,4 @@
-"""Write MDS shards as mosaicml-streaming writes them."""
+"""Write MDS shards in the format of mosaicml-streaming."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from headrace.storage.shard.buffers import offsets_of
 from headrace.storage.store.names import check_name
 from headrace.storage.store.store import Store
 
-DEFAULT_SIZE_LIMIT = 1 << 26  # that of Mosaic's writer
-DEFAULT_HASHES = ("xxh3_64",)  # the fastest there is: 64 MiB in some 10 ms
+DEFAULT_SIZE_LIMIT = 1 << 26  # the default of Mosaic's writer
+DEFAULT_HASHES = ("xxh3_64",)  # the fastest one: 64 MiB in about 10 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class FileEntry:
 
     Attributes:
         basename: Its name in the dataset.
-        size: In bytes.
+        size: Its size in bytes.
         hashes: Digests by algorithm.
     """
 
@@ -40,19 +40,19 @@ class FileEntry:
     hashes: Mapping[str, str]
 
     def as_json(self) -> dict[str, object]:
-        """Return the file as an index has it."""
+        """Return the file's entry for an index."""
         return {"basename": self.basename, "bytes": self.size, "hashes": dict(self.hashes)}
 
 
 @dataclass(frozen=True, slots=True)
 class MdsShardEntry:
-    """What an index needs to know of one finished shard. Picklable.
+    """The facts about one finished shard for an index. Picklable.
 
     Attributes:
-        sample_count: Samples in the shard.
-        config: What the shard says of itself, and the index repeats.
-        raw: The file, not compressed.
-        stored: The compressed file, or `None` where it is not compressed.
+        sample_count: The number of samples in the shard.
+        config: The description in the shard, which the index repeats.
+        raw: The uncompressed file.
+        stored: The compressed file, or `None` if it is not compressed.
     """
 
     sample_count: int
@@ -61,7 +61,7 @@ class MdsShardEntry:
     stored: FileEntry | None
 
     def as_json(self) -> dict[str, object]:
-        """Return the shard as an index has it."""
+        """Return the shard's entry for an index."""
         return {
             **self.config,
             "samples": self.sample_count,
@@ -71,15 +71,15 @@ class MdsShardEntry:
 
 
 class MdsWriter:
-    """Shards of one dataset in the making; not safe for several threads.
+    """Write the shards of one dataset; not safe for several threads.
 
-    Samples are cut into shards by the rule of Mosaic's writer, without the empty first shard that
-    it makes of a first sample above the limit. Memory is bounded by one shard, raw and compressed,
+    Samples are cut into shards by the rule of Mosaic's writer, except that a first sample above the
+    limit does not cause an empty first shard. Memory is limited to one shard, raw and compressed,
     and one batch.
 
     1. Success: `close` returns the entries of all shards; `commit_mds` makes them a dataset.
-    2. Failure or cancel: `abort`, or leaving the ``with`` block without `close`, removes what was
-       written.
+    2. Failure or cancel: `abort`, or leaving the ``with`` block without `close`, removes the
+       written files.
     """
 
     def __init__(
@@ -92,23 +92,23 @@ class MdsWriter:
         hashes: Sequence[str] = DEFAULT_HASHES,
         size_limit: int = DEFAULT_SIZE_LIMIT,
     ) -> None:
-        """Begin.
+        """Start to write.
 
         Args:
-            store: Where the dataset is to be.
-            schema: The schema of the batches; MDS holds no nulls.
-            folder: Where in the store the shards go: empty, or one name. Writers that run beside
-                one another need one each.
-            compression: Such as ``zstd`` or ``zstd:7``; `None` leaves shards as they are.
-            hashes: To take of each file, by the names that Mosaic's readers know for
-                ``validate_hash``. Without any, nothing tells that a byte of a shard has changed,
-                and headrace reads shards that are not compressed by ranges; with one it reads
-                and verifies each shard whole.
-            size_limit: Greatest size of a shard in bytes, except for one of one sample.
+            store: The store of the dataset.
+            schema: The schema of the batches; MDS does not support nulls.
+            folder: The folder of the shards in the store: empty, or one name. Concurrent writers
+                need different folders.
+            compression: The compression, such as ``zstd`` or ``zstd:7``; `None` for none.
+            hashes: The hashes to compute for each file, by their names for ``validate_hash`` of
+                Mosaic's readers. Without any, changed bytes of a shard cannot be noticed, and
+                headrace reads uncompressed shards by ranges; with one it reads and verifies each
+                shard as a whole.
+            size_limit: The maximum size of a shard in bytes, except for a shard with one sample.
 
         Raises:
             BadArgumentError: An argument is outside its range.
-            UnsupportedColumnError: A column has a type that MDS cannot hold.
+            UnsupportedColumnError: A column has a type that MDS cannot store.
         """
         _check(folder, hashes, size_limit)
         fields = sorted(schema, key=lambda field: field.name)
@@ -140,8 +140,8 @@ class MdsWriter:
         """Add the samples of ``batch``, which has the writer's schema and any number of rows.
 
         Raises:
-            UnsupportedColumnError: A column holds a null, or values that MDS cannot hold.
-            BadArgumentError: The batch has another schema, or a sample is of 4 GiB or more.
+            UnsupportedColumnError: A column contains a null, or values that MDS cannot store.
+            BadArgumentError: The batch has another schema, or a sample has 4 GiB or more.
         """
         if not batch.schema.equals(self._schema, check_metadata=False):
             raise BadArgumentError(
@@ -167,10 +167,10 @@ class MdsWriter:
             start = stop
 
     def close(self) -> tuple[MdsShardEntry, ...]:
-        """Write what is left.
+        """Write the remaining samples.
 
         Returns:
-            The entries of all shards, in order; nothing is in a dataset before `commit_mds`.
+            The entries of all shards, in order; they are not in a dataset before `commit_mds`.
         """
         if self._pending:
             self._flush()
@@ -178,12 +178,12 @@ class MdsWriter:
         return tuple(self._entries)
 
     def abort(self) -> None:
-        """Remove what was written; harmless after `close`."""
+        """Remove the written files; has no effect after `close`."""
         if self._is_closed:
             return
         self._is_closed = True
         for entry in self._entries:
-            with contextlib.suppress(WorldError):  # what is left behind, no index names
+            with contextlib.suppress(WorldError):  # files left behind are not in any index
                 self._store.delete((entry.stored or entry.raw).basename)
 
     def __enter__(self) -> Self:
@@ -238,7 +238,7 @@ class MdsWriter:
 
 
 def check_writing(*, compression: str | None, hashes: Sequence[str], size_limit: int) -> None:
-    """Refuse what `MdsWriter` would refuse, before a job starts.
+    """Refuse options that `MdsWriter` would refuse, before a job starts.
 
     Raises:
         BadArgumentError: There is no such compression or hash, or the size is outside its range.
@@ -251,7 +251,7 @@ def check_columns(schema: pa.Schema) -> None:
     """Refuse columns that `MdsWriter` would refuse, before a job starts.
 
     Raises:
-        UnsupportedColumnError: A column has a type that MDS cannot hold.
+        UnsupportedColumnError: A column has a type that MDS cannot store.
     """
     for field in schema:
         choose_encoding(field)
